@@ -1,0 +1,147 @@
+"""Reading a config through its family: which family, which part of the file, which width, which layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import BadSource
+from .model import Family, Kind, by_model_type
+
+Config = dict[str, Any]
+
+WITHOUT_ROPE = frozenset(
+    "albert bart bert bloom distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2 falcon_mamba mbart mpt opt pegasus "
+    "roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba".split()
+)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes that decide what rotates. Lengths in tokens, widths in dimensions."""
+
+    head_dim: int
+    rotary_dim: int
+    context: int
+    layers: tuple[Kind, ...]
+    notes: tuple[str, ...]
+
+
+def detect(config: Config) -> Family:
+    """The family of a config.json. Raises BadSource when it has no RoPE or an unknown `model_type`."""
+    text = config.get("text_config")
+    names = [part.get("model_type") for part in (text, config) if isinstance(part, dict)]
+    for name in names:
+        family = by_model_type().get(name) if isinstance(name, str) else None
+        if family is not None:
+            _refuse_alibi(config, family)
+            return family
+    name = names[-1]
+    if name is None:
+        raise BadSource("config.json has no model_type, so the architecture is unknown; add it, or give another folder")
+    if name in WITHOUT_ROPE:
+        raise BadSource(f"model_type {name!r} has no rotary position embedding, so there is nothing to extend")
+    raise BadSource(
+        f"model_type {name!r} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
+        "`ropeconv families` lists the known ones, and a new one is one TOML file"
+    )
+
+
+def _refuse_alibi(config: Config, family: Family) -> None:
+    if config.get("alibi") is True:
+        raise BadSource(
+            f"this {family.name} config sets alibi, so it has no rotary position embedding and nothing to extend"
+        )
+
+
+def text_part(config: Config, family: Family) -> Config:
+    """The dictionary with the language model's keys: the config itself, or its `text_config`."""
+    inner = config.get(family.text_config) if family.text_config else None
+    return inner if isinstance(inner, dict) else config
+
+
+def first(part: Config, keys: Iterable[str], default: Any = None) -> Any:
+    """The value of the first key that is present and not null."""
+    return next((part[key] for key in keys if part.get(key) is not None), default)
+
+
+def whole(part: Config, keys: tuple[str, ...], default: int | None = None) -> int | None:
+    """Like `first`, for a positive whole number. Raises BadSource for anything else."""
+    value = first(part, keys, default)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
+        raise BadSource(f"config.json has {keys[0]} = {value!r}; write a positive whole number there")
+    return int(value)
+
+
+def geometry(config: Config, family: Family) -> Geometry:
+    """Head width, rotated width, declared context and layer kinds, with a note for each class default used.
+
+    Raises BadSource when a needed key is absent or not a number.
+    """
+    part, keys, defaults = text_part(config, family), family.keys, family.defaults
+    notes: list[str] = []
+    head_dim = whole(part, keys.head_dim)
+    if head_dim is None:
+        head_dim = _head_dim(part, family)
+        notes.append(f"head_dim is absent: {head_dim}")
+    context = whole(part, keys.context)
+    if context is None:
+        if defaults.context is None:
+            raise BadSource(f"config.json has no {keys.context[0]}; add it")
+        context = defaults.context
+        notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
+    count = whole(part, keys.layers, defaults.layers) or 0
+    return Geometry(head_dim, _rotary_dim(part, family, head_dim), context, _layers(part, family, count), tuple(notes))
+
+
+def _head_dim(part: Config, family: Family) -> int:
+    keys = family.keys
+    if family.defaults.head_dim is not None:
+        return family.defaults.head_dim
+    hidden, heads = whole(part, keys.hidden), whole(part, keys.heads)
+    if hidden is None or heads is None:
+        raise BadSource(f"config.json has neither head_dim nor {keys.hidden[0]} and {keys.heads[0]}; add them")
+    return hidden // heads
+
+
+def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
+    explicit = whole(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
+    if explicit is not None:
+        return explicit
+    new = part.get("rope_parameters")
+    inside = new.get("partial_rotary_factor") if isinstance(new, dict) and family.keys.partial else None
+    share = inside if inside is not None else first(part, family.keys.partial, family.defaults.partial_rotary_factor)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise BadSource(f"config.json has a partial rotary factor of {share!r}; write a number above 0 and up to 1")
+    rotary_dim = int(head_dim * share)
+    if rotary_dim < 2:
+        raise BadSource(f"config.json leaves {rotary_dim} of {head_dim} dimensions to rotate; nothing can be extended")
+    return rotary_dim
+
+
+def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
+    """The config's layer types, one per layer, written out where the class derives them."""
+    rules = family.layers
+    listed = part.get("layer_types")
+    if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+        return tuple(listed)
+    interval = whole(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
+    if not interval:
+        return (rules.last,) * count
+    return tuple(rules.last if (index + 1) % interval == 0 else rules.rest for index in range(count))
+
+
+def _layers(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
+    rules = family.layers
+    if rules.flags:
+        flags = part.get(rules.flags)
+        if isinstance(flags, list) and flags:
+            return tuple("global" if flag else "none" for flag in flags)
+        interval = whole(part, (rules.interval_key,), rules.interval) or count + 1
+        return tuple("none" if (index + 1) % interval == 0 else "global" for index in range(count))
+    if not rules.types or (rules.one_kind_without and part.get(rules.one_kind_without) is None):
+        return ("global",) * count
+    return tuple(rules.types.get(name, "global") for name in layer_names(part, family, count))

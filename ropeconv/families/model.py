@@ -1,0 +1,149 @@
+"""What a family file holds: one TOML per model family, read once, checked on reading."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
+
+Kind = Literal["global", "local", "none"]
+RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3"]
+
+
+class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the config says it; the first key present counts."""
+
+    theta: tuple[str, ...] = ("rope_theta",)
+    local_theta: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
+    rotary_dim: tuple[str, ...] = ()
+    head_dim: tuple[str, ...] = ("head_dim",)
+    hidden: tuple[str, ...] = ("hidden_size",)
+    heads: tuple[str, ...] = ("num_attention_heads",)
+    layers: tuple[str, ...] = ("num_hidden_layers",)
+    context: tuple[str, ...] = ("max_position_embeddings",)
+
+
+class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the stock class assumes when the config is silent."""
+
+    theta: float = 10000.0
+    local_theta: float | None = None
+    context: int | None = None
+    head_dim: int | None = None
+    layers: int | None = None
+    partial_rotary_factor: float = 1.0
+    scaling: dict[str, Any] | None = None
+
+
+class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which layers rotate, and with which frequencies.
+
+    types: what each name in the config's `layer_types` means here. Without that list every `interval`-th layer is
+    `last` and the others are `rest`. flags: a list key whose 1 means "rotates" (SmolLM3's no_rope_layers).
+    one_kind_without: when that key is null or absent, every layer is global.
+    """
+
+    types: dict[str, Kind] = {}
+    interval: int = 0
+    interval_key: str = ""
+    last: str = "full_attention"
+    rest: str = "sliding_attention"
+    flags: str = ""
+    one_kind_without: str = ""
+
+
+class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A declared context that is not the trained one; with `doubt`, one that may not be.
+
+    when: other keys of the config that must have these values too.
+    """
+
+    declared: int
+    trained: int
+    source: str
+    doubt: bool = False
+    when: dict[str, Any] = {}
+
+
+class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How this family's configs have to be written.
+
+    types: the rope types its stock class takes. nested: rope_parameters per layer type.
+    legacy_keys: the only keys its class accepts in the legacy dict, per type. keep: keys in the dict that belong to
+    the architecture and not to a method. pinned_original: original_max_position_embeddings has another duty and stays.
+    head_dim: whether the class takes an explicit head_dim.
+    amplitude_from_original: the amplitude can only come from the top-level original_max_position_embeddings.
+    """
+
+    types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+    nested: bool = False
+    legacy_keys: dict[str, tuple[str, ...]] = {}
+    keep: tuple[str, ...] = ()
+    pinned_original: bool = False
+    head_dim: bool = True
+    amplitude_from_original: bool = False
+
+
+class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where queries and keys are made, for edits in the weights.
+
+    layer: prefixes with {layer}. q, k: projection names without .weight; fused: one projection for q, k, v and
+    fused_order how they lie in it. q_norm, k_norm: norms before the rotation, norm: what they are. rows: which
+    rows of a projection rotate when not the first rotary_dim of each head. bias: whether projections may have one.
+    """
+
+    layer: tuple[str, ...] = ("model.layers.{layer}.",)
+    q: str = ""
+    k: str = ""
+    fused: str = ""
+    fused_order: Literal["", "blocks", "per-head", "per-group"] = ""
+    q_norm: str = ""
+    k_norm: str = ""
+    norm: Literal["", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope"] = ""
+    rows: Literal["first", "last"] = "first"
+    bias: bool = False
+
+
+class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One model family.
+
+    since: first release of a runtime that knows it. refuse: why nothing can be baked for it, or empty.
+    """
+
+    name: str
+    title: str
+    model_types: tuple[str, ...]
+    source: str
+    layout: Literal["half", "interleaved"] = "half"
+    mla: bool = False
+    refuse: str = ""
+    text_config: str = ""
+    since: dict[str, str] = {}
+    keys: Keys = Keys()
+    defaults: Defaults = Defaults()
+    layers: Layers = Layers()
+    trained: tuple[Trained, ...] = ()
+    writing: Writing = Writing()
+    weights: Weights = Weights()
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """Every family in the package, by name."""
+    data = files("ropeconv.families") / "data"
+    found = [
+        msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Family)
+        for entry in data.iterdir()
+        if entry.name.endswith(".toml")
+    ]
+    return tuple(sorted(found, key=lambda family: family.name))
+
+
+@cache
+def by_model_type() -> dict[str, Family]:
+    """Family per `model_type`."""
+    return {model_type: family for family in families() for model_type in family.model_types}

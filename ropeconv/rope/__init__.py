@@ -1,0 +1,1 @@
+"""The mathematics of rotary position embeddings. Pure: numpy and float64, no files, no torch."""

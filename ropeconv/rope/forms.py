@@ -1,0 +1,167 @@
+"""Closed forms: the few formulas that configuration files can name.
+
+A form is what stands in a `rope_scaling` block, as mathematics. Every form yields
+`inv_freq`, float64, shape `[rotary_dim / 2]`, radians per token, highest frequency first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+
+def base_inv_freq(theta: float, rotary_dim: int) -> Vector:
+    """`theta^(-2i/rotary_dim)` for i = 0 .. rotary_dim/2 - 1 (Su et al. 2021, RoFormer)."""
+    index = np.arange(rotary_dim // 2, dtype=np.float64)
+    return np.asarray(theta ** (-2.0 * index / rotary_dim), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A formula with its numbers. `kind` is the `rope_type` under which transformers knows it."""
+
+    kind: ClassVar[str]
+    theta: float
+
+    def inv_freq(self, rotary_dim: int) -> Vector:
+        """Radians per token, float64, shape `[rotary_dim / 2]`."""
+        raise NotImplementedError
+
+    def rebased(self, theta: float) -> Form:
+        """The same form over another base."""
+        return replace(self, theta=theta)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether this is more than a plain base."""
+        return True
+
+
+@dataclass(frozen=True)
+class Plain(Form):
+    """`theta^(-2i/r)`: rotary embedding without scaling."""
+
+    kind: ClassVar[str] = "default"
+
+    def inv_freq(self, rotary_dim: int) -> Vector:
+        return base_inv_freq(self.theta, rotary_dim)
+
+    @property
+    def scaled(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Interpolated(Form):
+    """`theta^(-2i/r) / factor`: position interpolation (Chen et al. 2023)."""
+
+    kind: ClassVar[str] = "linear"
+    factor: float = 1.0
+
+    def inv_freq(self, rotary_dim: int) -> Vector:
+        return base_inv_freq(self.theta, rotary_dim) / self.factor
+
+
+@dataclass(frozen=True)
+class Yarn(Form):
+    """YaRN's frequencies as every runtime computes them: a ramp over the pair index.
+
+    `dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta)` is the (fractional) pair that turns `beta` times
+    within the original context `L`. With `low = dim(beta_fast)` and `high = dim(beta_slow)`, floored and
+    ceiled when `truncate`, clamped to `[0, r - 1]`, and `ramp_i = clip((i - low) / (high - low), 0, 1)`:
+
+        inv_freq_i = theta_i (1 - ramp_i) + theta_i / factor * ramp_i
+
+    Not the ramp of the paper, which is linear in `L / wavelength`: that one is `Llama3`.
+    Source: https://github.com/jquesnelle/yarn, transformers `_compute_yarn_parameters`.
+    """
+
+    kind: ClassVar[str] = "yarn"
+    factor: float
+    original_context: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+    def ramp(self, rotary_dim: int) -> Vector:
+        """Share of interpolation per pair: 0 keeps the frequency, 1 divides it by `factor`."""
+
+        def pair_turning(turns: float) -> float:
+            length = self.original_context / (2 * math.pi * turns)
+            return rotary_dim * math.log(length) / (2 * math.log(self.theta))
+
+        low, high = pair_turning(self.beta_fast), pair_turning(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0.0), min(high, rotary_dim - 1.0)
+        if low == high:
+            high += 0.001  # as the reference code does, against a division by zero
+        index = np.arange(rotary_dim // 2, dtype=np.float64)
+        return np.clip((index - low) / (high - low), 0.0, 1.0)
+
+    def inv_freq(self, rotary_dim: int) -> Vector:
+        base, ramp = base_inv_freq(self.theta, rotary_dim), self.ramp(rotary_dim)
+        return base * (1 - ramp) + base / self.factor * ramp
+
+
+@dataclass(frozen=True)
+class Llama3(Form):
+    """NTK-by-parts as published (Peng et al. 2023, section 3.2), which is Llama 3.1's scaling.
+
+    With `turns_i = L theta_i / (2 pi)` and `keep_i = clip((turns_i - low) / (high - low), 0, 1)`:
+
+        inv_freq_i = theta_i (keep_i + (1 - keep_i) / factor)
+
+    The paper's `alpha` and `beta` are `low_freq_factor` and `high_freq_factor`.
+    Source: Meta `llama3/model.py`, transformers `_compute_llama3_parameters`.
+    """
+
+    kind: ClassVar[str] = "llama3"
+    factor: float
+    original_context: int
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+
+    def inv_freq(self, rotary_dim: int) -> Vector:
+        base = base_inv_freq(self.theta, rotary_dim)
+        turns = self.original_context * base / (2 * math.pi)
+        keep = np.clip((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor), 0.0, 1.0)
+        return base * (keep + (1 - keep) / self.factor)
+
+
+@dataclass(frozen=True)
+class LongRope(Form):
+    """LongRoPE: a divisor per pair, one list up to `original_context`, another beyond (Ding et al. 2024)."""
+
+    kind: ClassVar[str] = "longrope"
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
+    original_context: int
+
+    def inv_freq(self, rotary_dim: int) -> Vector:
+        return base_inv_freq(self.theta, rotary_dim) / np.asarray(self.long_factor, dtype=np.float64)
+
+    def short_inv_freq(self, rotary_dim: int) -> Vector:
+        """The frequencies that hold while no position reaches `original_context`."""
+        return base_inv_freq(self.theta, rotary_dim) / np.asarray(self.short_factor, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class DynamicNtk(Form):
+    """transformers' `dynamic`: the base grows with the sequence. Inside `original_context` it is plain.
+
+    `theta(n) = theta ((factor n / L) - (factor - 1))^(r / (r - 2))` for n > L. It can be read, not baked.
+    """
+
+    kind: ClassVar[str] = "dynamic"
+    factor: float
+    original_context: int
+
+    def inv_freq(self, rotary_dim: int) -> Vector:
+        return base_inv_freq(self.theta, rotary_dim)

@@ -1,0 +1,65 @@
+"""Small laws: bases for a length, temperatures, log-n, the critical dimension."""
+
+from __future__ import annotations
+
+import math
+
+
+def theta_for_length(theta: float, context: int, target: int) -> float:
+    """The base that keeps the slowest trained turn: `theta^(ln(L'/2pi) / ln(L/2pi))`.
+
+    Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation"; used by Gradient for Llama 3 262k and 1048k.
+    """
+    return float(theta ** (math.log(target / (2 * math.pi)) / math.log(context / (2 * math.pi))))
+
+
+def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
+    """NTK-aware base `theta s^(r/(r-2))`: the lowest frequency is divided by exactly s (bloc97 2023)."""
+    return float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
+
+
+def critical_dimension(theta: float, context: int, rotary_dim: int) -> int:
+    """Number of dimensions that complete a period inside `context`: `2 ceil((r/2) log_theta(L/2pi))`.
+
+    Liu et al. 2024. 92 for Llama 2, 70 for Llama 3 (published as 72, by an index counted twice).
+    """
+    return 2 * math.ceil(rotary_dim / 2 * math.log(context / (2 * math.pi), theta))
+
+
+def temperature_attention_factor(factor: float, slope: float = 0.1, intercept: float = 1.0) -> float:
+    """`sqrt(1/t) = a ln s + b`, 1 for s <= 1. Peng et al. 2023 fit a = 0.1 for Llama, 0.07 for Mistral."""
+    return 1.0 if factor <= 1 else slope * math.log(factor) + intercept
+
+
+def longrope_attention_factor(factor: float, original_context: int) -> float:
+    """`sqrt(1 + ln s / ln L)`, 1 for s <= 1 (Ding et al. 2024)."""
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original_context))
+
+
+def mscale_ratio(factor: float, mscale: float, mscale_all_dim: float) -> float:
+    """DeepSeek's amplitude `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`: transformers prefers it to 0.1 ln s + 1."""
+    return temperature_attention_factor(factor, 0.1 * mscale) / temperature_attention_factor(
+        factor, 0.1 * mscale_all_dim
+    )
+
+
+def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
+    """A pair (mscale, mscale_all_dim) whose ratio is `attention_factor`, for readers that know only the pair.
+
+    mscale_all_dim is 1 unless mscale would then be 0, which readers take for "absent". Needs factor > 1.
+    """
+    for mscale_all_dim in (1.0, 2.0):
+        denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
+        mscale = (attention_factor * denominator - 1) / (0.1 * math.log(factor))
+        if abs(mscale) > 1e-6:
+            break
+    return mscale, mscale_all_dim
+
+
+def log_n_factor(position: int, length: int, clamped: bool = True) -> float:
+    """Query scale at a 0-based position: `log(n) / log(length)`, n = position + 1, at least 1 when clamped.
+
+    Su 2021 ("entropy invariance of attention"); clamped: Su 2023, https://kexue.fm/archives/9948
+    """
+    scale = math.log(position + 1) / math.log(length)
+    return max(1.0, scale) if clamped else scale

@@ -1,0 +1,128 @@
+"""What a method is: a frozen dataclass that turns a RopeSpec into a Schedule.
+
+The command line, the recipe file, the tables and the docs all read `REGISTRY`. A method is one class; its
+first field is the value of its flag, the others are options of their own (`beta_fast` is `--beta-fast`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, TypeVar
+
+from ..errors import RecipeError
+from ..forms import Form
+from ..schedule import Schedule
+from ..spec import RopeSpec
+
+Check = Callable[[Any], str | None]
+M = TypeVar("M", bound="type[Method]")
+
+
+class Value(Enum):
+    """What stands behind a method's flag on the command line."""
+
+    NUMBER = "number"
+    TOKENS = "tokens"
+    TEXT = "text"
+    FILE = "file"
+    SWITCH = "switch"
+
+
+def positive(value: Any) -> str | None:
+    """Check: a positive finite number."""
+    return None if _finite(value) and value > 0 else "must be a positive number"
+
+
+def scale(value: Any) -> str | None:
+    """Check: a scale factor of at least 1."""
+    return None if _finite(value) and value >= 1 else "must be a number of at least 1"
+
+
+def share(value: Any) -> str | None:
+    """Check: a number from 0 to 1."""
+    return None if _finite(value) and 0 <= value <= 1 else "must be a number from 0 to 1"
+
+
+def number(value: Any) -> str | None:
+    """Check: any finite number."""
+    return None if _finite(value) else "must be a finite number"
+
+
+def switch(value: Any) -> str | None:
+    """Check: true or false."""
+    return None if isinstance(value, bool) else "must be true or false"
+
+
+def tokens(value: Any) -> str | None:
+    """Check: a whole positive number of tokens."""
+    return None if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "must be a token count"
+
+
+def positive_list(value: Any) -> str | None:
+    """Check: a list of positive finite numbers."""
+    good = isinstance(value, tuple) and value and all(positive(entry) is None for entry in value)
+    return None if good else "must be a list of positive numbers"
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def param(check: Check, help: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a method, with its check and the sentence that `--help` shows."""
+    return field(default=default, metadata={"check": check, "help": help})
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to extend the context. Raises RecipeError when a parameter fails its check."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    reference: ClassVar[str]
+    value: ClassVar[Value] = Value.NUMBER
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            problem = None if value is None and item.default is None else item.metadata["check"](value)
+            if problem:
+                raise RecipeError(f"{self.flag()}: {item.name} {problem}, and {value!r} is not")
+
+    @classmethod
+    def flag(cls) -> str:
+        """The command-line flag that chooses this method."""
+        return f"--{cls.name}"
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        """The schedule this method makes of an unscaled checkpoint."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """Short name for folders: `yarn16`, `theta1000000`."""
+        first = dataclasses.fields(self)[0]
+        return f"{self.name}{getattr(self, first.name):g}"
+
+    def extended(self, spec: RopeSpec, form: Form, factor: float, attention_factor: float = 1.0) -> Schedule:
+        """A schedule of `form` whose context is `factor` times the trained one."""
+        return Schedule(
+            inv_freq=form.inv_freq(spec.rotary_dim),
+            attention_factor=attention_factor,
+            context=round(spec.original_context * factor),
+            original_context=spec.original_context,
+            form=form,
+        )
+
+
+REGISTRY: dict[str, type[Method]] = {}
+
+
+def register(cls: M) -> M:
+    """Adds a method to the registry, under its name."""
+    REGISTRY[cls.name] = cls
+    return cls

@@ -1,0 +1,80 @@
+"""Methods that change the base: theta itself, or a law that chooses it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..bound import wide_window
+from ..errors import RecipeError
+from ..forms import Plain
+from ..laws import theta_for_length
+from ..schedule import Schedule
+from ..spec import RopeSpec
+from .base import Method, Value, param, positive, register, tokens
+
+
+def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
+    """A new base and nothing else."""
+    form = Plain(theta)
+    return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
+
+
+@register
+@dataclass(frozen=True)
+class Theta(Method):
+    """inv_freq_i = B^(-2i/r). The context stays what it was unless `--context` says otherwise."""
+
+    name = "theta"
+    summary = "a new base"
+    reference = "Su et al. 2021, https://arxiv.org/abs/2104.09864"
+
+    base: float = param(positive, "the new rope_theta")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.base <= 1:
+            raise RecipeError(f"--theta: base must be above 1, and {self.base!r} is not")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        return plain_schedule(spec, self.base, spec.context)
+
+
+@register
+@dataclass(frozen=True)
+class ThetaFor(Method):
+    """theta' = floor(theta^(ln(L'/2pi) / ln(L/2pi))), as the published Gradient checkpoints have it."""
+
+    name = "theta-for"
+    summary = "a base for a length, by the scaling law"
+    reference = "Liu et al. 2024, https://arxiv.org/abs/2310.05209; Gradient 2024"
+    value = Value.TOKENS
+
+    target: int = param(tokens, "the context to reach, in tokens")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        if spec.original_context <= 2 * math.pi:
+            raise RecipeError("--theta-for needs a trained context above 6 tokens; pass --original-context")
+        theta = theta_for_length(spec.rope_theta, spec.original_context, self.target)
+        return plain_schedule(spec, float(math.floor(theta)), self.target)
+
+
+@register
+@dataclass(frozen=True)
+class ThetaBound(Method):
+    """A base with sum_i cos(m theta_i) >= 0 for every distance m below the target length.
+
+    The bare infimum lies in windows down to a millionth wide, which float32 does not survive; this is the
+    geometric middle of the first window at least 1 % wide, checked on the float32 frequencies.
+    """
+
+    name = "theta-bound"
+    summary = "a base above the bound that keeps near tokens preferred"
+    reference = "Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122"
+    value = Value.TOKENS
+
+    target: int = param(tokens, "the context to reach, in tokens")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        low, high = wide_window(self.target, spec.rotary_dim, spec.head_dim)
+        return plain_schedule(spec, float(math.floor(math.sqrt(low * high))), self.target)

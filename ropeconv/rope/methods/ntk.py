@@ -1,0 +1,106 @@
+"""Position interpolation and the NTK family, which spread it over the pairs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..forms import Interpolated, Plain, base_inv_freq
+from ..laws import ntk_theta
+from ..schedule import Schedule
+from ..spec import RopeSpec
+from .base import Method, param, register, scale, share
+
+
+@register
+@dataclass(frozen=True)
+class Linear(Method):
+    """inv_freq_i = theta_i / s."""
+
+    name = "linear"
+    summary = "position interpolation"
+    reference = "Chen et al. 2023, https://arxiv.org/abs/2306.15595"
+
+    factor: float = param(scale, "scale factor s")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        return self.extended(spec, Interpolated(spec.rope_theta, self.factor), self.factor)
+
+
+@register
+@dataclass(frozen=True)
+class Ntk(Method):
+    """inv_freq_i = (theta s^(r/(r-2)))^(-2i/r): only a base, and the slowest pair is divided by exactly s."""
+
+    name = "ntk"
+    summary = "NTK-aware scaling, through the base"
+    reference = "bloc97 2023, https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5"
+
+    factor: float = param(scale, "scale factor s")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        theta = ntk_theta(spec.rope_theta, self.factor, spec.rotary_dim)
+        return self.extended(spec, Plain(theta), self.factor)
+
+
+@register
+@dataclass(frozen=True)
+class NtkOld(Method):
+    """inv_freq_i = (theta s)^(-2i/r), which is beta s^(2/r) per digit with beta = theta^(2/r)."""
+
+    name = "ntk-old"
+    summary = "NTK-RoPE-old: the base times s"
+    reference = "Su 2023, https://kexue.fm/archives/9675"
+
+    factor: float = param(scale, "scale factor s")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        return self.extended(spec, Plain(spec.rope_theta * self.factor), self.factor)
+
+
+@register
+@dataclass(frozen=True)
+class NtkFixed(Method):
+    """inv_freq_i = (theta s)^(-2i/r) / s^(2/r): NTK-old, and the fastest pair turns slower too."""
+
+    name = "ntk-fixed"
+    summary = "NTK-RoPE-fixed: base times s, positions divided by s^(2/r)"
+    reference = "Su 2023, https://kexue.fm/archives/9706"
+
+    factor: float = param(scale, "scale factor s")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        form = Interpolated(spec.rope_theta * self.factor, self.factor ** (2 / spec.rotary_dim))
+        return self.extended(spec, form, self.factor)
+
+
+@register
+@dataclass(frozen=True)
+class NtkMixed(Method):
+    """inv_freq_i = theta_i / exp(a (i+1)^e) with a = ln s / (r/2)^e: a mixture of bases.
+
+    e = 0 is position interpolation, e = 1 is NTK-fixed; the last pair is divided by exactly s.
+    """
+
+    name = "mixed"
+    summary = "NTK-RoPE-mixed: a mixture of bases"
+    reference = "Su 2023, https://kexue.fm/archives/9706"
+
+    factor: float = param(scale, "scale factor s")
+    mixed_exponent: float = param(share, "exponent e of the mixture, 0 (linear) to 1 (NTK-fixed)", 0.625)
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        if self.mixed_exponent == 0:
+            return Linear(self.factor).schedule(spec)
+        if self.mixed_exponent == 1:
+            return NtkFixed(self.factor).schedule(spec)
+        pair = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)
+        slope = math.log(self.factor) / (spec.rotary_dim / 2) ** self.mixed_exponent
+        return Schedule(
+            inv_freq=base_inv_freq(spec.rope_theta, spec.rotary_dim) / np.exp(slope * pair**self.mixed_exponent),
+            attention_factor=1.0,
+            context=round(spec.original_context * self.factor),
+            original_context=spec.original_context,
+        )

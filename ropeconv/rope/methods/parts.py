@@ -1,0 +1,113 @@
+"""Methods that treat fast and slow pairs differently: by-parts, YaRN, Llama 3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import RecipeError
+from ..forms import Form, Yarn
+from ..forms import Llama3 as Llama3Form
+from ..laws import mscale_ratio, temperature_attention_factor
+from ..schedule import Schedule
+from ..spec import RopeSpec
+from .base import Method, number, param, positive, register, scale, switch
+
+
+@register
+@dataclass(frozen=True)
+class YarnMethod(Method):
+    """NTK-by-parts with a ramp over pair indices, and the temperature sqrt(1/t) = 0.1 ln s + 1.
+
+    The formula is `forms.Yarn`. With `mscale` and `mscale_all_dim` (DeepSeek) the amplitude is
+    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and DeepSeek's softmax scale (0.1 mscale_all_dim ln s + 1)^2.
+    """
+
+    name = "yarn"
+    summary = "YaRN as every runtime computes it (ramp over dimensions)"
+    reference = "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+
+    factor: float = param(scale, "scale factor s")
+    beta_fast: float = param(positive, "turns in the trained context above which a pair is left alone", 32.0)
+    beta_slow: float = param(positive, "turns below which a pair is divided by s", 1.0)
+    truncate: bool = param(switch, "round the ramp's ends to whole pairs", True)
+    mscale: float | None = param(number, "DeepSeek's numerator of the amplitude", None)
+    mscale_all_dim: float | None = param(number, "DeepSeek's denominator of the amplitude", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beta_fast <= self.beta_slow:
+            raise RecipeError(
+                f"--yarn: beta_fast must be above beta_slow, and {self.beta_fast:g} is not above {self.beta_slow:g}"
+            )
+        if (self.mscale is None) != (self.mscale_all_dim is None):
+            raise RecipeError("--yarn: mscale and mscale_all_dim go together; pass both or neither")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        form: Form = Yarn(
+            spec.rope_theta, self.factor, spec.original_context, self.beta_fast, self.beta_slow, self.truncate
+        )
+        amplitude = temperature_attention_factor(self.factor)
+        softmax_scale = 1.0
+        if self.mscale and self.mscale_all_dim:
+            amplitude = mscale_ratio(self.factor, self.mscale, self.mscale_all_dim)
+            if spec.mla:
+                softmax_scale = temperature_attention_factor(self.factor, 0.1 * self.mscale_all_dim) ** 2
+        plan = self.extended(spec, form, self.factor, amplitude)
+        return Schedule(
+            plan.inv_freq, amplitude, plan.context, plan.original_context, form, softmax_scale=softmax_scale
+        )
+
+
+@register
+@dataclass(frozen=True)
+class ByParts(Method):
+    """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` turns, no temperature.
+
+    The same function as Llama 3's with other numbers (`forms.Llama3`), and a different one from `--yarn`'s:
+    in the middle of the ramp the two differ by up to a factor of 4 at s = 32.
+    """
+
+    name = "by-parts"
+    summary = "NTK-by-parts as published (ramp over wavelengths)"
+    reference = "Peng et al. 2023, section 3.2, https://arxiv.org/abs/2309.00071"
+
+    factor: float = param(scale, "scale factor s")
+    alpha: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
+    beta: float = param(positive, "turns above which a pair is left alone", 32.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beta <= self.alpha:
+            raise RecipeError(f"--by-parts: beta must be above alpha, and {self.beta:g} is not above {self.alpha:g}")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        form = Llama3Form(spec.rope_theta, self.factor, spec.original_context, self.alpha, self.beta)
+        return self.extended(spec, form, self.factor)
+
+
+@register
+@dataclass(frozen=True)
+class Llama3(Method):
+    """Llama 3.1's scaling (`forms.Llama3`), with its own defaults 1 and 4."""
+
+    name = "llama3"
+    summary = "Llama 3.1 scaling"
+    reference = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
+
+    factor: float = param(scale, "scale factor s")
+    low_freq_factor: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
+    high_freq_factor: float = param(positive, "turns above which a pair is left alone", 4.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise RecipeError(
+                "--llama3: high_freq_factor must be above low_freq_factor, "
+                f"and {self.high_freq_factor:g} is not above {self.low_freq_factor:g}"
+            )
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        form = Llama3Form(
+            spec.rope_theta, self.factor, spec.original_context, self.low_freq_factor, self.high_freq_factor
+        )
+        return self.extended(spec, form, self.factor)

@@ -1,0 +1,87 @@
+"""Methods that are not a formula of their own: a dynamic one materialised, and no change at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import RecipeError
+from ..forms import DynamicNtk, Plain
+from ..schedule import Schedule
+from ..spec import RopeSpec
+from .base import Method, Value, param, register, switch, tokens
+from .ntk import Linear
+from .parts import ByParts, YarnMethod
+
+
+@register
+@dataclass(frozen=True)
+class Dynamic(Method):
+    """A dynamic method frozen at a length n, since files can only hold fixed frequencies.
+
+    linear, by-parts and yarn take s = n / L (Peng et al.); ntk takes transformers' base
+    theta ((s n / L) - (s - 1))^(r/(r-2)). Shorter prompts see the frequencies of length n too.
+    """
+
+    name = "dynamic"
+    summary = "a dynamic method, materialised at the length --at"
+    reference = "emozilla 2023; Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+    value = Value.TEXT
+
+    kind: str = param(lambda v: None if isinstance(v, str) else "must be written METHOD:S", "METHOD:S, as in ntk:2")
+    at: int | None = param(tokens, "the length at which a dynamic method is frozen, in tokens", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.parts()
+
+    def parts(self) -> tuple[str, float]:
+        """The inner method and its factor."""
+        match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d+(?:\.\d+)?)", self.kind)
+        if not match or float(match[2]) < 1:
+            raise RecipeError(
+                f"--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >= 1, not {self.kind!r}"
+            )
+        return match[1], float(match[2])
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-{self.kind.replace(':', '')}"
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        name, factor = self.parts()
+        if self.at is None:
+            raise RecipeError("--dynamic changes with the sequence; say with --at TOKENS at which length to freeze it")
+        stretch = max(1.0, self.at / spec.original_context)
+        if name == "ntk":
+            growth = max(1.0, factor * stretch - (factor - 1))
+            form = Plain(spec.rope_theta * growth ** (spec.rotary_dim / (spec.rotary_dim - 2)))
+            return Schedule(form.inv_freq(spec.rotary_dim), 1.0, self.at, spec.original_context, form)
+        inner = {"linear": Linear, "by-parts": ByParts, "yarn": YarnMethod}[name](stretch)
+        frozen = inner.schedule(spec)
+        return Schedule(frozen.inv_freq, frozen.attention_factor, self.at, spec.original_context, frozen.form)
+
+
+@register
+@dataclass(frozen=True)
+class AsIs(Method):
+    """The schedule the checkpoint has already, written so that every schema agrees."""
+
+    name = "as-is"
+    summary = "change nothing but the writing"
+    reference = "-"
+    value = Value.SWITCH
+
+    on: bool = param(switch, "keep the embedding as it is", True)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        if isinstance(spec.form, DynamicNtk):
+            raise RecipeError(
+                "--as-is cannot keep dynamic scaling, which changes with the sequence; freeze it with "
+                f"--dynamic ntk:{spec.form.factor:g} --at TOKENS --replace"
+            )
+        return spec.current()

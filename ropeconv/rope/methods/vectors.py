@@ -1,0 +1,133 @@
+"""Methods given by numbers: factor lists, two bases, any vector."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import RecipeError
+from ..forms import LongRope, base_inv_freq
+from ..laws import longrope_attention_factor
+from ..schedule import Schedule
+from ..spec import RopeSpec
+from .base import Method, Value, param, positive_list, register
+
+
+def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec) -> None:
+    """Raises RecipeError unless there is one value per rotated pair."""
+    pairs = spec.rotary_dim // 2
+    if len(values) != pairs:
+        raise RecipeError(f"{flag}: {what} has {len(values)} numbers and this model rotates {pairs} pairs; give {pairs}")
+
+
+@register
+@dataclass(frozen=True)
+class LongRopeMethod(Method):
+    """inv_freq_i = theta_i / long_factor_i; theta_i / short_factor_i while within the trained context.
+
+    Amplitude sqrt(1 + ln s / ln L) with s = context / L. The file is JSON with `short_factor` and `long_factor`
+    (one list alone serves as both), so `--context` has to say how far it reaches.
+    """
+
+    name = "longrope"
+    summary = "short and long factor lists"
+    reference = "Ding et al. 2024, https://arxiv.org/abs/2402.13753"
+    value = Value.FILE
+
+    long_factor: tuple[float, ...] = param(positive_list, "divisor per pair beyond the trained context")
+    short_factor: tuple[float, ...] | None = param(positive_list, "divisor per pair inside it", None)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        short = self.long_factor if self.short_factor is None else self.short_factor
+        need_length("--longrope", "long_factor", self.long_factor, spec)
+        need_length("--longrope", "short_factor", short, spec)
+        form = LongRope(spec.rope_theta, short, self.long_factor, spec.original_context)
+        amplitude = longrope_attention_factor(spec.context / spec.original_context, spec.original_context)
+        return Schedule(
+            inv_freq=form.inv_freq(spec.rotary_dim),
+            attention_factor=amplitude,
+            context=spec.context,
+            original_context=spec.original_context,
+            form=form,
+            short_inv_freq=form.short_inv_freq(spec.rotary_dim) if short != self.long_factor else None,
+        )
+
+
+@register
+@dataclass(frozen=True)
+class Piecewise(Method):
+    """S@I: pairs from I on are divided by s, those before I take the base theta s^(r/(2I)), so the two meet at I.
+
+    "Method 2" of the paper is 8@44 on Llama 2: it keeps every angle inside the trained range.
+    """
+
+    name = "piecewise"
+    summary = "two bases that meet at a pair"
+    reference = "Men et al. 2024, table 4, https://arxiv.org/abs/2405.14591"
+    value = Value.TEXT
+
+    spec: str = param(lambda v: None if isinstance(v, str) else "must be written S@I", "factor and pair, as in 8@44")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.parts()
+
+    def parts(self) -> tuple[float, int]:
+        """The factor and the pair at which the bases meet."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)@(\d+)", self.spec)
+        if not match or float(match[1]) < 1 or int(match[2]) < 1:
+            raise RecipeError(f"--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1), and {self.spec!r} is not")
+        return float(match[1]), int(match[2])
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}{self.spec.replace('@', '-')}"
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        factor, split = self.parts()
+        pairs = spec.rotary_dim // 2
+        if split >= pairs:
+            raise RecipeError(f"--piecewise: pair {split} is outside the {pairs} rotated pairs; choose 1 to {pairs - 1}")
+        fast = base_inv_freq(spec.rope_theta * factor ** (spec.rotary_dim / (2 * split)), spec.rotary_dim)
+        slow = base_inv_freq(spec.rope_theta, spec.rotary_dim) / factor
+        inv_freq = np.where(np.arange(pairs) < split, fast, slow)
+        return Schedule(inv_freq, 1.0, round(spec.original_context * factor), spec.original_context)
+
+
+@register
+@dataclass(frozen=True)
+class InvFreq(Method):
+    """The vector itself, one frequency per rotated pair, in radians per token."""
+
+    name = "inv-freq"
+    summary = "any vector, from JSON, .npy or .safetensors"
+    reference = "-"
+    value = Value.FILE
+
+    inv_freq: tuple[float, ...] = param(positive_list, "one frequency per pair, in radians per token")
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        need_length("--inv-freq", "inv_freq", self.inv_freq, spec)
+        return Schedule(np.asarray(self.inv_freq, dtype=np.float64), 1.0, spec.context, spec.original_context)
+
+
+def from_file(method: type[Method], data: dict[str, Any]) -> Method:
+    """A method from the lists found in a file; unknown names are an error."""
+    names = {"longrope": ("long_factor", "short_factor"), "inv-freq": ("inv_freq",)}[method.name]
+    known = {name: tuple(data[name]) for name in names if name in data}
+    if method.name == "longrope" and "long_factor" not in known and "short_factor" in known:
+        known["long_factor"] = known["short_factor"]
+    if names[0] not in known:
+        raise RecipeError(f"{method.flag()}: the file holds no {names[0]!r} list; it has {', '.join(data) or 'nothing'}")
+    return method(**known)

@@ -1,0 +1,115 @@
+"""Recipe: what a person chose, small enough to keep and repeat."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from .errors import RecipeError
+from .laws import temperature_attention_factor
+from .methods import REGISTRY, Method
+from .methods.base import positive, tokens
+from .methods.special import AsIs
+from .schedule import LogN, Schedule
+from .spec import RopeSpec
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method and its modifiers.
+
+    context: tokens the result declares, instead of what the method implies.
+    original_context: tokens the model was trained for, where its config says otherwise.
+    attention_factor: amplitude of cos and sin, instead of the method's own;
+    temperature_slope, temperature_intercept: that amplitude as a ln s + b instead.
+    log_n, log_n_length: query scale by position (Su 2021), clamped at 1 or full.
+
+    Raises RecipeError when a value cannot be taken or two of them contradict each other.
+    """
+
+    method: Method
+    context: int | None = None
+    original_context: int | None = None
+    attention_factor: float | None = None
+    temperature_slope: float | None = None
+    temperature_intercept: float | None = None
+    log_n: Literal["clamped", "full"] | None = None
+    log_n_length: int | None = None
+
+    def __post_init__(self) -> None:
+        checks = {
+            "context": tokens,
+            "original_context": tokens,
+            "log_n_length": tokens,
+            "attention_factor": positive,
+            "temperature_slope": positive,
+            "temperature_intercept": positive,
+        }
+        for name, check in checks.items():
+            value = getattr(self, name)
+            problem = None if value is None else check(value)
+            if problem:
+                raise RecipeError(f"--{name.replace('_', '-')} {problem}, and {value!r} is not")
+        if self.attention_factor is not None and (self.temperature_slope or self.temperature_intercept):
+            raise RecipeError("--attention-factor and --temperature-slope both set the amplitude; pass one of them")
+        if self.log_n not in (None, "clamped", "full"):
+            raise RecipeError(f"--log-n is clamped or full, not {self.log_n!r}")
+        if self.log_n_length is not None and self.log_n is None:
+            raise RecipeError("--log-n-length needs --log-n clamped or --log-n full")
+        as_is = isinstance(self.method, AsIs)
+        changes = [name for name in MODIFIERS if getattr(self, name) is not None]
+        if as_is and changes:
+            raise RecipeError(f"--as-is changes nothing, so --{changes[0].replace('_', '-')} has no place beside it")
+
+    def schedule(self, spec: RopeSpec) -> Schedule:
+        """The schedule that this recipe makes of a checkpoint (unscaled, unless the method is as-is)."""
+        original = self.original_context or spec.original_context
+        start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
+        made = self.method.schedule(start)
+        return replace(
+            made,
+            context=self.context or made.context,
+            attention_factor=self._amplitude(made),
+            log_n=None if self.log_n is None else LogN(self.log_n, self.log_n_length or original),
+        )
+
+    def _amplitude(self, made: Schedule) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.temperature_slope is None and self.temperature_intercept is None:
+            return made.attention_factor
+        factor = getattr(self.method, "factor", made.context / made.original_context)
+        slope = 0.1 if self.temperature_slope is None else self.temperature_slope
+        intercept = 1.0 if self.temperature_intercept is None else self.temperature_intercept
+        return temperature_attention_factor(factor, slope, intercept)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the method's name, its parameters, and the modifiers that are set."""
+        fields = {item.name: getattr(self.method, item.name) for item in dataclasses.fields(self.method)}
+        set_fields = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items() if v is not None}
+        modifiers = {name: getattr(self, name) for name in MODIFIERS if getattr(self, name) is not None}
+        return {"method": self.method.name, "parameters": set_fields, **modifiers}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Recipe:
+        """The inverse of `to_dict`. Raises RecipeError for unknown names and wrong types."""
+        if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
+            raise RecipeError('a recipe is a JSON object like {"method": "yarn", "parameters": {"factor": 16.0}}')
+        kind = REGISTRY.get(data.get("method", ""))
+        if kind is None:
+            raise RecipeError(f"the recipe names the method {data.get('method')!r}; known: {', '.join(REGISTRY)}")
+        unknown = [key for key in data if key not in (*MODIFIERS, "method", "parameters")]
+        known = {item.name for item in dataclasses.fields(kind)}
+        unknown += [key for key in data.get("parameters", {}) if key not in known]
+        if unknown:
+            raise RecipeError(f"the recipe has the unknown key {unknown[0]!r}; {kind.name} takes {', '.join(known)}")
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.get("parameters", {}).items()}
+        try:
+            method = kind(**values)
+        except TypeError:
+            raise RecipeError(f"the recipe for {kind.name} needs {', '.join(sorted(known))}") from None
+        return cls(method, **{name: data[name] for name in MODIFIERS if data.get(name) is not None})
+
+
+MODIFIERS = tuple(item.name for item in dataclasses.fields(Recipe) if item.name != "method")

@@ -1,0 +1,87 @@
+"""Schedule: what must be computed, in numbers, whatever it will be written as."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .errors import RecipeError
+from .forms import Form, Vector
+
+
+@dataclass(frozen=True)
+class LogN:
+    """Query scale by position: `log(p + 1) / log(length)`; "clamped" keeps it at 1 or above (Su 2023)."""
+
+    kind: Literal["clamped", "full"]
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Frequencies, amplitude and length of one rotary embedding.
+
+    inv_freq: float64, shape [rotary_dim / 2], radians per token.
+    attention_factor: multiplies cos and sin, so logits of rotated dimensions scale by its square.
+    context: tokens the result is meant for. original_context: tokens the unscaled model was trained for.
+    form: a closed form that gives exactly `inv_freq`, where there is one.
+    short_inv_freq: LongRoPE's other list, in force while the sequence is within `original_context`.
+    softmax_scale: multiplies all logits (DeepSeek's mscale_all_dim, squared).
+
+    Raises RecipeError when a number is not finite, or a frequency or the amplitude is not positive.
+    """
+
+    inv_freq: Vector
+    attention_factor: float
+    context: int
+    original_context: int
+    form: Form | None = None
+    short_inv_freq: Vector | None = None
+    softmax_scale: float = 1.0
+    log_n: LogN | None = None
+
+    def __post_init__(self) -> None:
+        for vector in (self.inv_freq, self.short_inv_freq):
+            if vector is not None and not (np.isfinite(vector).all() and (vector > 0).all()):
+                raise RecipeError(
+                    "the method gives frequencies that are not positive finite numbers; check its parameters"
+                )
+        if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
+            raise RecipeError(
+                f"attention_factor is {self.attention_factor}; pass a positive number with --attention-factor"
+            )
+        if self.context < 1:
+            raise RecipeError(f"the context is {self.context} tokens; pass a positive --context")
+
+    @property
+    def digest(self) -> str:
+        """sha256 over everything that changes a logit; equal digests compute the same model."""
+        parts = [b"ropeconv schedule 1"]
+        for vector in (self.inv_freq, self.short_inv_freq):
+            parts.append(b"" if vector is None else np.ascontiguousarray(vector, dtype="<f8").tobytes())
+        parts.append(struct.pack("<dd", self.attention_factor, self.softmax_scale))
+        if self.log_n is not None:
+            parts.append(f"{self.log_n.kind} {self.log_n.length}".encode())
+        lengths = b"".join(struct.pack("<q", len(part)) for part in parts)
+        return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; the numbers round-trip float64."""
+        data: dict[str, Any] = {
+            "inv_freq": [float(value) for value in self.inv_freq],
+            "attention_factor": self.attention_factor,
+            "context": self.context,
+            "original_context": self.original_context,
+        }
+        if self.short_inv_freq is not None:
+            data["short_inv_freq"] = [float(value) for value in self.short_inv_freq]
+        if self.softmax_scale != 1.0:
+            data["softmax_scale"] = self.softmax_scale
+        if self.log_n is not None:
+            data["log_n"] = {"kind": self.log_n.kind, "length": self.log_n.length}
+        return data | {"digest": self.digest}

@@ -1,0 +1,72 @@
+"""RopeSpec: what a checkpoint's rotary embedding is now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from .forms import Form, LongRope, Plain
+from .schedule import Schedule
+
+LayerKind = Literal["global", "local", "none"]
+Layout = Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """The rotary embedding of a checkpoint.
+
+    head_dim: width of one attention head (of its rotated part, for MLA).
+    rotary_dim: how many of those dimensions rotate; `inv_freq` has half as many entries.
+    form: the formula in force on the layers that a context extension changes.
+    attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's mscale).
+    original_context: tokens the unscaled embedding was trained for. context: tokens the config declares.
+    layers: per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE).
+    layout: pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved".
+    """
+
+    head_dim: int
+    rotary_dim: int
+    form: Form
+    original_context: int
+    context: int
+    attention_factor: float = 1.0
+    softmax_scale: float = 1.0
+    layers: tuple[LayerKind, ...] = ()
+    local_form: Form | None = None
+    layout: Layout = "half"
+    mla: bool = False
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def rope_theta(self) -> float:
+        """The base of the layers that a context extension changes."""
+        return self.form.theta
+
+    @property
+    def scaled(self) -> bool:
+        """Whether some context extension is in force already."""
+        return self.form.scaled or self.attention_factor != 1.0
+
+    def unscaled(self) -> RopeSpec:
+        """The embedding before any scaling, over its own base and trained context."""
+        return replace(
+            self, form=Plain(self.rope_theta), attention_factor=1.0, softmax_scale=1.0, context=self.original_context
+        )
+
+    def current(self) -> Schedule:
+        """What the checkpoint computes today, as a schedule."""
+        short = self.form.short_inv_freq(self.rotary_dim) if isinstance(self.form, LongRope) else None
+        return Schedule(
+            inv_freq=self.form.inv_freq(self.rotary_dim),
+            attention_factor=self.attention_factor,
+            context=self.context,
+            original_context=self.original_context,
+            form=self.form,
+            short_inv_freq=short,
+            softmax_scale=self.softmax_scale,
+        )
+
+    def count(self, kind: LayerKind) -> int:
+        """How many layers are of that kind."""
+        return sum(layer == kind for layer in self.layers)

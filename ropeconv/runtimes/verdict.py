@@ -1,0 +1,109 @@
+"""One word per runtime: what it will make of a planned config, by reading that config with its rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..families.config import Config, text_part
+from ..families.model import Family
+from ..rope.forms import Form, LongRope, Vector
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from .model import Peculiarity, Runtime, Word, version_key
+from .reading import Unread, read_spec, rope_dict, rope_type
+
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a runtime does with the output, and why."""
+
+    runtime: str
+    title: str
+    word: Word
+    because: str
+    source: str
+
+
+def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime) -> Verdict:
+    """The verdict of one runtime on a planned config.
+
+    "exact": it computes the schedule. "refused": it fails to load, with an error. "ignored": it loads and computes
+    something else, silently; `because` says what.
+    """
+
+    def verdict(word: Word, because: str, source: str = "") -> Verdict:
+        return Verdict(runtime.key, runtime.title, word, because, source or runtime.source)
+
+    since = family.since.get(runtime.name)
+    if since and version_key(since)[:2] > version_key(runtime.through or runtime.version)[:2]:
+        return verdict("refused", f"it does not know {family.name} before {since}")
+    found, _ = rope_dict(text_part(config, family), family, runtime)
+    kind = rope_type(found, runtime)
+    known = _peculiar(runtime, family, kind)
+    if known is not None and known.verdict != "exact":
+        return verdict(known.verdict, known.because, known.source)
+    rules = runtime.types.get(kind)
+    if rules is not None and rules.neox_only and family.layout == "interleaved":
+        return verdict("refused", "it takes longrope only for models with rotate-half pairs", rules.source)
+    try:
+        seen = read_spec(config, family, runtime)
+    except Unread:
+        because = "fails on" if runtime.unsupported == "refused" else "does not apply"
+        return verdict(runtime.unsupported, f"it {because} rope_type {kind}")
+    difference = _difference(schedule, before, seen)
+    if known is not None:
+        difference = ""
+    if difference:
+        return verdict("ignored", difference, rules.source if rules else "")
+    return verdict("exact", _window(runtime, kind, found, schedule), rules.source if rules else "")
+
+
+def _peculiar(runtime: Runtime, family: Family, kind: str) -> Peculiarity | None:
+    for known in runtime.peculiar:
+        if known.families != ("*",) and family.name not in known.families:
+            continue
+        if kind in known.types or known.types == ("*",):
+            return known
+    return None
+
+
+def _difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
+    if not _close(seen.form.inv_freq(seen.rotary_dim), schedule.inv_freq):
+        return f"it computes other frequencies ({describe(seen.form)})"
+    short = seen.form.short_inv_freq(seen.rotary_dim) if isinstance(seen.form, LongRope) else schedule.inv_freq
+    wanted = schedule.short_inv_freq if schedule.short_inv_freq is not None else schedule.inv_freq
+    if not _close(short, wanted):
+        return "it computes other frequencies inside the trained context"
+    if abs(seen.attention_factor - schedule.attention_factor) > TOLERANCE * schedule.attention_factor:
+        return f"it uses the attention factor {seen.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
+    if abs(seen.softmax_scale - schedule.softmax_scale) > TOLERANCE * schedule.softmax_scale:
+        return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
+    if before.local_form is not None and seen.local_form != before.local_form:
+        return f"it changes the window layers as well ({describe(seen.local_form)})"
+    return ""
+
+
+def _close(left: Vector, right: Vector) -> bool:
+    return left.shape == right.shape and bool(np.all(np.abs(left - right) <= TOLERANCE * right))
+
+
+def _window(runtime: Runtime, kind: str, found: dict[str, object], schedule: Schedule) -> str:
+    note = runtime.types[kind].window
+    original = found.get("original_max_position_embeddings", schedule.context)
+    return "" if kind == "longrope" and original == schedule.context else note
+
+
+def describe(form: Form | None) -> str:
+    """A form in a few words: `yarn, theta 10000, factor 4, original_context 4096`."""
+    if form is None:
+        return "none"
+    numbers = [
+        f"{name} {value:g}"
+        for name, value in vars(form).items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    return ", ".join([form.kind, *numbers])

@@ -1,0 +1,141 @@
+"""Carries out a plan: into a sibling folder first, renamed when everything is there and checked."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadSource, RopeconvError
+from ..formats.copying import Advance, copy_file, free_bytes, link_file, same_blocks
+from ..sources import RECEIPT
+from .plan import Plan, Step
+from .receipt import receipt
+
+MARGIN = 16 * 1024 * 1024
+STAMP = ".ropeconv-plan"
+
+Verify = Callable[[Path], dict[str, Any] | None]
+
+
+def apply(
+    plan: Plan,
+    verify: Verify = lambda folder: None,
+    link: bool = False,
+    force: bool = False,
+    checksum: bool = False,
+    advance: Advance = lambda done: None,
+) -> Path:
+    """Writes the output folder and returns it.
+
+    verify: looks at the finished folder before it takes its name, and returns what to note in the receipt; it
+    raises to stop. link: hard-link unchanged files. force: replace an output that exists. advance: bytes done.
+
+    A known failure leaves nothing behind. An interrupted run leaves its finished files in a hidden sibling, and the
+    same command picks them up.
+    """
+    _refuse_place(plan, force)
+    partial = plan.out.parent / f".{plan.out.name}.ropeconv-partial"
+    _resume_or_clear(partial, _stamp(plan, link))
+    try:
+        _need_space(plan, partial, link)
+        for step in plan.steps:
+            _carry_out(plan, step, partial / step.name, link, advance)
+        check = verify(partial)
+        (partial / RECEIPT).write_text(receipt(plan, partial, check, checksum), "utf-8")
+        (partial / STAMP).unlink()
+    except OSError as problem:
+        shutil.rmtree(partial, ignore_errors=True)
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RopeconvError(f"the disk is full; {plan.bytes} bytes are needed at {plan.out.parent}, free some or use -o") from None
+        raise
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _take_name(partial, plan.out)
+    return plan.out
+
+
+def _refuse_place(plan: Plan, force: bool) -> None:
+    out, occupied = plan.out, plan.out.exists() and (not plan.out.is_dir() or any(plan.out.iterdir()))
+    local = plan.source.kind in ("folder", "config", "meta") and Path(plan.source.reference).exists()
+    here = Path(plan.source.reference).resolve()
+    if local and (out.resolve() == here or here in out.resolve().parents or out.resolve() in here.parents):
+        raise RopeconvError(f"{out} and the source lie within each other; choose another place with -o")
+    if occupied and not force:
+        raise RopeconvError(f"{out} exists; choose another place with -o, or replace it with --force")
+    if occupied and not (out / RECEIPT).is_file():
+        raise RopeconvError(f"{out} exists and is not an output of ropeconv, so --force will not replace it; remove it")
+    if not out.parent.is_dir():
+        raise RopeconvError(f"{out.parent} does not exist; create it, or choose another place with -o")
+
+
+def _stamp(plan: Plan, link: bool) -> str:
+    steps = [(step.action, step.name, step.size, step.text) for step in plan.steps]
+    mtimes = [_mtime(plan, step) for step in plan.steps if step.action == "copy" and plan.source.kind != "hub"]
+    identity = [plan.source.reference, plan.source.commit, plan.schedule.digest, link, steps, mtimes]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+
+def _mtime(plan: Plan, step: Step) -> int:
+    return plan.source.path(step.name).stat().st_mtime_ns
+
+
+def _resume_or_clear(partial: Path, stamp: str) -> None:
+    mark = partial / STAMP
+    if mark.is_file() and mark.read_text("utf-8") == stamp:
+        return
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir()
+    mark.write_text(stamp, "utf-8")
+
+
+def _need_space(plan: Plan, partial: Path, link: bool) -> None:
+    pending = [step for step in plan.steps if not (partial / step.name).exists()]
+    shared = link or same_blocks(plan.source.path(plan.steps[0].name) if plan.source.kind == "folder" else None, partial)
+    needed = sum(step.size for step in pending if not (shared and step.action == "copy")) + MARGIN
+    free = free_bytes(partial)
+    if needed > free:
+        raise RopeconvError(
+            f"{plan.out.parent} has {free / 1e9:.1f} GB free and the output needs {needed / 1e9:.1f} GB; "
+            "free some, use -o, or share unchanged files with --link"
+        )
+
+
+def _carry_out(plan: Plan, step: Step, target: Path, link: bool, advance: Advance) -> None:
+    if target.exists():
+        advance(step.size)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(target.name + ".part")
+    draft.unlink(missing_ok=True)
+    if step.action == "write":
+        draft.write_text(step.text or "", "utf-8", newline="")
+        advance(step.size)
+    elif step.make is not None:
+        step.make(draft, advance)
+    else:
+        origin = plan.source.path(step.name)
+        if link and link_file(origin, draft):
+            advance(step.size)
+        else:
+            copy_file(origin, draft, advance)
+        if draft.stat().st_size != step.size:
+            raise BadSource(f"{step.name} changed while it was copied; leave the source alone and run again")
+    draft.replace(target)
+
+
+def _take_name(partial: Path, out: Path) -> None:
+    if not out.exists():
+        partial.replace(out)
+        return
+    old = out.parent / f".{out.name}.ropeconv-old"
+    shutil.rmtree(old, ignore_errors=True)
+    out.replace(old)
+    partial.replace(out)
+    shutil.rmtree(old)

@@ -1,0 +1,70 @@
+"""ropeconv.json: what was done to a checkpoint, in a form that can be checked and repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..errors import BadSource
+from ..formats import jsontext
+from ..sources import RECEIPT
+from .plan import Plan
+
+BLOCK = 1 << 20
+
+
+def sha256(path: Path) -> str:
+    """sha256 of a file's contents, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bool) -> str:
+    """The receipt of a finished folder.
+
+    sha256 is there for every file that was written, and for copied ones where the source told it or with `checksum`:
+    hashing 100 GB that the kernel has just copied would take longer than copying them.
+    """
+    files = []
+    for step in plan.steps:
+        path = folder / step.name
+        known = step.sha256 if step.action == "copy" and not checksum else sha256(path)
+        files.append({"name": step.name, "action": step.action, "size": path.stat().st_size, "sha256": known})
+    data = plan.to_dict()
+    data["source"].pop("reference") if data["source"]["kind"] == "folder" else None
+    return jsontext.dump(
+        {
+            "ropeconv": __version__,
+            "source": {"name": plan.source.name, **data["source"]},
+            "family": data["family"],
+            "recipe": data["recipe"],
+            "encoding": data["encoding"],
+            "schedule": data["schedule"],
+            "runtimes": data["runtimes"],
+            "files": files,
+            "check": check,
+            "validation": None,
+        }
+    )
+
+
+def read_receipt(folder: Path) -> dict[str, Any]:
+    """The receipt in a folder. Raises BadSource when there is none."""
+    path = folder / RECEIPT
+    if not path.is_file():
+        raise BadSource(f"{folder} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
+    return jsontext.parse(path.read_text("utf-8"), RECEIPT)
+
+
+def record_validation(folder: Path, result: dict[str, Any]) -> None:
+    """Writes a validation result into the receipt of a folder, replacing the file as a whole."""
+    data = read_receipt(folder) | {"validation": result}
+    draft = folder / f".{RECEIPT}.new"
+    draft.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+    draft.replace(folder / RECEIPT)

@@ -1,0 +1,99 @@
+"""`ropeconv apply`: plan, write, check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..bake import Plan, apply, make_plan
+from ..rope.recipe import Recipe
+from ..runtimes import find
+from ..sources import open_source
+from ..validate.frequencies import FrequencyCheck, Probe, compare
+from .options import JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
+from .output import Output
+from .views import show_plan
+
+EXAMPLES = """Examples:
+
+ropeconv apply meta-llama/Llama-2-7b --yarn 16
+
+ropeconv apply ./Qwen2.5-7B-Instruct --mixed 4 --runtime transformers --runtime vllm --dry-run
+
+ropeconv apply ./Meta-Llama-3-8B --theta-for 256k -o ./llama3-256k
+"""
+
+OutOption = Annotated[
+    Path | None, typer.Option("-o", "--out", help="Output folder [default: ./NAME-METHODFACTOR].", metavar="FOLDER")
+]
+EncodingOption = Annotated[str, typer.Option("--encoding", help="How it is written: auto, native or factors.")]
+RuntimeOption = Annotated[
+    list[str] | None,
+    typer.Option("--runtime", help="A runtime that must read it exactly, NAME or NAME@VERSION; repeatable."),
+]
+
+
+@with_recipe(build_recipe)
+def apply_command(
+    source: SourceArgument,
+    recipe: Recipe,
+    out: OutOption = None,
+    runtime: RuntimeOption = None,
+    encoding: EncodingOption = "auto",
+    replace: Annotated[bool, typer.Option("--replace", help="Start a scaled model from its unscaled RoPE.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
+    link: Annotated[
+        bool,
+        typer.Option("--link", help="Hard-link unchanged files. A trainer that saves into them changes the source too."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier output of ropeconv.")] = False,
+    all_files: Annotated[bool, typer.Option("--all-files", help="Carry the same weights in other formats too.")] = False,
+    checksum: Annotated[bool, typer.Option("--checksum", help="Hash copied weights as well, for the receipt.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Bake a context extension into a checkpoint.
+
+    Exit codes: 0 done, 1 a known failure, 2 usage, 3 the output does not compute the schedule.
+    """
+    output = Output(as_json, quiet)
+    plan = make_plan(open_source(source), recipe, out, encoding, tuple(runtime or ()), replace, all_files)
+    if dry_run:
+        output.data(plan.to_dict()) if as_json else show_plan(plan, output)
+        return
+    check, folder = carry_out(plan, output, link=link, force=force, checksum=checksum)
+    if as_json:
+        output.data(plan.to_dict() | {"check": check.to_dict() if check else None})
+        return
+    show_plan(plan, output)
+    if check:
+        output.say(
+            f"Checked: transformers {check.transformers} loads it and computes the schedule "
+            f"(within {check.max_ulp} ulp of float32, attention factor {check.attention_factor:.6f})."
+        )
+    output.say(f"Wrote {folder}")
+
+
+def carry_out(plan: Plan, output: Output, **options: Any) -> tuple[FrequencyCheck | None, Path]:
+    """Applies a plan while the installed transformers starts up to check it."""
+    if not Probe.available():
+        output.note("transformers is not installed, so the output is not checked; pip install 'ropeconv[validate]'")
+        with output.progress("Writing", plan.bytes) as advance:
+            return None, apply(plan, advance=advance, **options)
+    done: list[FrequencyCheck] = []
+    with Probe(str(plan.choice.config.get("model_type", ""))) as probe:
+
+        def verify(folder: Path) -> dict[str, Any] | None:
+            answer = probe.ask(folder, plan.schedule.context)
+            reader = find(f"transformers@{answer.get('transformers', '0')}")[0]
+            if plan.choice.word(reader) != "exact":
+                output.note(f"not checked: the transformers installed here does not read it exactly ({reader.title})")
+                return None
+            done.append(compare(answer, plan.schedule, plan.before, plan.choice.encoding))
+            return done[0].to_dict()
+
+        with output.progress("Writing", plan.bytes) as advance:
+            folder = apply(plan, verify, advance=advance, **options)
+    return (done[0] if done else None), folder

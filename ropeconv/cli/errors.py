@@ -1,0 +1,62 @@
+"""One table from failures to sentences and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+
+from ..errors import RopeconvError
+from ..rope.errors import RecipeError
+
+# by class name, so that huggingface_hub is not imported to name its errors
+HUB_ERRORS = {
+    "GatedRepoError": "the repository is gated: accept its terms on the Hub, then `hf auth login` or set HF_TOKEN",
+    "RepositoryNotFoundError": "there is no such repository, or it is private: check the id, then `hf auth login`",
+    "RevisionNotFoundError": "the repository has no such revision: check what stands behind the @",
+    "EntryNotFoundError": "the repository lacks a file that its listing names: try again later",
+    "LocalEntryNotFoundError": "a file is not in the cache and the Hub cannot be reached: go online, or unset HF_HUB_OFFLINE",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set and the checkpoint is not in the cache: unset it, or fetch it once",
+    "HfHubHTTPError": "the Hub answered with an error: try again later",
+    "HTTPError": "the Hub cannot be reached: check the connection, or give a local folder",
+    "ConnectionError": "the Hub cannot be reached: check the connection, or give a local folder",
+    "HFValidationError": "that is not a Hub id: write owner/name",
+}
+
+
+def run(app: Callable[..., object]) -> int:
+    """Runs the app and returns its exit code: 0 done, 1 known failure, 2 usage, 3 checked and disagreed."""
+    try:
+        result = app(standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except BaseException as problem:
+        if os.environ.get("ROPECONV_DEBUG") == "1":
+            raise
+        return _report(problem)
+
+
+def _report(problem: BaseException) -> int:
+    if isinstance(problem, (SystemExit, typer.Exit)):
+        code = getattr(problem, "exit_code", getattr(problem, "code", 0))
+        return code if isinstance(code, int) else 1
+    if isinstance(problem, (KeyboardInterrupt, typer.Abort)):
+        return _say("interrupted; run the same command again to go on where it stopped", 130)
+    if isinstance(problem, RopeconvError):
+        return _say(str(problem), problem.exit_code)
+    if isinstance(problem, RecipeError):
+        return _say(str(problem), 2)
+    if hasattr(problem, "format_message"):  # typer's own usage errors; its click is vendored and has no public name
+        return _say(problem.format_message(), 2)
+    for kind in type(problem).__mro__:
+        if kind.__name__ in HUB_ERRORS:
+            return _say(HUB_ERRORS[kind.__name__], 1)
+    if isinstance(problem, OSError):
+        return _say(f"{problem.strerror or problem}: {problem.filename or 'the file'}; check the path and its permissions", 1)
+    return _say(f"unexpected {type(problem).__name__}: {problem}; set ROPECONV_DEBUG=1 for the traceback, and report it", 1)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"ropeconv: {' '.join(message.split())}", file=sys.stderr)
+    return code

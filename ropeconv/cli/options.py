@@ -1,0 +1,195 @@
+"""Options that several commands share, and those that the registry of methods brings along."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ..rope.lengths import parse_tokens
+from ..rope.methods import REGISTRY, Method, Value
+from ..rope.methods.base import tokens
+from ..rope.recipe import MODIFIERS, Recipe
+from ..sources.base import RECEIPT
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
+SourceArgument = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="A folder, a config.json, or owner/name[@revision] on the Hub.")
+]
+
+PANEL = "Method (one of them)"
+SETTINGS = "Settings of a method"
+RECIPE = "Length and amplitude"
+METAVARS = {Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
+
+
+def variable(name: str) -> str:
+    """A flag's name as a Python parameter."""
+    return name.replace("-", "_")
+
+
+def with_recipe(build: Callable[[dict[str, Any]], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replaces a command's `recipe` parameter by one option per method, setting and modifier.
+
+    Every class in the registry brings its own flag, so adding a method adds its options here, in the docs and in
+    `ropeconv methods` at once. build: makes the command's `recipe` from what was given.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "recipe"]
+        added = [*_method_options(), *_setting_options(), *_modifier_options()]
+        names = {parameter.name for parameter in added}
+
+        @wraps(command)
+        def wrapper(**given: Any) -> Any:
+            chosen = {name: value for name, value in given.items() if name in names}
+            return command(recipe=build(chosen), **{k: v for k, v in given.items() if k not in names})
+
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *added)]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+def _parameter(name: str, annotation: Any, flag: str, **details: Any) -> inspect.Parameter:
+    option = Annotated[annotation, typer.Option(flag, **details)]
+    return inspect.Parameter(variable(name), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+
+
+def _method_options() -> list[inspect.Parameter]:
+    found = []
+    for method in REGISTRY.values():
+        first = dataclasses.fields(method)[0]
+        if method.value is Value.SWITCH:
+            found.append(_parameter(method.name, bool | None, method.flag(), help=method.summary, rich_help_panel=PANEL))
+            continue
+        metavar = METAVARS.get(method.value, "S" if first.name == "factor" else first.name.upper()[:1])
+        kind = float | None if method.value is Value.NUMBER else str | None
+        found.append(
+            _parameter(method.name, kind, method.flag(), help=method.summary, metavar=metavar, rich_help_panel=PANEL)
+        )
+    recipe = {"help": "a saved recipe (JSON)", "metavar": "FILE", "rich_help_panel": PANEL}
+    return [*found, _parameter("recipe-file", str | None, "--recipe", **recipe)]
+
+
+def settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
+    """Options that belong to methods, by name, with the methods that take them. List fields come from files."""
+    found: dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]] = {}
+    for method in REGISTRY.values():
+        for item in dataclasses.fields(method)[1:]:
+            if "tuple" not in str(item.type):
+                found.setdefault(item.name, []).append((method, item))
+    return found
+
+
+def _setting_options() -> list[inspect.Parameter]:
+    found = []
+    for name, uses in settings().items():
+        method, item = uses[0]
+        flags = " or ".join(kind.flag() for kind, _ in uses)
+        default = "" if item.default is None else f" [default: {item.default}]"
+        words = f"{item.metadata['help']}; with {flags}{default}"
+        flag = f"--{name.replace('_', '-')}"
+        kind = _plain_type(method, name)
+        if kind is bool:
+            flag = f"{flag}/--no-{name.replace('_', '-')}"
+        is_tokens = item.metadata["check"] is tokens
+        annotation = str | None if is_tokens else kind | None
+        found.append(
+            _parameter(name, annotation, flag, help=words, rich_help_panel=SETTINGS, metavar="TOKENS" if is_tokens else None)
+        )
+    return found
+
+
+def _plain_type(method: type[Method], name: str) -> Any:
+    hint = typing.get_type_hints(method)[name]
+    choices = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+    return choices[0] if choices else hint
+
+
+def _modifier_options() -> list[inspect.Parameter]:
+    lengths = {
+        "context": "tokens to declare, instead of what the method implies (128k = 131072)",
+        "original_context": "tokens the model was trained for, where its config says otherwise",
+        "log_n_length": "length at which the log-n scale is 1 [default: the trained context]",
+    }
+    numbers = {
+        "attention_factor": "amplitude of cos and sin, instead of the method's own",
+        "temperature_slope": "a in sqrt(1/t) = a ln s + b [default: 0.1]",
+        "temperature_intercept": "b in sqrt(1/t) = a ln s + b [default: 1]",
+    }
+    found = []
+    for name in MODIFIERS:
+        flag = f"--{name.replace('_', '-')}"
+        if name in lengths:
+            found.append(_parameter(name, str | None, flag, help=lengths[name], metavar="TOKENS", rich_help_panel=RECIPE))
+        elif name in numbers:
+            found.append(_parameter(name, float | None, flag, help=numbers[name], rich_help_panel=RECIPE))
+        else:
+            words = "scale queries by log(position): clamped at 1, or full"
+            found.append(_parameter(name, str | None, flag, help=words, rich_help_panel=RECIPE))
+    return found
+
+
+def build_recipe(given: dict[str, Any]) -> Recipe:
+    """A Recipe from what stood on the command line. Raises UsageError or RecipeError when it does not fit together."""
+    flags = {variable(name): method for name, method in REGISTRY.items()}
+    chosen = [name for name in (*flags, "recipe_file") if given.get(name) not in (None, False)]
+    spelled = ["--recipe" if name == "recipe_file" else flags[name].flag() for name in chosen]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
+    if not chosen:
+        raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv methods` lists them)")
+    modifiers = {name: _tokens(given.get(name), name) for name in MODIFIERS}
+    modifiers = {name: value for name, value in modifiers.items() if value is not None}
+    extras = {name: given[name] for name in settings() if given.get(name) is not None}
+    if chosen[0] == "recipe_file":
+        if extras:
+            raise UsageError(f"--{next(iter(extras)).replace('_', '-')} cannot be added to --recipe; write it into the file")
+        return dataclasses.replace(_read_recipe(Path(given["recipe_file"])), **modifiers)
+    method = flags[chosen[0]]
+    known = {item.name for item in dataclasses.fields(method)[1:]}
+    for name in extras:
+        if name not in known:
+            takers = " or ".join(kind.flag() for kind, _ in settings()[name])
+            raise UsageError(f"--{name.replace('_', '-')} goes with {takers}, not with {method.flag()}")
+    return Recipe(_method(method, given[chosen[0]], {k: _tokens(v, k) for k, v in extras.items()}), **modifiers)
+
+
+def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
+    if method.value is Value.SWITCH:
+        return method()
+    if method.value is Value.FILE:
+        from ..formats.vectors import read_lists
+        from ..rope.methods.vectors import from_file
+
+        return from_file(method, read_lists(Path(value)))
+    first = dataclasses.fields(method)[0].name
+    return method(**{first: parse_tokens(value) if method.value is Value.TOKENS else value}, **extras)
+
+
+def _tokens(value: Any, name: str) -> Any:
+    lengths = ("context", "original_context", "log_n_length", "at")
+    return parse_tokens(value) if name in lengths and isinstance(value, str) else value
+
+
+def _read_recipe(path: Path) -> Recipe:
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except OSError:
+        raise UsageError(f"{path} cannot be read; give a recipe, or the {RECEIPT} of an earlier output") from None
+    except ValueError as problem:
+        raise UsageError(f"{path} is not valid JSON ({problem}); give a recipe file") from None
+    return Recipe.from_dict(data.get("recipe", data) if isinstance(data, dict) else data)

@@ -1,0 +1,68 @@
+"""One place that prints: data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..formats.copying import Advance
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STYLES = {"exact": "green", "rounded": "green", "approximate": "yellow", "ignored": "red", "refused": "red"}
+
+
+class Output:
+    """Tables and sentences for people, or one JSON document with `as_json`. `quiet` leaves only data and errors."""
+
+    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json, self.quiet = as_json, quiet
+
+    def data(self, document: dict[str, Any] | list[Any]) -> None:
+        """The JSON document of a command."""
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table on stdout."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+        self._console().print(table)
+        self._console().print()
+
+    def say(self, message: str) -> None:
+        """A line on stdout."""
+        self._console().print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def note(self, message: str) -> None:
+        """A remark on stderr."""
+        if not self.quiet:
+            self._console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Advance]:
+        """A progress bar over bytes on stderr; silent when quiet or not on a terminal."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda done: None
+            return
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+        columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=total)
+            yield lambda done: bar.advance(task, done)
+
+    def _console(self, stderr: bool = False) -> Console:
+        from rich.console import Console
+
+        stream = sys.stderr if stderr else sys.stdout
+        return Console(file=stream, width=None if stream.isatty() else 160)

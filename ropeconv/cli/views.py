@@ -1,0 +1,73 @@
+"""How plans and inspections look on a terminal."""
+
+from __future__ import annotations
+
+from ..bake import Inspection, Plan
+from ..rope.spec import RopeSpec
+from ..runtimes.verdict import describe
+from .output import Output
+
+
+def show_plan(plan: Plan, output: Output) -> None:
+    """Before and after, a verdict per runtime, the files."""
+    before, schedule = plan.before, plan.schedule
+    form = describe(schedule.form) if schedule.form else "a vector of its own"
+    rows = [
+        ("frequencies", describe(before.form), form),
+        ("slowest wavelength", *(f"{6.283185307 / vector[-1]:,.0f} tokens" for vector in _vectors(plan))),
+        ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
+        ("context", f"{before.context:,}", f"{schedule.context:,}"),
+    ]
+    output.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
+    layers = _layers(before)
+    output.say(f"Written as: {plan.choice.encoding}. {layers}")
+    output.say("")
+    verdicts = [(v.title, v.word, v.because) for v in plan.choice.verdicts]
+    output.table("What each runtime makes of it", ("runtime", "", "because"), verdicts)
+    output.table("Files", ("file", "", "bytes"), [(s.name, s.action, f"{s.size:,}") for s in plan.steps])
+    for warning in plan.warnings:
+        output.note(f"Note: {warning}")
+    if plan.left_behind:
+        output.note(f"Left behind (--all-files carries them): {', '.join(plan.left_behind)}")
+
+
+def _vectors(plan: Plan) -> tuple[list[float], list[float]]:
+    return list(plan.before.form.inv_freq(plan.before.rotary_dim)), list(plan.schedule.inv_freq)
+
+
+def _layers(spec: RopeSpec) -> str:
+    parts = [f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate"]
+    if spec.count("local"):
+        parts.append(f"{spec.count('local')} window layers stay as they are")
+    if spec.count("none"):
+        parts.append(f"{spec.count('none')} layers do not rotate")
+    return ", ".join(parts) + "."
+
+
+def show_inspection(seen: Inspection, output: Output) -> None:
+    """One table of facts and a list of problems."""
+    spec = seen.spec
+    rows = [
+        ("family", f"{seen.family.name} ({seen.family.title})"),
+        ("frequencies", describe(spec.form)),
+        ("rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}, {spec.layout} pairs{', MLA' if spec.mla else ''}"),
+        ("attention_factor", f"{spec.attention_factor:.6g}"),
+        ("context", f"{spec.context:,}, trained for {spec.original_context:,}"),
+        ("layers", _kinds(spec)),
+    ]
+    if spec.softmax_scale != 1:
+        rows.append(("softmax_scale", f"{spec.softmax_scale:.6g}"))
+    rows += [("note", note) for note in spec.notes]
+    output.table(seen.source.reference, ("", ""), rows)
+    if seen.family.refuse:
+        output.say(f"Nothing can be baked for {seen.family.title}: {seen.family.refuse}.")
+    for problem in seen.problems:
+        output.say(f"! {problem.message}")
+    if not seen.problems:
+        output.say("No problems seen.")
+
+
+def _kinds(spec: RopeSpec) -> str:
+    local = f", theta {spec.local_form.theta:g}" if spec.local_form else ""
+    words = {"global": "rotate", "local": f"rotate in a window{local}", "none": "do not rotate"}
+    return "; ".join(f"{spec.count(kind)} {word}" for kind, word in words.items() if spec.count(kind))  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Files as bytes: safetensors headers, shard indices, JSON, vectors, copies."""

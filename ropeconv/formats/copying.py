@@ -1,0 +1,94 @@
+"""Copies by the kernel: a reflink where the filesystem shares blocks, else copy_file_range."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+FICLONE = 0x40049409  # linux/fs.h
+BLOCK = 64 * 1024 * 1024
+UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
+
+Advance = Callable[[int], None]
+
+
+def copy_file(source: Path, target: Path, advance: Advance = lambda done: None) -> None:
+    """Copies a file's contents; `advance` is called with the bytes done since the last call.
+
+    Raises OSError, and leaves a partial target behind then.
+    """
+    with source.open("rb") as reader, target.open("wb") as writer:
+        size = os.fstat(reader.fileno()).st_size
+        if _reflink(reader.fileno(), writer.fileno()):
+            advance(size)
+            return
+        done = _copy_range(reader.fileno(), writer.fileno(), size, advance)
+        if done < size:
+            reader.seek(done)
+            writer.seek(done)
+            while block := reader.read(BLOCK):
+                writer.write(block)
+                advance(len(block))
+
+
+def link_file(source: Path, target: Path) -> bool:
+    """Hard-links a file; False where the filesystem cannot."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError as problem:
+        if problem.errno in UNSUPPORTED | {errno.EMLINK}:
+            return False
+        raise
+    return True
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where `folder` is, or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _reflink(reader: int, writer: int) -> bool:
+    try:
+        import fcntl
+
+        fcntl.ioctl(writer, FICLONE, reader)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _copy_range(reader: int, writer: int, size: int, advance: Advance) -> int:
+    if not hasattr(os, "copy_file_range"):
+        return 0
+    done = 0
+    while done < size:
+        try:
+            count = os.copy_file_range(reader, writer, min(BLOCK, size - done), done, done)
+        except OSError as problem:
+            if problem.errno in UNSUPPORTED:
+                return done
+            raise
+        if count == 0:
+            return done
+        done += count
+        advance(count)
+    return done
+
+
+def same_blocks(source: Path | None, folder: Path) -> bool:
+    """Whether a copy from `source` into `folder` would share blocks, found out by trying with an empty remainder."""
+    if source is None:
+        return False
+    probe = folder / ".reflink-probe"
+    try:
+        with source.open("rb") as reader, probe.open("wb") as writer:
+            return _reflink(reader.fileno(), writer.fileno())
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)

@@ -1,0 +1,34 @@
+"""model.safetensors.index.json: which shard holds which tensor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..errors import BadSource
+
+INDEX = "model.safetensors.index.json"
+
+
+def shards(text: str) -> tuple[str, ...]:
+    """Names of the shards in an index, sorted.
+
+    Raises BadSource when it is not an index, or names a file outside its own folder.
+    """
+    try:
+        weight_map: dict[str, Any] = json.loads(text)["weight_map"]
+        names = sorted(set(weight_map.values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadSource(f"{INDEX} has no readable weight_map; fetch it again") from None
+    for name in names:
+        if not isinstance(name, str) or not safe_name(name):
+            raise BadSource(f"{INDEX} names the shard {name!r}, which is not inside the folder; do not trust this checkpoint")
+    return tuple(names)
+
+
+def safe_name(name: str) -> bool:
+    """Whether a name stays inside its folder: relative, and without `..`, backslashes or drive letters."""
+    path = PurePosixPath(name)
+    inside = name not in ("", ".") and not path.is_absolute() and ".." not in path.parts
+    return inside and "\\" not in name and ":" not in name and "\0" not in name

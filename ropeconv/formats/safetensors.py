@@ -1,0 +1,123 @@
+"""safetensors headers: read by range, checked before anything believes them.
+
+A file is `u64 n | n bytes of JSON | data`. https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import BadSource
+
+MAX_HEADER = 100_000_000  # the limit of the reference implementation
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
+    "U64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a file. start, stop: bytes from the beginning of the data."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a file. data_start: where the data begins, in bytes."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+    data_start: int
+
+
+def read_header(path: Path) -> Header:
+    """The header of a safetensors file.
+
+    Raises BadSource when it is truncated, claims more than the file holds, or is not a safetensors header.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        return parse_header(file, size, path.name)
+
+
+def parse_header(file: BinaryIO, size: int, name: str) -> Header:
+    """The header at the beginning of `file`, whose whole length is `size` bytes."""
+    start = file.read(8)
+    if len(start) < 8:
+        raise BadSource(f"{name} is {size} bytes, too short for safetensors; fetch it again")
+    length: int = struct.unpack("<Q", start)[0]
+    if length > MAX_HEADER or 8 + length > size:
+        raise BadSource(f"{name} claims a header of {length} bytes and has {size} in all; it is damaged, fetch it again")
+    try:
+        entries = json.loads(file.read(length))
+        metadata = entries.pop("__metadata__", {})
+        tensors = {key: _tensor(key, entry) for key, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise BadSource(f"{name} has no readable safetensors header ({problem}); fetch it again") from None
+    _check_layout(tensors.values(), size - 8 - length, name)
+    return Header(tensors, metadata, 8 + length)
+
+
+def _tensor(name: str, entry: dict[str, Any]) -> Tensor:
+    shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
+    if not all(isinstance(value, int) and value >= 0 for value in (*shape, start, stop)):
+        raise ValueError(f"{name} has an impossible shape or place")
+    count = 1
+    for side in shape:
+        count *= side
+    if stop - start != -(-count * BITS[entry["dtype"]] // 8):
+        raise ValueError(f"{name} is {entry['dtype']}{list(shape)} in {stop - start} bytes")
+    return Tensor(name, entry["dtype"], shape, start, stop)
+
+
+def _check_layout(tensors: Iterable[Tensor], data: int, name: str) -> None:
+    at = 0
+    for tensor in sorted(tensors, key=lambda t: (t.start, t.stop)):
+        if tensor.start != at:
+            raise BadSource(f"{name} has a hole or an overlap before {tensor.name}; it is damaged, fetch it again")
+        at = tensor.stop
+    if at > data:
+        raise BadSource(f"{name} is truncated: its tensors need {at} bytes and {data} are there; fetch it again")
+    if at < data:
+        raise BadSource(f"{name} has {data - at} bytes behind its last tensor; it is damaged, fetch it again")
+
+
+def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:
+    """The header for tensors (name, dtype, shape) laid one behind the other, padded to 8 bytes."""
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    at = 0
+    for name, dtype, shape in tensors:
+        size = tensor_bytes(dtype, shape)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Size of a tensor in bytes."""
+    count = 1
+    for side in shape:
+        count *= side
+    return count * BITS[dtype] // 8
+
+
+def write_stream(path: Path, header: bytes, blocks: Iterator[memoryview]) -> None:
+    """Writes a header and then blocks of data as they come."""
+    with path.open("wb") as file:
+        file.write(header)
+        for block in blocks:
+            file.write(block)

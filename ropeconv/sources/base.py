@@ -1,0 +1,110 @@
+"""One view on a checkpoint, wherever it lies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from ..errors import BadSource
+from ..families.config import Config
+from ..formats import jsontext
+from ..formats.index import INDEX, shards
+
+SINGLE = "model.safetensors"
+OTHER_WEIGHTS = (
+    "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.gguf", "*.tflite", "*.ot",
+    "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
+)  # fmt: skip
+RECEIPT = "ropeconv.json"
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a checkpoint: its name within, its size in bytes, its sha256 where that is known for free."""
+
+    name: str
+    size: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Produced:
+    """A file that has to be made from the source. write(target, advance) makes it; size in bytes, tokenizers roughly."""
+
+    name: str
+    size: int
+    write: Callable[[Path, Callable[[int], None]], None]
+
+
+class Source(ABC):
+    """A checkpoint to read from. Never written to.
+
+    name: what the output is called after. kind: "folder", "hub", "meta" or "config". commit: revision on the Hub.
+    """
+
+    name: str
+    reference: str
+    kind: str = "folder"
+    commit: str | None = None
+
+    @abstractmethod
+    def files(self) -> tuple[SourceFile, ...]:
+        """Every file, sorted by name."""
+
+    @abstractmethod
+    def path(self, name: str) -> Path:
+        """A local path with the file's contents, fetched if need be."""
+
+    def text(self, name: str) -> str | None:
+        """A small text file, or None when there is none of that name."""
+        if all(file.name != name for file in self.files()):
+            return None
+        try:
+            return self.path(name).read_text("utf-8")
+        except UnicodeDecodeError:
+            raise BadSource(f"{name} is not UTF-8 text; mend or fetch it again") from None
+
+    def config(self) -> Config:
+        """config.json. Raises BadSource when it is absent or unreadable."""
+        text = self.text("config.json")
+        if text is None:
+            raise BadSource(f"{self.reference} has no config.json, so it is not a checkpoint; give another folder or id")
+        return jsontext.parse(text, "config.json")
+
+    def weights(self) -> tuple[str, ...]:
+        """Names of the safetensors files that hold the model, or none. Raises BadSource when some are missing."""
+        names = {file.name for file in self.files()}
+        index = self.text(INDEX)
+        if index is None:
+            return (SINGLE,) if SINGLE in names else ()
+        listed = shards(index)
+        missing = [name for name in listed if name not in names]
+        if missing:
+            raise BadSource(f"{INDEX} names {missing[0]}, which is not there; fetch the checkpoint again")
+        return listed
+
+    def carried(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
+        """Files that go along, and those left behind: the same weights in other formats, unless `all_files`."""
+        kept, left = [], []
+        weights = set(self.weights())
+        for file in self.files():
+            other = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
+            if file.name == RECEIPT:
+                continue
+            (left if other and weights and not all_files else kept).append(file)
+        return tuple(kept), tuple(left)
+
+    def made_texts(self) -> tuple[str, ...]:
+        """Names of small text files that exist only through `text`."""
+        return ()
+
+    def produced(self) -> tuple[Produced, ...]:
+        """Files that a conversion makes."""
+        return ()
+
+    def tensor_names(self) -> tuple[str, ...] | None:
+        """Names of all tensors, checking the headers on the way; None where that would fetch weights."""
+        return None

@@ -1,0 +1,58 @@
+"""A checkpoint on the Hub: planning reads its small files, applying fetches the rest into the usual cache."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadSource
+from .base import Source, SourceFile
+from .folder import FolderSource
+
+
+class HubSource(Source):
+    """`owner/name[@revision]`, through huggingface_hub and its cache, pinned to one commit on first use."""
+
+    kind = "hub"
+
+    def __init__(self, repo_id: str, revision: str | None) -> None:
+        self.repo_id, self.revision = repo_id, revision
+        self.reference = repo_id if revision is None else f"{repo_id}@{revision}"
+        self.name = repo_id.split("/")[-1]
+
+    @cached_property
+    def _listing(self) -> tuple[SourceFile, ...]:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import OfflineModeIsEnabled
+
+        try:
+            info = HfApi(library_name="ropeconv").model_info(self.repo_id, revision=self.revision, files_metadata=True)
+        except OfflineModeIsEnabled:
+            return self._cached()
+        self.commit = info.sha
+        files = [SourceFile(s.rfilename, s.size or 0, _sha256(s)) for s in info.siblings or []]
+        return tuple(sorted(files, key=lambda file: file.name))
+
+    def _cached(self) -> tuple[SourceFile, ...]:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(self.repo_id, "config.json", revision=self.revision)
+        if not isinstance(found, str):
+            raise BadSource(f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or fetch it once")
+        self.commit = Path(found).parent.name
+        return FolderSource(Path(found).parent).files()
+
+    def files(self) -> tuple[SourceFile, ...]:
+        return self._listing
+
+    def path(self, name: str) -> Path:
+        from huggingface_hub import hf_hub_download
+
+        _ = self._listing
+        return Path(hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv"))
+
+
+def _sha256(sibling: Any) -> str | None:
+    lfs = getattr(sibling, "lfs", None)
+    return None if lfs is None else str(lfs["sha256"] if isinstance(lfs, dict) else lfs.sha256)

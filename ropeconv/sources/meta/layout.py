@@ -1,0 +1,90 @@
+"""Which HF tensor comes from which Meta tensor, how model-parallel parts join, and how tensors fill shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...families.config import Config
+from ...formats.safetensors import header_bytes, tensor_bytes
+
+SHARD_BYTES = 5_000_000_000
+DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One tensor of the output. join: axis along which parts are concatenated, None when they are copies.
+
+    heads: for q and k, whose rows go from interleaved pairs to halves; 0 elsewhere.
+    """
+
+    name: str
+    origin: str
+    shape: tuple[int, ...]
+    join: int | None
+    heads: int = 0
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One safetensors file of the output."""
+
+    name: str
+    targets: tuple[Target, ...]
+    dtype: str
+
+    def header(self) -> bytes:
+        """Its header, complete before any data is read."""
+        return header_bytes(((t.name, self.dtype, t.shape) for t in self.targets), {"format": "pt"})
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return len(self.header()) + sum(tensor_bytes(self.dtype, target.shape) for target in self.targets)
+
+
+def targets(config: Config) -> Iterator[Target]:
+    """Every tensor of a Llama in the HF layout, in the order in which transformers writes them."""
+    dim, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    yield Target("model.embed_tokens.weight", "tok_embeddings.weight", (vocab, dim), 1)
+    for index in range(config["num_hidden_layers"]):
+        new, old = f"model.layers.{index}.", f"layers.{index}."
+        yield Target(new + "self_attn.q_proj.weight", old + "attention.wq.weight", (heads * width, dim), 0, heads)
+        yield Target(new + "self_attn.k_proj.weight", old + "attention.wk.weight", (kv_heads * width, dim), 0, kv_heads)
+        yield Target(new + "self_attn.v_proj.weight", old + "attention.wv.weight", (kv_heads * width, dim), 0)
+        yield Target(new + "self_attn.o_proj.weight", old + "attention.wo.weight", (dim, heads * width), 1)
+        yield Target(new + "mlp.gate_proj.weight", old + "feed_forward.w1.weight", (inner, dim), 0)
+        yield Target(new + "mlp.up_proj.weight", old + "feed_forward.w3.weight", (inner, dim), 0)
+        yield Target(new + "mlp.down_proj.weight", old + "feed_forward.w2.weight", (dim, inner), 1)
+        yield Target(new + "input_layernorm.weight", old + "attention_norm.weight", (dim,), None)
+        yield Target(new + "post_attention_layernorm.weight", old + "ffn_norm.weight", (dim,), None)
+    yield Target("model.norm.weight", "norm.weight", (dim,), None)
+    yield Target("lm_head.weight", "output.weight", (vocab, dim), 0)
+
+
+def shard_layout(config: Config, limit: int = SHARD_BYTES) -> tuple[Shard, ...]:
+    """The tensors in order, in files of at most `limit` bytes of data (or one tensor)."""
+    dtype = DTYPES[config["torch_dtype"]]
+    groups: list[list[Target]] = [[]]
+    filled = 0
+    for target in targets(config):
+        size = tensor_bytes(dtype, target.shape)
+        if groups[-1] and filled + size > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(target)
+        filled += size
+    if len(groups) == 1:
+        return (Shard("model.safetensors", tuple(groups[0]), dtype),)
+    names = [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
+    return tuple(Shard(name, tuple(group), dtype) for name, group in zip(names, groups, strict=True))
+
+
+def index_text(shards: tuple[Shard, ...]) -> str:
+    """model.safetensors.index.json for those shards."""
+    total = sum(tensor_bytes(shard.dtype, target.shape) for shard in shards for target in shard.targets)
+    weight_map = {target.name: shard.name for shard in shards for target in shard.targets}
+    return json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2) + "\n"

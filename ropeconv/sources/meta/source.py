@@ -1,0 +1,128 @@
+"""MetaSource: Meta's files, seen as the HF checkpoint they will become."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadSource
+from ...families.config import Config
+from ...formats import jsontext
+from ..base import Produced, Source, SourceFile
+from ..folder import FolderSource
+from .layout import Shard, index_text, shard_layout
+from .params import hf_config, llama_version
+from .tensors import peek_dtype, write_shard
+from .tokenizer import is_tiktoken, tokenizer_config, vocabulary_size, write_tokenizer_json
+
+PART = re.compile(r"consolidated\.(\d\d)\.pth")
+LEFT = {"params.json", "checklist.chk", "tokenizer_checklist.chk"}
+
+
+def is_meta(names: Iterable[str]) -> bool:
+    """Whether a list of file names is Meta's layout and not an HF one."""
+    found = set(names)
+    return "params.json" in found and "config.json" not in found and any(PART.fullmatch(name) for name in found)
+
+
+class MetaSource(Source):
+    """params.json and consolidated.NN.pth; config, index, tokenizer settings and shards are made from them."""
+
+    kind = "meta"
+
+    def __init__(self, root: Path | None = None, inner: Source | None = None) -> None:
+        self.inner = inner or FolderSource(root or Path())
+        self.reference, self.name = self.inner.reference, self.inner.name
+
+    @classmethod
+    def from_hub(cls, source: Source) -> MetaSource:
+        """The same over a source whose files are fetched on demand."""
+        made = cls(inner=source)
+        made.commit = source.commit
+        return made
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """params.json."""
+        return jsontext.parse(self.inner.text("params.json") or "", "params.json")
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The model-parallel parts, in order. Raises BadSource when one is missing."""
+        names = sorted(file.name for file in self.inner.files() if PART.fullmatch(file.name))
+        expected = [f"consolidated.{number:02d}.pth" for number in range(len(names))]
+        if names != expected:
+            missing = next(name for name in expected if name not in names)
+            raise BadSource(f"{self.reference} lacks {missing}; fetch the checkpoint again")
+        return tuple(names)
+
+    @cached_property
+    def _dtype(self) -> str:
+        if self.inner.kind == "hub":
+            return "bfloat16"  # what every release has; checked against the file when it is there
+        return peek_dtype(self.inner.path(self.parts[0]))
+
+    @cached_property
+    def _config(self) -> Config:
+        size = int(self.params.get("vocab_size") or -1)
+        return hf_config(self.params, size if size > 0 else vocabulary_size(self._tokenizer), self._dtype)
+
+    @property
+    def _tokenizer(self) -> Path:
+        names = {file.name for file in self.inner.files()}
+        if "tokenizer.model" not in names:
+            raise BadSource(f"{self.reference} has no tokenizer.model; put the release's file beside params.json")
+        return self.inner.path("tokenizer.model")
+
+    @cached_property
+    def _shards(self) -> tuple[Shard, ...]:
+        return shard_layout(self._config)
+
+    @cached_property
+    def _made(self) -> dict[str, str]:
+        version, config = llama_version(self.params), self._config
+        generation = {"_from_model_config": True, **{key: config[key] for key in ("bos_token_id", "eos_token_id")}}
+        made = {
+            "config.json": jsontext.dump(config),
+            "generation_config.json": json.dumps(generation, indent=2) + "\n",
+            "tokenizer_config.json": jsontext.dump(tokenizer_config(version, config["max_position_embeddings"])),
+        }
+        if len(self._shards) > 1:
+            made["model.safetensors.index.json"] = index_text(self._shards)
+        return made
+
+    def files(self) -> tuple[SourceFile, ...]:
+        kept = [file for file in self.inner.files() if file.name not in LEFT and not PART.fullmatch(file.name)]
+        made = [SourceFile(name, len(text.encode())) for name, text in self._made.items()]
+        made += [SourceFile(item.name, item.size) for item in self.produced()]
+        return tuple(sorted([*kept, *made], key=lambda file: file.name))
+
+    def path(self, name: str) -> Path:
+        return self.inner.path(name)
+
+    def text(self, name: str) -> str | None:
+        return self._made[name] if name in self._made else self.inner.text(name)
+
+    def made_texts(self) -> tuple[str, ...]:
+        return tuple(self._made)
+
+    def produced(self) -> tuple[Produced, ...]:
+        made = [Produced(shard.name, shard.size, self._writer(shard)) for shard in self._shards]
+        if is_tiktoken(self._tokenizer):
+            version, model = llama_version(self.params), self._tokenizer
+            made.append(Produced("tokenizer.json", model.stat().st_size, lambda target, _: write_tokenizer_json(model, target, version)))
+        return tuple(made)
+
+    def _writer(self, shard: Shard) -> Callable[[Path, Callable[[int], None]], None]:
+        def write(target: Path, advance: Callable[[int], None]) -> None:
+            paths = [self.inner.path(part) for part in self.parts]
+            if (found := peek_dtype(paths[0])) != self._dtype:
+                raise BadSource(f"{self.parts[0]} holds {found}, not {self._dtype}; fetch the folder and give its path")
+            write_shard(shard, paths, target, advance)
+
+        return write
+

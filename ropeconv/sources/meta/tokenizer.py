@@ -1,0 +1,106 @@
+"""tokenizer.model: SentencePiece up to Llama 2, a tiktoken vocabulary from Llama 3 on."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadSource
+
+SPECIALS = 256
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def is_tiktoken(path: Path) -> bool:
+    """Whether the file is a tiktoken vocabulary: lines of base64 and rank."""
+    with path.open("rb") as file:
+        first = file.readline(4096).split()
+    try:
+        return len(first) == 2 and first[1].isdigit() and bool(base64.b64decode(first[0], validate=True))
+    except binascii.Error:
+        return False
+
+
+def vocabulary_size(path: Path) -> int:
+    """Number of tokens, special ones included. Raises BadSource when the file is neither kind."""
+    if is_tiktoken(path):
+        with path.open("rb") as file:
+            return sum(1 for line in file if line.strip()) + SPECIALS
+    try:
+        import sentencepiece
+
+        return int(sentencepiece.SentencePieceProcessor(model_file=str(path)).vocab_size())
+    except ImportError:
+        raise BadSource("reading tokenizer.model needs sentencepiece; pip install 'ropeconv[meta]'") from None
+    except (RuntimeError, OSError):
+        raise BadSource(f"{path.name} is neither SentencePiece nor tiktoken; fetch it again") from None
+
+
+def special_tokens(version: float) -> list[str]:
+    """Llama 3's 256 special tokens, in the order of their ids. Source: Meta llama3/tokenizer.py."""
+
+    def reserved(start: int, stop: int) -> list[str]:
+        return [f"<|reserved_special_token_{number}|>" for number in range(start, stop)]
+
+    if version >= 3.1:
+        names = ["<|begin_of_text|>", "<|end_of_text|>", *reserved(0, 2), "<|finetune_right_pad_id|>", *reserved(2, 3)]
+        names += ["<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"]
+        return names + reserved(3, 3 + SPECIALS - len(names))
+    names = ["<|begin_of_text|>", "<|end_of_text|>", *reserved(0, 4), "<|start_header_id|>", "<|end_header_id|>"]
+    names += [*reserved(4, 5), "<|eot_id|>"]
+    return names + reserved(5, 5 + SPECIALS - len(names))
+
+
+def tokenizer_config(version: float, context: int) -> dict[str, Any]:
+    """tokenizer_config.json as the HF checkpoints of that release have it, without a chat template."""
+    if version >= 3:
+        return {
+            "bos_token": "<|begin_of_text|>",
+            "clean_up_tokenization_spaces": True,
+            "eos_token": "<|end_of_text|>",
+            "model_input_names": ["input_ids", "attention_mask"],
+            "model_max_length": context,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        }
+    return {
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "bos_token": "<s>",
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "</s>",
+        "legacy": False,
+        "model_max_length": context,
+        "tokenizer_class": "LlamaTokenizer",
+        "unk_token": "<unk>",
+    }
+
+
+def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
+    """tokenizer.json from a tiktoken vocabulary, through transformers' own converter.
+
+    The beginning-of-text token is put in front, as in the HF checkpoints. Raises BadSource without transformers.
+    """
+    try:
+        from tokenizers import processors
+        from transformers.convert_slow_tokenizer import TikTokenConverter
+    except ImportError:
+        raise BadSource("converting a Llama 3 tokenizer needs transformers; pip install 'ropeconv[meta]'") from None
+    names = special_tokens(version)
+    converter = TikTokenConverter(
+        vocab_file=str(model), pattern=PATTERN, add_prefix_space=False, additional_special_tokens=names
+    )
+    tokenizer = converter.converted()
+    begin = tokenizer.token_to_id(names[0])
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(
+                single=f"{names[0]} $A", pair=f"{names[0]}:0 $A:0 {names[0]}:1 $B:1", special_tokens=[(names[0], begin)]
+            ),
+        ]
+    )
+    tokenizer.save(str(target))

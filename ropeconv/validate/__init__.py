@@ -1,0 +1,1 @@
+"""Proofs: the installed runtime's own frequencies, and logits against a reference made another way."""

@@ -1,0 +1,172 @@
+"""Logits of the stock load of a baked checkpoint against its source, scaled at run time from the recipe.
+
+The two sides share no config: the baked one is loaded as anybody would load it, the reference is the source with
+its rotary modules' buffers overwritten from the schedule. A control, the source left alone, has to disagree.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..bake.plan import inspect_source
+from ..bake.receipt import read_receipt
+from ..errors import BadSource
+from ..rope.methods.special import AsIs
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from ..sources import open_source
+from .compare import Figures, compare_logits
+from .positions import Bucket, buckets
+from .reference import patch, patched_at
+
+KL_FLOOR = 1e-6
+ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
+SEPARATION = 10.0
+
+
+@dataclass(frozen=True)
+class BucketResult:
+    """Figures of one bucket of positions. tolerance: the KL allowed there. control_kl: of the unscaled source."""
+
+    name: str
+    last: int
+    kl_mean: float
+    kl_max: float
+    max_dlogit: float
+    top1: float
+    control_kl: float
+    tolerance: float
+    agrees: bool
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The result over all buckets, and the rule's verdict in a sentence."""
+
+    transformers: str
+    device: str
+    digest: str
+    tokens: int
+    seed: int
+    buckets: tuple[BucketResult, ...]
+    agrees: bool
+    sentence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, stable."""
+        return asdict(self)
+
+
+def installed() -> bool:
+    """Whether torch and transformers are here."""
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+
+
+def validate(
+    baked: Path, against: str, device: str = "auto", tokens: int = 512, seed: int = 0,
+    note: Callable[[str], None] = lambda message: None,
+) -> Validation:  # fmt: skip
+    """Runs the comparison in float32.
+
+    Raises BadSource when `baked` has no receipt or `against` is not what it was made from.
+    """
+    import torch
+    import transformers
+
+    where = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
+    schedule, spec, unchanged = _schedule(baked, against)
+    runs = buckets(schedule.original_context, schedule.context, tokens)
+    source = open_source(against)
+    folder = _local(source)
+    model = _load(folder, where)
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    generator = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(vocabulary, (1, len(run.positions)), generator=generator) for run in runs]
+    note(f"Running {len(runs)} buckets of {tokens} tokens on {where}: control, reference, baked.")
+    control = [_logits(model, i, run, where) for i, run in zip(ids, runs, strict=True)]
+    wanted = list(_reference(model, schedule, spec, ids, runs, where))
+    del model
+    stock = _load(baked, where)
+    results = []
+    for run, i, reference, unscaled in zip(runs, ids, wanted, control, strict=True):
+        figures = compare_logits(reference[run.counted], _logits(stock, i, run, where)[run.counted])
+        base = compare_logits(reference[run.counted], unscaled[run.counted])
+        results.append(_judge(run, figures, base))
+    agrees, sentence = _verdict(results, unchanged)
+    return Validation(
+        transformers.__version__, where, schedule.digest, tokens, seed, tuple(results), agrees, sentence
+    )
+
+
+def _schedule(baked: Path, against: str) -> tuple[Schedule, RopeSpec, bool]:
+    """The schedule, made again from the recipe and the source; it has to be the one in the receipt."""
+    receipt = read_receipt(baked)
+    recipe = Recipe.from_dict(receipt["recipe"])
+    seen = inspect_source(open_source(against)).spec
+    spec = seen if isinstance(recipe.method, AsIs) or not seen.scaled else seen.unscaled()
+    schedule = recipe.schedule(spec)
+    if schedule.digest != receipt["schedule"]["digest"]:
+        raise BadSource(f"{against} is not what {baked} was made from: the recipe gives another schedule; name its source")
+    schedule = replace(schedule, context=int(receipt["schedule"]["context"]))
+    return schedule, seen, schedule.digest == seen.current().digest
+
+
+def _local(source: Any) -> Path:
+    if source.kind == "hub":
+        for file in source.carried()[0]:
+            path = source.path(file.name)
+        return Path(path).parent
+    if source.kind != "folder":
+        raise BadSource(f"{source.reference} is not in the HF layout; bake it with --as-is first and validate against that")
+    return Path(source.reference)
+
+
+def _load(folder: Path, where: str) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
+    model = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, attn_implementation="eager")
+    return model.to(where).eval()
+
+
+def _reference(
+    model: Any, schedule: Schedule, spec: RopeSpec, ids: list[Any], runs: list[Bucket], where: str
+) -> Iterator[Any]:
+    for i, run in zip(ids, runs, strict=True):
+        patch(model, patched_at(schedule, run.positions[-1]), spec)
+        yield _logits(model, i, run, where)
+
+
+def _logits(model: Any, ids: Any, run: Bucket, where: str) -> Any:
+    import torch
+
+    positions = torch.tensor([run.positions], device=where)
+    with torch.no_grad():
+        return model(input_ids=ids.to(where), position_ids=positions, use_cache=False).logits[0].float().cpu()
+
+
+def _judge(run: Bucket, figures: Figures, control: Figures) -> BucketResult:
+    last = run.positions[-1]
+    tolerance = KL_FLOOR + (last * ANGLE_ERROR) ** 2
+    return BucketResult(
+        run.name, last, figures.kl_mean, figures.kl_max, figures.max_dlogit, figures.top1, control.kl_mean, tolerance,
+        figures.kl_mean <= tolerance,
+    )  # fmt: skip
+
+
+def _verdict(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:
+    if not all(result.agrees for result in results):
+        worst = max(results, key=lambda result: result.kl_mean / result.tolerance)
+        return False, f"Disagrees: KL {worst.kl_mean:.2e} at {worst.name}, where {worst.tolerance:.2e} is allowed."
+    if unchanged:
+        return True, "Agrees everywhere. The recipe changes no frequency, so there is no control."
+    blind = [r for r in results if r.control_kl < SEPARATION * max(r.kl_mean, r.tolerance)]
+    if len(blind) == len(results):
+        return False, "Blind: the unscaled source agrees as well, so these logits cannot tell; use a trained model."
+    return True, "Agrees everywhere, and the unscaled source does not."

@@ -1,0 +1,33 @@
+"""Which positions a comparison looks at: inside the trained context, then every doubling up to the new one.
+
+RoPE knows only distances, so a short run with positions spread over a long range sees long distances at the
+price of a few hundred tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A run. positions: of its tokens, rising. counted: the tokens whose position lies in the bucket."""
+
+    name: str
+    positions: list[int]
+    counted: slice
+
+
+def buckets(original: int, context: int, tokens: int) -> list[Bucket]:
+    """The runs for a trained length and a new one, of at most `tokens` tokens each."""
+    edges = [0, min(original, context)]
+    while edges[-1] < context:
+        edges.append(min(2 * edges[-1], context))
+    return [_bucket(low, high, tokens) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+
+
+def _bucket(low: int, high: int, tokens: int) -> Bucket:
+    count = min(tokens, high)
+    positions = [index * (high - 1) // max(1, count - 1) for index in range(count)]
+    first = next(index for index, position in enumerate(positions) if position >= low)
+    return Bucket(f"{low:,}-{high - 1:,}", positions, slice(first, count))

@@ -1,0 +1,62 @@
+"""Makes a loaded stock model compute a schedule, through its modules and not through its config."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..errors import BadSource
+from ..rope.forms import Vector
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+
+
+def patched_at(schedule: Schedule, last: int) -> Schedule:
+    """The schedule in force for a sequence that ends at position `last`: LongRoPE has two."""
+    if schedule.short_inv_freq is not None and last < schedule.original_context:
+        return replace(schedule, inv_freq=schedule.short_inv_freq)
+    return schedule
+
+
+def patch(model: Any, schedule: Schedule, before: RopeSpec) -> None:
+    """Overwrites frequencies, amplitude and softmax scale of the layers that the schedule is for.
+
+    `rope_type` becomes "default", since the dynamic types write their own frequencies back at every forward.
+    before: the source's own RopeSpec. Raises BadSource when the model has no module of the known shape.
+    """
+    done = 0
+    for name, module in model.named_modules():
+        if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
+            continue
+        if name.endswith("_local") or "sliding_attention" in name:
+            continue
+        prefix = "full_attention_" if hasattr(module, "full_attention_inv_freq") else ""
+        if not hasattr(module, f"{prefix}inv_freq"):
+            continue
+        _overwrite(module, prefix, schedule.inv_freq, schedule.attention_factor)
+        done += 1
+    if not done:
+        raise BadSource(f"{type(model).__name__} has no rotary module that can be overwritten; validate another way")
+    if before.mla:
+        _rescale(model, schedule.softmax_scale)
+
+
+def _overwrite(module: Any, prefix: str, inv_freq: Vector, attention_factor: float) -> None:
+    import torch
+
+    old = getattr(module, f"{prefix}inv_freq")
+    new = torch.tensor(inv_freq, dtype=torch.float32, device=old.device)
+    setattr(module, f"{prefix}inv_freq", new)
+    if hasattr(module, f"{prefix}original_inv_freq"):
+        setattr(module, f"{prefix}original_inv_freq", new.clone())
+    setattr(module, f"{prefix}attention_scaling", attention_factor)
+    if isinstance(module.rope_type, dict):
+        module.rope_type = {**module.rope_type, "full_attention": "default"}
+    else:
+        module.rope_type = "default"
+
+
+def _rescale(model: Any, softmax_scale: float) -> None:
+    for module in model.modules():
+        if hasattr(module, "scaling") and hasattr(module, "qk_head_dim"):
+            module.scaling = module.qk_head_dim**-0.5 * softmax_scale

@@ -20,6 +20,7 @@ from .amplitude import original_for
 from .written import Written
 
 NEIGHBOURS = 4
+DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
 
 
 def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> Written:
@@ -57,15 +58,25 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     """Divisors f, float32, shape [rotary_dim / 2], for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`.
 
     The runtimes round three times: theta^x, the product, the quotient. Of the float32 neighbours of the exact
-    ratio the one is taken whose result is nearest, which leaves at most 1 ulp where the ratio alone leaves 2.
+    ratio the one is taken whose result is nearest: at most 1 ulp off, where the ratio alone leaves 2. Where theta^x
+    lies so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
     """
-    exponent = np.arange(0, rotary_dim, 2, dtype=np.int64).astype(np.float32) / np.float32(rotary_dim)
-    power = np.power(np.float32(theta), exponent, dtype=np.float32)
-    start = (1.0 / (power.astype(np.float64) * inv_freq)).astype(np.float32)
-    steps = range(-NEIGHBOURS, NEIGHBOURS + 1)
-    candidates = np.stack([(start.view(np.int32) + step).astype(np.int32).view(np.float32) for step in steps])
-    result = np.float32(1.0) / (candidates * power)
-    error = np.abs(result.astype(np.float64) - inv_freq)
-    ratio_error = np.abs(candidates.astype(np.float64) - start.astype(np.float64))
-    best = np.lexsort((ratio_error, error), axis=0)[0]
+    exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(np.float64)
+    exact = np.float64(np.float32(theta)) ** exponent
+    power = exact.astype(np.float32)
+    other = np.nextafter(power, np.where(exact > power, np.float32(np.inf), np.float32(0)))
+    gap = np.abs(other.astype(np.float64) - power)
+    doubtful = np.abs(exact - power) > (0.5 - DOUBT) * gap
+    start = (1.0 / (exact * inv_freq)).astype(np.float32)
+    steps = np.arange(-NEIGHBOURS, NEIGHBOURS + 1)[:, None]
+    candidates = (start.view(np.int32) + steps).astype(np.int32).view(np.float32)
+    miss, other_miss = (_miss(candidates * value, inv_freq) for value in (power, other))
+    worst = np.where(doubtful, np.maximum(miss, other_miss), miss)
+    best = np.argmin(100 * worst + 10 * miss + np.abs(steps), axis=0)
     return np.asarray(candidates[best, np.arange(len(inv_freq))], dtype=np.float32)
+
+
+def _miss(divisor: NDArray[np.float32], wanted: Vector) -> NDArray[np.int64]:
+    """Distance of float32 `1 / divisor` from the wanted numbers, in ulp."""
+    result = np.float32(1.0) / divisor
+    return np.abs(result.view(np.int32).astype(np.int64) - wanted.astype(np.float32).view(np.int32))

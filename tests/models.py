@@ -23,7 +23,12 @@ COMMON: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-EXPERTS: dict[str, Any] = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 PLAIN: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 MLA: dict[str, Any] = {
     "qk_rope_head_dim": 64, "qk_nope_head_dim": 16, "v_head_dim": 32, "kv_lora_rank": 32, "q_lora_rank": 48,

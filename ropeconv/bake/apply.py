@@ -51,7 +51,9 @@ def apply(
     except OSError as problem:
         shutil.rmtree(partial, ignore_errors=True)
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RopeconvError(f"the disk is full; {plan.bytes} bytes are needed at {plan.out.parent}, free some or use -o") from None
+            raise RopeconvError(
+                f"the disk is full; {plan.bytes} bytes are needed at {plan.out.parent}, free some or use -o"
+            ) from None
         raise
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)
@@ -97,7 +99,9 @@ def _resume_or_clear(partial: Path, stamp: str) -> None:
 
 def _need_space(plan: Plan, partial: Path, link: bool) -> None:
     pending = [step for step in plan.steps if not (partial / step.name).exists()]
-    shared = link or same_blocks(plan.source.path(plan.steps[0].name) if plan.source.kind == "folder" else None, partial)
+    shared = link or same_blocks(
+        plan.source.path(plan.steps[0].name) if plan.source.kind == "folder" else None, partial
+    )
     needed = sum(step.size for step in pending if not (shared and step.action == "copy")) + MARGIN
     free = free_bytes(partial)
     if needed > free:

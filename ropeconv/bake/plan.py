@@ -11,16 +11,15 @@ from ..encode import Choice, choose
 from ..encode.tokenizer import limit, raised
 from ..errors import BadSource, RopeconvError
 from ..families import Family
-from ..families.config import detect
+from ..families.config import detect, text_part
 from ..formats import jsontext
 from ..rope.methods.parts import YarnMethod
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.reading import number, read_spec, rope_dict
 from ..runtimes.model import newest
-from ..families.config import text_part
+from ..runtimes.reading import number, read_spec, rope_dict
 from ..runtimes.verdict import describe
 from ..sources import Source
 from ..sources.problems import Problem, config_problems, limit_problem, tensor_problems
@@ -191,8 +190,8 @@ def _inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: Inspection) ->
     found, _ = rope_dict(text_part(config, seen.family), seen.family, newest("transformers"))
     if not isinstance(method, YarnMethod) or method.mscale is not None or not found.get("mscale_all_dim"):
         return recipe
-    pair = {key: number(found, key, 1.0) for key in ("mscale", "mscale_all_dim")}
-    return replace(recipe, method=replace(method, **pair))
+    mscale, everywhere = (number(found, key, 1.0) for key in ("mscale", "mscale_all_dim"))
+    return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=everywhere))
 
 
 def _no_weights(source: Source) -> BadSource:
@@ -204,11 +203,14 @@ def _no_weights(source: Source) -> BadSource:
             "with transformers and save_pretrained it as safetensors"
         )
     return BadSource(
-        f"{source.reference} has no safetensors weights; give the complete folder, or its config.json alone to bake only that"
+        f"{source.reference} has no safetensors weights; "
+        "give the complete folder, or its config.json alone to bake only that"
     )
 
 
-def _steps(source: Source, choice: Choice, schedule: Schedule, all_files: bool) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+def _steps(
+    source: Source, choice: Choice, schedule: Schedule, all_files: bool
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     carried, left = source.carried(all_files)
     texts = {name: source.text(name) or "" for name in source.made_texts()}
     texts["config.json"] = jsontext.dump(choice.config, like=source.text("config.json") or "")

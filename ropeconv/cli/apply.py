@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..bake import Plan, apply, make_plan
 from ..rope.recipe import Recipe
-from ..runtimes import find
-from ..sources import open_source
-from ..validate.frequencies import FrequencyCheck, Probe, compare
 from .options import JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
 from .output import Output
-from .views import show_plan
+
+if TYPE_CHECKING:
+    from ..bake import Plan
+    from ..validate.frequencies import FrequencyCheck
 
 EXAMPLES = """Examples:
 
@@ -46,10 +45,14 @@ def apply_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     link: Annotated[
         bool,
-        typer.Option("--link", help="Hard-link unchanged files. A trainer that saves into them changes the source too."),
+        typer.Option(
+            "--link", help="Hard-link unchanged files. A trainer that saves into them changes the source too."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier output of ropeconv.")] = False,
-    all_files: Annotated[bool, typer.Option("--all-files", help="Carry the same weights in other formats too.")] = False,
+    all_files: Annotated[
+        bool, typer.Option("--all-files", help="Carry the same weights in other formats too.")
+    ] = False,
     checksum: Annotated[bool, typer.Option("--checksum", help="Hash copied weights as well, for the receipt.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -58,6 +61,10 @@ def apply_command(
 
     Exit codes: 0 done, 1 a known failure, 2 usage, 3 the output does not compute the schedule.
     """
+    from ..bake import make_plan
+    from ..sources import open_source
+    from .views import show_plan
+
     output = Output(as_json, quiet)
     plan = make_plan(open_source(source), recipe, out, encoding, tuple(runtime or ()), replace, all_files)
     if dry_run:
@@ -78,6 +85,10 @@ def apply_command(
 
 def carry_out(plan: Plan, output: Output, **options: Any) -> tuple[FrequencyCheck | None, Path]:
     """Applies a plan while the installed transformers starts up to check it."""
+    from ..bake import apply
+    from ..runtimes import find
+    from ..validate.frequencies import Probe, compare
+
     if not Probe.available():
         output.note("transformers is not installed, so the output is not checked; pip install 'ropeconv[validate]'")
         with output.progress("Writing", plan.bytes) as advance:

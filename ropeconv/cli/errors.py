@@ -17,7 +17,7 @@ HUB_ERRORS = {
     "RepositoryNotFoundError": "there is no such repository, or it is private: check the id, then `hf auth login`",
     "RevisionNotFoundError": "the repository has no such revision: check what stands behind the @",
     "EntryNotFoundError": "the repository lacks a file that its listing names: try again later",
-    "LocalEntryNotFoundError": "a file is not in the cache and the Hub cannot be reached: go online, or unset HF_HUB_OFFLINE",
+    "LocalEntryNotFoundError": "a file is not cached and the Hub cannot be reached: go online, or unset HF_HUB_OFFLINE",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set and the checkpoint is not in the cache: unset it, or fetch it once",
     "HfHubHTTPError": "the Hub answered with an error: try again later",
     "HTTPError": "the Hub cannot be reached: check the connection, or give a local folder",
@@ -53,8 +53,12 @@ def _report(problem: BaseException) -> int:
         if kind.__name__ in HUB_ERRORS:
             return _say(HUB_ERRORS[kind.__name__], 1)
     if isinstance(problem, OSError):
-        return _say(f"{problem.strerror or problem}: {problem.filename or 'the file'}; check the path and its permissions", 1)
-    return _say(f"unexpected {type(problem).__name__}: {problem}; set ROPECONV_DEBUG=1 for the traceback, and report it", 1)
+        return _say(
+            f"{problem.strerror or problem}: {problem.filename or 'the file'}; check the path and its permissions", 1
+        )
+    return _say(
+        f"unexpected {type(problem).__name__}: {problem}; set ROPECONV_DEBUG=1 for the traceback, and report it", 1
+    )
 
 
 def _say(message: str, code: int) -> int:

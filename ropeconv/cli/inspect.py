@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ..bake import inspect_source
-from ..sources import open_source
 from .options import JsonOption, SourceArgument
 from .output import Output
-from .views import show_inspection
 
 
 def inspect_command(source: SourceArgument, as_json: JsonOption = False) -> None:
     """Show the RoPE of a checkpoint and the problems in its settings."""
+    from ..bake import inspect_source
+    from ..sources import open_source
+    from .views import show_inspection
+
     seen = inspect_source(open_source(source))
     output = Output(as_json)
     output.data(seen.to_dict()) if as_json else show_inspection(seen, output)

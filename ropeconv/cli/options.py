@@ -19,7 +19,6 @@ from ..rope.lengths import parse_tokens
 from ..rope.methods import REGISTRY, Method, Value
 from ..rope.methods.base import tokens
 from ..rope.recipe import MODIFIERS, Recipe
-from ..sources.base import RECEIPT
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
@@ -73,7 +72,9 @@ def _method_options() -> list[inspect.Parameter]:
     for method in REGISTRY.values():
         first = dataclasses.fields(method)[0]
         if method.value is Value.SWITCH:
-            found.append(_parameter(method.name, bool | None, method.flag(), help=method.summary, rich_help_panel=PANEL))
+            found.append(
+                _parameter(method.name, bool | None, method.flag(), help=method.summary, rich_help_panel=PANEL)
+            )
             continue
         metavar = METAVARS.get(method.value, "S" if first.name == "factor" else first.name.upper()[:1])
         kind = float | None if method.value is Value.NUMBER else str | None
@@ -108,7 +109,9 @@ def _setting_options() -> list[inspect.Parameter]:
         is_tokens = item.metadata["check"] is tokens
         annotation = str | None if is_tokens else kind | None
         found.append(
-            _parameter(name, annotation, flag, help=words, rich_help_panel=SETTINGS, metavar="TOKENS" if is_tokens else None)
+            _parameter(
+                name, annotation, flag, help=words, rich_help_panel=SETTINGS, metavar="TOKENS" if is_tokens else None
+            )
         )
     return found
 
@@ -134,7 +137,9 @@ def _modifier_options() -> list[inspect.Parameter]:
     for name in MODIFIERS:
         flag = f"--{name.replace('_', '-')}"
         if name in lengths:
-            found.append(_parameter(name, str | None, flag, help=lengths[name], metavar="TOKENS", rich_help_panel=RECIPE))
+            found.append(
+                _parameter(name, str | None, flag, help=lengths[name], metavar="TOKENS", rich_help_panel=RECIPE)
+            )
         elif name in numbers:
             found.append(_parameter(name, float | None, flag, help=numbers[name], rich_help_panel=RECIPE))
         else:
@@ -157,7 +162,9 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
     extras = {name: given[name] for name in settings() if given.get(name) is not None}
     if chosen[0] == "recipe_file":
         if extras:
-            raise UsageError(f"--{next(iter(extras)).replace('_', '-')} cannot be added to --recipe; write it into the file")
+            raise UsageError(
+                f"--{next(iter(extras)).replace('_', '-')} cannot be added to --recipe; write it into the file"
+            )
         return dataclasses.replace(_read_recipe(Path(given["recipe_file"])), **modifiers)
     method = flags[chosen[0]]
     known = {item.name for item in dataclasses.fields(method)[1:]}
@@ -189,7 +196,7 @@ def _read_recipe(path: Path) -> Recipe:
     try:
         data = json.loads(path.read_text("utf-8"))
     except OSError:
-        raise UsageError(f"{path} cannot be read; give a recipe, or the {RECEIPT} of an earlier output") from None
+        raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
     except ValueError as problem:
         raise UsageError(f"{path} is not valid JSON ({problem}); give a recipe file") from None
     return Recipe.from_dict(data.get("recipe", data) if isinstance(data, dict) else data)

@@ -31,7 +31,9 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        )
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
@@ -54,7 +56,14 @@ class Output:
         if self.quiet or not sys.stderr.isatty():
             yield lambda done: None
             return
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
 
         columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self._console(stderr=True), transient=True) as bar:

@@ -13,7 +13,6 @@ from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.verdict import describe
 from .options import JsonOption, build_recipe, with_recipe
 from .output import Output
 
@@ -81,6 +80,8 @@ def schedule_command(
 
 def show(schedule: Schedule, spec: RopeSpec, recipe: Recipe, output: Output) -> None:
     """A table of pairs: frequency, wavelength, and what the method divides it by."""
+    from ..runtimes.verdict import describe
+
     form = describe(schedule.form) if schedule.form else "a vector of its own"
     output.say(f"{recipe.method.name}: {form}")
     output.say(f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ..families import families
 from ..rope.methods import REGISTRY
-from ..runtimes import runtimes
 from .options import JsonOption
 from .output import Output
 
@@ -13,7 +11,9 @@ def methods_command(as_json: JsonOption = False) -> None:
     """List the methods, with their parameters and papers."""
     output = Output(as_json)
     if as_json:
-        output.data([{"name": n, "flag": m.flag(), "summary": m.summary, "reference": m.reference} for n, m in REGISTRY.items()])
+        output.data(
+            [{"name": n, "flag": m.flag(), "summary": m.summary, "reference": m.reference} for n, m in REGISTRY.items()]
+        )
         return
     rows = [(method.flag(), method.summary, method.reference) for method in REGISTRY.values()]
     output.table("Methods", ("flag", "what", "source"), rows)
@@ -21,6 +21,8 @@ def methods_command(as_json: JsonOption = False) -> None:
 
 def families_command(as_json: JsonOption = False) -> None:
     """List the model families, and what each can take."""
+    from ..families import families
+
     output = Output(as_json)
     known = [family for family in families() if not family.refuse]
     refused = [family for family in families() if family.refuse]
@@ -47,10 +49,15 @@ def families_command(as_json: JsonOption = False) -> None:
 
 def runtimes_command(as_json: JsonOption = False) -> None:
     """List the runtimes whose reading of a config is known."""
+    from ..runtimes import runtimes
+
     output = Output(as_json)
     if as_json:
         output.data(
-            [{"runtime": r.key, "title": r.title, "types": sorted(r.types), "checked": r.checked, "source": r.source} for r in runtimes()]
+            [
+                {"runtime": r.key, "title": r.title, "types": sorted(r.types), "checked": r.checked, "source": r.source}
+                for r in runtimes()
+            ]
         )
         return
     rows = [(r.key, r.title, ", ".join(r.types), r.checked, r.source) for r in runtimes()]

@@ -50,7 +50,10 @@ def show_inspection(seen: Inspection, output: Output) -> None:
     rows = [
         ("family", f"{seen.family.name} ({seen.family.title})"),
         ("frequencies", describe(spec.form)),
-        ("rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}, {spec.layout} pairs{', MLA' if spec.mla else ''}"),
+        (
+            "rotary_dim",
+            f"{spec.rotary_dim} of head_dim {spec.head_dim}, {spec.layout} pairs{', MLA' if spec.mla else ''}",
+        ),
         ("attention_factor", f"{spec.attention_factor:.6g}"),
         ("context", f"{spec.context:,}, trained for {spec.original_context:,}"),
         ("layers", _kinds(spec)),

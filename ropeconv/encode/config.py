@@ -12,8 +12,8 @@ from typing import Any
 from ..families import Family
 from ..families.config import Config, first, text_part
 from ..rope.spec import RopeSpec
-from ..runtimes.reading import GLOBAL, LOCAL, rope_dict
 from ..runtimes.model import newest
+from ..runtimes.reading import GLOBAL, LOCAL, rope_dict
 from .native import plain
 from .written import Written
 
@@ -58,7 +58,8 @@ def _present(part: Config, keys: tuple[str, ...]) -> str:
 
 
 def _theta_keys(part: Config, family: Family) -> list[str]:
-    return [key for key in dict.fromkeys((*family.keys.theta, "rope_theta")) if key in part or key == "rope_theta"]
+    needed = (*family.keys.theta[:1], "rope_theta")
+    return [key for key in dict.fromkeys((*family.keys.theta, "rope_theta")) if key in part or key in needed]
 
 
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str, Any]) -> dict[str, Any]:

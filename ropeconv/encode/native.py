@@ -118,7 +118,7 @@ def _need_pinned(original: int, spec: RopeSpec, family: Family) -> None:
         raise UnsupportedBake(
             f"an original context of {original}",
             family.name,
-            f"original_max_position_embeddings is also the unit of its query scale and has to stay {spec.original_context}",
+            f"that length is also the unit of its query scale and has to stay {spec.original_context}",
             OTHER_WAYS,
         )
 

@@ -12,8 +12,10 @@ from .model import Family, Kind, by_model_type
 Config = dict[str, Any]
 
 WITHOUT_ROPE = frozenset(
-    "albert bart bert bloom distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2 falcon_mamba mbart mpt opt pegasus "
-    "roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba".split()
+    (
+        "albert bart bert bloom distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2 falcon_mamba mbart mpt opt "
+        "pegasus roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba"
+    ).split()
 )
 
 
@@ -136,12 +138,13 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
 
 def _layers(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
     rules = family.layers
+    flagged: tuple[Kind, Kind] = ("none", "global")
     if rules.flags:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
-            return tuple("global" if flag else "none" for flag in flags)
+            return tuple(flagged[bool(flag)] for flag in flags)
         interval = whole(part, (rules.interval_key,), rules.interval) or count + 1
-        return tuple("none" if (index + 1) % interval == 0 else "global" for index in range(count))
+        return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
     if not rules.types or (rules.one_kind_without and part.get(rules.one_kind_without) is None):
-        return ("global",) * count
+        return (flagged[1],) * count
     return tuple(rules.types.get(name, "global") for name in layer_names(part, family, count))

@@ -23,7 +23,9 @@ def shards(text: str) -> tuple[str, ...]:
         raise BadSource(f"{INDEX} has no readable weight_map; fetch it again") from None
     for name in names:
         if not isinstance(name, str) or not safe_name(name):
-            raise BadSource(f"{INDEX} names the shard {name!r}, which is not inside the folder; do not trust this checkpoint")
+            raise BadSource(
+                f"{INDEX} names the shard {name!r}, which is not inside the folder; do not trust this checkpoint"
+            )
     return tuple(names)
 
 

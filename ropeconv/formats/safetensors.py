@@ -59,7 +59,9 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
         raise BadSource(f"{name} is {size} bytes, too short for safetensors; fetch it again")
     length: int = struct.unpack("<Q", start)[0]
     if length > MAX_HEADER or 8 + length > size:
-        raise BadSource(f"{name} claims a header of {length} bytes and has {size} in all; it is damaged, fetch it again")
+        raise BadSource(
+            f"{name} claims a header of {length} bytes and has {size} in all; it is damaged, fetch it again"
+        )
     try:
         entries = json.loads(file.read(length))
         metadata = entries.pop("__metadata__", {})

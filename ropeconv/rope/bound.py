@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from .errors import RecipeError
-from .forms import Vector, base_inv_freq
+from .forms import base_inv_freq
+from .lazy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .forms import Vector
 
 WIDTH = 0.01
 RESOLUTION = 1e-7
@@ -56,7 +61,7 @@ def wide_window(length: int, rotary_dim: int, head_dim: int, width: float = WIDT
     """
     if rotary_dim <= head_dim / 2:
         raise RecipeError(
-            f"only {rotary_dim} of {head_dim} dimensions rotate, so every base satisfies the bound; choose one with --theta"
+            f"only {rotary_dim} of {head_dim} dimensions rotate, so every base will do; choose one with --theta"
         )
     if length > 1 << 20:
         raise RecipeError(f"--theta-bound goes up to 1M tokens, and {length} is more; choose a base with --theta-for")
@@ -102,7 +107,7 @@ class _Window:
         """The point nearest to `start`, on the way to `stop`, from which nothing is proven; or `stop`."""
         count = math.ceil(abs(stop - start) / self.piece)
         points = np.linspace(start, stop, count + 1)
-        for near, far in zip(points[:-1], points[1:], strict=True):
+        for near, far in pairwise(points):
             stuck = self._first_unproven(float(near), float(far), None)
             if stuck is not None:
                 return stuck

@@ -6,12 +6,15 @@ import hashlib
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+from .lazy import np
+
+if TYPE_CHECKING:
+    from .forms import Vector
 
 from .errors import RecipeError
-from .forms import Form, Vector
+from .forms import Form
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     if rules is None:
         raise Unread(kind)
     form = _form(kind, found, theta, rules, part, sizes)
+    if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
+        form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
     amplitude = _amplitude(kind, found, rules, form, sizes, part)
     spec = RopeSpec(
         head_dim=sizes.head_dim,
@@ -139,9 +141,7 @@ def _factor(found: dict[str, Any], rules: TypeRules, original: int, sizes: Geome
     return factor
 
 
-def _form(
-    kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part: Config, sizes: Geometry
-) -> Form:
+def _form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
     original = _original(found, rules, part, sizes)
     if kind == "default":
         return Plain(theta)
@@ -171,9 +171,7 @@ def _factors(found: dict[str, Any], key: str, sizes: Geometry) -> tuple[float, .
     return tuple(number({key: value}, key) for value in values)
 
 
-def _amplitude(
-    kind: str, found: dict[str, Any], rules: TypeRules, form: Form, sizes: Geometry, part: Config
-) -> float:
+def _amplitude(kind: str, found: dict[str, Any], rules: TypeRules, form: Form, sizes: Geometry, part: Config) -> float:
     if not isinstance(form, (Yarn, LongRope)):
         return 1.0
     if isinstance(form, Yarn):

@@ -32,7 +32,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Produced:
-    """A file that has to be made from the source. write(target, advance) makes it; size in bytes, tokenizers roughly."""
+    """A file that has to be made: write(target, advance) does it. size in bytes (of tokenizers, roughly)."""
 
     name: str
     size: int
@@ -71,7 +71,9 @@ class Source(ABC):
         """config.json. Raises BadSource when it is absent or unreadable."""
         text = self.text("config.json")
         if text is None:
-            raise BadSource(f"{self.reference} has no config.json, so it is not a checkpoint; give another folder or id")
+            raise BadSource(
+                f"{self.reference} has no config.json, so it is not a checkpoint; give another folder or id"
+            )
         return jsontext.parse(text, "config.json")
 
     def weights(self) -> tuple[str, ...]:
@@ -88,7 +90,8 @@ class Source(ABC):
 
     def carried(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
         """Files that go along, and those left behind: the same weights in other formats, unless `all_files`."""
-        kept, left = [], []
+        kept: list[SourceFile] = []
+        left: list[SourceFile] = []
         weights = set(self.weights())
         for file in self.files():
             other = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)

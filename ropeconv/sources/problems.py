@@ -33,9 +33,13 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         reach = round(form.factor * form.original_context)
         yield Problem("context", f"declares {spec.context} tokens, and factor x original is {reach}")
     if isinstance(form, Yarn) and found.get("original_max_position_embeddings") is None:
-        yield Problem("original", f"yarn without original_max_position_embeddings: readers assume {form.original_context}")
+        yield Problem(
+            "original", f"yarn without original_max_position_embeddings: readers assume {form.original_context}"
+        )
     if isinstance(form, DynamicNtk):
-        yield Problem("dynamic", "dynamic scaling changes with the sequence; freeze it with --dynamic ntk:S --at TOKENS")
+        yield Problem(
+            "dynamic", "dynamic scaling changes with the sequence; freeze it with --dynamic ntk:S --at TOKENS"
+        )
     if found.get("attn_factor") is not None:
         yield Problem(
             "attn-factor",
@@ -53,7 +57,9 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
             yield Problem("trained", f"declares {known.declared} tokens, trained for {known.trained} ({known.source})")
     yield from _window(part, spec)
     if config.get("auto_map"):
-        yield Problem("custom-code", "auto_map names custom code; with trust_remote_code it runs instead of the stock class")
+        yield Problem(
+            "custom-code", "auto_map names custom code; with trust_remote_code it runs instead of the stock class"
+        )
     if spec.notes and any("scaling" in note and "class default" in note for note in spec.notes):
         yield Problem("default-scaling", "the scaling stands in no file, only in the class; --as-is writes it down")
 
@@ -79,7 +85,9 @@ def _window(part: Config, spec: RopeSpec) -> Iterator[Problem]:
         return
     if spec.count("local") or part.get("layer_types") or spec.count("none") or part.get("model_type") == "gemma2":
         return
-    yield Problem("window", f"sliding_window {window}: every layer sees only that many tokens back, whatever the context")
+    yield Problem(
+        "window", f"sliding_window {window}: every layer sees only that many tokens back, whatever the context"
+    )
 
 
 def limit_problem(limit: int | None, spec: RopeSpec) -> Iterator[Problem]:
@@ -92,4 +100,6 @@ def tensor_problems(names: tuple[str, ...] | None) -> Iterator[Problem]:
     """Stored frequencies, which no transformers since 4.32 loads."""
     stale = [name for name in names or () if name.endswith("rotary_emb.inv_freq")]
     if stale:
-        yield Problem("stale-inv-freq", f"{len(stale)} stored inv_freq tensors ({stale[0]}): stock transformers ignores them")
+        yield Problem(
+            "stale-inv-freq", f"{len(stale)} stored inv_freq tensors ({stale[0]}): stock transformers ignores them"
+        )

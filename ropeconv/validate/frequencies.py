@@ -38,7 +38,7 @@ class FrequencyCheck:
 
 
 class Probe:
-    """A transformers installation in a process of its own. It starts at once, so that its imports overlap other work."""
+    """A transformers installation in a process of its own; it starts at once, so its imports overlap other work."""
 
     def __init__(self, model_type: str, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
         script = Path(__file__).with_name("probe.py")
@@ -99,8 +99,8 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
             worst = max(worst, distance)
             if distance > ULP[encoding]:
                 raise Disagreement(
-                    f"{title} computes other {label} frequencies than the schedule, by up to {distance} ulp of float32; "
-                    "nothing was kept"
+                    f"{title} computes other {label} frequencies than the schedule, by up to {distance} ulp of "
+                    "float32; nothing was kept"
                 )
         if abs(found["amplitude"] - factor) > AMPLITUDE * factor:
             raise Disagreement(

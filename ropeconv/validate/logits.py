@@ -98,9 +98,7 @@ def validate(
         base = compare_logits(reference[run.counted], unscaled[run.counted])
         results.append(_judge(run, figures, base))
     agrees, sentence = _verdict(results, unchanged)
-    return Validation(
-        transformers.__version__, where, schedule.digest, tokens, seed, tuple(results), agrees, sentence
-    )
+    return Validation(transformers.__version__, where, schedule.digest, tokens, seed, tuple(results), agrees, sentence)
 
 
 def _schedule(baked: Path, against: str) -> tuple[Schedule, RopeSpec, bool]:
@@ -111,7 +109,9 @@ def _schedule(baked: Path, against: str) -> tuple[Schedule, RopeSpec, bool]:
     spec = seen if isinstance(recipe.method, AsIs) or not seen.scaled else seen.unscaled()
     schedule = recipe.schedule(spec)
     if schedule.digest != receipt["schedule"]["digest"]:
-        raise BadSource(f"{against} is not what {baked} was made from: the recipe gives another schedule; name its source")
+        raise BadSource(
+            f"{against} is not what {baked} was made from: the recipe gives another schedule; name its source"
+        )
     schedule = replace(schedule, context=int(receipt["schedule"]["context"]))
     return schedule, seen, schedule.digest == seen.current().digest
 
@@ -122,7 +122,9 @@ def _local(source: Any) -> Path:
             path = source.path(file.name)
         return Path(path).parent
     if source.kind != "folder":
-        raise BadSource(f"{source.reference} is not in the HF layout; bake it with --as-is first and validate against that")
+        raise BadSource(
+            f"{source.reference} is not in the HF layout; bake it with --as-is first and validate against that"
+        )
     return Path(source.reference)
 
 

@@ -7,6 +7,7 @@ price of a few hundred tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ def buckets(original: int, context: int, tokens: int) -> list[Bucket]:
     edges = [0, min(original, context)]
     while edges[-1] < context:
         edges.append(min(2 * edges[-1], context))
-    return [_bucket(low, high, tokens) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    return [_bucket(low, high, tokens) for low, high in pairwise(edges)]
 
 
 def _bucket(low: int, high: int, tokens: int) -> Bucket:

@@ -17,6 +17,8 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 
 def main() -> None:
@@ -46,7 +48,7 @@ def version() -> str:
     return str(transformers.__version__)
 
 
-def ask(path: str, context: int) -> dict:
+def ask(path: str, context: int) -> dict[str, Any]:
     """Frequencies per rotary module of the text model of a folder's config."""
     import torch
     from transformers import AutoConfig
@@ -54,30 +56,49 @@ def ask(path: str, context: int) -> dict:
     config = AutoConfig.from_pretrained(path)
     text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
     shrink(text)
-    with torch.device("meta"):
-        model = build(text)
-    modules = {}
+    model = build(text, torch)
+    modules: dict[str, Any] = {}
     for name, module in model.named_modules():
-        if "RotaryEmbedding" not in type(module).__name__ or not hasattr(module, "config"):
-            continue
-        for label, answer in look(type(module)(config=module.config), name, context, torch):
-            modules[label] = answer
+        if "RotaryEmbedding" in type(module).__name__:
+            modules.update(look(module, name, context, torch))
     if not modules:
-        raise ValueError(f"{type(model).__name__} has no rotary module that reads a config")
+        raise ValueError(f"{type(model).__name__} has no rotary module")
     return {"modules": modules, "class": type(model).__name__}
 
 
-def build(text):
-    """The text model of a config, whichever Auto class knows it."""
-    from transformers import AutoModel, AutoModelForCausalLM
+def build(text: Any, torch: Any) -> Any:
+    """The text model of a config, on the meta device but for its rotary modules: the weights are of no interest."""
+    from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
+    PreTrainedModel.init_weights = lambda self: None
+    auto = AutoModel if type(text) in AutoModel._model_mapping else AutoModelForCausalLM
+    known = auto._model_mapping[type(text)]
+    model_class = known[0] if isinstance(known, (tuple, list)) else known
+    for thing in vars(sys.modules[model_class.__module__]).values():
+        if isinstance(thing, type) and "RotaryEmbedding" in thing.__name__:
+            on_cpu(thing, torch)
     try:
-        return AutoModel.from_config(text)
-    except ValueError:
-        return AutoModelForCausalLM.from_config(text)
+        with torch.device("meta"):
+            return auto.from_config(text)
+    except NotImplementedError:  # a class that looks at its own parameters while it is built
+        return auto.from_config(text)
 
 
-def shrink(text) -> None:
+def on_cpu(rotary: Any, torch: Any) -> None:
+    """Lets a rotary class compute its frequencies for real inside a meta device."""
+    made = rotary.__init__
+    if getattr(made, "on_cpu", False):
+        return
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        with torch.device("cpu"):
+            made(self, *args, **kwargs)
+
+    init.on_cpu = True  # type: ignore[attr-defined]
+    rotary.__init__ = init
+
+
+def shrink(text: Any) -> None:
     """As few layers as show every kind of layer."""
     kinds = getattr(text, "layer_types", None)
     count = getattr(text, "num_hidden_layers", 1)
@@ -88,7 +109,7 @@ def shrink(text) -> None:
             setattr(text, name, getattr(text, name)[:keep])
 
 
-def look(module, name, context, torch):
+def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """(label, answer) per set of frequencies in a rotary module; label "global" or "local"."""
     kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("attention_inv_freq")]
     kinds = [kind for kind in kinds if not kind.endswith("original")]
@@ -99,7 +120,7 @@ def look(module, name, context, torch):
         yield "local" if kind == "sliding_attention" else "global", run(module, kind, context, torch)
 
 
-def run(module, kind, context, torch):
+def run(module: Any, kind: str | None, context: int, torch: Any) -> dict[str, Any]:
     """Frequencies and amplitude at the end of the context, and frequencies inside the trained part."""
     buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
     forward(module, kind, [0, 1], torch)
@@ -108,7 +129,7 @@ def run(module, kind, context, torch):
     return {"inv_freq": getattr(module, buffer).to(torch.float64).tolist(), "short": short, "amplitude": amplitude}
 
 
-def forward(module, kind, positions, torch):
+def forward(module: Any, kind: str | None, positions: list[int], torch: Any) -> float:
     """Runs the module; the amplitude is the length of (cos, sin) at position 0."""
     states = torch.zeros(1, len(positions), 2)
     extra = {} if kind is None else {"layer_type": kind}
@@ -116,7 +137,10 @@ def forward(module, kind, positions, torch):
     try:
         result = module(states, ids, **extra)
     except (IndexError, RuntimeError):
-        result = module(states, ids[None].expand(3, 1, -1), **extra)  # sections of positions (Qwen VL)
+        try:
+            result = module(states, ids[None].expand(3, 1, -1), **extra)  # sections of positions (Qwen VL)
+        except RuntimeError:
+            result = module(states, seq_len=positions[-1] + 1)  # before 4.48, in some families
     first = result[0] if isinstance(result, tuple) else result.abs()
     return float(first.reshape(-1, first.shape[-1])[0, 0])
 

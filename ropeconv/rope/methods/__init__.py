@@ -4,4 +4,3 @@ from . import bases, ntk, parts, special, vectors
 from .base import REGISTRY, Method, Value
 
 __all__ = ["REGISTRY", "Method", "Value", "bases", "ntk", "parts", "special", "vectors"]
-

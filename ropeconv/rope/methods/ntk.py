@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..forms import Interpolated, Plain, base_inv_freq
 from ..laws import ntk_theta
+from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .base import Method, param, register, scale, share

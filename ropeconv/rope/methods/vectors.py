@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..errors import RecipeError
 from ..forms import LongRope, base_inv_freq
 from ..laws import longrope_attention_factor
+from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .base import Method, Value, param, positive_list, register
@@ -20,7 +19,9 @@ def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec)
     """Raises RecipeError unless there is one value per rotated pair."""
     pairs = spec.rotary_dim // 2
     if len(values) != pairs:
-        raise RecipeError(f"{flag}: {what} has {len(values)} numbers and this model rotates {pairs} pairs; give {pairs}")
+        raise RecipeError(
+            f"{flag}: {what} has {len(values)} numbers and this model rotates {pairs} pairs; give {pairs}"
+        )
 
 
 @register
@@ -94,7 +95,9 @@ class Piecewise(Method):
         factor, split = self.parts()
         pairs = spec.rotary_dim // 2
         if split >= pairs:
-            raise RecipeError(f"--piecewise: pair {split} is outside the {pairs} rotated pairs; choose 1 to {pairs - 1}")
+            raise RecipeError(
+                f"--piecewise: pair {split} is outside the {pairs} rotated pairs; choose 1 to {pairs - 1}"
+            )
         fast = base_inv_freq(spec.rope_theta * factor ** (spec.rotary_dim / (2 * split)), spec.rotary_dim)
         slow = base_inv_freq(spec.rope_theta, spec.rotary_dim) / factor
         inv_freq = np.where(np.arange(pairs) < split, fast, slow)
@@ -129,5 +132,7 @@ def from_file(method: type[Method], data: dict[str, Any]) -> Method:
     if method.name == "longrope" and "long_factor" not in known and "short_factor" in known:
         known["long_factor"] = known["short_factor"]
     if names[0] not in known:
-        raise RecipeError(f"{method.flag()}: the file holds no {names[0]!r} list; it has {', '.join(data) or 'nothing'}")
+        raise RecipeError(
+            f"{method.flag()}: the file holds no {names[0]!r} list; it has {', '.join(data) or 'nothing'}"
+        )
     return method(**known)

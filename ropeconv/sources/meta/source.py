@@ -114,7 +114,13 @@ class MetaSource(Source):
         made = [Produced(shard.name, shard.size, self._writer(shard)) for shard in self._shards]
         if is_tiktoken(self._tokenizer):
             version, model = llama_version(self.params), self._tokenizer
-            made.append(Produced("tokenizer.json", model.stat().st_size, lambda target, _: write_tokenizer_json(model, target, version)))
+            made.append(
+                Produced(
+                    "tokenizer.json",
+                    model.stat().st_size,
+                    lambda target, _: write_tokenizer_json(model, target, version),
+                )
+            )
         return tuple(made)
 
     def _writer(self, shard: Shard) -> Callable[[Path, Callable[[int], None]], None]:
@@ -125,4 +131,3 @@ class MetaSource(Source):
             write_shard(shard, paths, target, advance)
 
         return write
-

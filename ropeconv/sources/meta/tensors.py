@@ -26,9 +26,13 @@ def peek_dtype(path: Path) -> str:
             operations = pickletools.genops(archive.read(name))
             found = {STORAGES[word] for word in _words(operations) if word in STORAGES}
     except (zipfile.BadZipFile, StopIteration, ValueError):
-        raise BadSource(f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; fetch it again") from None
+        raise BadSource(
+            f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; fetch it again"
+        ) from None
     if len(found) != 1:
-        raise BadSource(f"{path.name} mixes dtypes or holds none of {', '.join(STORAGES.values())}; convert it with torch first")
+        raise BadSource(
+            f"{path.name} mixes dtypes or holds none of {', '.join(STORAGES.values())}; convert it with torch first"
+        )
     return found.pop()
 
 
@@ -45,7 +49,9 @@ def write_shard(shard: Shard, parts: list[Path], path: Path, advance: Callable[[
     try:
         loaded = [torch.load(part, map_location="cpu", weights_only=True, mmap=True) for part in parts]
     except Exception as problem:
-        raise BadSource(f"{parts[0].name} cannot be read as plain weights ({type(problem).__name__}); fetch it again") from None
+        raise BadSource(
+            f"{parts[0].name} cannot be read as plain weights ({type(problem).__name__}); fetch it again"
+        ) from None
 
     def blocks() -> Iterator[memoryview]:
         for target in shard.targets:

@@ -1,0 +1,69 @@
+"""Fixtures: tiny checkpoints made once, one transformers process for all frequency checks, the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ropeconv.validate.frequencies import Probe
+
+from .models import make
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+DATA = Path(__file__).parent / "data"
+CONFIGS = DATA / "configs"
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The tiny checkpoint of a model_type, made on first use."""
+    root = tmp_path_factory.mktemp("models")
+
+    def get(model_type: str) -> Path:
+        folder = root / model_type
+        return folder if folder.exists() else make(model_type, folder)
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def probe() -> Iterator[Probe]:
+    """The installed transformers, in a process of its own."""
+    with Probe("llama") as process:
+        yield process
+
+
+@pytest.fixture
+def llama(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A tiny Llama in a folder of the test's own, named `model`."""
+    folder = tmp_path / "model"
+    subprocess.run(["cp", "-r", str(tiny("llama")), str(folder)], check=True)
+    return folder
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """The real command line in a process of its own, in the test's folder."""
+
+    def call(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ropeconv", *map(str, arguments)]
+        full = {**os.environ, **(env or {})}
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=full, check=False)
+
+    return call
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """sha256 of every file below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -168,7 +168,7 @@ def make_plan(
         choice=choice,
         steps=steps,
         left_behind=left,
-        warnings=tuple(_warnings(seen, recipe, schedule)),
+        warnings=(*_warnings(seen, recipe, schedule), *choice.written.notes),
     )
 
 

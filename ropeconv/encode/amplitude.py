@@ -30,6 +30,14 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int]:
     )
 
 
+def lengths_note(wanted: int, context: int, original: int) -> str:
+    """What to tell people about lengths that stand for an amplitude."""
+    return (
+        f"declares {context} tokens (for {wanted}) and an original length of {original}, from which this architecture "
+        "derives its amplitude; servers that take that length for their default window need the window as an option"
+    )
+
+
 def _pairs(context: int, attention_factor: float) -> list[tuple[float, int, int]]:
     found = []
     for longer in range(context, context + REACH):

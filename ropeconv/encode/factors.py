@@ -16,7 +16,7 @@ from ..families import Family
 from ..rope.forms import Vector
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .amplitude import original_for
+from .amplitude import lengths_note, original_for
 from .written import Written
 
 NEIGHBOURS = 4
@@ -46,7 +46,8 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> Written:
     rope: dict[str, Any] = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
     if family.writing.amplitude_from_original:
         context, original = original_for(schedule.context, amplitude)
-        return Written(rope, spec.rope_theta, context, original)
+        notes = () if amplitude == 1 else (lengths_note(schedule.context, context, original),)
+        return Written(rope, spec.rope_theta, context, original, notes)
     original = spec.original_context if family.writing.pinned_original else schedule.context
     rope |= {"factor": 1.0, "attention_factor": amplitude, "original_max_position_embeddings": original}
     if amplitude != 1 or original != schedule.context:

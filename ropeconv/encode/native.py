@@ -11,7 +11,7 @@ from ..rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import longrope_attention_factor, mscale_for, temperature_attention_factor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .amplitude import original_for
+from .amplitude import lengths_note, original_for
 from .written import Written
 
 SAME = 1e-9
@@ -94,7 +94,8 @@ def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: 
                     "its class derives the amplitude from the length at which the lists change",
                     "leave --attention-factor out, or give one list",
                 )
-            return Written(rope, form.theta, context, original)
+            notes = (lengths_note(schedule.context, context, original),)
+            return Written(rope, form.theta, context, original, notes)
         return Written(rope, form.theta, schedule.context, form.original_context)
     rope |= {
         "factor": float(factor),

@@ -1,0 +1,162 @@
+"""Every family and method against the installed transformers: its own buffers, after a forward pass, from the baked
+config, against float64 formulas written here a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.bake import make_plan
+from ropeconv.encode import ENCODINGS
+from ropeconv.errors import Disagreement, UnsupportedBake
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import find
+from ropeconv.sources import open_source
+from ropeconv.validate.frequencies import Probe, compare, ulp_distance
+
+from ..models import FAMILIES, TRAINED
+
+BASE = {"cohere": 500000.0, "mixtral": 1000000.0}
+ROTARY = {"phi": 32, "stablelm": 32, "gpt_neox": 32, "glm4": 32, "minimax_m2": 32, "qwen3_5_text": 32}
+
+
+def pairs(model_type: str) -> tuple[float, int, np.ndarray]:
+    """theta, rotary_dim and 2i/rotary_dim of a tiny checkpoint."""
+    rotary = ROTARY.get(model_type, 64)
+    theta = published_theta(model_type)
+    return theta, rotary, np.arange(0, rotary, 2) / rotary
+
+
+def published_theta(model_type: str) -> float:
+    from transformers import AutoConfig
+
+    given = FAMILIES[model_type].get("rope_parameters", {}).get("rope_theta")
+    if given:
+        return float(given)
+    rope = AutoConfig.for_model(model_type).get_text_config().rope_parameters
+    return float(rope.get("full_attention", rope)["rope_theta"])
+
+
+def yarn(model_type: str, factor: float, truncate: bool = True) -> np.ndarray:
+    theta, rotary, exponent = pairs(model_type)
+    low, high = (rotary * math.log(TRAINED / (2 * math.pi * beta)) / (2 * math.log(theta)) for beta in (32.0, 1.0))
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    ramp = np.clip((np.arange(rotary // 2) - max(low, 0)) / (min(high, rotary - 1) - max(low, 0)), 0, 1)
+    return theta**-exponent * ((1 - ramp) + ramp / factor)
+
+
+def mixed(model_type: str, factor: float) -> np.ndarray:
+    theta, rotary, exponent = pairs(model_type)
+    slope = math.log(factor) / (rotary / 2) ** 0.625
+    return theta**-exponent / np.exp(slope * np.arange(1, rotary // 2 + 1) ** 0.625)
+
+
+def by_parts(model_type: str, factor: float) -> np.ndarray:
+    theta, _, exponent = pairs(model_type)
+    base = theta**-exponent
+    keep = np.clip((TRAINED * base / (2 * math.pi) - 1) / 31, 0, 1)
+    return base * (keep + (1 - keep) / factor)
+
+
+def fixed(model_type: str, factor: float) -> np.ndarray:
+    theta, rotary, exponent = pairs(model_type)
+    return (theta * factor) ** -exponent / factor ** (2 / rotary)
+
+
+CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
+    "yarn": (Recipe(REGISTRY["yarn"](4.0)), lambda m: yarn(m, 4), 0.1 * math.log(4) + 1),
+    "yarn no-truncate": (
+        Recipe(REGISTRY["yarn"](8.0, truncate=False)),
+        lambda m: yarn(m, 8, False),
+        0.1 * math.log(8) + 1,
+    ),
+    "yarn A=1.3": (Recipe(REGISTRY["yarn"](4.0), attention_factor=1.3), lambda m: yarn(m, 4), 1.3),
+    "mixed": (Recipe(REGISTRY["mixed"](4.0)), lambda m: mixed(m, 4), 1.0),
+    "mixed A=1.2": (Recipe(REGISTRY["mixed"](4.0), attention_factor=1.2), lambda m: mixed(m, 4), 1.2),
+    "by-parts": (Recipe(REGISTRY["by-parts"](4.0)), lambda m: by_parts(m, 4), 1.0),
+    "ntk-fixed": (Recipe(REGISTRY["ntk-fixed"](4.0)), lambda m: fixed(m, 4), 1.0),
+    "linear": (Recipe(REGISTRY["linear"](4.0)), lambda m: pairs(m)[0] ** -pairs(m)[2] / 4, 1.0),
+    "theta": (Recipe(REGISTRY["theta"](5e5), context=256), lambda m: 500000.0 ** -pairs(m)[2], 1.0),
+}
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("encoding", ["auto", "factors"])
+def test_transformers_computes_the_method(
+    model_type: str, name: str, encoding: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
+) -> None:
+    recipe, formula, amplitude = CASES[name]
+    try:
+        plan = make_plan(open_source(str(tiny(model_type))), recipe, encoding=encoding)
+    except UnsupportedBake as refusal:
+        assert model_type == "llama4_text"
+        assert "cancels any amplitude" in str(refusal)
+        return
+    write_config(plan, tmp_path)
+    answer = probe.ask(tmp_path, plan.schedule.context)
+    assert "error" not in answer
+    reader = find(f"transformers@{answer['transformers']}")[0]
+    assert plan.choice.word(reader) == "exact"
+    found = answer["modules"]["global"]
+    if plan.choice.encoding == "factors":
+        assert ulp_distance(np.array(found["inv_freq"]), formula(model_type)) <= 2
+    np.testing.assert_allclose(found["inv_freq"], formula(model_type), rtol=3e-6)
+    np.testing.assert_allclose(found["short"], found["inv_freq"], rtol=0)
+    assert found["amplitude"] == pytest.approx(amplitude, rel=1e-6)
+    if "local" in answer["modules"]:
+        local = answer["modules"]["local"]
+        assert local["amplitude"] == 1
+        theta = 10000.0 if model_type == "gemma3_text" else published_theta(model_type)
+        np.testing.assert_allclose(local["inv_freq"], theta ** -pairs(model_type)[2], rtol=3e-6)
+    compare(answer, plan.schedule, plan.before, plan.choice.encoding)
+
+
+@pytest.mark.parametrize("change", ["factor", "theta", "amplitude"])
+def test_the_check_notices_a_wrong_encoding(
+    change: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
+) -> None:
+    recipe = Recipe(REGISTRY["yarn"](4.0))
+    plan = make_plan(open_source(str(tiny("llama"))), recipe)
+    wrong = {
+        "factor": Recipe(REGISTRY["yarn"](4.01)),
+        "theta": recipe,
+        "amplitude": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.1387),
+    }[change]
+    other = make_plan(open_source(str(tiny("llama"))), wrong)
+    write_config(other, tmp_path)
+    if change == "theta":
+        text = (tmp_path / "config.json").read_text()
+        (tmp_path / "config.json").write_text(text.replace("10000.0", "10001.0"))
+    with pytest.raises(Disagreement):
+        compare(probe.ask(tmp_path, 256), plan.schedule, plan.before, "native")
+
+
+def test_longrope_keeps_both_lists_and_where_they_change(
+    tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
+) -> None:
+    short, long = tuple(np.linspace(1, 1.5, 32)), tuple(np.linspace(1, 4, 32))
+    recipe = Recipe(REGISTRY["longrope"](long, short), context=256)
+    plan = make_plan(open_source(str(tiny("llama"))), recipe)
+    write_config(plan, tmp_path)
+    found = probe.ask(tmp_path, 256)["modules"]["global"]
+    base = 10000.0 ** -(np.arange(0, 64, 2) / 64)
+    np.testing.assert_allclose(found["inv_freq"], base / np.array(long), rtol=1e-6)
+    np.testing.assert_allclose(found["short"], base / np.array(short), rtol=1e-6)
+    assert found["amplitude"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)), rel=1e-6)
+
+
+def test_every_encoding_is_exercised() -> None:
+    assert set(ENCODINGS) == {"native", "factors"}
+
+
+def write_config(plan, folder: Path) -> None:
+    text = next(step.text for step in plan.steps if step.name == "config.json")
+    (folder / "config.json").write_text(text)

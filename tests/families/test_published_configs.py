@@ -1,0 +1,166 @@
+"""Published configs, as their publishers shipped them: what `inspect` says, and what a plan does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ropeconv.bake import inspect_source, make_plan
+from ropeconv.errors import RopeconvError, UnsupportedBake
+from ropeconv.families.config import detect
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import find, newest
+from ropeconv.runtimes.reading import read_spec
+from ropeconv.sources import open_source
+
+from ..conftest import CONFIGS
+
+# family, rope_type, theta, head_dim, rotary_dim, trained context, declared context, problems
+# fmt: off
+FACTS = {
+    "01-ai--Yi-34B": ("llama", "default", 5e06, 128, 128, 4096, 4096, []),
+    "CohereForAI--aya-23-8B": ("cohere", "default", 10000, 128, 128, 8192, 8192, []),
+    "EleutherAI--gpt-j-6b": ("gptj", "default", 10000, 256, 64, 2048, 2048, []),
+    "EleutherAI--pythia-14m": ("gpt_neox", "default", 10000, 32, 8, 2048, 2048, []),
+    "HuggingFaceTB--SmolLM2-1.7B-Instruct": ("llama", "default", 130000, 64, 64, 8192, 8192, []),
+    "HuggingFaceTB--SmolLM3-3B": ("smollm3", "default", 5e06, 128, 128, 65536, 65536, []),
+    "LGAI-EXAONE--EXAONE-3.5-7.8B-Instruct": (
+        "exaone",
+        "llama3",
+        1e06,
+        128,
+        128,
+        8192,
+        32768,
+        ["context", "custom-code"],
+    ),
+    "MiniMaxAI--MiniMax-M2.5": ("minimax_m2", "default", 5e06, 128, 64, 196608, 196608, ["custom-code"]),
+    "Qwen--Qwen2-7B": ("qwen2", "default", 1e06, 128, 128, 131072, 131072, ["trained"]),
+    "Qwen--Qwen2.5-7B-Instruct-1M": ("qwen2", "default", 1e07, 128, 128, 1010000, 1010000, ["trained"]),
+    "Qwen--Qwen2.5-7B-Instruct": ("qwen2", "default", 1e06, 128, 128, 32768, 32768, []),
+    "Qwen--Qwen2.5-VL-7B-Instruct": ("qwen2_5_vl", "default", 1e06, 128, 128, 128000, 128000, []),
+    "Qwen--Qwen3-30B-A3B": ("qwen3_moe", "default", 1e06, 128, 128, 32768, 40960, ["trained"]),
+    "Qwen--Qwen3-8B": ("qwen3", "default", 1e06, 128, 128, 32768, 40960, ["trained"]),
+    "Qwen--Qwen3.5-27B": ("qwen3_5", "default", 1e07, 256, 64, 262144, 262144, []),
+    "THUDM--chatglm3-6b": ("chatglm", "default", 10000, 128, 64, 8192, 8192, ["custom-code"]),
+    "allenai--OLMo-2-1124-7B-Instruct": ("olmo2", "default", 500000, 128, 128, 4096, 4096, []),
+    "baichuan-inc--Baichuan2-7B": ("baichuan", "default", 10000, 128, 128, 4096, 4096, ["custom-code"]),
+    "bigcode--starcoder2-7b": ("starcoder2", "default", 1e06, 128, 128, 16384, 16384, ["window"]),
+    "codellama--CodeLlama-7b-hf": ("llama", "default", 1e06, 128, 128, 16384, 16384, []),
+    "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B": ("qwen3", "yarn", 1e06, 128, 128, 32768, 131072, ["attn-factor"]),
+    "deepseek-ai--DeepSeek-V2-Lite": ("deepseek_v2", "yarn", 10000, 64, 64, 4096, 163840, ["custom-code"]),
+    "deepseek-ai--DeepSeek-V3": ("deepseek_v3", "yarn", 10000, 64, 64, 4096, 163840, ["custom-code"]),
+    "google--gemma-2-9b": ("gemma2", "default", 10000, 256, 256, 8192, 8192, []),
+    "google--gemma-3-1b-it": ("gemma3", "default", 1e06, 256, 256, 32768, 32768, []),
+    "google--gemma-3-27b-it": ("gemma3", "linear", 1e06, 128, 128, 16384, 131072, []),
+    "google--gemma-7b": ("gemma", "default", 10000, 256, 256, 8192, 8192, []),
+    "gradientai--Llama-3-8B-Instruct-262k": ("llama", "default", 283461213, 128, 128, 262144, 262144, []),
+    "hfl--chinese-alpaca-2-13b-16k": ("llama", "linear", 10000, 128, 128, 4096, 16384, []),
+    "ibm-granite--granite-3.3-8b-instruct": ("granite", "default", 1e07, 128, 128, 131072, 131072, []),
+    "internlm--internlm2_5-7b-chat": ("internlm2", "dynamic", 1e06, 128, 128, 32768, 32768, ["dynamic"]),
+    "meta-llama--Llama-2-70b-hf": ("llama", "default", 10000, 128, 128, 4096, 4096, []),
+    "meta-llama--Llama-2-7b-hf.first": ("llama", "default", 10000, 128, 128, 2048, 2048, ["trained"]),
+    "meta-llama--Llama-2-7b-hf": ("llama", "default", 10000, 128, 128, 4096, 4096, []),
+    "meta-llama--Llama-3.2-1B-Instruct": ("llama", "llama3", 500000, 64, 64, 8192, 131072, ["context"]),
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct.first": (
+        "llama4",
+        "llama3",
+        500000,
+        128,
+        128,
+        8192,
+        10485760,
+        ["context"],
+    ),
+    "meta-llama--Meta-Llama-3-8B": ("llama", "default", 500000, 128, 128, 8192, 8192, []),
+    "meta-llama--Meta-Llama-3.1-8B": ("llama", "llama3", 500000, 128, 128, 8192, 131072, ["context"]),
+    "microsoft--Phi-3-mini-128k-instruct": ("phi3", "longrope", 10000, 96, 96, 4096, 131072, ["custom-code"]),
+    "microsoft--Phi-3-mini-4k-instruct": ("phi3", "default", 10000, 96, 96, 4096, 4096, ["window"]),
+    "microsoft--Phi-4-mini-instruct": ("phi3", "longrope", 10000, 128, 96, 4096, 131072, ["custom-code"]),
+    "microsoft--phi-2": ("phi", "default", 10000, 80, 32, 2048, 2048, ["custom-code"]),
+    "microsoft--phi-4": ("phi3", "default", 250000, 128, 128, 16384, 16384, []),
+    "mistralai--Ministral-3-3B-2512": ("ministral3", "yarn", 1e06, 128, 128, 16384, 262144, []),
+    "mistralai--Mistral-7B-Instruct-v0.3": ("mistral", "default", 1e06, 128, 128, 32768, 32768, []),
+    "mistralai--Mistral-7B-v0.1": ("mistral", "default", 10000, 128, 128, 32768, 32768, ["window"]),
+    "mistralai--Mistral-Nemo-Instruct-2407": ("mistral", "default", 1e06, 128, 128, 131072, 131072, []),
+    "mistralai--Mixtral-8x7B-v0.1": ("mixtral", "default", 1e06, 128, 128, 32768, 32768, []),
+    "openai--gpt-oss-20b": ("gpt_oss", "yarn", 150000, 64, 64, 4096, 131072, []),
+    "openbmb--MiniCPM-2B-128k": ("minicpm", "dynamic", 1e06, 64, 64, 65536, 65536, ["dynamic"]),
+    "stabilityai--stablelm-3b-4e1t": ("stablelm", "default", 10000, 80, 20, 4096, 4096, []),
+    "tiiuae--falcon-40b": ("falcon", "default", 10000, 64, 64, 2048, 2048, []),
+}
+# fmt: on
+REFUSED = {"gptj", "exaone", "chatglm", "baichuan", "internlm2", "minicpm"}
+YARN = Recipe(REGISTRY["yarn"](4.0))
+
+
+def test_every_config_has_its_facts() -> None:
+    assert {path.stem for path in CONFIGS.glob("*.json") if ".params" not in path.name} == set(FACTS)
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_inspect(name: str) -> None:
+    seen = inspect_source(open_source(str(CONFIGS / f"{name}.json"))).to_dict()
+    found = (seen["family"], seen["rope_type"], seen["rope_theta"], seen["head_dim"], seen["rotary_dim"])
+    lengths = (seen["original_context"], seen["context"])
+    assert (*found, *lengths, sorted(problem["code"] for problem in seen["problems"])) == FACTS[name]
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_plan(name: str) -> None:
+    """Unscaled models get 4 times their trained context; the others are refused, each with its way out."""
+    family, kind, *_, trained, _, _ = FACTS[name]
+    source = open_source(str(CONFIGS / f"{name}.json"))
+    if family in REFUSED:
+        with pytest.raises(UnsupportedBake, match="cannot be baked for"):
+            make_plan(source, YARN)
+    elif kind != "default":
+        with pytest.raises(RopeconvError, match=r"is scaled already .* pass --replace .* or --as-is"):
+            make_plan(source, YARN)
+    else:
+        plan = make_plan(source, YARN)
+        assert 4 * trained <= plan.schedule.context < 4 * trained + 200
+        assert plan.choice.word(newest("transformers")) == "exact"
+
+
+@pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if facts[0] not in REFUSED])
+@pytest.mark.parametrize("method", ["mixed", "theta"])
+def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str) -> None:
+    """transformers 4 (legacy keys), transformers 5 and llama.cpp's precedence see one and the same."""
+    source = open_source(str(CONFIGS / f"{name}.json"))
+    plan = make_plan(source, Recipe(REGISTRY[method](4.0 if method == "mixed" else 2e6)), replace_scaling=True)
+    family = detect(plan.choice.config)
+    readers = [*find("transformers"), *find("llama-cpp")]
+    if family.since.get("transformers", "").startswith("5"):
+        readers = [row for row in readers if row.nested]
+    seen = [read_spec(plan.choice.config, family, reader) for reader in readers]
+    assert len({repr((spec.form, spec.local_form)) for spec in seen}) == 1
+
+
+@pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if facts[0] not in REFUSED])
+def test_keys_that_are_not_ours_stay_where_they_were(name: str) -> None:
+    source = open_source(str(CONFIGS / f"{name}.json"))
+    before = source.config()
+    after = make_plan(source, YARN, replace_scaling=True).choice.config
+    ours = {"rope", "rotary", "max_position", "original_max", "head_dim", "partial"}
+    for old, new in ((before, after), (before.get("text_config", {}), after.get("text_config", {}))):
+        kept = [key for key in old if key != "text_config" and not any(word in key for word in ours)]
+        assert [key for key in new if key in kept] == kept
+        assert all(new[key] == old[key] for key in kept)
+
+
+def test_as_is_mends_what_transformers_4_would_not_read(tmp_path) -> None:
+    """A config that only has rope_parameters loads in 4.57 with theta 10000, silently."""
+    config = json.loads((CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").read_text())
+    config["rope_parameters"] = {**config.pop("rope_scaling"), "rope_theta": config.pop("rope_theta")}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    source = open_source(str(tmp_path / "config.json"))
+    assert "schemas" in {problem.code for problem in inspect_source(source).problems}
+    baked = make_plan(source, Recipe(REGISTRY["as-is"]())).choice.config
+    family = detect(baked)
+    old, new = (read_spec(baked, family, row) for row in find("transformers"))
+    assert old.form == new.form
+    assert old.rope_theta == 500000.0
+    assert not [problem for problem in inspect_source(source).problems if problem.code == "dynamic"]

@@ -95,10 +95,8 @@ def test_theta_law(row: dict) -> None:
 def test_theta_for_gives_the_published_bases() -> None:
     llama3 = bare(128, 500000, 8192)
     published = REFERENCE["gradient_published"]
-    for target, theta in (
-        (262144, published["Llama-3-8B-Instruct-262k config (current)"]),
-        (1048576, published["1048k config"]),
-    ):
+    shipped = {262144: published["Llama-3-8B-Instruct-262k config (current)"], 1048576: published["1048k config"]}
+    for target, theta in shipped.items():
         found = schedule(llama3, "theta-for", target)
         assert found.form == Plain(theta)
         assert found.context == target

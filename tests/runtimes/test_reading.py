@@ -1,0 +1,108 @@
+"""How each runtime reads the same keys, against amplitudes that were measured by running the runtimes themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.bake import make_plan
+from ropeconv.errors import Disagreement
+from ropeconv.families import by_model_type
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.forms import Plain, Yarn
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import Runtime, find, runtimes
+from ropeconv.runtimes.reading import read_spec
+from ropeconv.sources import open_source
+from ropeconv.validate.frequencies import Probe, compare
+
+LLAMA = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
+LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 256, "factor": 4.0, **LISTS}
+YARN = {"rope_type": "yarn", "original_max_position_embeddings": 256, "factor": 4.0}
+FORMULA = 0.1 * math.log(4) + 1
+
+
+def amplitude(runtime: str, rope: dict[str, Any]) -> float:
+    config = {**LLAMA, "rope_scaling": rope, "rope_parameters": {**rope, "rope_theta": 10000.0}}
+    return read_spec(config, by_model_type()["llama"], find(runtime)[-1]).attention_factor
+
+
+@pytest.mark.parametrize(
+    ("rope", "transformers", "vllm", "sglang"),
+    [
+        ({**LONGROPE, "attention_factor": 1.25}, 1.25, 1.118034, 1.118034),
+        ({**LONGROPE, "attention_factor": 1.0}, 1.0, 1.118034, 1.118034),
+        ({**LONGROPE, "attention_factor": 1.25, "short_mscale": 1.25, "long_mscale": 1.25}, 1.25, 1.25, 1.25),
+        (YARN, FORMULA, FORMULA, FORMULA),
+        ({**YARN, "attention_factor": 1.25}, 1.25, 1.25, FORMULA),
+        ({**YARN, "attention_factor": 1.25, "attn_factor": 1.25 / FORMULA}, 1.25, 1.25, 1.25),
+        ({**YARN, "mscale": 0.707, "mscale_all_dim": 1.0}, 0.964327, 0.964327, 0.964327),
+    ],
+)
+def test_amplitudes_as_measured(rope: dict[str, Any], transformers: float, vllm: float, sglang: float) -> None:
+    assert amplitude("transformers", rope) == pytest.approx(transformers, rel=1e-5)
+    assert amplitude("vllm", rope) == pytest.approx(vllm, rel=1e-5)
+    assert amplitude("sglang", rope) == pytest.approx(sglang, rel=1e-5)
+
+
+def test_the_three_eras_of_yarn() -> None:
+    """The form of Qwen's documentation: max_position_embeddings stays at the trained length."""
+    config = {**LLAMA, "max_position_embeddings": 256, "rope_scaling": YARN}
+    family = by_model_type()["llama"]
+    forms = {
+        version: read_spec(config, family, find(f"transformers@{version}")[0]).form
+        for version in ("4.48", "4.53", "4.57")
+    }
+    assert forms["4.48"] == forms["4.57"] == Yarn(10000.0, 4.0, 256)
+    assert forms["4.53"] == Yarn(10000.0, 1.0, 256)
+
+
+def test_transformers_4_does_not_see_rope_parameters() -> None:
+    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 500000.0}
+    old, new = (read_spec(config, by_model_type()["llama"], row).form for row in find("transformers"))
+    assert (old, new) == (Plain(10000.0), Plain(500000.0))
+
+
+@pytest.mark.parametrize("runtime", runtimes(), ids=lambda runtime: runtime.key)
+def test_every_row_says_where_it_is_from(runtime: Runtime) -> None:
+    assert runtime.source
+    assert "default" in runtime.types
+    assert all(known.because for known in runtime.peculiar)
+
+
+def test_names_and_versions() -> None:
+    assert [row.version for row in find("transformers@4.53.2")] == ["4.51"]
+    assert [row.version for row in find("transformers@5.23.0")] == ["5.13"]
+    with pytest.raises(RecipeError, match="known: transformers, "):
+        find("tensorrt")
+    with pytest.raises(RecipeError, match=r"known from 4\.45 on"):
+        find("transformers@4.30")
+
+
+@pytest.mark.parametrize("model_type", ["gemma3_text", "olmo3"])
+def test_what_is_predicted_to_be_ignored_is(
+    model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
+) -> None:
+    """truncate: false per layer type, which transformers 5 looks for in the wrong place."""
+    recipe = Recipe(REGISTRY["yarn"](4.0, truncate=False))
+    plan = make_plan(open_source(str(tiny(model_type))), recipe, encoding="native")
+    (tmp_path / "config.json").write_text(next(s.text or "" for s in plan.steps if s.name == "config.json"))
+    answer = probe.ask(tmp_path, plan.schedule.context)
+    assert plan.choice.word(find(f"transformers@{answer['transformers']}")[0]) == "ignored"
+    with pytest.raises(Disagreement):
+        compare(answer, plan.schedule, plan.before, "native")
+
+
+def test_a_named_runtime_decides_the_encoding(tiny: Callable[[str], Path]) -> None:
+    """Interleaved models: vLLM refuses longrope, so only what has a native type reaches it."""
+    source = open_source(str(tiny("cohere")))
+    assert make_plan(source, Recipe(REGISTRY["yarn"](4.0)), runtimes=("vllm",)).choice.encoding == "native"
+    with pytest.raises(Exception, match="rotate-half"):
+        make_plan(source, Recipe(REGISTRY["mixed"](4.0)), runtimes=("vllm",))

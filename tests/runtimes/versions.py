@@ -1,0 +1,68 @@
+"""Verdicts on versions of transformers that are not the installed one; `scripts/compat` installs and runs them.
+
+ROPECONV_COMPAT names a folder with one installation per version. Every family, several methods: what the table
+says is exact has to compute the schedule, what it says is ignored or refused must not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake import make_plan
+from ropeconv.errors import Disagreement
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import find
+from ropeconv.runtimes.model import version_key
+from ropeconv.sources import open_source
+from ropeconv.validate.frequencies import Probe, compare
+
+from ..models import FAMILIES
+
+ROOT = Path(os.environ["ROPECONV_COMPAT"])
+VERSIONS = sorted((path.name for path in ROOT.iterdir() if path.is_dir()), key=version_key)
+RECIPES = {
+    "yarn": Recipe(REGISTRY["yarn"](4.0)),
+    "yarn, own amplitude": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.3),
+    "yarn, whole pairs": Recipe(REGISTRY["yarn"](4.0, truncate=False)),
+    "mixed": Recipe(REGISTRY["mixed"](4.0)),
+    "mixed, own amplitude": Recipe(REGISTRY["mixed"](4.0), attention_factor=1.2),
+    "theta": Recipe(REGISTRY["theta"](5e5), context=256),
+    "linear": Recipe(REGISTRY["linear"](4.0)),
+    "by-parts": Recipe(REGISTRY["by-parts"](4.0)),
+}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> Iterator[tuple[str, Probe]]:
+    """A version and its process."""
+    with Probe("llama", env={**os.environ, "PYTHONPATH": str(ROOT / request.param)}) as process:
+        yield request.param, process
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_verdict(
+    version: tuple[str, Probe], model_type: str, name: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    number, process = version
+    plan = make_plan(open_source(str(tiny(model_type))), RECIPES[name])
+    (tmp_path / "config.json").write_text(next(s.text or "" for s in plan.steps if s.name == "config.json"))
+    answer = process.ask(tmp_path, plan.schedule.context)
+    assert answer["transformers"] == number
+    word = plan.choice.word(find(f"transformers@{number}")[0])
+    since = plan.family.since.get("transformers")
+    if since and version_key(since) > version_key(number):
+        word = "refused"
+    if word == "exact":
+        compare(answer, plan.schedule, plan.before, plan.choice.encoding)
+    else:
+        with pytest.raises(
+            Disagreement, match="does not load" if "error" in answer else "computes other|attention factor"
+        ):
+            compare(answer, plan.schedule, plan.before, plan.choice.encoding)
+        assert ("error" in answer) == (word == "refused")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource, RopeconvError
-from ..formats.copying import Advance, copy_file, free_bytes, link_file, same_blocks
+from ..formats.copying import Advance, copy_file, free_bytes, human, link_file, same_blocks
 from ..sources import RECEIPT
 from .plan import Plan, Step
 from .receipt import receipt
@@ -40,8 +40,8 @@ def apply(
     """
     _refuse_place(plan, force)
     partial = plan.out.parent / f".{plan.out.name}.ropeconv-partial"
-    _resume_or_clear(partial, _stamp(plan, link))
     try:
+        _resume_or_clear(partial, _stamp(plan, link))
         _need_space(plan, partial, link)
         for step in plan.steps:
             _carry_out(plan, step, partial / step.name, link, advance)
@@ -52,7 +52,7 @@ def apply(
         shutil.rmtree(partial, ignore_errors=True)
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RopeconvError(
-                f"the disk is full; {plan.bytes} bytes are needed at {plan.out.parent}, free some or use -o"
+                f"the disk is full; {human(plan.bytes)} are needed at {plan.out.parent}, free some or use -o"
             ) from None
         raise
     except Exception:
@@ -106,7 +106,7 @@ def _need_space(plan: Plan, partial: Path, link: bool) -> None:
     free = free_bytes(partial)
     if needed > free:
         raise RopeconvError(
-            f"{plan.out.parent} has {free / 1e9:.1f} GB free and the output needs {needed / 1e9:.1f} GB; "
+            f"{plan.out.parent} has {human(free)} free and the output needs {human(needed)}; "
             "free some, use -o, or share unchanged files with --link"
         )
 

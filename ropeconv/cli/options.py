@@ -151,7 +151,7 @@ def _modifier_options() -> list[inspect.Parameter]:
 def build_recipe(given: dict[str, Any]) -> Recipe:
     """A Recipe from what stood on the command line. Raises UsageError or RecipeError when it does not fit together."""
     flags = {variable(name): method for name, method in REGISTRY.items()}
-    chosen = [name for name in (*flags, "recipe_file") if given.get(name) not in (None, False)]
+    chosen = [name for name in (*flags, "recipe_file") if given.get(name) is not None and given[name] is not False]
     spelled = ["--recipe" if name == "recipe_file" else flags[name].flag() for name in chosen]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")

@@ -92,3 +92,12 @@ def same_blocks(source: Path | None, folder: Path) -> bool:
         return False
     finally:
         probe.unlink(missing_ok=True)
+
+
+def human(size: int) -> str:
+    """A number of bytes, to be read: `7.3 GB`."""
+    value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.1f} {units[0]}"

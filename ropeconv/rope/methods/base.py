@@ -106,7 +106,7 @@ class Method:
     def label(self) -> str:
         """Short name for folders: `yarn16`, `theta1000000`."""
         first = dataclasses.fields(self)[0]
-        return f"{self.name}{getattr(self, first.name):g}"
+        return f"{self.name}{getattr(self, first.name):.12g}"
 
     def extended(self, spec: RopeSpec, form: Form, factor: float, attention_factor: float = 1.0) -> Schedule:
         """A schedule of `form` whose context is `factor` times the trained one."""

@@ -1,0 +1,181 @@
+"""Carrying out a plan: what arrives, what is left behind, what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake import Plan, apply, make_plan
+from ropeconv.errors import Disagreement, RopeconvError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+
+from ..conftest import Run, hashes
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+
+
+def plan_of(folder: Path, out: Path, recipe: Recipe = YARN, **more: object) -> Plan:
+    return make_plan(open_source(str(folder)), recipe, out, **more)
+
+
+def furnish(folder: Path) -> None:
+    """What a published folder holds beside its weights."""
+    (folder / "tokenizer_config.json").write_text('{\n  "model_max_length": 64,\n  "unk_token": "<unk>"\n}\n')
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "LICENSE").write_text("terms")
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    (folder / "original").mkdir()
+    (folder / "original" / "consolidated.00.pth").write_bytes(b"pickle")
+    (folder / "model-Q4.gguf").write_bytes(b"GGUF")
+    (folder / "assets").mkdir()
+    (folder / "assets" / "picture.png").write_bytes(b"png")
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "lock").write_text("")
+
+
+def test_what_arrives(llama: Path, tmp_path: Path) -> None:
+    furnish(llama)
+    before = hashes(llama)
+    plan = plan_of(llama, tmp_path / "out")
+    out = apply(plan)
+    arrived = hashes(out)
+    same = {"LICENSE", "assets/picture.png", "chat_template.jinja", "generation_config.json", "model.safetensors"}
+    assert set(arrived) == same | {"config.json", "tokenizer_config.json", "ropeconv.json"}
+    assert all(arrived[name] == before[name] for name in same)
+    assert plan.left_behind == ("model-Q4.gguf", "original/consolidated.00.pth", "pytorch_model.bin")
+    assert hashes(llama) == before
+    assert (out / "tokenizer_config.json").read_text() == '{\n  "model_max_length": 256,\n  "unk_token": "<unk>"\n}\n'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+
+
+def test_all_files_are_carried_when_asked(llama: Path, tmp_path: Path) -> None:
+    furnish(llama)
+    assert plan_of(llama, tmp_path / "out", all_files=True).left_behind == ()
+
+
+@pytest.mark.parametrize("limit", ["1000000000000000019884624838656", "1e30", "512", "-1", "null"])
+def test_limits_of_the_tokenizer_that_stay(llama: Path, tmp_path: Path, limit: str) -> None:
+    text = f'{{"model_max_length": {limit}}}'
+    (llama / "tokenizer_config.json").write_text(text)
+    apply(plan_of(llama, tmp_path / "out"))
+    assert (tmp_path / "out" / "tokenizer_config.json").read_text() == text
+
+
+def test_the_receipt(llama: Path, tmp_path: Path) -> None:
+    plan = plan_of(llama, tmp_path / "out")
+    apply(plan, verify=lambda folder: {"transformers": "5"}, checksum=True)
+    receipt = json.loads((tmp_path / "out" / "ropeconv.json").read_text())
+    assert Recipe.from_dict(receipt["recipe"]) == YARN
+    assert receipt["schedule"]["digest"] == plan.schedule.digest
+    assert receipt["check"] == {"transformers": "5"}
+    files = {file["name"]: file["sha256"] for file in receipt["files"]}
+    arrived = hashes(tmp_path / "out")
+    del arrived["ropeconv.json"]
+    assert files == arrived
+    assert str(tmp_path) not in json.dumps(receipt)
+
+
+def test_linked_files_share_their_blocks_and_changed_ones_do_not(llama: Path, tmp_path: Path) -> None:
+    apply(plan_of(llama, tmp_path / "out"), link=True)
+    linked = {name for name in os.listdir(llama) if (llama / name).samefile(tmp_path / "out" / name)}
+    assert linked == {"generation_config.json", "model.safetensors"}
+
+
+def test_a_disagreement_keeps_nothing(llama: Path, tmp_path: Path) -> None:
+    def disagree(folder: Path) -> None:
+        assert (folder / "config.json").exists()
+        raise Disagreement("no")
+
+    with pytest.raises(Disagreement):
+        apply(plan_of(llama, tmp_path / "out"), verify=disagree)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_force_replaces_an_earlier_output_as_a_whole(llama: Path, tmp_path: Path) -> None:
+    out = apply(plan_of(llama, tmp_path / "out"))
+    (out / "added.txt").write_text("later")
+    with pytest.raises(RopeconvError, match="replace it with --force"):
+        apply(plan_of(llama, out))
+    apply(plan_of(llama, out, Recipe(REGISTRY["linear"](2.0))), force=True)
+    assert not (out / "added.txt").exists()
+    assert json.loads((out / "config.json").read_text())["rope_scaling"]["rope_type"] == "linear"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+
+
+def test_an_interrupted_run_is_picked_up(llama: Path, tmp_path: Path) -> None:
+    """Killed between files: the finished ones are not made again, the name does not appear before the end."""
+    copied: list[int] = []
+
+    class Killed(BaseException):
+        pass
+
+    def stop(done: int) -> None:
+        copied.append(done)
+        if len(copied) == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        apply(plan_of(llama, tmp_path / "out"), advance=stop)
+    assert not (tmp_path / "out").exists()
+    partial = tmp_path / ".out.ropeconv-partial"
+    finished = [path for path in partial.iterdir() if path.name == "config.json"]
+    stamps = {path.name: path.stat().st_mtime_ns for path in finished}
+    assert stamps
+    apply(plan_of(llama, tmp_path / "out"))
+    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in stamps} == stamps
+    assert hashes(tmp_path / "out")["model.safetensors"] == hashes(llama)["model.safetensors"]
+    assert not partial.exists()
+
+
+def test_another_plan_does_not_pick_up_the_files_of_the_first(llama: Path, tmp_path: Path) -> None:
+    partial = tmp_path / ".out.ropeconv-partial"
+    partial.mkdir()
+    (partial / "config.json").write_text("{}")
+    (partial / ".ropeconv-plan").write_text("another")
+    apply(plan_of(llama, tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["rope_scaling"]["factor"] == 4.0
+
+
+def test_a_killed_process_leaves_no_output(llama: Path, tmp_path: Path) -> None:
+    with (llama / "big.txt").open("wb") as file:
+        file.truncate(1 << 30)
+    command = [sys.executable, "-m", "ropeconv", "apply", "model", "--yarn", "4", "-q"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (tmp_path / ".model-yarn4.ropeconv-partial").exists():
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "model-yarn4").exists()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model-yarn4" / "big.txt").stat().st_size == 1 << 30
+
+
+def test_shards_with_an_index_keep_their_names(llama: Path, tmp_path: Path) -> None:
+    (llama / "model.safetensors").rename(llama / "model-00001-of-00001.safetensors")
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}
+    (llama / "model.safetensors.index.json").write_text(json.dumps(index))
+    out = apply(plan_of(llama, tmp_path / "out"))
+    assert hashes(out)["model.safetensors.index.json"] == hashes(llama)["model.safetensors.index.json"]
+    assert (out / "model-00001-of-00001.safetensors").exists()
+
+
+def test_the_name_of_the_output(run: Run, llama: Path, tmp_path: Path) -> None:
+    for flags, name in (
+        (("--yarn", "16"), "model-yarn16"),
+        (("--ntk-fixed", "2.5"), "model-ntk-fixed2.5"),
+        (("--theta", "1e6"), "model-theta1000000"),
+        (("--as-is",), "model-as-is"),
+        (("--dynamic", "ntk:2", "--at", "256"), "model-dynamic-ntk2"),
+    ):
+        plan = json.loads(run("apply", "model", *flags, "--dry-run", "--json").stdout)
+        assert plan["out"] == name

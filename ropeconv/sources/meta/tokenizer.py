@@ -91,9 +91,9 @@ def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
     except ImportError:
         raise BadSource("converting a Llama 3 tokenizer needs transformers; pip install 'ropeconv[meta]'") from None
     names = special_tokens(version)
-    converter = TikTokenConverter(
-        vocab_file=str(model), pattern=PATTERN, add_prefix_space=False, additional_special_tokens=names
-    )
+    # transformers 5 renamed the argument; either version ignores the other's
+    specials = {"extra_special_tokens": names, "additional_special_tokens": names}
+    converter = TikTokenConverter(vocab_file=str(model), pattern=PATTERN, **specials)
     tokenizer = converter.converted()
     begin = tokenizer.token_to_id(names[0])
     tokenizer.post_processor = processors.Sequence(

@@ -52,6 +52,11 @@ class HubSource(Source):
         from huggingface_hub import hf_hub_download
 
         _ = self._listing
+        if name == "config.json" and self.revision != self.commit:
+            # by its branch once, so that the cache knows where the branch is when it is used offline
+            path = Path(hf_hub_download(self.repo_id, name, revision=self.revision, library_name="ropeconv"))
+            if path.parent.name == self.commit:
+                return path
         return Path(hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv"))
 
 

@@ -1,0 +1,132 @@
+"""A Hub on localhost, enough of it for reading: repository info, resolve by HEAD and GET with ranges, errors.
+
+It is driven through the real huggingface_hub client only. `sent` counts the bytes of file contents that left it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+LARGE = (".safetensors", ".bin", ".gguf", ".pth")
+
+
+class Hub:
+    """Repositories by id: a folder each, one commit. gated: ids that need a token."""
+
+    def __init__(self) -> None:
+        self.repos: dict[str, Path] = {}
+        self.gated: set[str] = set()
+        self.sent: dict[str, int] = {}
+        self.broken = 0
+        self.url = ""
+
+    def commit(self, repo: str) -> str:
+        return hashlib.sha1(repo.encode()).hexdigest()
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """Variables for a client that knows only this Hub."""
+        return {
+            "HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+        }  # fmt: skip
+
+
+def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.answer(body=False)
+
+        def do_GET(self) -> None:
+            self.answer(body=True)
+
+        def answer(self, body: bool) -> None:
+            path = self.path.split("?")[0].strip("/")
+            parts = path.split("/")
+            if hub.broken:
+                hub.broken -= 1
+                self.reply(500, b"{}", body)
+            elif path.startswith("api/models/"):
+                revision = parts[5] if len(parts) > 5 and parts[4] == "revision" else "main"
+                self.info("/".join(parts[2:4]), revision, body)
+            elif len(parts) > 4 and parts[2] == "resolve":
+                self.file("/".join(parts[:2]), parts[3], "/".join(parts[4:]), body)
+            else:
+                self.reply(404, b"{}", body)
+
+        def known(self, repo: str, revision: str, body: bool) -> bool:
+            if repo not in hub.repos:
+                self.reply(404, b'{"error":"Repository not found"}', body, {"X-Error-Code": "RepoNotFound"})
+            elif repo in hub.gated and not self.headers.get("Authorization"):
+                self.reply(401, b'{"error":"gated"}', body, {"X-Error-Code": "GatedRepo"})
+            elif revision not in ("main", "v2", hub.commit(repo)):
+                self.reply(404, b"{}", body, {"X-Error-Code": "RevisionNotFound"})
+            else:
+                return True
+            return False
+
+        def info(self, repo: str, revision: str, body: bool) -> None:
+            if not self.known(repo, revision, body):
+                return
+            root = hub.repos[repo]
+            files = sorted(path for path in root.rglob("*") if path.is_file())
+            siblings = [row(root, path) for path in files]
+            data = {"id": repo, "modelId": repo, "sha": hub.commit(repo), "siblings": siblings, "private": False}
+            self.reply(200, json.dumps({**data, "tags": [], "downloads": 0, "likes": 0}).encode(), body)
+
+        def file(self, repo: str, revision: str, name: str, body: bool) -> None:
+            if not self.known(repo, revision, body):
+                return
+            path = hub.repos[repo] / name
+            if not path.is_file():
+                self.reply(404, b"{}", body, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": hub.commit(repo)})
+                return
+            content = path.read_bytes()
+            headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": hub.commit(repo)}
+            if body:
+                hub.sent[name] = hub.sent.get(name, 0) + len(content)
+            self.reply(200, content, body, headers)
+
+        def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+            self.send_response(status)
+            for key, value in (headers or {}).items():
+                self.send_header(key, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+
+    return Handler
+
+
+def row(root: Path, path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    found: dict[str, Any] = {"rfilename": path.relative_to(root).as_posix(), "size": len(content), "blobId": "0"}
+    if path.name.endswith(LARGE):
+        digest = hashlib.sha256(content).hexdigest()
+        found["lfs"] = {"sha256": digest, "size": len(content), "pointerSize": 130}
+    return found
+
+
+@contextmanager
+def serving() -> Iterator[Hub]:
+    """A running Hub."""
+    hub = Hub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub))
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()

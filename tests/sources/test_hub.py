@@ -1,0 +1,111 @@
+"""Checkpoints on the Hub, through the real client and the real command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Run, hashes
+from ..hub_server import Hub, serving
+
+
+@pytest.fixture
+def hub(llama: Path) -> Iterator[Hub]:
+    """A Hub with one Llama, with its weights in two formats."""
+    (llama / "pytorch_model.bin").write_bytes(b"x" * 10_000)
+    (llama / "tokenizer_config.json").write_text('{"model_max_length": 64}')
+    with serving() as running:
+        running.repos["me/tiny"] = llama
+        yield running
+
+
+def test_planning_fetches_only_small_files(run: Run, hub: Hub, tmp_path: Path) -> None:
+    done = run("apply", "me/tiny", "--yarn", "4", "--dry-run", "--json", env=hub.environment(tmp_path / "home"))
+    plan = json.loads(done.stdout)
+    assert plan["source"] == {"reference": "me/tiny", "kind": "hub", "commit": hub.commit("me/tiny")}
+    assert plan["out"] == "tiny-yarn4"
+    assert plan["left_behind"] == ["pytorch_model.bin"]
+    assert set(hub.sent) == {"config.json", "tokenizer_config.json"}
+
+
+def test_applying_fetches_the_rest_once_without_pickles(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:
+    environment = hub.environment(tmp_path / "home")
+    done = run("apply", "me/tiny", "--yarn", "4", "-q", env=environment)
+    assert done.returncode == 0, done.stderr
+    arrived, source = hashes(tmp_path / "tiny-yarn4"), hashes(llama)
+    assert arrived["model.safetensors"] == source["model.safetensors"]
+    assert "pytorch_model.bin" not in arrived
+    assert "pytorch_model.bin" not in hub.sent
+    receipt = json.loads((tmp_path / "tiny-yarn4" / "ropeconv.json").read_text())
+    assert receipt["source"] == {"name": "tiny", "reference": "me/tiny", "kind": "hub", "commit": hub.commit("me/tiny")}
+    listed = {file["name"]: file["sha256"] for file in receipt["files"]}
+    assert listed["model.safetensors"] == source["model.safetensors"]
+    sent = dict(hub.sent)
+    again = run("apply", "me/tiny", "--linear", "4", "-q", env=environment)
+    assert again.returncode == 0, again.stderr
+    assert hub.sent == sent
+
+
+def test_a_warm_cache_serves_offline(run: Run, hub: Hub, tmp_path: Path) -> None:
+    environment = hub.environment(tmp_path / "home")
+    assert run("apply", "me/tiny", "--yarn", "4", "-q", env=environment).returncode == 0
+    offline = {**environment, "HF_HUB_OFFLINE": "1"}
+    done = run("apply", "me/tiny", "--linear", "4", "-q", env=offline)
+    assert done.returncode == 0, done.stderr
+    cold = run("inspect", "me/tiny", env={**offline, "HF_HOME": str(tmp_path / "other")})
+    assert cold.returncode == 1
+    assert "HF_HUB_OFFLINE is set" in cold.stderr
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("me/absent", "there is no such repository, or it is private"),
+        ("me/tiny@v9", "the repository has no such revision"),
+        ("me/gated", "accept its terms on the Hub"),
+    ],
+)
+def test_what_cannot_be_had(run: Run, hub: Hub, llama: Path, tmp_path: Path, reference: str, words: str) -> None:
+    hub.repos["me/gated"] = llama
+    hub.gated.add("me/gated")
+    done = run("apply", reference, "--yarn", "4", env={**hub.environment(tmp_path / "home"), "HF_TOKEN": ""})
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("*yarn*"))
+
+
+def test_a_token_opens_what_is_gated_and_is_written_nowhere(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:
+    hub.repos["me/gated"] = llama
+    hub.gated.add("me/gated")
+    environment = {**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_secret"}
+    done = run("apply", "me/gated@v2", "--yarn", "4", "-q", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "hf_secret" not in done.stdout + done.stderr + (tmp_path / "gated-yarn4" / "ropeconv.json").read_text()
+
+
+def test_no_hub_at_all(run: Run, tmp_path: Path) -> None:
+    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+    done = run("inspect", "me/tiny", env=environment)
+    assert done.returncode == 1
+    assert "the Hub cannot be reached" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_metas_layout_on_the_hub(run: Run, hub: Hub, tmp_path: Path) -> None:
+    from .test_meta import release
+
+    release(tmp_path / "release", dtype="bfloat16")
+    hub.repos["meta-llama/Llama-2-7b"] = tmp_path / "release"
+    environment = hub.environment(tmp_path / "home")
+    plan = json.loads(
+        run("apply", "meta-llama/Llama-2-7b", "--yarn", "16", "--dry-run", "--json", env=environment).stdout
+    )
+    assert plan["schedule"]["context"] == 65536
+    assert set(hub.sent) == {"params.json", "tokenizer.model"}
+    done = run("apply", "meta-llama/Llama-2-7b", "--yarn", "16", "-q", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "Llama-2-7b-yarn16" / "model.safetensors").exists()

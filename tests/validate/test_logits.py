@@ -1,0 +1,129 @@
+"""Logits: every family inside and far beyond its trained context, and what has to be noticed when it is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake import apply, make_plan
+from ropeconv.errors import BadSource
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+from ropeconv.validate.logits import Validation, validate
+from ropeconv.validate.positions import buckets
+
+from ..conftest import Run
+from ..models import FAMILIES
+
+YARN = Recipe(REGISTRY["yarn"](16.0))
+MIXED = Recipe(REGISTRY["mixed"](16.0))
+
+
+def baked(source: Path, out: Path, recipe: Recipe = YARN, **more: object) -> Path:
+    return apply(make_plan(open_source(str(source)), recipe, out, **more))
+
+
+def check(out: Path, source: Path) -> Validation:
+    return validate(out, str(source), device="cpu", tokens=128)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("recipe", [YARN, MIXED], ids=["yarn", "mixed"])
+def test_the_stock_load_computes_the_method(
+    model_type: str, recipe: Recipe, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    result = check(baked(tiny(model_type), tmp_path / "out", recipe), tiny(model_type))
+    assert result.agrees, result.sentence
+    assert [bucket.last for bucket in result.buckets][:4] == [63, 127, 255, 511]
+    assert all(bucket.kl_mean < 1e-6 for bucket in result.buckets)
+    assert all(bucket.control_kl > 1000 * bucket.kl_mean for bucket in result.buckets)
+
+
+def test_deepseek_keeps_its_softmax_scale(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    recipe = Recipe(REGISTRY["yarn"](16.0, mscale=1.0, mscale_all_dim=1.0))
+    result = check(baked(tiny("deepseek_v3"), tmp_path / "out", recipe), tiny("deepseek_v3"))
+    assert result.agrees, result.sentence
+
+
+def test_longrope_changes_lists_at_the_trained_length(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    recipe = Recipe(REGISTRY["longrope"](tuple([4.0] * 32), tuple([2.0] * 32)), context=1024)
+    result = check(baked(tiny("llama"), tmp_path / "out", recipe), tiny("llama"))
+    assert result.agrees, result.sentence
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"factor": 16.0', '"factor": 15.0'), ('"rope_theta": 10000.0', '"rope_theta": 10500.0'), ("1.277258", "1.3")],
+)
+def test_an_edited_config_disagrees(tiny: Callable[[str], Path], tmp_path: Path, old: str, new: str) -> None:
+    out = baked(tiny("llama"), tmp_path / "out")
+    text = (out / "config.json").read_text()
+    assert old in text
+    (out / "config.json").write_text(text.replace(old, new))
+    result = check(out, tiny("llama"))
+    assert not result.agrees
+    assert result.sentence.startswith("Disagrees")
+
+
+def test_other_weights_disagree(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    out = baked(tiny("llama"), tmp_path / "out")
+    tensors = load_file(out / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.weight"] *= 1.01
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    assert not check(out, tiny("llama")).agrees
+
+
+def test_logits_that_cannot_tell_are_called_blind(tmp_path: Path) -> None:
+    """With weights near zero attention is uniform whatever the positions."""
+    from ..models import make
+
+    flat = make("llama", tmp_path / "flat", initializer_range=1e-5)
+    result = check(baked(flat, tmp_path / "out"), flat)
+    assert not result.agrees
+    assert result.sentence.startswith("Blind")
+
+
+def test_as_is_has_no_control(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    result = check(baked(tiny("llama"), tmp_path / "out", Recipe(REGISTRY["as-is"]())), tiny("llama"))
+    assert result.agrees
+    assert "no control" in result.sentence
+
+
+def test_another_source_is_noticed(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    out = baked(tiny("llama"), tmp_path / "out")
+    other = tmp_path / "other"
+    shutil.copytree(tiny("llama"), other)
+    text = (other / "config.json").read_text()
+    (other / "config.json").write_text(text.replace("10000.0", "20000.0"))
+    with pytest.raises(BadSource, match="is not what"):
+        check(out, other)
+    with pytest.raises(BadSource, match="is not an output of ropeconv"):
+        check(other, other)
+
+
+def test_the_command(run: Run, llama: Path, tmp_path: Path) -> None:
+    assert run("apply", "model", "--yarn", "16", "-q").returncode == 0
+    done = run("validate", "model-yarn16", "--against", "model", "--device", "cpu", "--tokens", "64", "--json", "-q")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["agrees"]
+    assert json.loads((tmp_path / "model-yarn16" / "ropeconv.json").read_text())["validation"] == result
+    config = tmp_path / "model-yarn16" / "config.json"
+    config.write_text(config.read_text().replace('"factor": 16.0', '"factor": 8.0'))
+    assert run("validate", "model-yarn16", "--against", "model", "--device", "cpu", "-q").returncode == 3
+
+
+def test_buckets_double_up_to_the_context() -> None:
+    runs = buckets(64, 1000, 100)
+    assert [run.name for run in runs] == ["0-63", "64-127", "128-255", "256-511", "512-999"]
+    assert [len(run.positions) for run in runs] == [64, 100, 100, 100, 100]
+    assert runs[-1].positions[0] == 0
+    assert runs[-1].positions[-1] == 999
+    assert all(position >= 512 for position in runs[-1].positions[runs[-1].counted])

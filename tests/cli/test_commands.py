@@ -1,0 +1,125 @@
+"""The commands, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from ropeconv import __version__
+from ropeconv.families import families
+from ropeconv.rope.methods import REGISTRY
+
+from ..conftest import Run
+
+
+def test_schedule_without_a_checkpoint(run: Run) -> None:
+    done = run("schedule", "--head-dim", "128", "--theta", "10000", "--context", "4096", "--yarn", "16", "--json")
+    data = json.loads(done.stdout)
+    assert data["method"] == "yarn"
+    assert data["context"] == 65536
+    assert data["attention_factor"] == 0.1 * math.log(16) + 1
+    assert len(data["inv_freq"]) == 64
+    assert data["inv_freq"][1] == 10000 ** (-2 / 128)
+    assert len(data["digest"]) == 64
+
+
+def test_schedule_where_theta_is_the_method(run: Run) -> None:
+    data = json.loads(run("schedule", "--head-dim", "8", "--theta", "16", "--json").stdout)
+    assert data["method"] == "theta"
+    assert data["inv_freq"] == [1.0, 0.5, 0.25, 0.125]
+
+
+def test_schedule_of_lists_up_to_a_length(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "lists.json").write_text(json.dumps({"short_factor": [1, 1], "long_factor": [2, 4]}))
+    arguments = ("--head-dim", "4", "--theta", "16", "--original-context", "4k", "--context", "32k")
+    data = json.loads(run("schedule", *arguments, "--longrope", "lists.json", "--json").stdout)
+    assert data["inv_freq"] == [0.5, 0.0625]
+    assert data["short_inv_freq"] == [1.0, 0.25]
+    assert data["attention_factor"] == math.sqrt(1 + math.log(8) / math.log(4096))
+
+
+def test_vectors_from_every_kind_of_file(run: Run, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    vector = np.array([1.0, 0.1])
+    (tmp_path / "v.json").write_text("[1.0, 0.1]")
+    np.save(tmp_path / "v.npy", vector)
+    save_file({"inv_freq": vector}, tmp_path / "v.safetensors")
+    for name in ("v.json", "v.npy", "v.safetensors"):
+        done = run("schedule", "--head-dim", "4", "--inv-freq", name, "--json")
+        assert json.loads(done.stdout)["inv_freq"] == [1.0, 0.1]
+
+
+def test_lists_of_what_there_is(run: Run) -> None:
+    assert all(method.flag() in run("methods").stdout for method in REGISTRY.values())
+    assert {row["name"] for row in json.loads(run("methods", "--json").stdout)} == set(REGISTRY)
+    assert {row["name"] for row in json.loads(run("families", "--json").stdout)} == {f.name for f in families()}
+    assert "transformers@4.51" in run("runtimes").stdout
+    assert run("--version").stdout == f"ropeconv {__version__}\n"
+
+
+def test_inspect_sees_what_is_stale_or_too_short(run: Run, llama: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(llama / "model.safetensors")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = tensors["model.norm.weight"][:32].clone()
+    save_file(tensors, llama / "model.safetensors", metadata={"format": "pt"})
+    (llama / "tokenizer_config.json").write_text('{"model_max_length": 32}')
+    seen = json.loads(run("inspect", "model", "--json").stdout)
+    assert {problem["code"] for problem in seen["problems"]} == {"stale-inv-freq", "tokenizer"}
+    assert "the tokenizer stops at 32 tokens" in run("inspect", "model").stdout
+
+
+def test_a_dry_run_writes_nothing_and_says_everything(run: Run, llama: Path, tmp_path: Path) -> None:
+    text = run("apply", "model", "--yarn", "16", "--dry-run").stdout
+    for words in (
+        "yarn, theta 10000, factor 16",
+        "1,024",
+        "vLLM 0.33",
+        "exact",
+        "ignored",
+        "model.safetensors",
+        "copy",
+    ):
+        assert words in text
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_recipe_is_repeated_from_a_receipt(run: Run, llama: Path, tmp_path: Path) -> None:
+    first = run("apply", "model", "--mixed", "4", "--mixed-exponent", "0.75", "-o", "first", "-q")
+    assert first.returncode == 0, first.stderr
+    second = run("apply", "model", "--recipe", "first/ropeconv.json", "-o", "second", "-q")
+    assert second.returncode == 0, second.stderr
+    assert (tmp_path / "first" / "config.json").read_text() == (tmp_path / "second" / "config.json").read_text()
+
+
+def test_the_output_is_checked_and_says_so(run: Run, llama: Path) -> None:
+    done = run("apply", "model", "--yarn", "4")
+    assert "Checked: transformers" in done.stdout
+    assert done.stdout.rstrip().endswith("Wrote model-yarn4")
+
+
+def test_a_wrong_table_ends_with_3_and_no_output(run: Run, llama: Path, tmp_path: Path) -> None:
+    """If a baked config does not compute the schedule, whatever the tables say, nothing is kept."""
+    script = """
+import sys
+import ropeconv.encode.native as native
+native._yarn_as_it_is = native._yarn
+native._yarn = lambda form, *rest: {**native._yarn_as_it_is(form, *rest), "beta_fast": 8.0}
+import ropeconv.runtimes.verdict as verdict
+verdict._difference = lambda *arguments: ""
+from ropeconv.cli.app import app
+from ropeconv.cli.errors import run
+sys.argv = ["ropeconv", "apply", "model", "--yarn", "4", "--original-context", "4096", "-q"]
+sys.exit(run(app))
+"""
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "computes other global frequencies" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -1,0 +1,45 @@
+"""What starts light stays light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "transformers", "huggingface_hub", "safetensors", "sentencepiece", "tokenizers"}
+WATCH = """
+import sys
+from ropeconv.cli.app import app
+from ropeconv.cli.errors import run
+sys.argv = ["ropeconv", *sys.argv[1:]]
+code = run(app)
+print("LOADED", " ".join(sorted({name.split(".")[0] for name in sys.modules})), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("apply", "--help"),
+        ("methods",),
+        ("families",),
+        ("runtimes",),
+        ("schedule", "--yarn", "16"),
+        ("inspect", "model"),
+        ("apply", "model", "--yarn", "4", "--dry-run"),
+        ("apply", "model", "--mixed", "4", "--dry-run", "--json"),
+    ],
+)
+def test_no_heavy_module_is_imported(llama: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", WATCH, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.splitlines()[-1].split()[1:])
+    assert loaded
+    assert not loaded & HEAVY
+    if arguments == ("--help",):
+        assert "numpy" not in loaded

@@ -36,6 +36,8 @@ MLA: dict[str, Any] = {
     "moe_intermediate_size": 32, "num_key_value_heads": 2,
 }  # fmt: skip
 
+CANCELS = {"hunyuan_v1_dense"}  # normalise behind the rotation, so an amplitude has no effect
+
 # model_type -> what differs from COMMON; None removes a key
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -88,6 +90,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
     },
     "minimax_m2": {**EXPERTS, "rotary_dim": 32},
+    "glm": {"partial_rotary_factor": 0.5},
+    "glm4_moe": {**EXPERTS, "partial_rotary_factor": 0.5, "n_routed_experts": 4, "first_k_dense_replace": 1},
+    "olmo": {},
+    "olmoe": EXPERTS,
+    "nemotron": {"partial_rotary_factor": 0.5},
+    "persimmon": {"partial_rotary_factor": 0.5},
+    "ernie4_5": {},
+    "arcee": {},
+    "seed_oss": {},
+    "granitemoe": EXPERTS,
+    "hunyuan_v1_dense": {},
     "llama4_text": {
         "num_hidden_layers": 4, "num_local_experts": 2, "intermediate_size_mlp": 64, "use_qk_norm": False,
         "attention_chunk_size": 4096, "num_experts_per_tok": 1,

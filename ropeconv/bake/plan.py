@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..encode import Choice, choose
 from ..encode.tokenizer import limit, raised
-from ..errors import BadSource, RopeconvError
+from ..errors import BadSource, RopeconvError, UnsupportedBake
 from ..families import Family
 from ..families.config import detect, text_part
 from ..formats import jsontext
@@ -174,9 +174,11 @@ def make_plan(
 
 def _start(seen: Inspection, recipe: Recipe, replace_scaling: bool) -> RopeSpec:
     spec = seen.spec
+    if seen.family.refuse:
+        raise UnsupportedBake("a context extension", seen.family.title, seen.family.refuse, "or choose another model")
     if isinstance(recipe.method, AsIs):
         return spec
-    if spec.scaled and not replace_scaling and not seen.family.refuse:
+    if spec.scaled and not replace_scaling:
         raise RopeconvError(
             f"{seen.source.reference} is scaled already ({describe(spec.form)}); pass --replace to start from its "
             "unscaled RoPE, or --as-is to keep the scaling it has"

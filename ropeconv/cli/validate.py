@@ -42,6 +42,7 @@ def validate_command(
             (
                 bucket.name,
                 f"{bucket.kl_mean:.2e}",
+                f"{bucket.kl_95:.2e}",
                 f"{bucket.kl_max:.2e}",
                 f"{bucket.max_dlogit:.2e}",
                 f"{bucket.top1:.1%}",
@@ -50,7 +51,16 @@ def validate_command(
             )
             for bucket in result.buckets
         ]
-        columns = ("positions", "KL mean", "KL max", "max |dlogit|", "top-1", "KL of the unscaled source", "")
+        columns = (
+            "positions",
+            "KL mean",
+            "KL 95 %",
+            "KL max",
+            "max |dlogit|",
+            "top-1",
+            "KL of the unscaled source",
+            "",
+        )
         output.table(f"{baked} against {against}, scaled at run time", columns, rows)
         output.say(result.sentence)
     if not result.agrees:

@@ -63,8 +63,6 @@ def choose(
 
 def refuse_unbakeable(schedule: Schedule, family: Family, config: Config) -> None:
     """Raises UnsupportedBake for what no encoding in a config can carry."""
-    if family.refuse:
-        raise UnsupportedBake("a context extension", family.title, family.refuse, "or choose another base model")
     if schedule.log_n is not None:
         raise UnsupportedBake(
             f"--log-n {schedule.log_n.kind}",
@@ -73,7 +71,8 @@ def refuse_unbakeable(schedule: Schedule, family: Family, config: Config) -> Non
             "leave --log-n out",
         )
     part = text_part(config, family)
-    if family.weights.norm == "l2-after-rope" and part.get("use_qk_norm", True) and schedule.attention_factor != 1:
+    cancels = family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True)
+    if cancels and schedule.attention_factor != 1:
         raise UnsupportedBake(
             f"attention_factor {schedule.attention_factor:g}",
             family.name,

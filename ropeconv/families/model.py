@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
+Norm = Literal[
+    "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
+]
 Kind = Literal["global", "local", "none"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3"]
 
@@ -103,7 +106,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fused_order: Literal["", "blocks", "per-head", "per-group"] = ""
     q_norm: str = ""
     k_norm: str = ""
-    norm: Literal["", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope"] = ""
+    norm: Norm = ""
     rows: Literal["first", "last"] = "first"
     bias: bool = False
 

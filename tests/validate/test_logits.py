@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from ropeconv.validate.logits import Validation, validate
 from ropeconv.validate.positions import buckets
 
 from ..conftest import Run
-from ..models import FAMILIES
+from ..models import CANCELS, FAMILIES
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 MIXED = Recipe(REGISTRY["mixed"](16.0))
@@ -37,11 +38,11 @@ def check(out: Path, source: Path) -> Validation:
 def test_the_stock_load_computes_the_method(
     model_type: str, recipe: Recipe, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    result = check(baked(tiny(model_type), tmp_path / "out", recipe), tiny(model_type))
+    chosen = replace(recipe, attention_factor=1.0) if model_type in CANCELS else recipe
+    result = check(baked(tiny(model_type), tmp_path / "out", chosen), tiny(model_type))
     assert result.agrees, result.sentence
     assert [bucket.last for bucket in result.buckets][:4] == [63, 127, 255, 511]
-    assert all(bucket.kl_mean < 1e-6 for bucket in result.buckets)
-    assert all(bucket.control_kl > 1000 * bucket.kl_mean for bucket in result.buckets)
+    assert all(bucket.control_kl > 1000 * bucket.kl_95 for bucket in result.buckets)
 
 
 def test_deepseek_keeps_its_softmax_scale(tiny: Callable[[str], Path], tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""Published configs at their real size: the installed transformers builds them, on no memory, and is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake import make_plan
+from ropeconv.errors import UnsupportedBake
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+from ropeconv.validate.frequencies import Probe, compare
+
+from ..conftest import CONFIGS
+from ..families.test_published_configs import FACTS, REFUSED
+from .test_families import write_config
+
+RECIPES = {
+    "yarn": Recipe(REGISTRY["yarn"](4.0)),
+    "mixed": Recipe(REGISTRY["mixed"](4.0)),
+    "as-is": Recipe(REGISTRY["as-is"]()),
+}
+# transcribed with the text model's type at the top; the published file says mistral3 there
+TOP_TYPE = {"mistralai--Ministral-3-3B-2512": "mistral3"}
+
+
+@pytest.mark.parametrize("method", RECIPES)
+@pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if facts[0] not in REFUSED])
+def test_the_real_config_computes_the_schedule(name: str, method: str, probe: Probe, tmp_path: Path) -> None:
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    config["model_type"] = TOP_TYPE.get(name, config["model_type"])
+    source = tmp_path / "config.json"
+    source.write_text(json.dumps(config))
+    if FACTS[name][0] == "llama4" and method == "yarn":
+        with pytest.raises(UnsupportedBake, match="cancels any amplitude"):
+            make_plan(open_source(str(source)), RECIPES[method], replace_scaling=True)
+        return
+    plan = make_plan(open_source(str(source)), RECIPES[method], replace_scaling=True)
+    write_config(plan, tmp_path)
+    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.choice.encoding)

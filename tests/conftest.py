@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.validate.frequencies import Probe
+from ropeconv.validate.process import Probe
 
 from .models import make
 
@@ -36,7 +36,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def probe() -> Iterator[Probe]:
     """The installed transformers, in a process of its own."""
-    with Probe("llama") as process:
+    with Probe() as process:
         yield process
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from .output import Output
 if TYPE_CHECKING:
     from ..bake import Plan
     from ..validate.frequencies import FrequencyCheck
+    from ..validate.process import Probe
 
 EXAMPLES = """Examples:
 
@@ -61,16 +63,20 @@ def apply_command(
 
     Exit codes: 0 done, 1 a known failure, 2 usage, 3 the output does not compute the schedule.
     """
-    from ..bake import make_plan
-    from ..sources import open_source
-    from .views import show_plan
+    from ..validate.process import Probe
 
     output = Output(as_json, quiet)
-    plan = make_plan(open_source(source), recipe, out, encoding, tuple(runtime or ()), replace, all_files)
-    if dry_run:
-        output.data(plan.to_dict()) if as_json else show_plan(plan, output)
-        return
-    check, folder = carry_out(plan, output, link=link, force=force, checksum=checksum)
+    with Probe() if not dry_run and Probe.available() else nullcontext() as probe:
+        # after the probe has been started, which takes longer to import transformers than all of this
+        from ..bake import make_plan
+        from ..sources import open_source
+        from .views import show_plan
+
+        plan = make_plan(open_source(source), recipe, out, encoding, tuple(runtime or ()), replace, all_files)
+        if dry_run:
+            output.data(plan.to_dict()) if as_json else show_plan(plan, output)
+            return
+        check, folder = carry_out(plan, probe, output, link=link, force=force, checksum=checksum)
     if as_json:
         output.data(plan.to_dict() | {"check": check.to_dict() if check else None})
         return
@@ -83,28 +89,28 @@ def apply_command(
     output.say(f"Wrote {folder}")
 
 
-def carry_out(plan: Plan, output: Output, **options: Any) -> tuple[FrequencyCheck | None, Path]:
-    """Applies a plan while the installed transformers starts up to check it."""
+def carry_out(plan: Plan, probe: Probe | None, output: Output, **options: Any) -> tuple[FrequencyCheck | None, Path]:
+    """Applies a plan, and lets the probe check the result before it takes its name."""
     from ..bake import apply
     from ..runtimes import find
-    from ..validate.frequencies import Probe, compare
+    from ..validate.frequencies import compare
 
-    if not Probe.available():
-        output.note("transformers is not installed, so the output is not checked; pip install 'ropeconv[validate]'")
-        with output.progress("Writing", plan.bytes) as advance:
-            return None, apply(plan, advance=advance, **options)
     done: list[FrequencyCheck] = []
-    with Probe(str(plan.choice.config.get("model_type", ""))) as probe:
 
-        def verify(folder: Path) -> dict[str, Any] | None:
-            answer = probe.ask(folder, plan.schedule.context)
-            reader = find(f"transformers@{answer.get('transformers', '0')}")[0]
-            if plan.choice.word(reader) != "exact":
-                output.note(f"not checked: the transformers installed here does not read it exactly ({reader.title})")
-                return None
-            done.append(compare(answer, plan.schedule, plan.before, plan.choice.encoding))
-            return done[0].to_dict()
+    def verify(folder: Path) -> dict[str, Any] | None:
+        if probe is None:
+            output.note("not checked: transformers is not installed; pip install 'ropeconv[validate]'")
+            return None
+        answer = probe.ask(folder, plan.schedule.context)
+        reader = find(f"transformers@{answer.get('transformers', '0')}")[0]
+        if plan.choice.word(reader) != "exact":
+            output.note(f"not checked: the transformers installed here does not read it exactly ({reader.title})")
+            return None
+        done.append(compare(answer, plan.schedule, plan.before, plan.choice.encoding))
+        return done[0].to_dict()
 
-        with output.progress("Writing", plan.bytes) as advance:
-            folder = apply(plan, verify, advance=advance, **options)
+    if probe is not None:
+        probe.prefetch(str(plan.choice.config.get("model_type", "")))
+    with output.progress("Writing", plan.bytes) as advance:
+        folder = apply(plan, verify, advance=advance, **options)
     return (done[0] if done else None), folder

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -35,48 +29,6 @@ class FrequencyCheck:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return asdict(self)
-
-
-class Probe:
-    """A transformers installation in a process of its own; it starts at once, so its imports overlap other work."""
-
-    def __init__(self, model_type: str, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
-        script = Path(__file__).with_name("probe.py")
-        self.process = subprocess.Popen(
-            [python, "-W", "ignore", str(script), model_type],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=env,
-        )
-
-    @staticmethod
-    def available() -> bool:
-        """Whether transformers and torch are installed here."""
-        return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
-
-    def ask(self, folder: Path, context: int) -> dict[str, Any]:
-        """What it computes from the config in `folder`: {"modules": ...}, or {"error": ...}."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps({"path": str(folder.resolve()), "context": context}) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "transformers ended without an answer"}
-        return answer
-
-    def __enter__(self) -> Probe:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding: str) -> FrequencyCheck:

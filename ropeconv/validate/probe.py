@@ -1,7 +1,8 @@
 """Asks a transformers installation what it makes of a config. A program of its own: it imports nothing of ropeconv.
 
-It runs as `python probe.py MODEL_TYPE`, so that any version on PYTHONPATH can be asked. It imports transformers while
-its caller still copies files, then answers one line of JSON per line of JSON on stdin: {"path": folder, "context": n}.
+It runs as `python probe.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once, while
+its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n}, by a line on stdout.
+A line {"model_type": name} has the code of that model imported ahead, and no answer.
 The answer holds, per rotary module of the text model, the frequencies and amplitude that it applies at the last
 position of the context and at the first ones, taken from its buffers after a forward pass.
 """
@@ -29,9 +30,14 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ["HF_HUB_OFFLINE"] = "1"
     with contextlib.suppress(Exception):
-        importlib.import_module(f"transformers.models.{sys.argv[1]}.modeling_{sys.argv[1]}")
+        importlib.import_module("transformers.modeling_utils")
     for line in sys.stdin:
         question = json.loads(line)
+        if "model_type" in question:
+            with contextlib.suppress(Exception):
+                name = question["model_type"]
+                importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+            continue
         try:
             answer = ask(question["path"], question["context"])
         except Exception as problem:

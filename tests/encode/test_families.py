@@ -19,7 +19,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import Probe, compare, ulp_distance
+from ropeconv.validate.frequencies import compare, ulp_distance
+from ropeconv.validate.process import Probe
 
 from ..models import CANCELS, FAMILIES, TRAINED
 

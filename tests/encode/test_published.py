@@ -12,7 +12,8 @@ from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import Probe, compare
+from ropeconv.validate.frequencies import compare
+from ropeconv.validate.process import Probe
 
 from ..conftest import CONFIGS
 from ..families.test_published_configs import FACTS, REFUSED

@@ -19,7 +19,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import Runtime, find, runtimes
 from ropeconv.runtimes.reading import read_spec
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import Probe, compare
+from ropeconv.validate.frequencies import compare
+from ropeconv.validate.process import Probe
 
 LLAMA = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
 LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}

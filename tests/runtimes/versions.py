@@ -19,7 +19,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find
 from ropeconv.runtimes.model import version_key
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import Probe, compare
+from ropeconv.validate.frequencies import compare
+from ropeconv.validate.process import Probe
 
 from ..models import CANCELS, FAMILIES
 
@@ -40,7 +41,7 @@ RECIPES = {
 @pytest.fixture(scope="module", params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> Iterator[tuple[str, Probe]]:
     """A version and its process."""
-    with Probe("llama", env={**os.environ, "PYTHONPATH": str(ROOT / request.param)}) as process:
+    with Probe(env={**os.environ, "PYTHONPATH": str(ROOT / request.param)}) as process:
         yield request.param, process
 
 

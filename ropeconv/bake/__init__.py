@@ -1,6 +1,6 @@
 """Plan, apply, receipt."""
 
 from .apply import apply
-from .plan import Inspection, Plan, inspect_source, make_plan
+from .plan import Plan, make_plan
 
-__all__ = ["Inspection", "Plan", "apply", "inspect_source", "make_plan"]
+__all__ = ["Plan", "apply", "make_plan"]

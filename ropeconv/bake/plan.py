@@ -8,24 +8,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..encode import Choice, choose
-from ..encode.tokenizer import limit, raised
 from ..errors import BadSource, RopeconvError, UnsupportedBake
 from ..families import Family
-from ..families.config import detect, text_part
+from ..families.config import text_part
 from ..formats import jsontext
+from ..formats.limits import raised
 from ..rope.methods.parts import YarnMethod
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.model import newest
-from ..runtimes.reading import number, read_spec, rope_dict
+from ..runtimes.reading import number, rope_dict
 from ..runtimes.verdict import describe
 from ..sources import Source
-from ..sources.problems import Problem, config_problems, limit_problem, tensor_problems
+from ..sources.inspection import TOKENIZER, Inspection, inspect_source
 
 Action = Literal["write", "copy", "convert"]
-TOKENIZER = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable: what `--json` prints."""
         return {
-            "source": {"reference": self.source.reference, "kind": self.source.kind, "commit": self.source.commit},
+            "source": self.source.to_dict(),
             "out": str(self.out),
             "family": self.family.name,
             "recipe": self.recipe.to_dict(),
@@ -78,59 +77,6 @@ class Plan:
             "bytes": self.bytes,
             "warnings": list(self.warnings),
         }
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """What a checkpoint is now: its family, its RoPE, its files, and what is wrong with it."""
-
-    source: Source
-    family: Family
-    spec: RopeSpec
-    problems: tuple[Problem, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable."""
-        spec, form = self.spec, self.spec.form
-        return {
-            "source": {
-                "reference": self.source.reference, "kind": self.source.kind, "commit": self.source.commit
-            },
-            "family": self.family.name,
-            "head_dim": spec.head_dim,
-            "rotary_dim": spec.rotary_dim,
-            "layout": spec.layout,
-            "mla": spec.mla,
-            "rope_type": form.kind,
-            "rope": {key: list(value) if isinstance(value, tuple) else value for key, value in vars(form).items()},
-            "rope_theta": spec.rope_theta,
-            "attention_factor": spec.attention_factor,
-            "softmax_scale": spec.softmax_scale,
-            "original_context": spec.original_context,
-            "context": spec.context,
-            "scaled": spec.scaled,
-            "layers": {kind: spec.count(kind) for kind in ("global", "local", "none")},
-            "local_theta": spec.local_form.theta if spec.local_form else None,
-            "refuse": self.family.refuse or None,
-            "notes": list(spec.notes),
-            "problems": [{"code": problem.code, "message": problem.message} for problem in self.problems],
-            "schedule": spec.current().to_dict(),
-        }  # fmt: skip
-
-
-def inspect_source(source: Source) -> Inspection:
-    """Reads a checkpoint's RoPE. Raises BadSource when it has none, or is damaged."""
-    config = source.config()
-    family = detect(config)
-    spec = read_spec(config, family)
-    problems = [
-        *config_problems(config, family, spec),
-        *limit_problem(limit(source.text(TOKENIZER)), spec),
-        *tensor_problems(source.tensor_names()),
-    ]
-    if source.kind == "folder" and not source.weights():
-        problems.append(Problem("weights", "there are no safetensors weights here"))
-    return Inspection(source, family, spec, tuple(problems))
 
 
 def make_plan(

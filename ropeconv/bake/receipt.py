@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..errors import BadSource
 from ..formats import jsontext
-from ..sources import RECEIPT
 from .plan import Plan
 
 BLOCK = 1 << 20
@@ -52,19 +49,3 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
             "validation": None,
         }
     )
-
-
-def read_receipt(folder: Path) -> dict[str, Any]:
-    """The receipt in a folder. Raises BadSource when there is none."""
-    path = folder / RECEIPT
-    if not path.is_file():
-        raise BadSource(f"{folder} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
-    return jsontext.parse(path.read_text("utf-8"), RECEIPT)
-
-
-def record_validation(folder: Path, result: dict[str, Any]) -> None:
-    """Writes a validation result into the receipt of a folder, replacing the file as a whole."""
-    data = read_receipt(folder) | {"validation": result}
-    draft = folder / f".{RECEIPT}.new"
-    draft.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
-    draft.replace(folder / RECEIPT)

@@ -8,8 +8,7 @@ from .output import Output
 
 def inspect_command(source: SourceArgument, as_json: JsonOption = False) -> None:
     """Show the RoPE of a checkpoint and the problems in its settings."""
-    from ..bake import inspect_source
-    from ..sources import open_source
+    from ..sources import inspect_source, open_source
     from .views import show_inspection
 
     seen = inspect_source(open_source(source))

@@ -25,7 +25,7 @@ def validate_command(
 
     Exit code 3 when it does not, or when the unscaled source agrees too, which would mean that the test is blind.
     """
-    from ..bake.receipt import record_validation
+    from ..sources.receipt import record_validation
     from ..validate.logits import installed, validate
 
     if device not in ("auto", "cpu", "cuda"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..bake import Inspection, Plan
+from ..bake import Plan
 from ..rope.spec import RopeSpec
 from ..runtimes.verdict import describe
+from ..sources import Inspection
 from .output import Output
 
 

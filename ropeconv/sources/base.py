@@ -50,6 +50,10 @@ class Source(ABC):
     kind: str = "folder"
     commit: str | None = None
 
+    def to_dict(self) -> dict[str, str | None]:
+        """Where it is from, JSON-ready."""
+        return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
+
     @abstractmethod
     def files(self) -> tuple[SourceFile, ...]:
         """Every file, sorted by name."""

@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..bake.plan import inspect_source
-from ..bake.receipt import read_receipt
 from ..errors import BadSource
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..sources import open_source
+from ..sources.inspection import inspect_source
+from ..sources.receipt import read_receipt
 from .compare import Figures, compare_logits
 from .positions import Bucket, buckets
 from .reference import patch, patched_at

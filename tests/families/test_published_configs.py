@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from ropeconv.bake import inspect_source, make_plan
+from ropeconv.bake import make_plan
 from ropeconv.errors import RopeconvError, UnsupportedBake
 from ropeconv.families.config import detect
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find, newest
 from ropeconv.runtimes.reading import read_spec
-from ropeconv.sources import open_source
+from ropeconv.sources import inspect_source, open_source
 
 from ..conftest import CONFIGS
 

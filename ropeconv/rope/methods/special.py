@@ -19,8 +19,8 @@ from .parts import ByParts, YarnMethod
 class Dynamic(Method):
     """A dynamic method frozen at a length n, since files can only hold fixed frequencies.
 
-    linear, by-parts and yarn take s = n / L (Peng et al.); ntk takes transformers' base
-    theta ((s n / L) - (s - 1))^(r/(r-2)). Shorter prompts see the frequencies of length n too.
+    linear, by-parts and yarn take s = n / L, up to S (Peng et al.); ntk takes transformers' base
+    theta ((S n / L) - (S - 1))^(r/(r-2)). Shorter prompts see the frequencies of length n too.
     """
 
     name = "dynamic"
@@ -57,6 +57,9 @@ class Dynamic(Method):
             growth = max(1.0, factor * stretch - (factor - 1))
             form = Plain(spec.rope_theta * growth ** (spec.rotary_dim / (spec.rotary_dim - 2)))
             return Schedule(form.inv_freq(spec.rotary_dim), 1.0, self.at, spec.original_context, form)
+        if stretch > factor:
+            reach = round(factor * spec.original_context)
+            raise RecipeError(f"--at {self.at} is beyond {factor:g} x {spec.original_context}; choose up to {reach}")
         inner = {"linear": Linear, "by-parts": ByParts, "yarn": YarnMethod}[name](stretch)
         frozen = inner.schedule(spec)
         return Schedule(frozen.inv_freq, frozen.attention_factor, self.at, spec.original_context, frozen.form)

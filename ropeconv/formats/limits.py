@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..formats import jsontext
+from . import jsontext
 
 SENTINEL = 10**15  # transformers writes 1e30 for "no limit"
 LIMIT = re.compile(r'("model_max_length"\s*:\s*)(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')

@@ -1,0 +1,67 @@
+"""What a checkpoint is now: its family, its RoPE, and the problems in its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..families import Family
+from ..families.config import detect
+from ..formats.limits import limit
+from ..rope.spec import RopeSpec
+from ..runtimes.reading import read_spec
+from .base import Source
+from .problems import Problem, config_problems, limit_problem, tensor_problems
+
+TOKENIZER = "tokenizer_config.json"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a checkpoint is now: its family, its RoPE, its files, and what is wrong with it."""
+
+    source: Source
+    family: Family
+    spec: RopeSpec
+    problems: tuple[Problem, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, stable."""
+        spec, form = self.spec, self.spec.form
+        return {
+            "source": self.source.to_dict(),
+            "family": self.family.name,
+            "head_dim": spec.head_dim,
+            "rotary_dim": spec.rotary_dim,
+            "layout": spec.layout,
+            "mla": spec.mla,
+            "rope_type": form.kind,
+            "rope": {key: list(value) if isinstance(value, tuple) else value for key, value in vars(form).items()},
+            "rope_theta": spec.rope_theta,
+            "attention_factor": spec.attention_factor,
+            "softmax_scale": spec.softmax_scale,
+            "original_context": spec.original_context,
+            "context": spec.context,
+            "scaled": spec.scaled,
+            "layers": {kind: spec.count(kind) for kind in ("global", "local", "none")},
+            "local_theta": spec.local_form.theta if spec.local_form else None,
+            "refuse": self.family.refuse or None,
+            "notes": list(spec.notes),
+            "problems": [{"code": problem.code, "message": problem.message} for problem in self.problems],
+            "schedule": spec.current().to_dict(),
+        }  # fmt: skip
+
+
+def inspect_source(source: Source) -> Inspection:
+    """Reads a checkpoint's RoPE. Raises BadSource when it has none, or is damaged."""
+    config = source.config()
+    family = detect(config)
+    spec = read_spec(config, family)
+    problems = [
+        *config_problems(config, family, spec),
+        *limit_problem(limit(source.text(TOKENIZER)), spec),
+        *tensor_problems(source.tensor_names()),
+    ]
+    if source.kind == "folder" and not source.weights():
+        problems.append(Problem("weights", "there are no safetensors weights here"))
+    return Inspection(source, family, spec, tuple(problems))

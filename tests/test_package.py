@@ -1,0 +1,33 @@
+"""What is shipped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_the_wheel_has_its_data(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
+    shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ropeconv").rglob("*.toml")}
+    assert len(shipped) > 50
+    assert shipped <= names
+    assert {"ropeconv/py.typed", "ropeconv/templates/README.md"} <= names
+    assert not [name for name in names if name.startswith("tests")]
+
+
+def test_rope_imports_nothing_of_ours_and_no_torch() -> None:
+    """The arrows run downward: the mathematics stand alone."""
+    for path in (ROOT / "ropeconv" / "rope").rglob("*.py"):
+        depth = len(path.relative_to(ROOT / "ropeconv" / "rope").parts)
+        text = path.read_text()
+        assert f"from {'.' * (depth + 1)}" not in text, path
+        assert "import torch" not in text

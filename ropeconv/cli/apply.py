@@ -27,7 +27,7 @@ ropeconv apply ./Meta-Llama-3-8B --theta-for 256k -o ./llama3-256k
 """
 
 OutOption = Annotated[
-    Path | None, typer.Option("-o", "--out", help="Output folder [default: ./NAME-METHODFACTOR].", metavar="FOLDER")
+    Path | None, typer.Option("-o", "--out", help="Output folder (default: ./NAME-METHODFACTOR).", metavar="FOLDER")
 ]
 EncodingOption = Annotated[str, typer.Option("--encoding", help="How it is written: auto, native or factors.")]
 RuntimeOption = Annotated[

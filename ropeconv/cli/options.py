@@ -23,7 +23,7 @@ from ..rope.recipe import MODIFIERS, Recipe
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
 SourceArgument = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A folder, a config.json, or owner/name[@revision] on the Hub.")
+    str, typer.Argument(metavar="SOURCE", help="A folder, a config.json, or owner/name@revision on the Hub.")
 ]
 
 PANEL = "Method (one of them)"
@@ -100,7 +100,7 @@ def _setting_options() -> list[inspect.Parameter]:
     for name, uses in settings().items():
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
-        default = "" if item.default is None else f" [default: {item.default}]"
+        default = "" if item.default is None else f" (default: {item.default})"
         words = f"{item.metadata['help']}; with {flags}{default}"
         flag = f"--{name.replace('_', '-')}"
         kind = _plain_type(method, name)
@@ -126,12 +126,12 @@ def _modifier_options() -> list[inspect.Parameter]:
     lengths = {
         "context": "tokens to declare, instead of what the method implies (128k = 131072)",
         "original_context": "tokens the model was trained for, where its config says otherwise",
-        "log_n_length": "length at which the log-n scale is 1 [default: the trained context]",
+        "log_n_length": "length at which the log-n scale is 1 (default: the trained context)",
     }
     numbers = {
         "attention_factor": "amplitude of cos and sin, instead of the method's own",
-        "temperature_slope": "a in sqrt(1/t) = a ln s + b [default: 0.1]",
-        "temperature_intercept": "b in sqrt(1/t) = a ln s + b [default: 1]",
+        "temperature_slope": "a in sqrt(1/t) = a ln s + b (default: 0.1)",
+        "temperature_intercept": "b in sqrt(1/t) = a ln s + b (default: 1)",
     }
     found = []
     for name in MODIFIERS:

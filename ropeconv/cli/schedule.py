@@ -56,13 +56,13 @@ def schedule_command(
     recipe: Model,
     head_dim: Annotated[int, typer.Option("--head-dim", help="Width of one attention head.")] = 128,
     rotary_dim: Annotated[
-        int | None, typer.Option("--rotary-dim", help="How many of its dimensions rotate [default: all].")
+        int | None, typer.Option("--rotary-dim", help="How many of its dimensions rotate (default: all).")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the schedule of a method for a model of given sizes.
 
-    --theta is the model's base and --context its trained length [defaults: 10000, 4096].
+    --theta is the model's base and --context its trained length (defaults: 10000, 4096).
     """
     rotary = head_dim if rotary_dim is None else rotary_dim
     if rotary < 2 or rotary % 2 or rotary > head_dim:

@@ -13,12 +13,13 @@ from ..families import Family
 from ..families.config import text_part
 from ..formats import jsontext
 from ..formats.limits import raised
+from ..rope.errors import RecipeError
 from ..rope.methods.parts import YarnMethod
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.model import newest
+from ..runtimes.model import find, newest, version_key
 from ..runtimes.reading import number, rope_dict
 from ..runtimes.verdict import describe
 from ..sources import Source
@@ -58,6 +59,18 @@ class Plan:
     def bytes(self) -> int:
         """Size of the output."""
         return sum(step.size for step in self.steps)
+
+    def predicted(self, version: str) -> str:
+        """The verdict word for one version of transformers, "unknown" where the tables do not reach."""
+        if not version:
+            return "unknown"
+        since = self.family.since.get("transformers")
+        if since and version_key(since) > version_key(version):
+            return "refused"
+        try:
+            return self.choice.word(find(f"transformers@{version}")[0])
+        except RecipeError:
+            return "unknown"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable: what `--json` prints."""

@@ -92,7 +92,6 @@ def apply_command(
 def carry_out(plan: Plan, probe: Probe | None, output: Output, **options: Any) -> tuple[FrequencyCheck | None, Path]:
     """Applies a plan, and lets the probe check the result before it takes its name."""
     from ..bake import apply
-    from ..runtimes import find
     from ..validate.frequencies import compare
 
     done: list[FrequencyCheck] = []
@@ -102,9 +101,11 @@ def carry_out(plan: Plan, probe: Probe | None, output: Output, **options: Any) -
             output.note("not checked: transformers is not installed; pip install 'ropeconv[validate]'")
             return None
         answer = probe.ask(folder, plan.schedule.context)
-        reader = find(f"transformers@{answer.get('transformers', '0')}")[0]
-        if plan.choice.word(reader) != "exact":
-            output.note(f"not checked: the transformers installed here does not read it exactly ({reader.title})")
+        version = answer.get("transformers", "")
+        if plan.predicted(version) != "exact":
+            output.note(
+                f"not checked: transformers {version or 'as installed here'} is not among those that read it exactly"
+            )
             return None
         done.append(compare(answer, plan.schedule, plan.before, plan.choice.encoding))
         return done[0].to_dict()

@@ -59,7 +59,10 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         difference = ""
     if difference:
         return verdict("ignored", difference, rules.source if rules else "")
-    return verdict("exact", _window(runtime, kind, found, schedule), rules.source if rules else "")
+    remarks = [_window(runtime, kind, found, schedule)]
+    if since and version_key(since)[:2] > version_key(runtime.version)[:2]:
+        remarks.append(f"from {since} on, which is the first to know {family.name}")
+    return verdict("exact", "; ".join(filter(None, remarks)), rules.source if rules else "")
 
 
 def _peculiar(runtime: Runtime, family: Family, kind: str) -> Peculiarity | None:

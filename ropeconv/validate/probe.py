@@ -42,7 +42,9 @@ def main() -> None:
             answer = ask(question["path"], question["context"])
         except Exception as problem:
             answer = {"error": f"{type(problem).__name__}: {problem}"}
-        answers.write(json.dumps({"transformers": version()} | answer) + "\n")
+        with contextlib.suppress(Exception):
+            answer["transformers"] = version()
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
     answers.close()
     os._exit(0)  # interpreter shutdown takes half a second after these imports

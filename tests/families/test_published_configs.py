@@ -151,6 +151,27 @@ def test_keys_that_are_not_ours_stay_where_they_were(name: str) -> None:
         assert all(new[key] == old[key] for key in kept)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "kind", "factor"),
+    [("gpt_oss", "yarn", 32.0), ("apertus", "llama3", 8.0), ("ministral3", "yarn", 16.0)],
+)
+def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: str, factor: float) -> None:
+    """A config without any RoPE key: the stock class scales, so the model counts as scaled, and --as-is writes it down."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "max_position_embeddings": 131072}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
+    source = open_source(str(tmp_path / "config.json"))
+    seen = inspect_source(source)
+    assert (seen.spec.form.kind, seen.spec.form.factor) == (kind, factor)
+    assert "default-scaling" in {problem.code for problem in seen.problems}
+    with pytest.raises(RopeconvError, match="is scaled already"):
+        make_plan(source, YARN)
+    written = make_plan(source, Recipe(REGISTRY["as-is"]())).choice.config
+    assert written["rope_scaling"]["rope_type"] == written["rope_parameters"]["rope_type"] == kind
+    removed = make_plan(source, Recipe(REGISTRY["theta"](1e6)), replace_scaling=True).choice.config
+    assert removed["rope_scaling"]["rope_type"] == "default"
+    assert read_spec(removed, detect(removed)).form.kind == "default"
+
+
 def test_as_is_mends_what_transformers_4_would_not_read(tmp_path) -> None:
     """A config that only has rope_parameters loads in 4.57 with theta 10000, silently."""
     config = json.loads((CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").read_text())

@@ -101,6 +101,15 @@ def test_what_is_predicted_to_be_ignored_is(
         compare(answer, plan.schedule, plan.before, "native")
 
 
+def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
+    """SmolLM3 came in the middle of an era; a version before the tables is no ground for a verdict."""
+    plan = make_plan(open_source(str(tiny("smollm3"))), Recipe(REGISTRY["yarn"](4.0)))
+    words = [plan.predicted(version) for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")]
+    assert words == ["refused", "exact", "exact", "refused", "unknown"]
+    llama = make_plan(open_source(str(tiny("llama"))), Recipe(REGISTRY["yarn"](4.0)))
+    assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == ["unknown", "unknown", "ignored"]
+
+
 def test_a_named_runtime_decides_the_encoding(tiny: Callable[[str], Path]) -> None:
     """Interleaved models: vLLM refuses longrope, so only what has a native type reaches it."""
     source = open_source(str(tiny("cohere")))

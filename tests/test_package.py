@@ -31,3 +31,14 @@ def test_rope_imports_nothing_of_ours_and_no_torch() -> None:
         text = path.read_text()
         assert f"from {'.' * (depth + 1)}" not in text, path
         assert "import torch" not in text
+
+
+def test_as_a_library(llama: Path, tmp_path: Path) -> None:
+    import ropeconv
+
+    assert set(ropeconv.__all__) == {name for name in ropeconv.__all__ if getattr(ropeconv, name)}
+    recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](16.0))
+    plan = ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, tmp_path / "out")
+    assert {verdict.word for verdict in plan.choice.verdicts} == {"exact", "ignored"}
+    folder = ropeconv.apply(plan)
+    assert ropeconv.inspect_source(ropeconv.open_source(str(folder))).spec.context == 1024

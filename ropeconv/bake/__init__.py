@@ -1,6 +1,6 @@
 """Plan, apply, receipt."""
 
-from .apply import apply
+from .execute import apply
 from .plan import Plan, make_plan
 
 __all__ = ["Plan", "apply", "make_plan"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import apply, make_plan
+from ropeconv.bake import apply, execute, make_plan
 from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -157,7 +156,7 @@ def test_too_little_space_is_noticed_before_writing(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make_plan(open_source(str(llama)), Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
-    monkeypatch.setattr(sys.modules["ropeconv.bake.apply"], "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(execute, "free_bytes", lambda folder: 1000)
     with pytest.raises(RopeconvError, match=r"has 1\.0 kB free and the output needs .* MB"):
         apply(plan)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -169,7 +168,7 @@ def test_a_disk_that_fills_up(llama: Path, tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plan = make_plan(open_source(str(llama)), Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
-    monkeypatch.setattr(sys.modules["ropeconv.bake.apply"], "copy_file", copy)
+    monkeypatch.setattr(execute, "copy_file", copy)
     before = hashes(llama)
     with pytest.raises(RopeconvError, match="the disk is full"):
         apply(plan)

@@ -101,6 +101,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "seed_oss": {},
     "granitemoe": EXPERTS,
     "hunyuan_v1_dense": {},
+    "ernie4_5_moe": {**EXPERTS, "moe_num_experts": 4, "moe_k": 2},
+    "qwen3_next": {
+        **EXPERTS, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
+        "partial_rotary_factor": 0.5, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
+        "linear_key_head_dim": 32, "linear_value_head_dim": 32, "shared_expert_intermediate_size": 32,
+    },
     "llama4_text": {
         "num_hidden_layers": 4, "num_local_experts": 2, "intermediate_size_mlp": 64, "use_qk_norm": False,
         "attention_chunk_size": 4096, "num_experts_per_tok": 1,

@@ -58,9 +58,15 @@ def _refuse_alibi(config: Config, family: Family) -> None:
 
 
 def text_part(config: Config, family: Family) -> Config:
-    """The dictionary with the language model's keys: the config itself, or its `text_config`."""
-    inner = config.get(family.text_config) if family.text_config else None
-    return inner if isinstance(inner, dict) else config
+    """The dictionary with the language model's keys: the config itself, or its `text_config`.
+
+    A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
+    """
+    inner = config.get("text_config")
+    if not isinstance(inner, dict):
+        return config
+    named = inner.get("model_type", config.get("model_type"))
+    return inner if named in family.model_types else config
 
 
 def first(part: Config, keys: Iterable[str], default: Any = None) -> Any:

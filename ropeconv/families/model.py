@@ -124,7 +124,6 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: Literal["half", "interleaved"] = "half"
     mla: bool = False
     refuse: str = ""
-    text_config: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()
     defaults: Defaults = Defaults()

@@ -12,6 +12,7 @@ import gc
 gc.disable()  # halves the time of the imports
 
 import contextlib
+import copy
 import importlib
 import json
 import logging
@@ -63,8 +64,10 @@ def ask(path: str, context: int) -> dict[str, Any]:
 
     config = AutoConfig.from_pretrained(path)
     text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
-    shrink(text)
-    model = build(text, torch)
+    try:
+        model = build(shrunk(text), torch)
+    except ValueError:  # a class that misses, in few layers, a module it names
+        model = build(text, torch)
     modules: dict[str, Any] = {}
     for name, module in model.named_modules():
         if "RotaryEmbedding" in type(module).__name__:
@@ -106,8 +109,9 @@ def on_cpu(rotary: Any, torch: Any) -> None:
     rotary.__init__ = init
 
 
-def shrink(text: Any) -> None:
-    """As few layers as show every kind of layer."""
+def shrunk(text: Any) -> Any:
+    """A copy with as few layers as show every kind of layer."""
+    text = copy.deepcopy(text)
     kinds = getattr(text, "layer_types", None)
     count = getattr(text, "num_hidden_layers", 1)
     keep = min(count, 1 + max((kinds.index(kind) for kind in set(kinds)), default=0)) if kinds else min(count, 1)
@@ -115,6 +119,7 @@ def shrink(text: Any) -> None:
     for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
         if isinstance(getattr(text, name, None), list):
             setattr(text, name, getattr(text, name)[:keep])
+    return text
 
 
 def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str, dict[str, Any]]]:

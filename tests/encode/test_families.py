@@ -24,7 +24,7 @@ from ropeconv.validate.process import Probe
 
 from ..models import CANCELS, FAMILIES, TRAINED
 
-HALF_ROTATED = "phi stablelm gpt_neox glm glm4 glm4_moe nemotron persimmon minimax_m2 qwen3_5_text".split()
+HALF_ROTATED = "phi stablelm gpt_neox glm glm4 glm4_moe nemotron persimmon minimax_m2 qwen3_5_text qwen3_next".split()
 
 
 def pairs(model_type: str) -> tuple[float, int, np.ndarray]:

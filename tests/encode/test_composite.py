@@ -1,0 +1,46 @@
+"""Models around a language model: the settings go into its `text_config`, which transformers then reads.
+
+The configs are transformers' own defaults, saved by it, so they come in the schema of version 5 alone.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake import make_plan
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+from ropeconv.validate.frequencies import compare
+from ropeconv.validate.process import Probe
+
+from .test_families import write_config
+
+MODELS = {
+    "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl_moe",
+    "qwen3_5": "qwen3_5", "mistral3": "mistral", "llava": "llama", "gemma3": "gemma3", "llama4": "llama4",
+    "paligemma": "gemma", "idefics3": "llama", "aya_vision": "cohere2", "internvl": "qwen2",
+}  # fmt: skip
+RECIPES = {
+    "mixed": Recipe(REGISTRY["mixed"](4.0)),
+    "yarn": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.0),
+    "theta": Recipe(REGISTRY["theta"](5e6)),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("model_type", MODELS)
+def test_the_text_model_computes_the_schedule(model_type: str, name: str, probe: Probe, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    AutoConfig.for_model(model_type).save_pretrained(tmp_path)
+    before = json.loads((tmp_path / "config.json").read_text())
+    plan = make_plan(open_source(str(tmp_path / "config.json")), RECIPES[name], replace_scaling=True)
+    assert plan.family.name == MODELS[model_type]
+    write_config(plan, tmp_path)
+    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.choice.encoding)
+    after = json.loads((tmp_path / "config.json").read_text())
+    assert {key for key in after if after[key] != before.get(key)} == {"text_config"}

@@ -12,7 +12,8 @@ from ..errors import BadSource, RopeconvError, UnsupportedBake
 from ..families import Family
 from ..families.config import text_part
 from ..formats import jsontext
-from ..formats.limits import raised
+from ..formats.index import INDEX
+from ..formats.tokenizer_config import raised
 from ..rope.errors import RecipeError
 from ..rope.methods.parts import YarnMethod
 from ..rope.methods.special import AsIs
@@ -163,6 +164,8 @@ def _no_weights(source: Source) -> BadSource:
             f"{source.reference} has its weights only as pickle ({binary}), which ropeconv does not open; load it once "
             "with transformers and save_pretrained it as safetensors"
         )
+    if any(name.endswith(".safetensors") and "-of-" in name for name in names):
+        return BadSource(f"{source.reference} has shards and no {INDEX} to say what they hold; fetch that file too")
     return BadSource(
         f"{source.reference} has no safetensors weights; "
         "give the complete folder, or its config.json alone to bake only that"

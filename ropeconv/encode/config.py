@@ -37,7 +37,7 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: Written
         put(part, "original_max_position_embeddings", original, after=family.keys.context[0])
     _put_local(part, family, spec)
     _put_share(part, family, spec)
-    put(part, "rope_scaling", _legacy(rope, family, "rope_scaling" in part), after="rope_theta")
+    put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
     put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
     return baked
 
@@ -78,7 +78,7 @@ def _number(key: str, value: Any) -> Any:
     return (int(value) if key in LENGTHS else float(value)) if is_number else value
 
 
-def _legacy(rope: dict[str, Any], family: Family, key_present: bool) -> dict[str, Any] | None:
+def _legacy(rope: dict[str, Any], family: Family) -> dict[str, Any] | None:
     kind = rope["rope_type"]
     if kind == "default" and family.defaults.scaling is None and not set(rope) & set(family.writing.keep):
         return None

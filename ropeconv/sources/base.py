@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import BadSource
 from ..families.config import Config
 from ..formats import jsontext
-from ..formats.index import INDEX, shards
+from ..formats.index import INDEX, safe_name, shards
 
 SINGLE = "model.safetensors"
 OTHER_WEIGHTS = (
@@ -98,6 +98,8 @@ class Source(ABC):
         left: list[SourceFile] = []
         weights = set(self.weights())
         for file in self.files():
+            if not safe_name(file.name):
+                raise BadSource(f"{self.reference} holds a file named {file.name!r}, outside itself; do not trust it")
             other = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
             if file.name == RECEIPT:
                 continue

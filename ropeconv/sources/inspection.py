@@ -7,7 +7,7 @@ from typing import Any
 
 from ..families import Family
 from ..families.config import detect
-from ..formats.limits import limit
+from ..formats.tokenizer_config import limit
 from ..rope.spec import RopeSpec
 from ..runtimes.reading import read_spec
 from .base import Source

@@ -61,6 +61,10 @@ def only_bin(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def shards_only(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+
+
 def no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
@@ -121,6 +125,7 @@ def test_arguments(run: Run, llama: Path, tmp_path: Path, arguments: tuple[str, 
         (edit(model_type=None), "has no model_type"),
         (broken_json, "config.json is not valid JSON"),
         (no_weights, "has no safetensors weights"),
+        (shards_only, "has shards and no model.safetensors.index.json"),
         (only_bin, "save_pretrained it as safetensors"),
         (index(a="../x.safetensors"), "which is not inside the folder"),
         (index(a="/etc/x.safetensors"), "which is not inside the folder"),

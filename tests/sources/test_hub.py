@@ -87,6 +87,18 @@ def test_a_token_opens_what_is_gated_and_is_written_nowhere(run: Run, hub: Hub, 
     assert "hf_secret" not in done.stdout + done.stderr + (tmp_path / "gated-yarn4" / "ropeconv.json").read_text()
 
 
+def test_file_names_that_climb_out(run: Run, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from .. import hub_server
+
+    hostile = lambda root, path: {**row(root, path), "rfilename": "../outside.txt"}  # noqa: E731
+    row = hub_server.row
+    monkeypatch.setattr(hub_server, "row", lambda r, p: hostile(r, p) if p.suffix == ".bin" else row(r, p))
+    done = run("apply", "me/tiny", "--yarn", "4", "--all-files", env=hub.environment(tmp_path / "home"))
+    assert done.returncode == 1
+    assert "'../outside.txt', outside itself" in done.stderr
+    assert not list(tmp_path.glob("*yarn*"))
+
+
 def test_no_hub_at_all(run: Run, tmp_path: Path) -> None:
     environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
     done = run("inspect", "me/tiny", env=environment)

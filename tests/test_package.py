@@ -42,3 +42,12 @@ def test_as_a_library(llama: Path, tmp_path: Path) -> None:
     assert {verdict.word for verdict in plan.choice.verdicts} == {"exact", "ignored"}
     folder = ropeconv.apply(plan)
     assert ropeconv.inspect_source(ropeconv.open_source(str(folder))).spec.context == 1024
+
+
+def test_the_readme_names_every_method_and_runtime() -> None:
+    from ropeconv.rope.methods import REGISTRY
+    from ropeconv.runtimes import runtimes
+
+    text = (ROOT / "README.md").read_text()
+    assert not [method.flag() for method in REGISTRY.values() if f"`{method.flag()}" not in text]
+    assert not [runtime.title for runtime in runtimes() if runtime.title not in text]

@@ -72,6 +72,7 @@ def apply_command(
         from ..sources import open_source
         from .views import show_plan
 
+        output.note(recipe.method.patience)
         plan = make_plan(open_source(source), recipe, out, encoding, tuple(runtime or ()), replace, all_files)
         if dry_run:
             output.data(plan.to_dict()) if as_json else show_plan(plan, output)

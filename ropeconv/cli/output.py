@@ -47,7 +47,7 @@ class Output:
 
     def note(self, message: str) -> None:
         """A remark on stderr."""
-        if not self.quiet:
+        if message and not self.quiet:
             self._console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager

@@ -70,8 +70,9 @@ def schedule_command(
     if recipe.theta <= 1:
         raise UsageError(f"--theta {recipe.theta:g} must be above 1")
     spec = RopeSpec(head_dim, rotary, Plain(recipe.theta), recipe.trained, recipe.trained)
-    schedule = recipe.recipe.schedule(spec)
     output = Output(as_json)
+    output.note(recipe.recipe.method.patience)
+    schedule = recipe.recipe.schedule(spec)
     if as_json:
         output.data({**recipe.recipe.to_dict(), **schedule.to_dict()})
     else:

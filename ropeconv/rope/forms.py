@@ -44,7 +44,7 @@ class Form:
     @property
     def scaled(self) -> bool:
         """Whether this is more than a plain base."""
-        return True
+        return getattr(self, "factor", None) != 1.0
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,10 @@ class DynamicNtk(Form):
     kind: ClassVar[str] = "dynamic"
     factor: float
     original_context: int
+
+    @property
+    def scaled(self) -> bool:
+        return True
 
     def inv_freq(self, rotary_dim: int) -> Vector:
         return base_inv_freq(self.theta, rotary_dim)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import BadSource
 from ..families import Family
 from ..families.config import detect
 from ..formats.tokenizer_config import limit
 from ..rope.spec import RopeSpec
-from ..runtimes.reading import read_spec
+from ..runtimes.reading import Unread, read_spec
 from .base import Source
 from .problems import Problem, config_problems, limit_problem, tensor_problems
 
@@ -56,7 +57,10 @@ def inspect_source(source: Source) -> Inspection:
     """Reads a checkpoint's RoPE. Raises BadSource when it has none, or is damaged."""
     config = source.config()
     family = detect(config)
-    spec = read_spec(config, family)
+    try:
+        spec = read_spec(config, family)
+    except Unread as kind:
+        raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
     problems = [
         *config_problems(config, family, spec),
         *limit_problem(limit(source.text(TOKENIZER)), spec),

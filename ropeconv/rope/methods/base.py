@@ -108,6 +108,11 @@ class Method:
         first = dataclasses.fields(self)[0]
         return f"{self.name}{getattr(self, first.name):.12g}"
 
+    @property
+    def patience(self) -> str:
+        """What to tell people before `schedule` when it takes more than a moment."""
+        return ""
+
     def extended(self, spec: RopeSpec, form: Form, factor: float, attention_factor: float = 1.0) -> Schedule:
         """A schedule of `form` whose context is `factor` times the trained one."""
         return Schedule(

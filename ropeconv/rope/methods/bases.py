@@ -75,6 +75,11 @@ class ThetaBound(Method):
 
     target: int = param(tokens, "the context to reach, in tokens")
 
+    @property
+    def patience(self) -> str:
+        long = self.target > 1 << 16
+        return "Searching for a base: 5 seconds at 128k tokens, a minute at 1M." if long else ""
+
     def schedule(self, spec: RopeSpec) -> Schedule:
         low, high = wide_window(self.target, spec.rotary_dim, spec.head_dim)
         return plain_schedule(spec, float(math.floor(math.sqrt(low * high))), self.target)

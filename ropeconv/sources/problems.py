@@ -11,7 +11,7 @@ from ..families.config import Config, text_part
 from ..rope.forms import DynamicNtk, Llama3, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes import find, newest
-from ..runtimes.reading import Unread, read_spec, rope_dict
+from ..runtimes.reading import GLOBAL, LOCAL, Unread, read_spec, rope_dict
 from ..runtimes.verdict import describe
 
 
@@ -28,6 +28,9 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     part = text_part(config, family)
     found, _ = rope_dict(part, family, newest("transformers"))
     yield from _schemas(config, family, spec)
+    new = part.get("rope_parameters")
+    if family.writing.nested and isinstance(new, dict) and new and not {GLOBAL, LOCAL} & set(new):
+        yield Problem("flat", f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored")
     form = spec.form
     if isinstance(form, (Yarn, Llama3)) and round(form.factor * form.original_context) != spec.context:
         reach = round(form.factor * form.original_context)

@@ -1,0 +1,66 @@
+"""What `inspect` says about configs that are wrong or will surprise somebody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.sources import inspect_source, open_source
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+    "max_position_embeddings": 32768, "rope_theta": 500000.0,
+}  # fmt: skip
+GEMMA3 = {**LLAMA, "model_type": "gemma3_text", "sliding_window": 512}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+PLAIN = {"rope_type": "default", "rope_theta": 500000.0}
+
+
+def problems(tmp_path: Path, config: dict[str, Any]) -> dict[str, str]:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    seen = inspect_source(open_source(str(tmp_path / "config.json")))
+    return {problem.code: problem.message for problem in seen.problems}
+
+
+def without(key: str, config: dict[str, Any] = LLAMA) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("config", "codes"),
+    [
+        (LLAMA, set()),
+        ({**LLAMA, "rope_scaling": None, "rope_parameters": PLAIN}, set()),
+        (without("rope_theta") | {"rope_parameters": PLAIN}, {"schemas"}),
+        ({**LLAMA, "rope_parameters": {**PLAIN, "rope_theta": 10000.0}}, {"schemas"}),
+        (
+            without("rope_theta") | {"rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}},
+            {"schemas"},
+        ),
+        ({**LLAMA, "rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 4.0}}, {"schemas", "dynamic"}),
+        ({**LLAMA, "rope_scaling": YARN}, {"context"}),
+        ({**LLAMA, "max_position_embeddings": 131072, "rope_scaling": YARN}, set()),
+        ({**LLAMA, "rope_scaling": without("original_max_position_embeddings", YARN)}, {"context", "original"}),
+        ({**LLAMA, "max_position_embeddings": 131072, "rope_scaling": {**YARN, "attn_factor": 0.9}}, {"attn-factor"}),
+        ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, {"dynamic"}),
+        ({**LLAMA, "model_type": "mistral", "sliding_window": 4096}, {"window"}),
+        ({**LLAMA, "model_type": "mistral", "sliding_window": None}, set()),
+        ({**LLAMA, "model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, set()),
+        ({**GEMMA3, "rope_theta": 1e6, "rope_parameters": PLAIN}, {"flat"}),
+        ({**GEMMA3, "rope_theta": 1e6}, set()),
+        ({**LLAMA, "auto_map": {"AutoConfig": "x.Y"}}, {"custom-code"}),
+    ],
+)
+def test_codes(tmp_path: Path, config: dict[str, Any], codes: set[str]) -> None:
+    assert set(problems(tmp_path, config)) == codes
+
+
+def test_the_sentences_carry_the_repair(tmp_path: Path) -> None:
+    found = problems(tmp_path, without("rope_theta") | {"rope_parameters": PLAIN})["schemas"]
+    assert "transformers 4.56-4.57 reads default, theta 10000" in found
+    assert "transformers 5.13-5.23 reads default, theta 500000" in found
+    assert found.endswith("--as-is writes both schemas alike")

@@ -10,7 +10,7 @@ import copy
 from typing import Any
 
 from ..families import Family
-from ..families.config import Config, first, text_part
+from ..families.config import Config, first, rotary_share, text_part
 from ..rope.spec import RopeSpec
 from ..runtimes.model import newest
 from ..runtimes.reading import GLOBAL, LOCAL, rope_dict
@@ -100,9 +100,7 @@ def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, sp
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:
-    new = part.get("rope_parameters")
-    inside = new.get("partial_rotary_factor") if isinstance(new, dict) else None
-    share = inside if inside is not None else first(part, family.keys.partial, family.defaults.partial_rotary_factor)
+    share = rotary_share(part, family)
     return float(share) if int(spec.head_dim * share) == spec.rotary_dim else spec.rotary_dim / spec.head_dim
 
 

@@ -115,13 +115,18 @@ def _head_dim(part: Config, family: Family) -> int:
     return hidden // heads
 
 
+def rotary_share(part: Config, family: Family) -> Any:
+    """The share of a head that rotates, as written: in rope_parameters, at the top level, or the class default."""
+    new = part.get("rope_parameters")
+    inside = new.get("partial_rotary_factor") if isinstance(new, dict) and family.keys.partial else None
+    return inside if inside is not None else first(part, family.keys.partial, family.defaults.partial_rotary_factor)
+
+
 def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
     explicit = whole(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
     if explicit is not None:
         return explicit
-    new = part.get("rope_parameters")
-    inside = new.get("partial_rotary_factor") if isinstance(new, dict) and family.keys.partial else None
-    share = inside if inside is not None else first(part, family.keys.partial, family.defaults.partial_rotary_factor)
+    share = rotary_share(part, family)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise BadSource(f"config.json has a partial rotary factor of {share!r}; write a number above 0 and up to 1")
     rotary_dim = int(head_dim * share)

@@ -20,7 +20,7 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     original: "key" (original_max_position_embeddings, else the declared context) or "max" (the declared context).
     factor: "key" or "max/original". amplitude: sources in order of precedence; "1" means none.
     times_attn_factor: the key attn_factor multiplies the amplitude. betas, truncate: whether those keys are read.
-    window: how the default context window follows from the file, when that surprises.
+    neox_only: refused for interleaved pairs. window: what the default context window is, when that surprises.
     """
 
     original: Literal["key", "max"] = "key"
@@ -30,7 +30,6 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     betas: bool = True
     truncate: Literal["read", "read-flat", "ignored"] = "read"
     neox_only: bool = False
-    top_level_original: bool = False
     window: str = ""
     source: str = ""
 
@@ -38,15 +37,15 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Peculiarity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Families that this runtime treats in a way of its own.
 
-    types: the rope types concerned ("*": any). when: "any", "scaled" (everything but a plain base), or
-    "amplitude" (an amplitude other than 1).
+    families: their names, or "*" for all. types: the rope types concerned. when: "own-amplitude" limits it to yarn
+    with an attention factor other than 0.1 ln s + 1.
     """
 
     families: tuple[str, ...]
     verdict: Word
     because: str
-    types: tuple[str, ...] = ("*",)
-    when: Literal["any", "amplitude", "no-head-dim"] = "any"
+    types: tuple[str, ...]
+    when: Literal["any", "own-amplitude"] = "any"
     source: str = ""
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..families.config import Config, text_part
 from ..families.model import Family
-from ..rope.forms import Form, LongRope, Vector
+from ..rope.forms import Form, LongRope, Vector, Yarn
+from ..rope.laws import temperature_attention_factor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .model import Peculiarity, Runtime, Word, version_key
@@ -43,7 +44,7 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return verdict("refused", f"it does not know {family.name} before {since}")
     found, _ = rope_dict(text_part(config, family), family, runtime)
     kind = rope_type(found, runtime)
-    known = _peculiar(runtime, family, kind)
+    known = _peculiar(runtime, family, kind, schedule)
     if known is not None and known.verdict != "exact":
         return verdict(known.verdict, known.because, known.source)
     rules = runtime.types.get(kind)
@@ -65,11 +66,13 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     return verdict("exact", "; ".join(filter(None, remarks)), rules.source if rules else "")
 
 
-def _peculiar(runtime: Runtime, family: Family, kind: str) -> Peculiarity | None:
+def _peculiar(runtime: Runtime, family: Family, kind: str, schedule: Schedule) -> Peculiarity | None:
+    usual = isinstance(schedule.form, Yarn) and _same(
+        schedule.attention_factor, temperature_attention_factor(schedule.form.factor)
+    )
     for known in runtime.peculiar:
-        if known.families != ("*",) and family.name not in known.families:
-            continue
-        if kind in known.types or known.types == ("*",):
+        meant = known.families == ("*",) or family.name in known.families
+        if meant and kind in known.types and (known.when == "any" or not usual):
             return known
     return None
 
@@ -81,13 +84,17 @@ def _difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
     wanted = schedule.short_inv_freq if schedule.short_inv_freq is not None else schedule.inv_freq
     if not _close(short, wanted):
         return "it computes other frequencies inside the trained context"
-    if abs(seen.attention_factor - schedule.attention_factor) > TOLERANCE * schedule.attention_factor:
+    if not _same(seen.attention_factor, schedule.attention_factor):
         return f"it uses the attention factor {seen.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
-    if abs(seen.softmax_scale - schedule.softmax_scale) > TOLERANCE * schedule.softmax_scale:
+    if not _same(seen.softmax_scale, schedule.softmax_scale):
         return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
     if before.local_form is not None and seen.local_form != before.local_form:
         return f"it changes the window layers as well ({describe(seen.local_form)})"
     return ""
+
+
+def _same(left: float, right: float) -> bool:
+    return abs(left - right) <= TOLERANCE * right
 
 
 def _close(left: Vector, right: Vector) -> bool:

@@ -110,6 +110,12 @@ def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
     assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == ["unknown", "unknown", "ignored"]
 
 
+@pytest.mark.parametrize(("amplitude", "word"), [(None, "exact"), (1.2, "ignored")])
+def test_gpt_oss_in_vllm_knows_no_amplitude(tiny: Callable[[str], Path], amplitude: float | None, word: str) -> None:
+    recipe = Recipe(REGISTRY["yarn"](4.0), attention_factor=amplitude)
+    assert make_plan(open_source(str(tiny("gpt_oss"))), recipe).choice.word(find("vllm")[-1]) == word
+
+
 def test_a_named_runtime_decides_the_encoding(tiny: Callable[[str], Path]) -> None:
     """Interleaved models: vLLM refuses longrope, so only what has a native type reaches it."""
     source = open_source(str(tiny("cohere")))

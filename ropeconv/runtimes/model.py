@@ -37,15 +37,13 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Peculiarity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Families that this runtime treats in a way of its own.
 
-    families: their names, or "*" for all. types: the rope types concerned. when: "own-amplitude" limits it to yarn
-    with an attention factor other than 0.1 ln s + 1.
+    families: their names, or "*" for all. types: the rope types concerned.
     """
 
     families: tuple[str, ...]
     verdict: Word
     because: str
     types: tuple[str, ...]
-    when: Literal["any", "own-amplitude"] = "any"
     source: str = ""
 
 
@@ -53,7 +51,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table of runtimes.
 
     schemas: the dictionaries it looks at, the first present wins. theta: "top" (only the top-level key),
-    "dict" (the dictionary, else the top level). current: whether people are expected to run it today.
+    "dict" (the dictionary, else the top level). family_types: rules that replace those in `types` for a family. current: whether people are expected to run it today.
     """
 
     name: str
@@ -69,11 +67,16 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type_key: Literal["type", "rope_type"] = "rope_type"
     checked: Literal["run", "read"] = "read"
     peculiar: tuple[Peculiarity, ...] = ()
+    family_types: dict[str, dict[str, TypeRules]] = {}
 
     @property
     def key(self) -> str:
         """`name@version`, as `--runtime` takes it."""
         return f"{self.name}@{self.version}"
+
+    def rules(self, family: str, kind: str) -> TypeRules | None:
+        """How this runtime reads a rope type in a family; None where it knows no such type."""
+        return self.family_types.get(family, {}).get(kind) or self.types.get(kind)
 
     @property
     def nested(self) -> bool:

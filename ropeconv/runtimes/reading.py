@@ -39,7 +39,7 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
     kind = rope_type(found, reader)
-    rules = reader.types.get(kind)
+    rules = reader.rules(family.name, kind)
     if rules is None:
         raise Unread(kind)
     form = _form(kind, found, theta, rules, part, sizes)

@@ -8,12 +8,11 @@ import numpy as np
 
 from ..families.config import Config, text_part
 from ..families.model import Family
-from ..rope.forms import Form, LongRope, Vector, Yarn
-from ..rope.laws import temperature_attention_factor
+from ..rope.forms import Form, LongRope, Vector
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .model import Peculiarity, Runtime, Word, version_key
-from .reading import Unread, read_spec, rope_dict, rope_type
+from .reading import read_spec, rope_dict, rope_type
 
 TOLERANCE = 1e-6
 
@@ -44,35 +43,29 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return verdict("refused", f"it does not know {family.name} before {since}")
     found, _ = rope_dict(text_part(config, family), family, runtime)
     kind = rope_type(found, runtime)
-    known = _peculiar(runtime, family, kind, schedule)
+    known = _peculiar(runtime, family, kind)
     if known is not None and known.verdict != "exact":
         return verdict(known.verdict, known.because, known.source)
-    rules = runtime.types.get(kind)
-    if rules is not None and rules.neox_only and family.layout == "interleaved":
-        return verdict("refused", "it takes longrope only for models with rotate-half pairs", rules.source)
-    try:
-        seen = read_spec(config, family, runtime)
-    except Unread:
+    rules = runtime.rules(family.name, kind)
+    if rules is None:
         because = "fails on" if runtime.unsupported == "refused" else "does not apply"
         return verdict(runtime.unsupported, f"it {because} rope_type {kind}")
-    difference = _difference(schedule, before, seen)
-    if known is not None:
-        difference = ""
+    if rules.neox_only and family.layout == "interleaved":
+        return verdict("refused", "it takes longrope only for models with rotate-half pairs", rules.source)
+    difference = "" if known else _difference(schedule, before, read_spec(config, family, runtime))
     if difference:
-        return verdict("ignored", difference, rules.source if rules else "")
-    remarks = [_window(runtime, kind, found, schedule)]
+        return verdict("ignored", difference, rules.source)
+    at_its_own_length = kind == "longrope" and found.get("original_max_position_embeddings") == schedule.context
+    remarks = ["" if at_its_own_length else rules.window]
     if since and version_key(since)[:2] > version_key(runtime.version)[:2]:
         remarks.append(f"from {since} on, which is the first to know {family.name}")
-    return verdict("exact", "; ".join(filter(None, remarks)), rules.source if rules else "")
+    return verdict("exact", "; ".join(filter(None, remarks)), rules.source)
 
 
-def _peculiar(runtime: Runtime, family: Family, kind: str, schedule: Schedule) -> Peculiarity | None:
-    usual = isinstance(schedule.form, Yarn) and _same(
-        schedule.attention_factor, temperature_attention_factor(schedule.form.factor)
-    )
+def _peculiar(runtime: Runtime, family: Family, kind: str) -> Peculiarity | None:
     for known in runtime.peculiar:
         meant = known.families == ("*",) or family.name in known.families
-        if meant and kind in known.types and (known.when == "any" or not usual):
+        if meant and kind in known.types:
             return known
     return None
 
@@ -99,12 +92,6 @@ def _same(left: float, right: float) -> bool:
 
 def _close(left: Vector, right: Vector) -> bool:
     return left.shape == right.shape and bool(np.all(np.abs(left - right) <= TOLERANCE * right))
-
-
-def _window(runtime: Runtime, kind: str, found: dict[str, object], schedule: Schedule) -> str:
-    note = runtime.types[kind].window
-    original = found.get("original_max_position_embeddings", schedule.context)
-    return "" if kind == "longrope" and original == schedule.context else note
 
 
 def describe(form: Form | None) -> str:

@@ -116,6 +116,17 @@ def test_gpt_oss_in_vllm_knows_no_amplitude(tiny: Callable[[str], Path], amplitu
     assert make_plan(open_source(str(tiny("gpt_oss"))), recipe).choice.word(find("vllm")[-1]) == word
 
 
+@pytest.mark.parametrize(("amplitude", "word"), [(None, "exact"), (1.2, "ignored")])
+def test_deepseek_in_vllm_knows_the_mscale_pair_only(
+    tiny: Callable[[str], Path], amplitude: float | None, word: str
+) -> None:
+    source = open_source(str(tiny("deepseek_v3")))
+    own = make_plan(source, Recipe(REGISTRY["yarn"](4.0), attention_factor=amplitude))
+    paired = make_plan(source, Recipe(REGISTRY["yarn"](4.0, mscale=0.7, mscale_all_dim=1.0)))
+    assert own.choice.word(find("vllm")[-1]) == word
+    assert paired.choice.word(find("vllm")[-1]) == "exact"
+
+
 def test_a_named_runtime_decides_the_encoding(tiny: Callable[[str], Path]) -> None:
     """Interleaved models: vLLM refuses longrope, so only what has a native type reaches it."""
     source = open_source(str(tiny("cohere")))

@@ -50,8 +50,9 @@ class Peculiarity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table of runtimes.
 
-    schemas: the dictionaries it looks at, the first present wins. theta: "top" (only the top-level key),
-    "dict" (the dictionary, else the top level). family_types: rules that replace those in `types` for a family. current: whether people are expected to run it today.
+    schemas: the dictionaries it looks at, the first present wins. theta: "top" (only the top-level key), "dict" (the
+    dictionary, else the top level). family_types: rules that replace those in `types` for a family. unsupported: what
+    becomes of a type it has no rules for. current: whether people are expected to run it today.
     """
 
     name: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import PurePosixPath
-from typing import Any
 
 from ..errors import BadSource
 
@@ -16,17 +15,27 @@ def shards(text: str) -> tuple[str, ...]:
 
     Raises BadSource when it is not an index, or names a file outside its own folder.
     """
-    try:
-        weight_map: dict[str, Any] = json.loads(text)["weight_map"]
-        names = sorted(set(weight_map.values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadSource(f"{INDEX} has no readable weight_map; fetch it again") from None
+    names = sorted(set(_weight_map(text).values()), key=str)
     for name in names:
         if not isinstance(name, str) or not safe_name(name):
             raise BadSource(
                 f"{INDEX} names the shard {name!r}, which is not inside the folder; do not trust this checkpoint"
             )
     return tuple(names)
+
+
+def tensors(text: str) -> tuple[str, ...]:
+    """Names of the tensors in an index. Raises BadSource when it is not an index."""
+    return tuple(_weight_map(text))
+
+
+def _weight_map(text: str) -> dict[str, str]:
+    try:
+        weight_map: dict[str, str] = json.loads(text)["weight_map"]
+        set(weight_map.values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadSource(f"{INDEX} has no readable weight_map; fetch it again") from None
+    return weight_map
 
 
 def safe_name(name: str) -> bool:

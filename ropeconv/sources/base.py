@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import BadSource
 from ..families.config import Config
 from ..formats import jsontext
-from ..formats.index import INDEX, safe_name, shards
+from ..formats.index import INDEX, safe_name, shards, tensors
 
 SINGLE = "model.safetensors"
 OTHER_WEIGHTS = (
@@ -115,5 +115,6 @@ class Source(ABC):
         return ()
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, checking the headers on the way; None where that would fetch weights."""
-        return None
+        """Names of all tensors, from the index; None where there is none and the weights would have to be fetched."""
+        index = self.text(INDEX)
+        return None if index is None else tensors(index)

@@ -38,6 +38,7 @@ class FolderSource(Source):
         return self.root / name
 
     def tensor_names(self) -> tuple[str, ...] | None:
+        """Names of all tensors, from the headers, which are checked on the way."""
         return tuple(name for shard in self.weights() for name in read_header(self.root / shard).tensors)
 
 

@@ -87,6 +87,16 @@ def test_a_token_opens_what_is_gated_and_is_written_nowhere(run: Run, hub: Hub, 
     assert "hf_secret" not in done.stdout + done.stderr + (tmp_path / "gated-yarn4" / "ropeconv.json").read_text()
 
 
+def test_stale_frequencies_are_seen_in_the_index(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:
+    (llama / "model.safetensors").rename(llama / "model-00001-of-00001.safetensors")
+    names = ["lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"]
+    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    (llama / "model.safetensors.index.json").write_text(json.dumps(index))
+    done = run("inspect", "me/tiny", "--json", env=hub.environment(tmp_path / "home"))
+    assert [problem["code"] for problem in json.loads(done.stdout)["problems"]] == ["stale-inv-freq"]
+    assert not [name for name in hub.sent if name.endswith(".safetensors")]
+
+
 def test_file_names_that_climb_out(run: Run, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from .. import hub_server
 

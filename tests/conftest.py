@@ -48,6 +48,12 @@ def llama(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Recorded answers of the tests stay among the tests."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,12 +97,13 @@ def carry_out(plan: Plan, probe: Probe | None, output: Output, **options: Any) -
     from ..validate.frequencies import compare
 
     done: list[FrequencyCheck] = []
+    ask = None if probe is None else questioner(plan, probe)
 
     def verify(folder: Path) -> dict[str, Any] | None:
-        if probe is None:
+        if ask is None:
             output.note("not checked: transformers is not installed; pip install 'ropeconv[validate]'")
             return None
-        answer = probe.ask(folder, plan.schedule.context)
+        answer = ask(folder)
         version = answer.get("transformers", "")
         if plan.predicted(version) != "exact":
             output.note(
@@ -111,8 +113,27 @@ def carry_out(plan: Plan, probe: Probe | None, output: Output, **options: Any) -
         done.append(compare(answer, plan.schedule, plan.before, plan.choice.encoding))
         return done[0].to_dict()
 
-    if probe is not None:
-        probe.prefetch(str(plan.choice.config.get("model_type", "")))
     with output.progress("Writing", plan.bytes) as advance:
         folder = apply(plan, verify, advance=advance, **options)
     return (done[0] if done else None), folder
+
+
+def questioner(plan: Plan, probe: Probe) -> Callable[[Path], dict[str, Any]]:
+    """A way to ask transformers about the plan's config: its recorded answer, or the probe, whose answer is kept."""
+    from ..validate import record
+
+    model_type = str(plan.choice.config.get("model_type", ""))
+    text = next(step.text for step in plan.steps if step.name == "config.json") or ""
+    name = record.key(text, model_type, plan.schedule.context)
+    known = record.recall(name)
+    if known is not None:
+        probe.stop()
+        return lambda folder: known
+    probe.prefetch(model_type)
+
+    def ask(folder: Path) -> dict[str, Any]:
+        answer = probe.ask(folder, plan.schedule.context)
+        record.keep(name, answer)
+        return answer
+
+    return ask

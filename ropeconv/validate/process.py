@@ -56,5 +56,10 @@ class Probe:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the process, whatever it is at. Does nothing the second time."""
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()

@@ -1,0 +1,65 @@
+"""Recorded answers: only for the same bytes read by the same code, and compared anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropeconv.validate import record
+from ropeconv.validate.process import Probe
+
+from ..conftest import Run
+
+CONFIG = '{"model_type": "llama"}'
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ropeconv" / "checks"
+
+
+def test_the_key_covers_what_the_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = record.key(CONFIG, "llama", 64)
+    others = {record.key(CONFIG + " ", "llama", 64), record.key(CONFIG, "qwen2", 64), record.key(CONFIG, "llama", 65)}
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "0")
+    others.add(record.key(CONFIG, "llama", 64))
+    assert len(others | {base}) == 5
+
+
+def test_answers_come_back_and_failures_are_not_kept(cache: Path) -> None:
+    record.keep("a", {"modules": {"global": {}}})
+    record.keep("b", {"error": "no"})
+    assert record.recall("a") == {"modules": {"global": {}}}
+    assert record.recall("b") is None
+    (cache / "a.json").write_text("half")
+    assert record.recall("a") is None
+
+
+def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    record.keep("a", {"modules": {}})
+    assert record.recall("a") is None
+
+
+def test_a_recorded_answer_is_compared_anew(run: Run, llama: Path, cache: Path) -> None:
+    """The record of a wrong answer ends the run with 3, so it is read; a right one passes, and is the probe's."""
+    assert run("apply", "model", "--yarn", "4", "-q", "-o", "first").returncode == 0
+    (file,) = cache.iterdir()
+    answer = json.loads(file.read_text())
+    assert run("apply", "model", "--yarn", "4", "-q", "-o", "second").returncode == 0
+    answer["modules"]["global"]["inv_freq"][3] *= 1.001
+    file.write_text(json.dumps(answer))
+    done = run("apply", "model", "--yarn", "4", "-q", "-o", "third")
+    assert done.returncode == 3
+    assert "computes other global frequencies" in done.stderr
+
+
+def test_a_stopped_probe_stays_stopped(tiny: Callable[[str], Path]) -> None:
+    with Probe() as probe:
+        probe.stop()
+        assert probe.process.returncode is not None

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 FICLONE = 0x40049409  # linux/fs.h
-BLOCK = 64 * 1024 * 1024
+RANGE = 1 << 30  # per call of the kernel
+BLOCK = 8 << 20  # where bytes pass through us
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 Advance = Callable[[int], None]
@@ -68,7 +69,7 @@ def _copy_range(reader: int, writer: int, size: int, advance: Advance) -> int:
     done = 0
     while done < size:
         try:
-            count = os.copy_file_range(reader, writer, min(BLOCK, size - done), done, done)
+            count = os.copy_file_range(reader, writer, min(RANGE, size - done), done, done)
         except OSError as problem:
             if problem.errno in UNSUPPORTED:
                 return done

@@ -73,9 +73,8 @@ def main() -> None:
     base = statistics.median(seconds["cp -r"])
     for name, values in seconds.items():
         middle = statistics.median(values)
-        print(
-            f"{name:14} {middle:6.2f} s   {middle / base:5.2f} x cp -r   {[round(v, 2) for v in values]}, first {first[name]:.2f}"
-        )
+        rounds = [round(value, 2) for value in values]
+        print(f"{name:14} {middle:6.2f} s   {middle / base:5.2f} x cp -r   {rounds}, the first {first[name]:.2f}")
     print(f"largest process: {peak:.0f} MB")
     shutil.rmtree(work)
 

@@ -34,11 +34,11 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
         known = step.sha256 if step.action == "copy" and not checksum else sha256(path)
         files.append({"name": step.name, "action": step.action, "size": path.stat().st_size, "sha256": known})
     data = plan.to_dict()
-    data["source"].pop("reference") if data["source"]["kind"] == "folder" else None
+    origin = {key: value for key, value in data["source"].items() if key != "reference" or plan.source.kind != "folder"}
     return jsontext.dump(
         {
             "ropeconv": __version__,
-            "source": {"name": plan.source.name, **data["source"]},
+            "source": {"name": plan.source.name, **origin},
             "family": data["family"],
             "recipe": data["recipe"],
             "encoding": data["encoding"],

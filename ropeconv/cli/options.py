@@ -29,6 +29,11 @@ SourceArgument = Annotated[
 PANEL = "Method (one of them)"
 SETTINGS = "Settings of a method"
 RECIPE = "Length and amplitude"
+LENGTHS = {
+    "context": "tokens to declare, instead of what the method implies (128k = 131072)",
+    "original_context": "tokens the model was trained for, where its config says otherwise",
+    "log_n_length": "length at which the log-n scale is 1 (default: the trained context)",
+}
 METAVARS = {Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
 
 
@@ -123,11 +128,6 @@ def _plain_type(method: type[Method], name: str) -> Any:
 
 
 def _modifier_options() -> list[inspect.Parameter]:
-    lengths = {
-        "context": "tokens to declare, instead of what the method implies (128k = 131072)",
-        "original_context": "tokens the model was trained for, where its config says otherwise",
-        "log_n_length": "length at which the log-n scale is 1 (default: the trained context)",
-    }
     numbers = {
         "attention_factor": "amplitude of cos and sin, instead of the method's own",
         "temperature_slope": "a in sqrt(1/t) = a ln s + b (default: 0.1)",
@@ -136,9 +136,9 @@ def _modifier_options() -> list[inspect.Parameter]:
     found = []
     for name in MODIFIERS:
         flag = f"--{name.replace('_', '-')}"
-        if name in lengths:
+        if name in LENGTHS:
             found.append(
-                _parameter(name, str | None, flag, help=lengths[name], metavar="TOKENS", rich_help_panel=RECIPE)
+                _parameter(name, str | None, flag, help=LENGTHS[name], metavar="TOKENS", rich_help_panel=RECIPE)
             )
         elif name in numbers:
             found.append(_parameter(name, float | None, flag, help=numbers[name], rich_help_panel=RECIPE))
@@ -157,8 +157,8 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
         raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
     if not chosen:
         raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv methods` lists them)")
-    modifiers = {name: _tokens(given.get(name), name) for name in MODIFIERS}
-    modifiers = {name: value for name, value in modifiers.items() if value is not None}
+    modifiers = {name: given[name] for name in MODIFIERS if given.get(name) is not None}
+    modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
     extras = {name: given[name] for name in settings() if given.get(name) is not None}
     if chosen[0] == "recipe_file":
         if extras:
@@ -172,7 +172,7 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
         if name not in known:
             takers = " or ".join(kind.flag() for kind, _ in settings()[name])
             raise UsageError(f"--{name.replace('_', '-')} goes with {takers}, not with {method.flag()}")
-    return Recipe(_method(method, given[chosen[0]], {k: _tokens(v, k) for k, v in extras.items()}), **modifiers)
+    return Recipe(_method(method, given[chosen[0]], _read_tokens(extras)), **modifiers)
 
 
 def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
@@ -187,9 +187,9 @@ def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
     return method(**{first: parse_tokens(value) if method.value is Value.TOKENS else value}, **extras)
 
 
-def _tokens(value: Any, name: str) -> Any:
-    lengths = ("context", "original_context", "log_n_length", "at")
-    return parse_tokens(value) if name in lengths and isinstance(value, str) else value
+def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:
+    """Settings as their methods take them: the ones that came as text are numbers of tokens."""
+    return {name: parse_tokens(value) if isinstance(value, str) else value for name, value in extras.items()}
 
 
 def _read_recipe(path: Path) -> Recipe:

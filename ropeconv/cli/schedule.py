@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -89,7 +90,7 @@ def show(schedule: Schedule, spec: RopeSpec, recipe: Recipe, output: Output) -> 
     output.say("")
     base = spec.form.inv_freq(spec.rotary_dim)
     rows = [
-        (str(pair), f"{new:.6e}", f"{6.283185307179586 / new:,.1f}", f"{old / new:.4f}")
+        (str(pair), f"{new:.6e}", f"{math.tau / new:,.1f}", f"{old / new:.4f}")
         for pair, (old, new) in enumerate(zip(base, schedule.inv_freq, strict=True))
     ]
     output.table("", ("pair", "inv_freq", "wavelength (tokens)", "divided by"), rows)

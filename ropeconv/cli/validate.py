@@ -26,11 +26,12 @@ def validate_command(
     Exit code 3 when it does not, or when the unscaled source agrees too, which would mean that the test is blind.
     """
     from ..sources.receipt import record_validation
-    from ..validate.logits import installed, validate
+    from ..validate.logits import validate
+    from ..validate.process import Probe
 
     if device not in ("auto", "cpu", "cuda"):
         raise RopeconvError(f"--device {device} is not known; choose auto, cpu or cuda")
-    if not installed():
+    if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
     output = Output(as_json, quiet)
     result = validate(baked, against, device=device, tokens=tokens, seed=seed, note=output.note)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..bake import Plan
 from ..rope.spec import RopeSpec
 from ..runtimes.verdict import describe
@@ -15,7 +17,7 @@ def show_plan(plan: Plan, output: Output) -> None:
     form = describe(schedule.form) if schedule.form else "a vector of its own"
     rows = [
         ("frequencies", describe(before.form), form),
-        ("slowest wavelength", *(f"{6.283185307 / vector[-1]:,.0f} tokens" for vector in _vectors(plan))),
+        ("slowest wavelength", *(f"{math.tau / vector[-1]:,.0f} tokens" for vector in _vectors(plan))),
         ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
         ("context", f"{before.context:,}", f"{schedule.context:,}"),
     ]

@@ -7,7 +7,7 @@ A form is what stands in a `rope_scaling` block, as mathematics. Every form yiel
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from .lazy import np
@@ -36,10 +36,6 @@ class Form:
     def inv_freq(self, rotary_dim: int) -> Vector:
         """Radians per token, float64, shape `[rotary_dim / 2]`."""
         raise NotImplementedError
-
-    def rebased(self, theta: float) -> Form:
-        """The same form over another base."""
-        return replace(self, theta=theta)
 
     @property
     def scaled(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,5 +22,5 @@ def record_validation(folder: Path, result: dict[str, Any]) -> None:
     """Writes a validation result into the receipt of a folder, replacing the file as a whole."""
     data = read_receipt(folder) | {"validation": result}
     draft = folder / f".{RECEIPT}.new"
-    draft.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+    draft.write_text(jsontext.dump(data), "utf-8")
     draft.replace(folder / RECEIPT)

@@ -6,7 +6,6 @@ its rotary modules' buffers overwritten from the schedule. A control, the source
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..sources import open_source
+from ..sources import Source, open_source
 from ..sources.inspection import inspect_source
 from ..sources.receipt import read_receipt
 from .compare import Figures, compare_logits
@@ -67,11 +66,6 @@ class Validation:
         return asdict(self)
 
 
-def installed() -> bool:
-    """Whether torch and transformers are here."""
-    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
-
-
 def validate(
     baked: Path, against: str, device: str = "auto", tokens: int = 512, seed: int = 0,
     note: Callable[[str], None] = lambda message: None,
@@ -84,11 +78,10 @@ def validate(
     import transformers
 
     where = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
-    schedule, spec, unchanged = _schedule(baked, against)
-    runs = buckets(schedule.original_context, schedule.context, tokens)
     source = open_source(against)
-    folder = _local(source)
-    model = _load(folder, where)
+    schedule, spec, unchanged = _schedule(baked, source)
+    runs = buckets(schedule.original_context, schedule.context, tokens)
+    model = _load(_local(source), where)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     generator = torch.Generator().manual_seed(seed)
     ids = [torch.randint(vocabulary, (1, len(run.positions)), generator=generator) for run in runs]
@@ -106,22 +99,22 @@ def validate(
     return Validation(transformers.__version__, where, schedule.digest, tokens, seed, tuple(results), agrees, sentence)
 
 
-def _schedule(baked: Path, against: str) -> tuple[Schedule, RopeSpec, bool]:
+def _schedule(baked: Path, source: Source) -> tuple[Schedule, RopeSpec, bool]:
     """The schedule, made again from the recipe and the source; it has to be the one in the receipt."""
     receipt = read_receipt(baked)
     recipe = Recipe.from_dict(receipt["recipe"])
-    seen = inspect_source(open_source(against)).spec
+    seen = inspect_source(source).spec
     spec = seen if isinstance(recipe.method, AsIs) or not seen.scaled else seen.unscaled()
     schedule = recipe.schedule(spec)
     if schedule.digest != receipt["schedule"]["digest"]:
         raise BadSource(
-            f"{against} is not what {baked} was made from: the recipe gives another schedule; name its source"
+            f"{source.reference} is not what {baked} was made from: the recipe gives another schedule; name its source"
         )
     schedule = replace(schedule, context=int(receipt["schedule"]["context"]))
     return schedule, seen, schedule.digest == seen.current().digest
 
 
-def _local(source: Any) -> Path:
+def _local(source: Source) -> Path:
     if source.kind == "hub":
         for file in source.carried()[0]:
             path = source.path(file.name)

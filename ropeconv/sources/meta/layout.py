@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...families.config import Config
+from ...formats import jsontext
 from ...formats.safetensors import header_bytes, tensor_bytes
 
 SHARD_BYTES = 5_000_000_000
@@ -87,4 +87,4 @@ def index_text(shards: tuple[Shard, ...]) -> str:
     """model.safetensors.index.json for those shards."""
     total = sum(tensor_bytes(shard.dtype, target.shape) for shard in shards for target in shard.targets)
     weight_map = {target.name: shard.name for shard in shards for target in shard.targets}
-    return json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2) + "\n"
+    return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -88,18 +87,22 @@ class MetaSource(Source):
         generation = {"_from_model_config": True, **{key: config[key] for key in ("bos_token_id", "eos_token_id")}}
         made = {
             "config.json": jsontext.dump(config),
-            "generation_config.json": json.dumps(generation, indent=2) + "\n",
+            "generation_config.json": jsontext.dump(generation),
             "tokenizer_config.json": jsontext.dump(tokenizer_config(version, config["max_position_embeddings"])),
         }
         if len(self._shards) > 1:
             made["model.safetensors.index.json"] = index_text(self._shards)
         return made
 
-    def files(self) -> tuple[SourceFile, ...]:
+    @cached_property
+    def _files(self) -> tuple[SourceFile, ...]:
         kept = [file for file in self.inner.files() if file.name not in LEFT and not PART.fullmatch(file.name)]
         made = [SourceFile(name, len(text.encode())) for name, text in self._made.items()]
         made += [SourceFile(item.name, item.size) for item in self.produced()]
         return tuple(sorted([*kept, *made], key=lambda file: file.name))
+
+    def files(self) -> tuple[SourceFile, ...]:
+        return self._files
 
     def path(self, name: str) -> Path:
         return self.inner.path(name)

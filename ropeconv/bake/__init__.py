@@ -1,6 +1,9 @@
-"""Plan, apply, receipt."""
+"""From a source and a recipe to a plan, and from a plan to files."""
 
+from .checkpoint import CheckpointPlan
 from .execute import apply
-from .plan import Plan, make_plan
+from .gguf import GgufPlan
+from .plan import Plan, Step
+from .planning import make_plan
 
-__all__ = ["Plan", "apply", "make_plan"]
+__all__ = ["CheckpointPlan", "GgufPlan", "Plan", "Step", "apply", "make_plan"]

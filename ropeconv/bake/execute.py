@@ -12,9 +12,10 @@ from typing import Any
 
 from ..errors import BadSource, RopeconvError
 from ..formats.copying import Advance, copy_file, free_bytes, human, link_file, same_blocks
+from ..formats.gguf import read_header
 from ..sources import RECEIPT
 from .plan import Plan, Step
-from .receipt import receipt
+from .receipt import RECEIPT_KEY, receipt
 
 MARGIN = 16 * 1024 * 1024
 STAMP = ".ropeconv-plan"
@@ -30,10 +31,11 @@ def apply(
     checksum: bool = False,
     advance: Advance = lambda done: None,
 ) -> Path:
-    """Writes the output folder and returns it.
+    """Writes the output and returns its place: a folder, or a GGUF file (of several shards the first).
 
-    verify: looks at the finished folder before it takes its name, and returns what to note in the receipt; it
-    raises to stop. link: hard-link unchanged files. force: replace an output that exists. advance: bytes done.
+    verify: looks at the finished files in their folder before they take their names, and returns what to note in the
+    receipt; it raises to stop. link: hard-link unchanged files. force: replace an output that exists. advance: bytes
+    done.
 
     A known failure leaves nothing behind. An interrupted run leaves its finished files in a hidden sibling, and the
     same command picks them up.
@@ -46,7 +48,8 @@ def apply(
         for step in plan.steps:
             _carry_out(plan, step, partial / step.name, link, advance)
         check = verify(partial)
-        (partial / RECEIPT).write_text(receipt(plan, partial, check, checksum), "utf-8")
+        if plan.is_folder:
+            (partial / RECEIPT).write_text(receipt(plan, partial, check, checksum), "utf-8")
         (partial / STAMP).unlink()
     except OSError as problem:
         shutil.rmtree(partial, ignore_errors=True)
@@ -58,33 +61,49 @@ def apply(
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _take_name(partial, plan.out)
+    if plan.is_folder:
+        _take_name(partial, plan.out)
+    else:
+        _take_names(partial, plan)
     return plan.out
 
 
 def _refuse_place(plan: Plan, force: bool) -> None:
-    out, occupied = plan.out, plan.out.exists() and (not plan.out.is_dir() or any(plan.out.iterdir()))
-    local = plan.source.kind in ("folder", "config", "meta") and Path(plan.source.reference).exists()
+    out = plan.out
     here = Path(plan.source.reference).resolve()
-    if local and (out.resolve() == here or here in out.resolve().parents or out.resolve() in here.parents):
-        raise RopeconvError(f"{out} and the source lie within each other; choose another place with -o")
-    if occupied and not force:
-        raise RopeconvError(f"{out} exists; choose another place with -o, or replace it with --force")
-    if occupied and not (out / RECEIPT).is_file():
-        raise RopeconvError(f"{out} exists and is not an output of ropeconv, so --force will not replace it; remove it")
+    if here.exists() and plan.source.kind != "hub":
+        within = plan.is_folder and (here in out.resolve().parents or out.resolve() in here.parents)
+        if out.resolve() == here or within:
+            raise RopeconvError(f"{out} and the source lie within each other; choose another place with -o")
+    places = [out] if plan.is_folder else [out.parent / step.name for step in plan.steps]
+    for place in places:
+        occupied = place.exists() and (not place.is_dir() or any(place.iterdir()))
+        if occupied and not force:
+            raise RopeconvError(f"{place} exists; choose another place with -o, or replace it with --force")
+        if occupied and not _ours(place, out):
+            raise RopeconvError(
+                f"{place} exists and is not an output of ropeconv, so --force will not replace it; remove it"
+            )
     if not out.parent.is_dir():
         raise RopeconvError(f"{out.parent} does not exist; create it, or choose another place with -o")
 
 
+def _ours(place: Path, out: Path) -> bool:
+    """Whether an earlier run has written this: its receipt is there, in the folder or among the keys."""
+    if place.is_dir() or out.suffix != ".gguf":
+        return (place / RECEIPT).is_file()
+    try:
+        return RECEIPT_KEY in read_header(out if out.exists() else place).values
+    except BadSource:
+        return False
+
+
 def _stamp(plan: Plan, link: bool) -> str:
     steps = [(step.action, step.name, step.size, step.text) for step in plan.steps]
-    mtimes = [_mtime(plan, step) for step in plan.steps if step.action == "copy" and plan.source.kind != "hub"]
+    origins = [] if plan.source.kind == "hub" else [plan.origin(step) for step in plan.steps]
+    mtimes = [origin.stat().st_mtime_ns for origin in origins if origin is not None]
     identity = [plan.source.reference, plan.source.commit, plan.schedule.digest, link, steps, mtimes]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-
-
-def _mtime(plan: Plan, step: Step) -> int:
-    return plan.source.path(step.name).stat().st_mtime_ns
 
 
 def _resume_or_clear(partial: Path, stamp: str) -> None:
@@ -99,9 +118,8 @@ def _resume_or_clear(partial: Path, stamp: str) -> None:
 
 def _need_space(plan: Plan, partial: Path, link: bool) -> None:
     pending = [step for step in plan.steps if not (partial / step.name).exists()]
-    shared = link or same_blocks(
-        plan.source.path(plan.steps[0].name) if plan.source.kind == "folder" else None, partial
-    )
+    local = None if plan.source.kind == "hub" else next(filter(None, map(plan.origin, plan.steps)), None)
+    shared = link or same_blocks(local, partial)
     needed = sum(step.size for step in pending if not (shared and step.action == "copy")) + MARGIN
     free = free_bytes(partial)
     if needed > free:
@@ -124,7 +142,8 @@ def _carry_out(plan: Plan, step: Step, target: Path, link: bool, advance: Advanc
     elif step.make is not None:
         step.make(draft, advance)
     else:
-        origin = plan.source.path(step.name)
+        origin = plan.origin(step)
+        assert origin is not None, step
         if link and link_file(origin, draft):
             advance(step.size)
         else:
@@ -143,3 +162,10 @@ def _take_name(partial: Path, out: Path) -> None:
     out.replace(old)
     partial.replace(out)
     shutil.rmtree(old)
+
+
+def _take_names(partial: Path, plan: Plan) -> None:
+    """Moves files out of the hidden sibling, the first shard last: without it nobody loads the others."""
+    for step in reversed(plan.steps):
+        (partial / step.name).replace(plan.out.parent / step.name)
+    partial.rmdir()

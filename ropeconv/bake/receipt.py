@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..encode import Choice
 from ..formats import jsontext
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+from ..sources.base import Origin
 from .plan import Plan
 
 BLOCK = 1 << 20
+RECEIPT_KEY = "ropeconv.json"
 
 
 def sha256(path: Path) -> str:
@@ -47,5 +53,19 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
             "files": files,
             "check": check,
             "validation": None,
+        }
+    )
+
+
+def embedded(source: Origin, recipe: Recipe, schedule: Schedule, choice: Choice) -> str:
+    """The receipt that a GGUF file carries among its keys, on one line."""
+    return json.dumps(
+        {
+            "ropeconv": __version__,
+            "source": {"name": source.name, "kind": source.kind, "commit": source.commit},
+            "recipe": recipe.to_dict(),
+            "encoding": choice.encoding,
+            "schedule": schedule.digest,
+            "runtimes": {verdict.runtime: verdict.word for verdict in choice.verdicts},
         }
     )

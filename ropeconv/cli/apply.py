@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import UsageError
 from ..rope.recipe import Recipe
 from .options import JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..bake import Plan
+    from ..bake import CheckpointPlan, Plan
     from ..validate.frequencies import FrequencyCheck
     from ..validate.process import Probe
 
@@ -25,12 +26,18 @@ ropeconv apply meta-llama/Llama-2-7b --yarn 16
 ropeconv apply ./Qwen2.5-7B-Instruct --mixed 4 --runtime transformers --runtime vllm --dry-run
 
 ropeconv apply ./Meta-Llama-3-8B --theta-for 256k -o ./llama3-256k
+
+ropeconv apply model-Q4_K_M.gguf --yarn 4 --in-place
 """
 
 OutOption = Annotated[
-    Path | None, typer.Option("-o", "--out", help="Output folder (default: ./NAME-METHODFACTOR).", metavar="FOLDER")
+    Path | None,
+    typer.Option("-o", "--out", help="Output folder or GGUF file (default: ./NAME-METHODFACTOR).", metavar="PLACE"),
 ]
-EncodingOption = Annotated[str, typer.Option("--encoding", help="How it is written: auto, native or factors.")]
+EncodingOption = Annotated[
+    str,
+    typer.Option("--encoding", help="How it is written: auto, native, factors; in GGUF auto, keys, tensor, carrier."),
+]
 RuntimeOption = Annotated[
     list[str] | None,
     typer.Option("--runtime", help="A runtime that must read it exactly, NAME or NAME@VERSION; repeatable."),
@@ -56,6 +63,13 @@ def apply_command(
     all_files: Annotated[
         bool, typer.Option("--all-files", help="Carry the same weights in other formats too.")
     ] = False,
+    carrier: Annotated[
+        str,
+        typer.Option("--carrier", metavar="ARCH", help="Write GGUF as this architecture, which takes any vector."),
+    ] = "",
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Change the GGUF file itself; a kill at any moment can be undone.")
+    ] = False,
     checksum: Annotated[bool, typer.Option("--checksum", help="Hash copied weights as well, for the receipt.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -67,18 +81,25 @@ def apply_command(
     from ..validate.process import Probe
 
     output = Output(as_json, quiet)
-    with Probe() if not dry_run and Probe.available() else nullcontext() as probe:
+    gguf = source.endswith(".gguf")
+    if in_place:
+        _ready_for_place(source, gguf, out, output)
+    with Probe() if not (dry_run or gguf) and Probe.available() else nullcontext() as probe:
         # after the probe has been started, which takes longer to import transformers than all of this
-        from ..bake import make_plan
+        from ..bake import CheckpointPlan, make_plan
         from ..sources import open_source
         from .views import show_plan
 
         output.note(recipe.method.patience)
-        plan = make_plan(open_source(source), recipe, out, encoding, tuple(runtime or ()), replace, all_files)
+        plan = make_plan(open_source(source), recipe, out, encoding, tuple(runtime or ()), replace, all_files, carrier)
         if dry_run:
             output.data(plan.to_dict()) if as_json else show_plan(plan, output)
             return
-        check, folder = carry_out(plan, probe, output, link=link, force=force, checksum=checksum)
+        check = None
+        if isinstance(plan, CheckpointPlan):
+            check, place = carry_out(plan, probe, output, link=link, force=force, checksum=checksum)
+        else:
+            place = _write(plan, output, in_place, link=link, force=force)
     if as_json:
         output.data(plan.to_dict() | {"check": check.to_dict() if check else None})
         return
@@ -88,10 +109,33 @@ def apply_command(
             f"Checked: transformers {check.transformers} loads it and computes the schedule "
             f"(within {check.max_ulp} ulp of float32, attention factor {check.attention_factor:.6f})."
         )
-    output.say(f"Wrote {folder}")
+    output.say(f"Changed {place} in place." if in_place else f"Wrote {place}")
 
 
-def carry_out(plan: Plan, probe: Probe | None, output: Output, **options: Any) -> tuple[FrequencyCheck | None, Path]:
+def _ready_for_place(source: str, gguf: bool, out: Path | None, output: Output) -> None:
+    from ..bake.inplace import mend
+
+    if not gguf or out is not None:
+        raise UsageError("--in-place changes a GGUF file where it lies; give one as SOURCE, and leave -o out")
+    if mend(Path(source)):
+        output.note(f"An interrupted change of {source} was undone first.")
+
+
+def _write(plan: Plan, output: Output, in_place: bool, **options: Any) -> Path:
+    """Carries out a plan for a GGUF file."""
+    from ..bake import GgufPlan, apply
+    from ..bake.inplace import apply_in_place
+
+    if in_place:
+        assert isinstance(plan, GgufPlan)
+        return apply_in_place(plan)
+    with output.progress("Writing", plan.bytes) as advance:
+        return apply(plan, advance=advance, **options)
+
+
+def carry_out(
+    plan: CheckpointPlan, probe: Probe | None, output: Output, **options: Any
+) -> tuple[FrequencyCheck | None, Path]:
     """Applies a plan, and lets the probe check the result before it takes its name."""
     from ..bake import apply
     from ..validate.frequencies import compare
@@ -118,7 +162,7 @@ def carry_out(plan: Plan, probe: Probe | None, output: Output, **options: Any) -
     return (done[0] if done else None), folder
 
 
-def questioner(plan: Plan, probe: Probe) -> Callable[[Path], dict[str, Any]]:
+def questioner(plan: CheckpointPlan, probe: Probe) -> Callable[[Path], dict[str, Any]]:
     """A way to ask transformers about the plan's config: its recorded answer, or the probe, whose answer is kept."""
     from ..validate import record
 

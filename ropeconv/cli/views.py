@@ -51,7 +51,7 @@ def show_inspection(seen: Inspection, output: Output) -> None:
     """One table of facts and a list of problems."""
     spec = seen.spec
     rows = [
-        ("family", f"{seen.family.name} ({seen.family.title})"),
+        ("family", f"{seen.name} ({seen.title})"),
         ("frequencies", describe(spec.form)),
         (
             "rotary_dim",
@@ -65,8 +65,8 @@ def show_inspection(seen: Inspection, output: Output) -> None:
         rows.append(("softmax_scale", f"{spec.softmax_scale:.6g}"))
     rows += [("note", note) for note in spec.notes]
     output.table(seen.source.reference, ("", ""), rows)
-    if seen.family.refuse:
-        output.say(f"Nothing can be baked for {seen.family.title}: {seen.family.refuse}.")
+    if seen.refuse:
+        output.say(f"Nothing can be baked for {seen.title}: {seen.refuse}.")
     for problem in seen.problems:
         output.say(f"! {problem.message}")
     if not seen.problems:

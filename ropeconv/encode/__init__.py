@@ -1,5 +1,6 @@
 """Encodings: a Schedule in, edits out. One file each; `choose` picks one."""
 
-from .choose import ENCODINGS, Choice, choose
+from .choice import Choice
+from .choose import ENCODINGS, ConfigChoice, choose
 
-__all__ = ["ENCODINGS", "Choice", "choose"]
+__all__ = ["ENCODINGS", "Choice", "ConfigChoice", "choose"]

@@ -11,7 +11,8 @@ from ..families.config import Config, text_part
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find, newest, runtimes
-from ..runtimes.verdict import Verdict, judge
+from ..runtimes.verdict import judge
+from .choice import Choice
 from .config import bake_config
 from .factors import factors
 from .native import native
@@ -21,22 +22,16 @@ ENCODINGS: dict[str, Callable[[Schedule, RopeSpec, Family], Written]] = {"native
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A chosen encoding: its name, what it writes, the whole config, and a verdict per runtime."""
+class ConfigChoice(Choice):
+    """A chosen encoding for config.json: what it writes, and the whole config."""
 
-    encoding: str
     written: Written
     config: Config
-    verdicts: tuple[Verdict, ...]
-
-    def word(self, runtime: Runtime) -> str:
-        """The verdict word of one runtime."""
-        return next(verdict.word for verdict in self.verdicts if verdict.runtime == runtime.key)
 
 
 def choose(
     schedule: Schedule, spec: RopeSpec, family: Family, config: Config, encoding: str, wanted: tuple[str, ...]
-) -> Choice:
+) -> ConfigChoice:
     """The encoding to use.
 
     `auto` takes, of the encodings that every named runtime reads exactly in its newest version, the one that most
@@ -48,7 +43,7 @@ def choose(
         if encoding not in ENCODINGS:
             raise UsageError(f"--encoding {encoding} is not known; choose auto, {' or '.join(ENCODINGS)}")
         return _try(encoding, schedule, spec, family, config)
-    tried: list[Choice] = []
+    tried: list[ConfigChoice] = []
     refusals: list[str] = []
     for name in ENCODINGS:
         try:
@@ -81,14 +76,16 @@ def refuse_unbakeable(schedule: Schedule, family: Family, config: Config) -> Non
         )
 
 
-def _try(name: str, schedule: Schedule, spec: RopeSpec, family: Family, config: Config) -> Choice:
+def _try(name: str, schedule: Schedule, spec: RopeSpec, family: Family, config: Config) -> ConfigChoice:
     written = ENCODINGS[name](schedule, spec, family)
     baked = bake_config(config, family, spec, written)
     verdicts = tuple(judge(baked, family, schedule, spec, runtime) for runtime in runtimes())
-    return Choice(name, written, baked, verdicts)
+    return ConfigChoice(name, verdicts, written, baked)
 
 
-def _nothing_fits(tried: list[Choice], refusals: list[str], family: Family, targets: list[Runtime]) -> UnsupportedBake:
+def _nothing_fits(
+    tried: list[ConfigChoice], refusals: list[str], family: Family, targets: list[Runtime]
+) -> UnsupportedBake:
     reasons = [
         f"{verdict.title} with {choice.encoding}: {verdict.because or verdict.word}"
         for choice in tried

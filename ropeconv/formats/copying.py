@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 FICLONE = 0x40049409  # linux/fs.h
 RANGE = 1 << 30  # per call of the kernel
@@ -26,13 +27,22 @@ def copy_file(source: Path, target: Path, advance: Advance = lambda done: None) 
         if _reflink(reader.fileno(), writer.fileno()):
             advance(size)
             return
-        done = _copy_range(reader.fileno(), writer.fileno(), size, advance)
-        if done < size:
-            reader.seek(done)
-            writer.seek(done)
-            while block := reader.read(BLOCK):
-                writer.write(block)
-                advance(len(block))
+        copy_part(reader, 0, writer, 0, size, advance)
+
+
+def copy_part(
+    reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance = lambda done: None
+) -> None:
+    """Copies `size` bytes from place `origin` to place `goal`, and leaves nothing in the writer's buffer."""
+    writer.flush()
+    done = _copy_range(reader.fileno(), origin, writer.fileno(), goal, size, advance)
+    reader.seek(origin + done)
+    writer.seek(goal + done)
+    while done < size and (block := reader.read(min(BLOCK, size - done))):
+        writer.write(block)
+        done += len(block)
+        advance(len(block))
+    writer.flush()
 
 
 def link_file(source: Path, target: Path) -> bool:
@@ -63,13 +73,13 @@ def _reflink(reader: int, writer: int) -> bool:
     return True
 
 
-def _copy_range(reader: int, writer: int, size: int, advance: Advance) -> int:
+def _copy_range(reader: int, origin: int, writer: int, goal: int, size: int, advance: Advance) -> int:
     if not hasattr(os, "copy_file_range"):
         return 0
     done = 0
     while done < size:
         try:
-            count = os.copy_file_range(reader, writer, min(RANGE, size - done), done, done)
+            count = os.copy_file_range(reader, writer, min(RANGE, size - done), origin + done, goal + done)
         except OSError as problem:
             if problem.errno in UNSUPPORTED:
                 return done

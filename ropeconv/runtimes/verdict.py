@@ -52,9 +52,9 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return verdict(runtime.unsupported, f"it {because} rope_type {kind}")
     if rules.neox_only and family.layout == "interleaved":
         return verdict("refused", "it takes longrope only for models with rotate-half pairs", rules.source)
-    difference = "" if known else _difference(schedule, before, read_spec(config, family, runtime))
-    if difference:
-        return verdict("ignored", difference, rules.source)
+    found_other = "" if known else difference(schedule, before, read_spec(config, family, runtime))
+    if found_other:
+        return verdict("ignored", found_other, rules.source)
     at_its_own_length = kind == "longrope" and found.get("original_max_position_embeddings") == schedule.context
     remarks = ["" if at_its_own_length else rules.window]
     if since and version_key(since)[:2] > version_key(runtime.version)[:2]:
@@ -70,7 +70,8 @@ def _peculiar(runtime: Runtime, family: Family, kind: str) -> Peculiarity | None
     return None
 
 
-def _difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
+def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
+    """What a runtime that reads `seen` computes otherwise than the schedule, in words; empty when nothing."""
     if not _close(seen.form.inv_freq(seen.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(seen.form)})"
     short = seen.form.short_inv_freq(seen.rotary_dim) if isinstance(seen.form, LongRope) else schedule.inv_freq

@@ -39,10 +39,11 @@ class Produced:
     write: Callable[[Path, Callable[[int], None]], None]
 
 
-class Source(ABC):
-    """A checkpoint to read from. Never written to.
+class Origin:
+    """Where a model is from.
 
-    name: what the output is called after. kind: "folder", "hub", "meta" or "config". commit: revision on the Hub.
+    name: what the output is called after. kind: "folder", "hub", "meta", "config" or "gguf". commit: revision on the
+    Hub.
     """
 
     name: str
@@ -53,6 +54,10 @@ class Source(ABC):
     def to_dict(self) -> dict[str, str | None]:
         """Where it is from, JSON-ready."""
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
+
+
+class Source(Origin, ABC):
+    """A checkpoint in Hugging Face's layout to read from, or one that can be seen as such. Never written to."""
 
     @abstractmethod
     def files(self) -> tuple[SourceFile, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BadSource
@@ -11,7 +11,9 @@ from ..families.config import detect
 from ..formats.tokenizer_config import limit
 from ..rope.spec import RopeSpec
 from ..runtimes.reading import Unread, read_spec
-from .base import Source
+from .base import Origin, Source
+from .gguf import GgufSource
+from .gguf_problems import gguf_problems
 from .problems import Problem, config_problems, limit_problem, tensor_problems
 
 TOKENIZER = "tokenizer_config.json"
@@ -19,19 +21,24 @@ TOKENIZER = "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a checkpoint is now: its family, its RoPE, its files, and what is wrong with it."""
+    """What a checkpoint is now: its RoPE, and what is wrong with it.
 
-    source: Source
-    family: Family
+    name, title: of the model family, or of the GGUF architecture. refuse: why nothing can be baked, or empty.
+    """
+
+    source: Origin
+    name: str
+    title: str
     spec: RopeSpec
     problems: tuple[Problem, ...]
+    refuse: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable."""
         spec, form = self.spec, self.spec.form
         return {
             "source": self.source.to_dict(),
-            "family": self.family.name,
+            "family": self.name,
             "head_dim": spec.head_dim,
             "rotary_dim": spec.rotary_dim,
             "layout": spec.layout,
@@ -46,15 +53,35 @@ class Inspection:
             "scaled": spec.scaled,
             "layers": {kind: spec.count(kind) for kind in ("global", "local", "none")},
             "local_theta": spec.local_form.theta if spec.local_form else None,
-            "refuse": self.family.refuse or None,
+            "refuse": self.refuse or None,
             "notes": list(spec.notes),
             "problems": [{"code": problem.code, "message": problem.message} for problem in self.problems],
             "schedule": spec.current().to_dict(),
         }  # fmt: skip
 
 
-def inspect_source(source: Source) -> Inspection:
+@dataclass(frozen=True)
+class ConfigInspection(Inspection):
+    """An inspection of a checkpoint with a config.json, and the family that was found."""
+
+    family: Family = field(kw_only=True)
+
+
+def inspect_source(source: Source | GgufSource) -> Inspection:
     """Reads a checkpoint's RoPE. Raises BadSource when it has none, or is damaged."""
+    return inspect_gguf(source) if isinstance(source, GgufSource) else inspect_config(source)
+
+
+def inspect_gguf(source: GgufSource) -> Inspection:
+    """Reads the RoPE of a GGUF file as llama.cpp does."""
+    reading = source.reading()
+    title = f"GGUF, {source.file.get('general.name', 'unnamed')}"
+    problems = tuple(gguf_problems(reading, source.file, source.vectors))
+    return Inspection(source, reading.arch.name, title, reading.spec, problems)
+
+
+def inspect_config(source: Source) -> ConfigInspection:
+    """Reads the RoPE of a config.json as the newest transformers does."""
     config = source.config()
     family = detect(config)
     try:
@@ -68,4 +95,4 @@ def inspect_source(source: Source) -> Inspection:
     ]
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
-    return Inspection(source, family, spec, tuple(problems))
+    return ConfigInspection(source, family.name, family.title, spec, tuple(problems), family.refuse, family=family)

@@ -8,20 +8,21 @@ from pathlib import Path
 from ..errors import BadSource
 from .base import Source
 from .folder import ConfigSource, FolderSource
+from .gguf import GgufSource
 from .hub import HubSource
 from .meta import MetaSource, is_meta
 
 HUB_ID = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?"
 
 
-def open_source(reference: str) -> Source:
-    """A local folder, a folder in Meta's layout, a config.json, or `owner/name[@revision]` on the Hub.
+def open_source(reference: str) -> Source | GgufSource:
+    """A GGUF file, a local folder, one in Meta's layout, a config.json, or `owner/name[@revision]` on the Hub.
 
     Raises BadSource when it is none of them.
     """
     path = Path(reference).expanduser()
     if path.suffix == ".gguf" or reference.endswith(".gguf"):
-        raise BadSource(f"{reference} is a GGUF file, which ropeconv cannot read yet; give the safetensors checkpoint")
+        return GgufSource(path)
     if path.is_dir():
         return MetaSource(path) if is_meta(name.name for name in path.iterdir()) else FolderSource(path)
     if path.is_file():
@@ -31,3 +32,11 @@ def open_source(reference: str) -> Source:
         source = HubSource(match[1], match[2])
         return MetaSource.from_hub(source) if is_meta(file.name for file in source.files()) else source
     raise BadSource(f"{reference} is neither a folder nor a Hub id; give a path, or owner/name[@revision]")
+
+
+def open_checkpoint(reference: str) -> Source:
+    """Like `open_source`, for commands that need a checkpoint in Hugging Face's layout."""
+    source = open_source(reference)
+    if isinstance(source, GgufSource):
+        raise BadSource(f"{reference} is GGUF, and a checkpoint with config.json and safetensors is needed here")
+    return source

@@ -16,8 +16,8 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..sources import Source, open_source
-from ..sources.inspection import inspect_source
+from ..sources import Source, open_checkpoint
+from ..sources.inspection import inspect_config
 from ..sources.receipt import read_receipt
 from .compare import Figures, compare_logits
 from .positions import Bucket, buckets
@@ -78,7 +78,7 @@ def validate(
     import transformers
 
     where = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
-    source = open_source(against)
+    source = open_checkpoint(against)
     schedule, spec, unchanged = _schedule(baked, source)
     runs = buckets(schedule.original_context, schedule.context, tokens)
     model = _load(_local(source), where)
@@ -103,7 +103,7 @@ def _schedule(baked: Path, source: Source) -> tuple[Schedule, RopeSpec, bool]:
     """The schedule, made again from the recipe and the source; it has to be the one in the receipt."""
     receipt = read_receipt(baked)
     recipe = Recipe.from_dict(receipt["recipe"])
-    seen = inspect_source(source).spec
+    seen = inspect_config(source).spec
     spec = seen if isinstance(recipe.method, AsIs) or not seen.scaled else seen.unscaled()
     schedule = recipe.schedule(spec)
     if schedule.digest != receipt["schedule"]["digest"]:

@@ -110,7 +110,7 @@ import ropeconv.encode.native as native
 native._yarn_as_it_is = native._yarn
 native._yarn = lambda form, *rest: {**native._yarn_as_it_is(form, *rest), "beta_fast": 8.0}
 import ropeconv.runtimes.verdict as verdict
-verdict._difference = lambda *arguments: ""
+verdict.difference = lambda *arguments: ""
 from ropeconv.cli.app import app
 from ropeconv.cli.errors import run
 sys.argv = ["ropeconv", "apply", "model", "--yarn", "4", "--original-context", "4096", "-q"]

@@ -1,0 +1,27 @@
+"""Carries out a GGUF plan where the file lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import RopeconvError
+from ..formats.gguf.inplace import recover, steps
+from .gguf import GgufPlan
+
+
+def apply_in_place(plan: GgufPlan) -> Path:
+    """Changes the first shard of the source. A kill at any moment is undone by `mend`, and so by running again.
+
+    Raises RopeconvError for links into a cache and where the filesystem cannot make room; nothing is changed then.
+    """
+    path = plan.source.path
+    if path.is_symlink():
+        raise RopeconvError(f"{path} is a link, likely into a cache that others read; write a new file with -o")
+    for _ in steps(plan.source.file, plan.edit):
+        pass
+    return path
+
+
+def mend(path: Path) -> bool:
+    """Undoes an interrupted change of a file in place; False when there was none."""
+    return recover(path)

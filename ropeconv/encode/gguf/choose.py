@@ -1,0 +1,98 @@
+"""Chooses how a schedule is written into a GGUF file, and reads the result back before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...errors import UnsupportedBake, UsageError
+from ...families.model import families
+from ...formats.gguf import Edit
+from ...rope.schedule import Schedule
+from ...runtimes.llamacpp import arch_table, find_arch
+from ...runtimes.verdict import TOLERANCE, Verdict, difference
+from ..choice import Choice
+from .carriers import carry
+from .keys import keys
+from .model import Model
+from .tensor import tensor
+from .window import take_back
+
+GGUF_ENCODINGS: dict[str, Callable[[Schedule, Model], Edit]] = {"keys": keys, "tensor": tensor}
+UNASKED = {"qwen2": "llama"}
+
+
+@dataclass(frozen=True)
+class GgufChoice(Choice):
+    """A chosen encoding for GGUF. edit: what it changes. notes: what to tell people."""
+
+    edit: Edit
+    notes: tuple[str, ...] = ()
+
+
+def choose_gguf(schedule: Schedule, model: Model, encoding: str = "auto", carrier: str = "") -> GgufChoice:
+    """The plainest encoding that llama.cpp reads exactly: keys, then a rope tensor, then qwen2 as llama.
+
+    Other carriers only by name. Raises UnsupportedBake when nothing fits.
+    """
+    arch = find_arch(model.get("general.architecture"))
+    _refuse(schedule, arch.family)
+    if carrier and encoding not in ("auto", "carrier"):
+        raise UsageError(f"--carrier is an encoding of its own, so --encoding {encoding} has no place beside it")
+    if carrier or encoding == "carrier":
+        return _carried(schedule, model, carrier or next(iter(arch.carriers), ""))
+    if encoding != "auto":
+        if encoding not in GGUF_ENCODINGS:
+            raise UsageError(
+                f"--encoding {encoding} is not for GGUF; choose auto, {', '.join(GGUF_ENCODINGS)} or carrier"
+            )
+        return _try(encoding, schedule, model)
+    refusals = []
+    for name in GGUF_ENCODINGS:
+        try:
+            return _try(name, schedule, model)
+        except UnsupportedBake as refusal:
+            refusals.append(refusal)
+    if arch.name in UNASKED:
+        return _carried(schedule, model, UNASKED[arch.name])
+    raise refusals[-1]
+
+
+def _try(name: str, schedule: Schedule, model: Model) -> GgufChoice:
+    edit = take_back(model, GGUF_ENCODINGS[name](schedule, model))
+    return GgufChoice(name, (_judge(schedule, model, edit, name),), edit)
+
+
+def _carried(schedule: Schedule, model: Model, carrier: str) -> GgufChoice:
+    start = carry(model, carrier)
+    edit = start.edit.merged(tensor(schedule, model.after(start.edit)))
+    verdict = _judge(schedule, model, edit, f"the carrier {carrier}")
+    return GgufChoice("carrier", (verdict,), edit, start.notes)
+
+
+def _judge(schedule: Schedule, model: Model, edit: Edit, name: str) -> Verdict:
+    """The verdict on an edit, from what llama.cpp's rules make of the edited header. Raises UnsupportedBake."""
+    table, before, after = arch_table(), model.reading(), model.after(edit).reading()
+    found = difference(schedule, before.spec, after.spec)
+    if not found and after.spec.layers != before.spec.layers:
+        found = "other layers would rotate"
+    if not found and "local" in after.spec.layers and abs(after.local_attention_factor - 1) > TOLERANCE:
+        found = f"it scales the window layers by {after.local_attention_factor:.4f} as well"
+    if found:
+        raise UnsupportedBake("this schedule", f"{table.title} with {name}", found, "choose another method or encoding")
+    return Verdict("llama-cpp-gguf@" + table.version, table.title, "exact", "", table.source)
+
+
+def _refuse(schedule: Schedule, family_name: str) -> None:
+    if schedule.log_n is not None:
+        raise UnsupportedBake(
+            f"--log-n {schedule.log_n.kind}", "GGUF", "no key scales queries by position here", "leave --log-n out"
+        )
+    family = next((family for family in families() if family.name == family_name), None)
+    if family and family.weights.norm.endswith("after-rope") and schedule.attention_factor != 1:
+        raise UnsupportedBake(
+            f"attention_factor {schedule.attention_factor:g}",
+            family.name,
+            "it normalises queries and keys after the rotation, which cancels any amplitude",
+            "pass --attention-factor 1",
+        )

@@ -1,0 +1,53 @@
+"""Encoding `keys`: theta, linear and yarn in the metadata, with any amplitude.
+
+rope.scaling.attn_factor multiplies cos and sin under every type (src/llama-context.cpp:214), and yarn's own
+temperature 1 + 0.1 ln s comes on top of it.
+"""
+
+from __future__ import annotations
+
+from ...errors import UnsupportedBake
+from ...formats.gguf import Edit, Value, f32, string, u32
+from ...rope.forms import Interpolated, Plain, Yarn
+from ...rope.schedule import Schedule
+from ...runtimes.llamacpp import find_arch
+from .common import start, with_amplitude
+from .model import Model
+
+OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
+
+
+def keys(schedule: Schedule, model: Model) -> Edit:
+    """The schedule in metadata keys. Raises UnsupportedBake for forms that have none."""
+    arch = find_arch(model.get("general.architecture"))
+    form, prefix = schedule.form, f"{arch.name}.rope."
+    if not isinstance(form, (Plain, Interpolated, Yarn)):
+        kind = form.kind if form else "an arbitrary frequency vector"
+        raise UnsupportedBake(kind, "GGUF metadata", "no key names it", OTHERWISE)
+    values: dict[str, Value] = {f"{prefix}freq_base": f32(form.theta)}
+    if arch.window and arch.window.scaling == "same" and model.get(f"{prefix}freq_base_swa") is not None:
+        values[f"{prefix}freq_base_swa"] = f32(form.theta)
+    if not isinstance(form, Plain):
+        values |= {
+            f"{prefix}scaling.type": string(form.kind),
+            f"{prefix}scaling.factor": f32(form.factor),
+            f"{prefix}scaling.original_context_length": u32(
+                form.original_context if isinstance(form, Yarn) else schedule.original_context
+            ),
+        }
+    if isinstance(form, Yarn):
+        if not form.truncate:
+            raise UnsupportedBake(
+                "yarn without truncation", "GGUF metadata", "llama.cpp always rounds the ends of the ramp", OTHERWISE
+            )
+        if (form.beta_fast, form.beta_slow) != (32.0, 1.0):
+            if not arch.betas:
+                raise UnsupportedBake(
+                    f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}",
+                    f"the keys of {arch.name}",
+                    "llama.cpp reads them for other architectures only and computes 32 and 1",
+                    OTHERWISE,
+                )
+            values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
+            values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
+    return with_amplitude(model, schedule, start(model, schedule).merged(Edit(values)))

@@ -1,0 +1,44 @@
+"""Encoding `tensor`: any frequency vector as divisors of the base, in rope_freqs or in phi3's pair of lists."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import UnsupportedBake
+from ...formats.gguf import Edit, string, u32
+from ...rope.forms import Plain
+from ...rope.schedule import Schedule
+from ...runtimes.llamacpp import find_arch
+from ...runtimes.llamacpp.reading import FREQS, LONG, SHORT
+from .common import put_vector, start, with_amplitude
+from .model import Model
+
+
+def tensor(schedule: Schedule, model: Model) -> Edit:
+    """The schedule as divisors over the file's own base. Raises UnsupportedBake where llama.cpp takes none."""
+    arch, seen = find_arch(model.get("general.architecture")), model.reading().spec
+    base = Plain(float(np.float32(seen.rope_theta))).inv_freq(seen.rotary_dim)
+    long = base / schedule.inv_freq
+    short = long if schedule.short_inv_freq is None else base / schedule.short_inv_freq
+    pair = arch.factors == "always" or (arch.factors == "longrope" and (short is not long or LONG in model.vectors))
+    if not pair and arch.freqs != "used":
+        raise UnsupportedBake(
+            "a frequency vector",
+            f"the GGUF architecture {arch.name}",
+            "llama.cpp loads no rope_freqs for it",
+            f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
+            if arch.carriers
+            else "theta, linear and yarn fit into its keys",
+        )
+    if short is not long and not pair:
+        raise UnsupportedBake(
+            "a pair of factor lists", f"the GGUF architecture {arch.name}", "it takes one list", "choose another method"
+        )
+    kind = "longrope" if pair and arch.factors == "longrope" else "none"
+    original = Edit({f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)})
+    edit = start(model, schedule).merged(Edit({f"{arch.name}.rope.scaling.type": string(kind)}))
+    if pair:
+        edit = edit.merged(original).merged(put_vector(model, LONG, long)).merged(put_vector(model, SHORT, short))
+    else:
+        edit = edit.merged(put_vector(model, FREQS, long))
+    return with_amplitude(model, schedule, edit)

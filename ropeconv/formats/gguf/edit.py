@@ -1,0 +1,149 @@
+"""Edits of a GGUF header, and the bytes of the edited one.
+
+llama.cpp wants tensors without gaps in the order of their infos, so a new one goes last and none can be taken out.
+Every header written here ends its keys with a reserve, so that later edits find room without moving any data.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from .header import Header, TensorInfo, _padded
+from .types import F32, TYPES
+from .values import Value, string
+
+RESERVED = "ropeconv.reserved"
+ROOM = 4096
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Added:
+    """A tensor that is appended. chunks: gives its bytes, piece by piece."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    chunks: Callable[[], Iterator[bytes]]
+
+    @classmethod
+    def f32(cls, name: str, data: bytes) -> Added:
+        """A vector of 32-bit floats."""
+        return cls(name, (len(data) // 4,), F32, lambda: iter((data,)))
+
+    def info(self, offset: int) -> TensorInfo:
+        """Its entry in the header."""
+        kind, elements = TYPES[self.type], 1
+        for length in self.shape:
+            elements *= length
+        return TensorInfo(self.name, self.shape, self.type, offset, elements // kind.block * kind.size)
+
+
+@dataclass(frozen=True)
+class Change:
+    """New contents of a tensor, of the same size. apply: from `unit` bytes to as many, one piece after the other."""
+
+    unit: int
+    apply: Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What to change in a GGUF file.
+
+    values: keys to set. dropped: keys to take out. arch: the new general.architecture, whose keys are renamed with it.
+    changes: per tensor, its new contents. added: tensors to append.
+    """
+
+    values: Mapping[str, Value] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    arch: str = ""
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    added: tuple[Added, ...] = ()
+
+    def merged(self, other: Edit) -> Edit:
+        """Both edits; where they set the same key, the other one's value."""
+        return Edit(
+            {**{k: v for k, v in self.values.items() if k not in other.dropped}, **other.values},
+            (self.dropped - other.values.keys()) | other.dropped,
+            other.arch or self.arch,
+            {**self.changes, **other.changes},
+            (*self.added, *other.added),
+        )
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """An edited header: its keys and tensors, before it is laid out."""
+
+    values: dict[str, Value]
+    tensors: dict[str, TensorInfo]
+    alignment: int
+
+    def layout(self, start: int) -> bytes | None:
+        """The header with its padding in exactly `start` bytes; None when that is impossible."""
+        bare = self._render(self.values)
+        gap = start - len(bare)
+        if gap < 0 or start % self.alignment:
+            return None
+        if gap < self.alignment:
+            return bare + bytes(gap)
+        overhead = len(self._render({**self.values, RESERVED: string("")})) - len(bare)
+        if gap < overhead:
+            return None
+        return self._render({**self.values, RESERVED: string(" " * (gap - overhead))})
+
+    def place(self, before: int) -> bytes:
+        """The header with a reserve; it ends a whole number of pages after `before`, so that blocks can be shared."""
+        least = len(self._render(self.values)) + ROOM
+        start = before + (least - before + PAGE - 1) // PAGE * PAGE
+        while (laid := self.layout(start)) is None:
+            start += PAGE if before % self.alignment == 0 else 1
+        return laid
+
+    def _render(self, values: dict[str, Value]) -> bytes:
+        parts = [b"GGUF", struct.pack("<IQQ", 3, len(self.tensors), len(values))]
+        for key, value in values.items():
+            name = key.encode()
+            parts += (struct.pack("<Q", len(name)), name, struct.pack("<I", value.kind), value.raw)
+        for info in self.tensors.values():
+            name = info.name.encode()
+            parts += (struct.pack("<Q", len(name)), name, struct.pack("<I", len(info.shape)))
+            parts.append(struct.pack(f"<{len(info.shape)}QIQ", *info.shape, info.type, info.offset))
+        return b"".join(parts)
+
+
+def rewrite(header: Header, edit: Edit) -> Rewritten:
+    """The header after an edit. An old reserve is dropped; keys keep their order, new ones come last."""
+    values = dict(header.values)
+    values.pop(RESERVED, None)
+    for key in edit.dropped:
+        values.pop(key, None)
+    values |= edit.values
+    if edit.arch:
+        values = _renamed(values, edit.arch)
+    if edit.added and "split.tensors.count" in values:
+        values["split.tensors.count"] = _more(values["split.tensors.count"], len(edit.added))
+    tensors = dict(header.tensors)
+    end = _padded(header.data_size, header.alignment)
+    for item in edit.added:
+        info = item.info(end)
+        tensors[item.name] = info
+        end = _padded(info.offset + info.size, header.alignment)
+    return Rewritten(values, tensors, header.alignment)
+
+
+def _renamed(values: dict[str, Value], arch: str) -> dict[str, Value]:
+    old = values["general.architecture"].decode()
+    found: dict[str, Value] = {}
+    for key, value in values.items():
+        found[arch + key.removeprefix(old) if key.startswith(f"{old}.") else key] = value
+    found["general.architecture"] = string(arch)
+    return found
+
+
+def _more(value: Value, count: int) -> Value:
+    raw = (int(value.decode()) + count).to_bytes(len(value.raw), "little")
+    return replace(value, raw=raw)

@@ -1,0 +1,96 @@
+"""A model in one GGUF file or in several shards, read as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadSource
+from .header import Header, TensorInfo, read_header
+
+SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """path: the file, or the first shard. headers: of every shard, in order; keys stand in the first."""
+
+    path: Path
+    paths: tuple[Path, ...]
+    headers: tuple[Header, ...]
+
+    @classmethod
+    def open(cls, path: Path) -> GgufFile:
+        """Reads the headers. Raises BadSource for damaged files, a later shard, and a missing shard."""
+        first = read_header(path)
+        count = first.whole("split.count") or 1
+        match = SHARD.match(path.name)
+        number = first.whole("split.no", int(match["number"]) - 1 if match else 0)
+        if number != 0:
+            beginning = f"{match['stem']}-00001-of-{match['count']}.gguf" if match else "the first one"
+            raise BadSource(f"{path.name} is shard {number + 1} of a split model; give {beginning}")
+        if count == 1:
+            return cls(path, (path,), (first,))
+        if match is None or int(match["count"]) != count:
+            raise BadSource(
+                f"{path.name} is the first of {count} shards, so it must be named ...-00001-of-{count:05}.gguf; "
+                "give it back its name"
+            )
+        paths = [path.with_name(f"{match['stem']}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
+        for other in paths:
+            if not other.is_file():
+                raise BadSource(f"{other.name} is missing beside {path.name}; fetch that shard too")
+        headers = (first, *(read_header(other) for other in paths[1:]))
+        seen: set[str] = set()
+        for header, other in zip(headers, paths, strict=True):
+            doubled = seen & header.tensors.keys()
+            if doubled:
+                raise BadSource(f"{other.name} repeats the tensor {min(doubled)!r} of another shard; fetch it again")
+            seen |= header.tensors.keys()
+        return cls(path, tuple(paths), headers)
+
+    @property
+    def header(self) -> Header:
+        """The header with the keys."""
+        return self.headers[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all shards."""
+        return sum(header.size for header in self.headers)
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """Every tensor of every shard."""
+        return {name: info for header in self.headers for name, info in header.tensors.items()}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value of the first header, decoded."""
+        return self.header.get(key, default)
+
+    def shard(self, name: str) -> int:
+        """Which shard holds a tensor, from 0."""
+        return next(i for i, header in enumerate(self.headers) if name in header.tensors)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a (small) tensor."""
+        return b"".join(self.chunks(name))
+
+    def chunks(self, name: str, size: int = CHUNK) -> Iterator[bytes]:
+        """The bytes of a tensor, piece by piece."""
+        number = self.shard(name)
+        info = self.headers[number].tensors[name]
+        with self.paths[number].open("rb") as file:
+            file.seek(self.headers[number].data_start + info.offset)
+            left = info.size
+            while left:
+                block = file.read(min(size, left))
+                if not block:
+                    raise BadSource(f"{self.paths[number].name} was cut off while it was read; run again")
+                left -= len(block)
+                yield block

@@ -1,0 +1,233 @@
+"""GGUF headers: checked before anything believes them, with values left as bytes.
+
+A file is `"GGUF" u32 version | u64 tensors | u64 keys | keys | tensor infos | padding | data`.
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadSource
+from .types import TYPES
+from .values import ARRAY, NAMES, SIZES, STRING, Value
+
+ALIGNMENT = "general.alignment"
+DEFAULT_ALIGNMENT = 32
+MAX_NAME = 64
+MAX_DIMS = 4
+
+U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor. shape: as GGUF has it, fastest dimension first. offset, size: bytes, counted in the data."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    offset: int
+    size: int
+
+    @property
+    def row_size(self) -> int:
+        """Bytes of one row, the fastest dimension."""
+        kind = TYPES[self.type]
+        return self.shape[0] // kind.block * kind.size
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.size // self.row_size if self.row_size else 0
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a file. data_start: where the data begins, in bytes. size: of the whole file."""
+
+    version: int
+    values: dict[str, Value]
+    tensors: dict[str, TensorInfo]
+    alignment: int
+    data_start: int
+    size: int
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value, decoded."""
+        value = self.values.get(key)
+        return default if value is None else value.decode()
+
+    def whole(self, key: str, default: int = 0) -> int:
+        """A whole number, or `default` where the key is absent. Raises BadSource when it holds something else."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadSource(f"the header has {key} = {value!r}, where a whole number belongs; fetch the file again")
+        return value
+
+    @property
+    def data_size(self) -> int:
+        """Bytes of all tensors with the padding between them."""
+        last = max(self.tensors.values(), key=lambda info: info.offset, default=None)
+        return 0 if last is None else last.offset + last.size
+
+
+def read_header(path: Path) -> Header:
+    """The header of a GGUF file.
+
+    Raises BadSource when it is truncated, claims more than the file holds, or would be rejected by llama.cpp.
+    """
+    size = path.stat().st_size
+    if size < 24:
+        raise BadSource(f"{path.name} is {size} bytes, too short for GGUF; fetch it again")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        return _Reader(view, path.name).header()
+
+
+class _Reader:
+    """Walks over a header. Nothing is allocated or looped over before it is known to fit the file."""
+
+    def __init__(self, view: mmap.mmap, name: str) -> None:
+        self.view, self.name, self.size, self.at = view, name, len(view), 0
+
+    def header(self) -> Header:
+        version = self._magic()
+        tensors, keys = self._number(U64), self._number(U64)
+        self._plausible(keys, 13, "keys")
+        values: dict[str, Value] = {}
+        for _ in range(keys):
+            key = self._text("a key")
+            if key in values:
+                raise self._bad(f"has the key {key!r} twice")
+            values[key] = self._value(key)
+        alignment = self._alignment(values.get(ALIGNMENT))
+        self._plausible(tensors, 24, "tensors")
+        infos: dict[str, TensorInfo] = {}
+        expected = 0
+        for _ in range(tensors):
+            info = self._tensor(expected)
+            if info.name in infos:
+                raise self._bad(f"has the tensor {info.name!r} twice")
+            infos[info.name] = info
+            expected = info.offset + _padded(info.size, alignment)
+        start = _padded(self.at, alignment)
+        for info in infos.values():
+            if start + info.offset + info.size > self.size:
+                raise BadSource(
+                    f"{self.name} ends at {self.size} bytes, and {info.name} needs {start + info.offset + info.size}; "
+                    "fetch it again"
+                )
+        return Header(version, values, infos, alignment, min(start, self.size), self.size)
+
+    def _magic(self) -> int:
+        magic = self._take(4)
+        if magic != b"GGUF":
+            hint = ", an older format; convert the model anew" if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg") else ""
+            raise self._bad(f"begins with {magic!r} and not with b'GGUF'{hint}")
+        version = self._number(U32)
+        if version & 0xFFFF == 0:
+            raise self._bad("is big-endian, which is not supported; convert the model anew on a little-endian machine")
+        if version not in (2, 3):
+            raise self._bad(f"has GGUF version {version}, and 2 and 3 are supported; convert the model anew")
+        return version
+
+    def _bad(self, what: str) -> BadSource:
+        return BadSource(f"{self.name} {what}" if ";" in what else f"{self.name} {what}; fetch it again")
+
+    def _plausible(self, count: int, least: int, what: str) -> None:
+        if count * least > self.size - self.at:
+            raise self._bad(f"claims {count} {what}, more than a file of {self.size} bytes can hold")
+
+    def _take(self, length: int) -> bytes:
+        stop = self.at + length
+        if stop > self.size:
+            raise self._bad(f"is cut off: its header goes on beyond the {self.size} bytes there are")
+        data = self.view[self.at : stop]
+        self.at = stop
+        return data
+
+    def _number(self, form: struct.Struct) -> int:
+        return int(form.unpack(self._take(form.size))[0])
+
+    def _text(self, what: str) -> str:
+        length = self._number(U64)
+        if length > 0xFFFF:
+            raise self._bad(f"has {what} of {length} bytes")
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError:
+            raise self._bad(f"has {what} that is not UTF-8") from None
+
+    def _value(self, key: str) -> Value:
+        kind, start = self._number(U32), self.at
+        if kind == STRING:
+            self._skip_strings(1, key)
+        elif kind == ARRAY:
+            element, count = self._number(U32), self._number(U64)
+            if element == STRING:
+                self._skip_strings(count, key)
+            elif element in SIZES:
+                self._take_over(count * SIZES[element], key)
+            else:
+                raise self._bad(f"has an array of type {NAMES.get(element, element)} under {key!r}")
+        elif kind in SIZES:
+            self._take_over(SIZES[kind], key)
+        else:
+            raise self._bad(f"has a value of unknown type {kind} under {key!r}")
+        return Value(kind, self.view[start : self.at])
+
+    def _take_over(self, length: int, key: str) -> None:
+        if length > self.size - self.at:
+            raise self._bad(f"is cut off within {key!r}, or its length there is wrong")
+        self.at += length
+
+    def _skip_strings(self, count: int, key: str) -> None:
+        if count * 8 > self.size - self.at:
+            raise self._bad(f"claims {count} strings under {key!r}, more than the file can hold")
+        unpack: Callable[[mmap.mmap, int], tuple[int]] = U64.unpack_from
+        view, at, last = self.view, self.at, self.size - 8
+        for _ in range(count):
+            if at > last:
+                raise self._bad(f"is cut off within {key!r}")
+            at += 8 + unpack(view, at)[0]
+        if at > self.size:
+            raise self._bad(f"is cut off within {key!r}, or a length there is wrong")
+        self.at = at
+
+    def _alignment(self, value: Value | None) -> int:
+        if value is None:
+            return DEFAULT_ALIGNMENT
+        alignment = value.decode() if value.type_name == "u32" else 0
+        if alignment < 1 or alignment & (alignment - 1):
+            raise self._bad(f"has {ALIGNMENT} {value.decode()!r}, which must be a power of two (u32)")
+        return int(alignment)
+
+    def _tensor(self, expected: int) -> TensorInfo:
+        name = self._text("a tensor name")
+        if len(name.encode()) >= MAX_NAME:
+            raise self._bad(f"has a tensor name of {len(name)} letters, and {MAX_NAME - 1} are allowed")
+        dims = self._number(U32)
+        if dims > MAX_DIMS:
+            raise self._bad(f"gives {name!r} {dims} dimensions, and {MAX_DIMS} are allowed")
+        shape = tuple(self._number(U64) for _ in range(dims))
+        kind = TYPES.get(number := self._number(U32))
+        if kind is None:
+            raise self._bad(f"holds {name!r} in the unknown tensor type {number}")
+        elements = 1
+        for length in shape:
+            elements *= length
+        if (shape[0] if shape else 1) % kind.block or elements >= 1 << 62:
+            raise self._bad(f"gives {name!r} the shape {shape}, impossible for {kind.name}")
+        offset = self._number(U64)
+        if offset != expected:
+            raise self._bad(f"has {name!r} at offset {offset} and not at {expected}: its tensors overlap or leave gaps")
+        return TensorInfo(name, shape or (1,), number, offset, elements // kind.block * kind.size)
+
+
+def _padded(size: int, alignment: int) -> int:
+    return (size + alignment - 1) // alignment * alignment

@@ -1,0 +1,88 @@
+"""Values of a GGUF header: kept as the bytes they are, decoded on request."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+STRING, ARRAY = 8, 9
+FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+NAMES = {
+    0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool", 8: "str", 9: "array", 10: "u64",
+    11: "i64", 12: "f64",
+}  # fmt: skip
+SIZES = {kind: struct.calcsize("<" + code) for kind, code in FORMATS.items()}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a GGUF header. kind: its type number. raw: its bytes, without the type."""
+
+    kind: int
+    raw: bytes
+
+    @property
+    def type_name(self) -> str:
+        """`u32`, `f32`, `str`, `array`, ... as llama.cpp names them."""
+        return NAMES[self.kind]
+
+    def decode(self) -> Any:
+        """The value as Python's own: a number, a bool, a str, or a list. Undecodable text is replaced."""
+        if self.kind == STRING:
+            return self.raw[8:].decode("utf-8", "replace")
+        if self.kind != ARRAY:
+            return struct.unpack("<" + FORMATS[self.kind], self.raw)[0]
+        element, count = struct.unpack_from("<IQ", self.raw)
+        if element != STRING:
+            return list(struct.unpack_from(f"<{count}{FORMATS[element]}", self.raw, 12))
+        found, at = [], 12
+        for _ in range(count):
+            (length,) = struct.unpack_from("<Q", self.raw, at)
+            found.append(self.raw[at + 8 : at + 8 + length].decode("utf-8", "replace"))
+            at += 8 + length
+        return found
+
+    def count(self) -> int:
+        """How many elements an array has, without decoding them."""
+        return int(struct.unpack_from("<Q", self.raw, 4)[0]) if self.kind == ARRAY else 1
+
+
+def u32(value: int) -> Value:
+    """An unsigned 32-bit number."""
+    return Value(4, struct.pack("<I", value))
+
+
+def f32(value: float) -> Value:
+    """A 32-bit float."""
+    return Value(6, struct.pack("<f", value))
+
+
+def boolean(value: bool) -> Value:
+    """A bool."""
+    return Value(7, struct.pack("<?", value))
+
+
+def string(value: str) -> Value:
+    """A string."""
+    data = value.encode()
+    return Value(STRING, struct.pack("<Q", len(data)) + data)
+
+
+def array(kind: int, values: Sequence[Any]) -> Value:
+    """An array of numbers or bools of one type."""
+    return Value(ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values))
+
+
+def f32_array(values: Sequence[float]) -> Value:
+    """An array of 32-bit floats."""
+    return array(6, values)
+
+
+def strings(values: Sequence[bytes]) -> Value:
+    """An array of strings, given as UTF-8."""
+    parts = [struct.pack("<IQ", STRING, len(values))]
+    for value in values:
+        parts += (struct.pack("<Q", len(value)), value)
+    return Value(ARRAY, b"".join(parts))

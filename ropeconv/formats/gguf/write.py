@@ -1,0 +1,61 @@
+"""An edited GGUF file as a new file: another header, the data copied by the kernel, some ranges replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ..copying import Advance, copy_file, copy_part
+from .edit import Change, Edit, rewrite
+from .file import GgufFile
+from .header import Header
+
+
+def new_size(header: Header, edit: Edit) -> int:
+    """Bytes of the file that `write_new` makes of a shard's header."""
+    made = rewrite(header, edit)
+    return len(made.place(header.data_start)) + max((t.offset + t.size for t in made.tensors.values()), default=0)
+
+
+def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance = lambda done: None) -> None:
+    """Writes one edited shard. Keys and new tensors go into the first one; memory stays constant."""
+    header, path = source.headers[shard], source.paths[shard]
+    changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
+    if shard > 0:
+        copy_file(path, target, advance)
+        with target.open("r+b") as file:
+            write_changes(file, header, header.data_start, changes)
+        return
+    made = rewrite(header, edit)
+    head = made.place(header.data_start)
+    with path.open("rb") as reader, target.open("wb") as writer:
+        writer.write(head)
+        writer.flush()
+        advance(len(head))
+        copy_part(reader, header.data_start, writer, len(head), header.data_size, advance)
+        write_changes(writer, header, len(head), changes)
+        for item in edit.added:
+            writer.seek(len(head) + made.tensors[item.name].offset)
+            for block in item.chunks():
+                writer.write(block)
+                advance(len(block))
+
+
+def write_changes(file: BinaryIO, header: Header, start: int, changes: dict[str, Change]) -> None:
+    """Replaces tensors in a file that is open for writing and has its data at `start`."""
+    for name, at, block in changed(file, header, start, changes):
+        file.seek(at)
+        written = file.write(block)
+        assert written == len(block), name
+
+
+def changed(file: BinaryIO, header: Header, start: int, changes: dict[str, Change]) -> Iterator[tuple[str, int, bytes]]:
+    """Tensor name, place in the file and new bytes of every piece of every changed tensor."""
+    with open(file.name, "rb") as reader:
+        for name, change in changes.items():
+            info = header.tensors[name]
+            for at in range(0, info.size, change.unit):
+                reader.seek(start + info.offset + at)
+                old = reader.read(min(change.unit, info.size - at))
+                yield name, start + info.offset + at, change.apply(old)

@@ -1,0 +1,70 @@
+"""What `archs.toml` holds: one entry per GGUF architecture, read once, checked on reading."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+import msgspec
+
+from ...errors import BadSource
+
+
+class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Layers with a sliding window; the fields are explained at the head of archs.toml."""
+
+    present: str
+    interval: int
+    scaling: Literal["same", "base", "plain"]
+    rotates: Literal["both", "window"] = "both"
+    theta: float | None = None
+
+
+class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One architecture; the fields are explained at the head of archs.toml."""
+
+    pairs: Literal["norm", "neox"]
+    name: str = ""
+    family: str = ""
+    freqs: Literal["", "used", "ignored"] = ""
+    factors: Literal["", "always", "longrope", "ignored"] = ""
+    full_rotation: bool = False
+    betas: bool = False
+    log_multiplier: bool = False
+    nope_interval: int = 0
+    halved: bool = False
+    pattern: bool = False
+    only_layers: int = 0
+    window: Window | None = None
+    carriers: tuple[str, ...] = ()
+
+
+class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The architectures of one version of llama.cpp."""
+
+    version: str
+    title: str
+    source: str
+    arch: dict[str, Arch]
+
+
+@cache
+def arch_table() -> ArchTable:
+    """The table in the package."""
+    text = (files("ropeconv.runtimes.llamacpp") / "archs.toml").read_text("utf-8")
+    table = msgspec.convert(tomllib.loads(text), ArchTable)
+    named = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
+    return msgspec.structs.replace(table, arch=named)
+
+
+def find_arch(name: object) -> Arch:
+    """An architecture by its name in GGUF. Raises BadSource for one that is not in the table."""
+    table = arch_table()
+    if name not in table.arch:
+        raise BadSource(
+            f"the architecture {name!r} is not in the table of {table.title}, and guessing how it rotates would be "
+            "wrong sooner or later; take one of: " + ", ".join(table.arch)
+        )
+    return table.arch[str(name)]

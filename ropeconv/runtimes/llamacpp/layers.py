@@ -1,0 +1,56 @@
+"""Which layers rotate, and which of them in a window."""
+
+from __future__ import annotations
+
+from ...errors import BadSource
+from ...rope.spec import LayerKind
+from .archs import Arch, Window
+from .keys import ArchKeys
+
+
+def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
+    """Per layer: extended, in a window of its own, or without rotation. Raises BadSource when nothing rotates."""
+    count = file.whole("block_count") - file.whole("nextn_predict_layers", 0)
+    if not 0 <= count <= 10_000:
+        raise BadSource(f"the header has block_count {count}; fetch the file again")
+    if arch.only_layers and count != arch.only_layers:
+        raise BadSource(f"{arch.name} rotates only with {arch.only_layers} layers, and this file has {count}")
+    if arch.name.startswith("granite") and file.get("rope.scaling.finetuned") is False:
+        raise BadSource("rope.scaling.finetuned is false, which turns RoPE off in granite: nothing can be extended")
+    pattern = file.get("attention.rope_pattern") if arch.pattern else None
+    if isinstance(pattern, list):
+        return _kinds([bool(value) for value in pattern[:count]], "global", "none")
+    if arch.nope_interval:
+        return _kinds([(i + 1) % arch.nope_interval == 0 for i in range(count)], "none", "global")
+    window = arch.window
+    if window is None or not _has_window(file, window, count):
+        return _kinds([True] * count, "global", "none")
+    local = _window_layers(file, window, count)
+    if window.rotates == "window":
+        return _kinds(local, "global", "none")
+    if window.scaling == "same" and window_theta(file) in (None, file.number("rope.freq_base", 10000.0)):
+        return _kinds([True] * count, "global", "none")
+    return _kinds(local, "local", "global")
+
+
+def _kinds(flags: list[bool], yes: LayerKind, no: LayerKind) -> tuple[LayerKind, ...]:
+    return tuple(yes if flag else no for flag in flags)
+
+
+def _has_window(file: ArchKeys, window: Window, count: int) -> bool:
+    if window.present == "key":
+        return file.whole("attention.sliding_window", 0) > 0
+    return window.present == "always" or count == int(window.present)
+
+
+def _window_layers(file: ArchKeys, window: Window, count: int) -> list[bool]:
+    pattern = file.get("attention.sliding_window_pattern")
+    if isinstance(pattern, list):
+        return [bool(value) for value in pattern[:count]] + [False] * (count - len(pattern))
+    interval = file.whole("attention.sliding_window_pattern", window.interval)
+    return [interval == 0 or i % interval < interval - 1 for i in range(count)]
+
+
+def window_theta(file: ArchKeys) -> float | None:
+    """The base of window layers, where the file has one."""
+    return file.number("rope.freq_base_swa", 0.0) or None

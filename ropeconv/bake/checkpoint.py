@@ -68,7 +68,7 @@ def checkpoint_plan(
         raise _no_weights(source)
     config, family = source.config(), seen.family
     spec = start_spec(seen, recipe, replace_scaling)
-    recipe = _inherit_mscale(recipe, config, seen)
+    recipe = inherit_mscale(recipe, config, seen)
     schedule = recipe.schedule(spec)
     choice = choose(schedule, spec, family, config, encoding, runtimes)
     if choice.written.context != schedule.context:
@@ -89,7 +89,7 @@ def checkpoint_plan(
     )
 
 
-def _inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspection) -> Recipe:
+def inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspection) -> Recipe:
     """DeepSeek models were trained with their mscale pair: a new YaRN over them keeps it."""
     method = recipe.method
     found, _ = rope_dict(text_part(config, seen.family), seen.family, newest("transformers"))

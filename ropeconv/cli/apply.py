@@ -67,6 +67,14 @@ def apply_command(
         str,
         typer.Option("--carrier", metavar="ARCH", help="Write GGUF as this architecture, which takes any vector."),
     ] = "",
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="gguf converts a checkpoint for llama.cpp.")] = "",
+    outtype: Annotated[
+        str,
+        typer.Option("--outtype", metavar="TYPE", help="Of GGUF: auto, f32, f16, bf16, q8_0, or q4_k_m and its like."),
+    ] = "auto",
+    pre: Annotated[
+        str, typer.Option("--pre", metavar="NAME", help="tokenizer.ggml.pre, for a pre-tokenizer not in the table.")
+    ] = "",
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Change the GGUF file itself; a kill at any moment can be undone.")
     ] = False,
@@ -84,14 +92,26 @@ def apply_command(
     gguf = source.endswith(".gguf")
     if in_place:
         _ready_for_place(source, gguf, out, output)
-    with Probe() if not (dry_run or gguf) and Probe.available() else nullcontext() as probe:
+    with Probe() if not (dry_run or gguf or to == "gguf") and Probe.available() else nullcontext() as probe:
         # after the probe has been started, which takes longer to import transformers than all of this
         from ..bake import CheckpointPlan, make_plan
         from ..sources import open_source
         from .views import show_plan
 
         output.note(recipe.method.patience)
-        plan = make_plan(open_source(source), recipe, out, encoding, tuple(runtime or ()), replace, all_files, carrier)
+        plan = make_plan(
+            open_source(source),
+            recipe,
+            out,
+            encoding,
+            tuple(runtime or ()),
+            replace,
+            all_files,
+            carrier,
+            to,
+            outtype,
+            pre,
+        )
         if dry_run:
             output.data(plan.to_dict()) if as_json else show_plan(plan, output)
             return

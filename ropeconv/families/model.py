@@ -111,6 +111,44 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias: bool = False
 
 
+class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key that must have a value, because llama.cpp assumes it.
+
+    default: what the class assumes when it is absent. below_layers: asked only of models with fewer layers.
+    """
+
+    key: str
+    value: Any
+    default: Any = None
+    below_layers: int = 0
+
+
+class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How this family's checkpoints become GGUF.
+
+    arch: its general.architecture. u32, f32, flag: metadata keys and the config keys they come from; absent or null
+    ones are left out. interleave: rows of q and k go from halves to neighbours. norm_plus_one: norms are stored as
+    weight - 1. tied: the architecture has no output weights of its own. qkv: rows of the fused projection lie per head.
+    stacked: prefixes of numbered tensors that become one, with the name they then have. need: what llama.cpp assumes.
+    scale_layers: the query scale is 1/sqrt(head_dim), and with that many layers 1/sqrt(hidden_size / heads).
+    window: writes attention.sliding_window and its pattern. pre: names of pre-tokenizers in place of the usual ones.
+    """
+
+    arch: str
+    u32: dict[str, str] = {}
+    f32: dict[str, str] = msgspec.field(default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"})
+    flag: dict[str, str] = {}
+    interleave: bool = False
+    norm_plus_one: bool = False
+    tied: bool = False
+    qkv: bool = False
+    stacked: dict[str, str] = {}
+    need: tuple[Need, ...] = ()
+    scale_layers: int = 0
+    window: bool = False
+    pre: dict[str, str] = {}
+
+
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model family.
 
@@ -131,6 +169,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trained: tuple[Trained, ...] = ()
     writing: Writing = Writing()
     weights: Weights = Weights()
+    gguf: Gguf | None = None
 
 
 @cache

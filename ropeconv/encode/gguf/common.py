@@ -20,9 +20,19 @@ NEGLIGIBLE = 1e-7
 def start(model: Model, schedule: Schedule) -> Edit:
     """The declared context, and no trace of an earlier scaling: neither keys nor divisors other than one."""
     prefix = model.get("general.architecture")
-    stale = frozenset({f"{prefix}.rope.scale_linear", *(f"{prefix}.rope.scaling.{key}" for key in SCALING)})
+    stale = {f"{prefix}.rope.scale_linear", *(f"{prefix}.rope.scaling.{key}" for key in SCALING)}
+    if pinned_original(model):
+        stale.remove(f"{prefix}.rope.scaling.original_context_length")
     ones = {name: overwrite(np.ones(len(vector))) for name, vector in model.vectors.items() if name in ROPE_TENSORS}
-    return Edit({f"{prefix}.context_length": u32(schedule.context)}, stale, changes=ones)
+    return Edit({f"{prefix}.context_length": u32(schedule.context)}, frozenset(stale), changes=ones)
+
+
+def pinned_original(model: Model) -> int:
+    """The original context, where it is also the length by which queries are scaled (Ministral 3); else 0."""
+    prefix = model.get("general.architecture")
+    if not model.get(f"{prefix}.attention.temperature_scale"):
+        return 0
+    return int(model.get(f"{prefix}.rope.scaling.original_context_length", 0))
 
 
 def with_amplitude(model: Model, schedule: Schedule, edit: Edit) -> Edit:

@@ -11,7 +11,7 @@ from ...formats.gguf import Edit, Value, f32, string, u32
 from ...rope.forms import Interpolated, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp import find_arch
-from .common import start, with_amplitude
+from .common import pinned_original, start, with_amplitude
 from .model import Model
 
 OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
@@ -28,14 +28,21 @@ def keys(schedule: Schedule, model: Model) -> Edit:
     if arch.window and arch.window.scaling == "same" and model.get(f"{prefix}freq_base_swa") is not None:
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
     if not isinstance(form, Plain):
+        original = form.original_context if isinstance(form, Yarn) else schedule.original_context
         values |= {
             f"{prefix}scaling.type": string(form.kind),
             f"{prefix}scaling.factor": f32(form.factor),
-            f"{prefix}scaling.original_context_length": u32(
-                form.original_context if isinstance(form, Yarn) else schedule.original_context
-            ),
+            f"{prefix}scaling.original_context_length": u32(pinned_original(model) or original),
         }
     if isinstance(form, Yarn):
+        pinned = pinned_original(model)
+        if pinned and pinned != form.original_context:
+            raise UnsupportedBake(
+                f"yarn over {form.original_context} tokens",
+                f"the keys of {arch.name}",
+                f"its original context, {pinned}, also says how queries are scaled",
+                OTHERWISE,
+            )
         if not form.truncate:
             raise UnsupportedBake(
                 "yarn without truncation", "GGUF metadata", "llama.cpp always rounds the ends of the ramp", OTHERWISE

@@ -37,7 +37,9 @@ def as_step35(model: Model) -> Edit:
         f"{TO}.expert_weights_norm": boolean(True),
         f"{TO}.attention.sliding_window_pattern": array(BOOL, [False] * layers + [True]),
     }
-    if model.get(f"{prefix}.expert_feed_forward_length") is None:
+    if any(".ffn_gate_exps." in name for name in model.tensors):
+        values[f"{TO}.expert_shared_feed_forward_length"] = u32(SHARED)
+    else:
         values[f"{TO}.expert_feed_forward_length"] = u32(model.get(f"{prefix}.feed_forward_length"))
     return Edit(
         values, frozenset({f"{prefix}.block_count"}), TO, added=(*own_output(model), *_shared_experts(model, layers))

@@ -1,0 +1,98 @@
+"""Plans from a checkpoint folder to a GGUF file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ..encode.gguf import GgufChoice, choose_gguf
+from ..errors import UsageError
+from ..export import Exported, export
+from ..export.metadata import file_name
+from ..export.tensors import OutTensor
+from ..export.write import write_tensors
+from ..formats.copying import Advance
+from ..formats.gguf import Edit, Rewritten, rewrite, string
+from ..formats.gguf.write import write_changes
+from ..rope.recipe import Recipe
+from ..sources import Source
+from ..sources.inspection import inspect_config
+from .checkpoint import inherit_mscale
+from .plan import Plan, Step, start_spec, warnings
+from .receipt import RECEIPT_KEY, embedded
+
+
+@dataclass(frozen=True)
+class ExportPlan(Plan):
+    """A plan whose output is a GGUF file made of safetensors."""
+
+    source: Source
+    choice: GgufChoice
+    outtype: str
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the output is a folder, with the steps' files in it, and not files beside each other."""
+        return False
+
+
+def export_plan(
+    source: Source,
+    recipe: Recipe,
+    out: Path | None = None,
+    encoding: str = "auto",
+    carrier: str = "",
+    replace_scaling: bool = False,
+    outtype: str = "auto",
+    pre: str = "",
+) -> ExportPlan:
+    """Decides everything: schedule, encoding, header, tensors.
+
+    Raises BadSource for what is damaged or unknown, UnsupportedBake for what llama.cpp cannot hold.
+    """
+    seen = inspect_config(source)
+    spec = start_spec(seen, recipe, replace_scaling)
+    schedule = inherit_mscale(recipe, source.config(), seen).schedule(spec)
+    if seen.refuse:
+        raise UsageError(f"{seen.title} is not converted: {seen.refuse}")
+    exported = export(source, seen.family, spec.unscaled(), outtype, recipe.method.label, pre)
+    choice = choose_gguf(schedule, exported.model, encoding, carrier)
+    edit = choice.edit.merged(Edit({RECEIPT_KEY: string(embedded(source, recipe, schedule, choice))}))
+    made = rewrite(exported.model.header, edit)
+    out = out or Path(file_name(exported.description, exported.outtype))
+    size = len(made.place(0)) + max(info.offset + info.size for info in made.tensors.values())
+    return ExportPlan(
+        source=source,
+        out=out,
+        recipe=recipe,
+        name=seen.name,
+        before=spec,
+        schedule=schedule,
+        choice=choice,
+        steps=(Step("convert", out.name, size, make=partial(_write, exported, made, edit)),),
+        left_behind=(),
+        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_window_note(source, seen.family.name)),
+        outtype=exported.outtype,
+    )
+
+
+def _write(exported: Exported, made: Rewritten, edit: Edit, target: Path, advance: Advance) -> None:
+    head = made.place(0)
+    target.write_bytes(head)
+    advance(len(head))
+    tensors: list[OutTensor] = exported.tensors
+    write_tensors(target, len(head), tensors, made.tensors, advance)
+    with target.open("r+b") as file:
+        write_changes(file, exported.model.header, len(head), dict(edit.changes))
+        for item in edit.added:
+            file.seek(len(head) + made.tensors[item.name].offset)
+            for block in item.chunks():
+                file.write(block)
+
+
+def _window_note(source: Source, family: str) -> list[str]:
+    window = source.config().get("sliding_window")
+    if family in ("mistral", "mixtral") and isinstance(window, int):
+        return [f"llama.cpp ignores the sliding window of {window} tokens that config.json declares"]
+    return []

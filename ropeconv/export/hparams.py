@@ -1,0 +1,147 @@
+"""Hyperparameters: from config.json to the keys of a GGUF architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import BadSource, UnsupportedBake
+from ..families import Family
+from ..families.config import Config, layer_names, text_part, whole
+from ..families.model import Gguf
+from ..formats.gguf import Value, boolean, f32, string, u32
+from ..formats.gguf.values import array
+from ..rope.spec import RopeSpec
+
+BOOL = 7
+
+
+def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
+    """The keys of the architecture, with its unscaled RoPE.
+
+    Raises BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
+    """
+    part, rules = text_part(config, family), _rules(family)
+    _check(part, family, rules, spec)
+    arch = rules.arch
+    heads = _whole(part, "num_attention_heads")
+    kv = heads if rules.qkv else whole(part, ("num_key_value_heads",), heads) or heads
+    found: dict[str, Value] = {
+        "general.architecture": string(arch),
+        f"{arch}.block_count": u32(_whole(part, "num_hidden_layers")),
+        f"{arch}.context_length": u32(spec.original_context),
+        f"{arch}.embedding_length": u32(_whole(part, "hidden_size")),
+        f"{arch}.feed_forward_length": u32(_whole(part, "intermediate_size")),
+        f"{arch}.attention.head_count": u32(heads),
+        f"{arch}.attention.head_count_kv": u32(kv),
+        f"{arch}.attention.key_length": u32(spec.head_dim),
+        f"{arch}.attention.value_length": u32(spec.head_dim),
+        f"{arch}.rope.dimension_count": u32(spec.rotary_dim),
+        f"{arch}.rope.freq_base": f32(spec.rope_theta),
+        f"{arch}.vocab_size": u32(vocabulary),
+    }
+    found |= {f"{arch}.{key}": u32(int(part[name])) for key, name in rules.u32.items() if part.get(name) is not None}
+    found |= {f"{arch}.{key}": f32(_number(part, name)) for key, name in rules.f32.items() if _has(part, name)}
+    found |= {f"{arch}.{key}": boolean(bool(part[name])) for key, name in rules.flag.items() if name in part}
+    if rules.window:
+        found |= _window(part, family, spec, arch)
+    elif arch == "phi3":
+        found[f"{arch}.attention.sliding_window"] = u32(whole(part, ("sliding_window",)) or 0)
+    return found | _temperature(part, arch, spec)
+
+
+def _rules(family: Family) -> Gguf:
+    if family.gguf is None:
+        raise UnsupportedBake(
+            "GGUF output",
+            family.title,
+            "its conversion is not known here",
+            "convert it with llama.cpp, then patch that",
+        )
+    return family.gguf
+
+
+def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
+    for need in rules.need:
+        if need.below_layers and len(spec.layers) >= need.below_layers:
+            continue
+        value = part.get(need.key)
+        if (need.default if value is None else value) != need.value:
+            raise UnsupportedBake(
+                f"{need.key} = {value!r}",
+                f"GGUF as {rules.arch}",
+                f"llama.cpp computes {need.value!r}",
+                "keep safetensors",
+            )
+    if rules.tied and part.get("tie_word_embeddings") is False:
+        raise UnsupportedBake(
+            "tie_word_embeddings = false", f"GGUF as {rules.arch}", "llama.cpp uses the embeddings", "keep safetensors"
+        )
+    if rules.scale_layers:
+        _check_scale(part, rules, spec)
+    if family.layers.flags and "none" in spec.layers:
+        expected = tuple("none" if (i + 1) % 4 == 0 else "global" for i in range(len(spec.layers)))
+        if spec.layers != expected:
+            raise UnsupportedBake(
+                "no_rope_layers", f"GGUF as {rules.arch}", "llama.cpp leaves out every fourth", "keep safetensors"
+            )
+
+
+def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
+    large = part.get("num_hidden_layers") == rules.scale_layers
+    width = part["hidden_size"] // part["num_attention_heads"] if large else spec.head_dim
+    scalar = part.get("query_pre_attn_scalar", 256)
+    if scalar != width:
+        raise UnsupportedBake(
+            f"query_pre_attn_scalar = {scalar!r}",
+            f"GGUF as {rules.arch}",
+            f"llama.cpp computes {width} for this size",
+            "keep safetensors",
+        )
+
+
+def _window(part: Config, family: Family, spec: RopeSpec, arch: str) -> dict[str, Value]:
+    size = whole(part, ("sliding_window",))
+    if size is None:
+        return {}
+    names = layer_names(part, family, len(spec.layers))
+    pattern = [name == "sliding_attention" for name in names]
+    if family.name == "gemma2" and not part.get("layer_types"):
+        pattern = [index % 2 == 0 for index in range(len(spec.layers))]
+    found = {
+        f"{arch}.attention.sliding_window": u32(size),
+        f"{arch}.attention.sliding_window_pattern": array(BOOL, pattern),
+    }
+    if spec.local_form is not None:
+        found[f"{arch}.rope.freq_base_swa"] = f32(spec.local_form.theta)
+    return found
+
+
+def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, Value]:
+    """Ministral 3's scale of queries by position, whose length is the original context."""
+    rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
+    beta = rope.get("llama_4_scaling_beta")
+    if arch != "mistral3" or not beta:
+        return {}
+    original = int(rope.get("original_max_position_embeddings") or spec.original_context)
+    return {
+        f"{arch}.attention.temperature_scale": f32(float(beta)),
+        f"{arch}.rope.scaling.original_context_length": u32(original),
+    }
+
+
+def _has(part: Config, name: str) -> bool:
+    return part.get(name) is not None
+
+
+def _whole(part: Config, name: str) -> int:
+    value = whole(part, (name,))
+    if value is None:
+        raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
+    return value
+
+
+def _number(part: Config, name: str) -> float:
+    value: Any = part[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadSource(f"config.json has {name} = {value!r}; write a number there")
+    return float(value)

@@ -1,0 +1,48 @@
+"""What general.* keys say of a model: name, size, licence, where it is from."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ..formats.gguf import Value, string, u32
+from .writer import values_of
+
+FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
+
+
+def describe(folder: Path, name: str, repository: str | None, label: str, parameters: int) -> Any:
+    """gguf-py's Metadata: read from the model card and from the name of the model, with our method as fine-tune."""
+    import gguf
+
+    logging.getLogger("gguf").setLevel(logging.ERROR)
+    card = gguf.Metadata.load_model_card(folder)
+    found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, Path(repository or name), parameters)
+    found.name = found.name or name
+    found.size_label = found.size_label or gguf.size_label(parameters, 0, parameters, 0)
+    base = {"name": found.name}
+    if repository:
+        owner, short = repository.split("/", 1)
+        base |= {"name": short, "organization": owner, "repo_url": f"https://huggingface.co/{repository}"}
+    found.base_models = [base]
+    found.finetune = f"{found.finetune}-{label}" if found.finetune else label
+    found.name = f"{found.name} {label}"
+    return found
+
+
+def metadata_keys(found: Any, outtype: str) -> dict[str, Value]:
+    """The general.* keys."""
+    keys = {"general.type": string("model"), **values_of(found.set_gguf_meta_model)}
+    return keys | {"general.file_type": u32(FILE_TYPES[outtype]), "general.quantization_version": u32(2)}
+
+
+def file_name(found: Any, outtype: str) -> str:
+    """The name by GGUF's convention: base, size, fine-tune, version and encoding.
+
+    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
+    """
+    import gguf
+
+    name = gguf.naming_convention(found.name, found.basename, found.finetune, found.version, found.size_label, outtype)
+    return f"{name}.gguf"

@@ -1,0 +1,103 @@
+"""A checkpoint seen as a GGUF model that has not been written yet."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..encode.gguf import Model
+from ..errors import BadSource, UsageError
+from ..families import Family
+from ..families.config import text_part
+from ..formats.gguf import Header
+from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
+from ..formats.safetensors import read_header
+from ..rope.spec import RopeSpec
+from ..sources import Source
+from .hparams import hparams
+from .metadata import describe, metadata_keys
+from .tensors import DTYPES, OutTensor, infos, out_tensors
+from .tokenizer import tokenizer_keys
+from .write import converted
+
+OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
+SMALL = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "README.md", "vocab.json",
+    "merges.txt",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Exported:
+    """model: header and tensors with the unscaled RoPE. tensors: where their rows come from."""
+
+    model: Model
+    tensors: list[OutTensor]
+    description: Any
+    outtype: str
+
+
+def export(source: Source, family: Family, spec: RopeSpec, outtype: str, label: str, pre: str = "") -> Exported:
+    """A checkpoint as GGUF. outtype: f32, f16, bf16, q8_0, or auto for the dtype it is stored in.
+
+    Raises BadSource and UnsupportedBake for what cannot be converted.
+    """
+    if source.kind == "meta":
+        raise UsageError("Meta's layout is converted in two steps: apply it to a folder first, then that to GGUF")
+    if not source.weights():
+        raise BadSource(
+            f"{source.reference} has no safetensors weights, which GGUF output needs; give the whole folder"
+        )
+    config = source.config()
+    headers = [(source.path(name), read_header(source.path(name))) for name in source.weights()]
+    part = text_part(config, family)
+    kind = _kind(outtype, [tensor.dtype for _, header in headers for tensor in header.tensors.values()])
+    parameters = sum(_elements(tensor.shape) for _, header in headers for tensor in header.tensors.values())
+    vocabulary = _vocabulary(headers)
+    values = hparams(config, family, spec, vocabulary)
+    assert family.gguf is not None
+    heads = int(part["num_attention_heads"])
+    tensors = out_tensors(headers, family.gguf, heads, spec.head_dim, len(spec.layers), kind)
+    with tempfile.TemporaryDirectory() as small:
+        folder = Path(small)
+        for name in SMALL:
+            text = source.path(name).read_bytes() if any(file.name == name for file in source.files()) else None
+            if text is not None:
+                (folder / name).write_bytes(text)
+        described = describe(folder, source.name, source.reference if source.kind == "hub" else None, label, parameters)
+        name = TYPES[kind].name
+        general = metadata_keys(described, name)
+        tokens = tokenizer_keys(folder, vocabulary, family.gguf.pre, pre)
+    arch = values.pop("general.architecture")
+    header = Header(3, {"general.architecture": arch, **general, **values, **tokens}, infos(tensors), 32, 0, 0)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    model = Model(header, header.tensors, {}, lambda name: converted(by_name[name]))
+    return Exported(model, tensors, described, name)
+
+
+def _kind(outtype: str, dtypes: list[str]) -> int:
+    if outtype == "auto":
+        return DTYPES.get(max(set(dtypes), key=dtypes.count), BF16)
+    if outtype not in OUTTYPES:
+        raise UsageError(
+            f"--outtype {outtype} is not known; choose auto, {', '.join(OUTTYPES)} or a quantisation of llama.cpp"
+        )
+    return OUTTYPES[outtype]
+
+
+def _vocabulary(headers: list[tuple[Path, Any]]) -> int:
+    for _, header in headers:
+        for name, tensor in header.tensors.items():
+            if name.endswith(("embed_tokens.weight", "embed_in.weight", "wte.weight")):
+                return int(tensor.shape[0])
+    raise BadSource("the checkpoint has no token embeddings; fetch it again")
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    count = 1
+    for length in shape:
+        count *= length
+    return count

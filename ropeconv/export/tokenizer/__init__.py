@@ -1,0 +1,5 @@
+"""Tokenizers as GGUF keys: SentencePiece and byte-level BPE."""
+
+from .keys import tokenizer_keys
+
+__all__ = ["tokenizer_keys"]

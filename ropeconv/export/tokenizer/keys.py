@@ -1,0 +1,88 @@
+"""From the files of a tokenizer to tokenizer.ggml.* keys."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadSource
+from ...formats import jsontext
+from ...formats.gguf import Value, boolean, f32_array, string
+from ...formats.gguf.values import array, strings
+from ..writer import values_of
+from .pre import recognise
+from .sentencepiece import from_json, from_model
+from .tokens import Kind, Tokens
+
+I32 = 5
+
+
+def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: str = "") -> dict[str, Value]:
+    """The keys of the tokenizer in a folder.
+
+    vocabulary: rows of the embeddings. names: what the family calls some pre-tokenizers. pre: the user's own word.
+    Raises BadSource where there is no tokenizer, or one that llama.cpp does not have.
+    """
+    model, data = folder / "tokenizer.model", _tokenizer_json(folder)
+    pieces = from_model(model, vocabulary) if model.is_file() else None
+    if pieces is None and data is not None and data["model"].get("byte_fallback"):
+        pieces = from_json(data, vocabulary)
+    if pieces is not None:
+        tokens, prefix_space = pieces
+        tokens.add(_added(folder, data))
+        found = {"tokenizer.ggml.model": string("llama"), "tokenizer.ggml.pre": string(pre or "default")}
+        found |= _lists(tokens, scores=True)
+        found["tokenizer.ggml.add_space_prefix"] = boolean(prefix_space)
+        return found | _special(folder, vocabulary, merges=False)
+    if data is None:
+        raise BadSource(
+            "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the tokenizer too"
+        )
+    if data["model"].get("type") != "BPE":
+        raise BadSource(f"tokenizer.json holds a {data['model'].get('type')} model, and only BPE is converted to GGUF")
+    name = pre or recognise(data, names)
+    tokens = Tokens.unused(vocabulary)
+    for text, index in data["model"].get("vocab", {}).items():
+        tokens.put(index, text, Kind.NORMAL)
+    tokens.add(_added(folder, data))
+    found = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
+    found |= _lists(tokens, scores=False)
+    return found | _special(folder, vocabulary, merges=True)
+
+
+def _tokenizer_json(folder: Path) -> dict[str, Any] | None:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    data = jsontext.parse(path.read_text("utf-8"), path.name)
+    if not isinstance(data.get("model"), dict):
+        raise BadSource("tokenizer.json holds no model; fetch it again")
+    return data
+
+
+def _added(folder: Path, data: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if data is not None:
+        return list(data.get("added_tokens") or [])
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return []
+    decoder = jsontext.parse(path.read_text("utf-8"), path.name).get("added_tokens_decoder") or {}
+    return [{**entry, "id": int(index)} for index, entry in decoder.items()]
+
+
+def _lists(tokens: Tokens, scores: bool) -> dict[str, Value]:
+    found = {"tokenizer.ggml.tokens": strings(tokens.texts)}
+    if scores:
+        found["tokenizer.ggml.scores"] = f32_array(tokens.scores)
+    return found | {"tokenizer.ggml.token_type": array(I32, [int(kind) for kind in tokens.kinds])}
+
+
+def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:
+    """Merges, ids of special tokens, whether bos and eos are added, the chat template: as gguf-py finds them."""
+    import gguf
+
+    logging.getLogger("gguf").setLevel(logging.ERROR)
+    return values_of(
+        lambda writer: gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
+    )

@@ -1,0 +1,59 @@
+"""A vocabulary as GGUF has it: text, kind and score of every token."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from ...errors import BadSource
+
+
+class Kind(IntEnum):
+    """Kinds of tokens, as llama.cpp numbers them."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass
+class Tokens:
+    """Texts in UTF-8, kinds and scores, by id."""
+
+    texts: list[bytes]
+    kinds: list[Kind]
+    scores: list[float]
+
+    @classmethod
+    def unused(cls, count: int) -> Tokens:
+        """As many tokens as the embeddings have rows, none of them in use."""
+        texts = [f"[PAD{index}]".encode() for index in range(count)]
+        return cls(texts, [Kind.UNUSED] * count, [-10000.0] * count)
+
+    def put(self, index: int, text: str, kind: Kind, score: float = 0.0) -> None:
+        """Sets a token. Raises BadSource for one that has no row in the embeddings."""
+        if not 0 <= index < len(self.texts):
+            raise BadSource(
+                f"the tokenizer has a token {index} ({text!r}), and the embeddings have {len(self.texts)} rows; "
+                "give the tokenizer of this model"
+            )
+        self.texts[index], self.kinds[index], self.scores[index] = text.encode("utf-8", "replace"), kind, score
+
+    def add(self, added: list[dict[str, Any]]) -> None:
+        """Tokens that were added to a vocabulary: control tokens where they are special or look so."""
+        for entry in added:
+            text, index = str(entry["content"]), int(entry["id"])
+            if index < len(self.texts) and self.kinds[index] in (Kind.UNKNOWN, Kind.BYTE):
+                continue
+            control = entry.get("special") or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
+            self.put(index, text, Kind.CONTROL if control else Kind.USER_DEFINED, -1000.0)
+
+
+def is_byte(text: str) -> bool:
+    """Whether a piece stands for one byte, like `<0x0A>`."""
+    return re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text) is not None

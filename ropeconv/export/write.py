@@ -1,0 +1,127 @@
+"""Writes converted tensors: by the kernel where the bytes stay, else piece by piece in a few threads.
+
+Each piece is read, converted and written at its own place, so that memory stays constant and order does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats.copying import Advance, copy_part
+from ..formats.gguf.header import TensorInfo
+from ..formats.gguf.types import F16, F32, TYPES
+from .tensors import DTYPES, OutTensor, Rows
+
+PIECE = 1 << 20  # elements
+RAW = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a tensor, and where they go in the file."""
+
+    tensor: OutTensor
+    rows: Rows
+    place: int
+
+
+def write_tensors(
+    target: Path, start: int, tensors: list[OutTensor], infos: dict[str, TensorInfo], advance: Advance
+) -> None:
+    """Writes every tensor behind a header that ends at `start`. Raises OSError."""
+    workers = min(8, os.cpu_count() or 1)
+    with target.open("r+b") as writer, ThreadPoolExecutor(workers) as pool:
+        last = max((info.offset + info.size for info in infos.values()), default=0)
+        writer.truncate(start + last)
+        pending: set[Future[int]] = set()
+        for tensor in tensors:
+            place = start + infos[tensor.name].offset
+            if _as_is(tensor):
+                for part in tensor.parts:
+                    size = part.rows * part.columns * TYPES[tensor.type].size
+                    with part.path.open("rb") as reader:
+                        copy_part(reader, part.start, writer, place, size, advance)
+                    place += size
+                continue
+            for piece in _pieces(tensor, place):
+                pending.add(pool.submit(_convert, piece, writer.fileno()))
+                if len(pending) >= 2 * workers:
+                    pending = _drain(pending, FIRST_COMPLETED, advance)
+        _drain(pending, "ALL_COMPLETED", advance)
+
+
+def converted(tensor: OutTensor) -> Iterator[bytes]:
+    """The bytes of a tensor in the output, piece by piece."""
+    for piece in _pieces(tensor, 0):
+        yield _bytes(piece)
+
+
+def _as_is(tensor: OutTensor) -> bool:
+    return not tensor.interleave and not tensor.plus and all(DTYPES[p.dtype] == tensor.type for p in tensor.parts)
+
+
+def _drain(pending: set[Future[int]], when: str, advance: Advance) -> set[Future[int]]:
+    done, left = wait(pending, return_when=when)
+    for future in done:
+        advance(future.result())
+    return left
+
+
+def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
+    kind = TYPES[tensor.type]
+    for part in tensor.parts:
+        unit = tensor.interleave or 1
+        step = max(unit, PIECE // max(1, part.columns) // unit * unit)
+        width = TYPES[DTYPES[part.dtype]].size * part.columns
+        for first in range(0, part.rows, step):
+            count = min(step, part.rows - first)
+            rows = Rows(part.path, part.dtype, part.start + first * width, count, part.columns)
+            yield Piece(tensor, rows, place)
+            place += count * part.columns // kind.block * kind.size
+
+
+def _convert(piece: Piece, target: int) -> int:
+    data = _bytes(piece)
+    os.pwrite(target, data, piece.place)
+    return len(data)
+
+
+def _bytes(piece: Piece) -> bytes:
+    rows, tensor = piece.rows, piece.tensor
+    raw = np.fromfile(rows.path, RAW[rows.dtype], rows.rows * rows.columns, offset=rows.start)
+    raw = raw.reshape(rows.rows, rows.columns)
+    if tensor.interleave:
+        half = tensor.interleave // 2
+        raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
+    if DTYPES[rows.dtype] == tensor.type and not tensor.plus:
+        return raw.tobytes()
+    return encode(
+        _floats(raw, rows.dtype) + np.float32(tensor.plus) if tensor.plus else _floats(raw, rows.dtype), tensor.type
+    )
+
+
+def _floats(raw: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    if dtype == "BF16":
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float32)
+
+
+def encode(values: NDArray[np.float32], type: int) -> bytes:
+    """Rows of 32-bit floats in a tensor type, by gguf-py's reference quantisers."""
+    if type == F32:
+        return values.astype("<f4").tobytes()
+    if type == F16:
+        with np.errstate(over="ignore"):
+            return values.astype("<f2").tobytes()
+    import gguf
+
+    kind = gguf.GGMLQuantizationType(type)
+    return bytes(gguf.quants.quantize(values, kind).tobytes())

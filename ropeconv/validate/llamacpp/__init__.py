@@ -1,0 +1,1 @@
+"""llama.cpp as the judge, in a process of its own."""

@@ -24,6 +24,7 @@ class UnsupportedBake(RopeconvError):
 
     def __init__(self, knob: str, target: str, because: str, alternatives: str) -> None:
         super().__init__(f"{knob} cannot be baked for {target}: {because}; {alternatives}")
+        self.because, self.alternatives = because, alternatives
 
 
 class Disagreement(RopeconvError):

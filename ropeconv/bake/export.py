@@ -10,6 +10,7 @@ from ..encode.gguf import GgufChoice, choose_gguf
 from ..errors import UsageError
 from ..export import Exported, export
 from ..export.metadata import file_name
+from ..export.quantise import FTYPES, quantise
 from ..export.tensors import OutTensor
 from ..export.write import write_tensors
 from ..formats.copying import Advance
@@ -61,7 +62,7 @@ def export_plan(
     edit = choice.edit.merged(Edit({RECEIPT_KEY: string(embedded(source, recipe, schedule, choice))}))
     made = rewrite(exported.model.header, edit)
     out = out or Path(file_name(exported.description, exported.outtype))
-    size = len(made.place(0)) + max(info.offset + info.size for info in made.tensors.values())
+    size = _size(exported, made)
     return ExportPlan(
         source=source,
         out=out,
@@ -77,7 +78,27 @@ def export_plan(
     )
 
 
+def _size(exported: Exported, made: Rewritten) -> int:
+    """Bytes of the file; of a quantised one, about."""
+    head, last = len(made.place(0)), max(info.offset + info.size for info in made.tensors.values())
+    if not exported.quantised:
+        return head + last
+    elements = sum(part.rows * part.columns for tensor in exported.tensors for part in tensor.parts)
+    return head + round(elements * FTYPES[exported.quantised][1] / 8)
+
+
 def _write(exported: Exported, made: Rewritten, edit: Edit, target: Path, advance: Advance) -> None:
+    if not exported.quantised:
+        return _write_floats(exported, made, edit, target, advance)
+    floats = target.with_name(target.name + ".floats")
+    try:
+        _write_floats(exported, made, edit, floats, advance)
+        quantise(floats, target, exported.quantised)
+    finally:
+        floats.unlink(missing_ok=True)
+
+
+def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path, advance: Advance) -> None:
     head = made.place(0)
     target.write_bytes(head)
     advance(len(head))

@@ -13,19 +13,23 @@ from .output import Output
 
 
 def validate_command(
-    baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder that `ropeconv apply` wrote.")],
+    baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
     against: Annotated[str, typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.")],
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    tokens: Annotated[int, typer.Option("--tokens", min=16, help="Tokens per forward pass.")] = 512,
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", min=16, help="Tokens per forward pass (default: 512; for GGUF 4 x trained, to 8192)."),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the synthetic tokens.")] = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Prove on logits that stock transformers computes the method, inside and beyond the trained context.
+    """Prove on logits that stock transformers or llama.cpp computes the method, inside and beyond the trained context.
 
     Exit code 3 when it does not, or when the unscaled source agrees too, which would mean that the test is blind.
     """
     from ..sources.receipt import record_validation
+    from ..validate.llamacpp.gguf import validate_gguf
     from ..validate.logits import validate
     from ..validate.process import Probe
 
@@ -34,8 +38,11 @@ def validate_command(
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
     output = Output(as_json, quiet)
-    result = validate(baked, against, device=device, tokens=tokens, seed=seed, note=output.note)
-    record_validation(baked, result.to_dict())
+    if baked.suffix == ".gguf":
+        result = validate_gguf(baked, against, tokens=tokens, seed=seed, note=output.note)
+    else:
+        result = validate(baked, against, device=device, tokens=tokens or 512, seed=seed, note=output.note)
+        record_validation(baked, result.to_dict())
     if as_json:
         output.data(result.to_dict())
     else:

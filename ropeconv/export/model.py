@@ -18,6 +18,7 @@ from ..rope.spec import RopeSpec
 from ..sources import Source
 from .hparams import hparams
 from .metadata import describe, metadata_keys
+from .quantise import FTYPES
 from .tensors import DTYPES, OutTensor, infos, out_tensors
 from .tokenizer import tokenizer_keys
 from .write import converted
@@ -32,59 +33,62 @@ SMALL = (
 
 @dataclass(frozen=True)
 class Exported:
-    """model: header and tensors with the unscaled RoPE. tensors: where their rows come from."""
+    """model: header and tensors with the unscaled RoPE. tensors: where their rows come from.
+
+    outtype: as it is called in file names. quantised: what llama.cpp has to make of the file, or empty.
+    """
 
     model: Model
     tensors: list[OutTensor]
     description: Any
     outtype: str
+    quantised: str = ""
 
 
 def export(source: Source, family: Family, spec: RopeSpec, outtype: str, label: str, pre: str = "") -> Exported:
-    """A checkpoint as GGUF. outtype: f32, f16, bf16, q8_0, or auto for the dtype it is stored in.
+    """A checkpoint as GGUF.
 
+    outtype: f32, f16, bf16, q8_0, auto for the dtype it is stored in, or a quantisation that llama.cpp makes of that.
     Raises BadSource and UnsupportedBake for what cannot be converted.
     """
     if source.kind == "meta":
         raise UsageError("Meta's layout is converted in two steps: apply it to a folder first, then that to GGUF")
     if not source.weights():
-        raise BadSource(
-            f"{source.reference} has no safetensors weights, which GGUF output needs; give the whole folder"
-        )
+        raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
     config = source.config()
     headers = [(source.path(name), read_header(source.path(name))) for name in source.weights()]
-    part = text_part(config, family)
-    kind = _kind(outtype, [tensor.dtype for _, header in headers for tensor in header.tensors.values()])
-    parameters = sum(_elements(tensor.shape) for _, header in headers for tensor in header.tensors.values())
+    stored = [tensor for _, header in headers for tensor in header.tensors.values()]
+    quantised = outtype if outtype in FTYPES else ""
+    kind = _kind("auto" if quantised else outtype, [tensor.dtype for tensor in stored])
     vocabulary = _vocabulary(headers)
     values = hparams(config, family, spec, vocabulary)
     assert family.gguf is not None
-    heads = int(part["num_attention_heads"])
+    heads = int(text_part(config, family)["num_attention_heads"])
     tensors = out_tensors(headers, family.gguf, heads, spec.head_dim, len(spec.layers), kind)
+    name = TYPES[kind].name
     with tempfile.TemporaryDirectory() as small:
         folder = Path(small)
-        for name in SMALL:
-            text = source.path(name).read_bytes() if any(file.name == name for file in source.files()) else None
-            if text is not None:
-                (folder / name).write_bytes(text)
-        described = describe(folder, source.name, source.reference if source.kind == "hub" else None, label, parameters)
-        name = TYPES[kind].name
+        present = {file.name for file in source.files()}
+        for file in SMALL:
+            if file in present:
+                (folder / file).write_bytes(source.path(file).read_bytes())
+        repository = source.reference if source.kind == "hub" else None
+        described = describe(folder, source.name, repository, label, sum(_elements(item.shape) for item in stored))
         general = metadata_keys(described, name)
         tokens = tokenizer_keys(folder, vocabulary, family.gguf.pre, pre)
     arch = values.pop("general.architecture")
     header = Header(3, {"general.architecture": arch, **general, **values, **tokens}, infos(tensors), 32, 0, 0)
     by_name = {tensor.name: tensor for tensor in tensors}
     model = Model(header, header.tensors, {}, lambda name: converted(by_name[name]))
-    return Exported(model, tensors, described, name)
+    return Exported(model, tensors, described, quantised.upper() or name, quantised)
 
 
 def _kind(outtype: str, dtypes: list[str]) -> int:
     if outtype == "auto":
         return DTYPES.get(max(set(dtypes), key=dtypes.count), BF16)
     if outtype not in OUTTYPES:
-        raise UsageError(
-            f"--outtype {outtype} is not known; choose auto, {', '.join(OUTTYPES)} or a quantisation of llama.cpp"
-        )
+        known = ", ".join((*OUTTYPES, *FTYPES))
+        raise UsageError(f"--outtype {outtype} is not known; choose auto, {known}")
     return OUTTYPES[outtype]
 
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ..formats.copying import Advance, copy_part
 from ..formats.gguf.header import TensorInfo
-from ..formats.gguf.types import F16, F32, TYPES
+from ..formats.gguf.types import F16, F32, Q8_0, TYPES
 from .tensors import DTYPES, OutTensor, Rows
 
-PIECE = 1 << 20  # elements
+PIECE = 1 << 18  # elements: what is read, converted and written stays in the cache
 RAW = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -61,7 +61,7 @@ def write_tensors(
 def converted(tensor: OutTensor) -> Iterator[bytes]:
     """The bytes of a tensor in the output, piece by piece."""
     for piece in _pieces(tensor, 0):
-        yield _bytes(piece)
+        yield _array(piece).tobytes()
 
 
 def _as_is(tensor: OutTensor) -> bool:
@@ -89,12 +89,19 @@ def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
 
 
 def _convert(piece: Piece, target: int) -> int:
-    data = _bytes(piece)
-    os.pwrite(target, data, piece.place)
-    return len(data)
+    data = _array(piece)
+    return _write_all(target, data.view(np.uint8).reshape(-1), piece.place)
 
 
-def _bytes(piece: Piece) -> bytes:
+def _write_all(target: int, data: NDArray[np.uint8], place: int) -> int:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(target, data[done:].data, place + done)
+    return done
+
+
+def _array(piece: Piece) -> NDArray[Any]:
+    """A piece as it will lie in the file, in a contiguous array."""
     rows, tensor = piece.rows, piece.tensor
     raw = np.fromfile(rows.path, RAW[rows.dtype], rows.rows * rows.columns, offset=rows.start)
     raw = raw.reshape(rows.rows, rows.columns)
@@ -102,26 +109,51 @@ def _bytes(piece: Piece) -> bytes:
         half = tensor.interleave // 2
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
     if DTYPES[rows.dtype] == tensor.type and not tensor.plus:
-        return raw.tobytes()
-    return encode(
-        _floats(raw, rows.dtype) + np.float32(tensor.plus) if tensor.plus else _floats(raw, rows.dtype), tensor.type
-    )
+        return np.ascontiguousarray(raw)
+    values = _floats(raw, rows.dtype)
+    if tensor.plus:
+        values += np.float32(tensor.plus)
+    return encode(values, tensor.type)
 
 
 def _floats(raw: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    """The elements as 32-bit floats, in an array of their own."""
     if dtype == "BF16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
+        wide = raw.astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
     return raw.astype(np.float32)
 
 
-def encode(values: NDArray[np.float32], type: int) -> bytes:
-    """Rows of 32-bit floats in a tensor type, by gguf-py's reference quantisers."""
+def encode(values: NDArray[np.float32], type: int) -> NDArray[Any]:
+    """Rows of 32-bit floats in a tensor type."""
     if type == F32:
-        return values.astype("<f4").tobytes()
+        return values
     if type == F16:
         with np.errstate(over="ignore"):
-            return values.astype("<f2").tobytes()
+            return values.astype(np.float16)
+    if type == Q8_0:
+        return q8_0(values)
     import gguf
 
-    kind = gguf.GGMLQuantizationType(type)
-    return bytes(gguf.quants.quantize(values, kind).tobytes())
+    return np.ascontiguousarray(gguf.quants.quantize(values, gguf.GGMLQuantizationType(type)))
+
+
+BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
+
+
+def q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Blocks of a float16 scale and 32 signed bytes: the bytes of gguf-py's quantiser, with fewer passes over memory.
+
+    The scale is max |x| / 127. Adding the float below one half and truncating rounds halves away from zero, as C's
+    roundf does.
+    """
+    blocks = values.reshape(-1, 32)
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        scaled = blocks * np.where(scale == 0, 0, 1 / scale)
+        out = np.empty((len(blocks), 34), np.uint8)
+        out[:, :2] = scale.astype(np.float16).view(np.uint8)
+        scaled += np.copysign(BELOW_HALF, scaled)
+        out[:, 2:] = scaled.astype(np.int8).view(np.uint8)
+    return out

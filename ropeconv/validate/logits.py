@@ -7,7 +7,7 @@ its rotary modules' buffers overwritten from the schedule. A control, the source
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,51 +19,10 @@ from ..rope.spec import RopeSpec
 from ..sources import Source, open_checkpoint
 from ..sources.inspection import inspect_config
 from ..sources.receipt import read_receipt
-from .compare import Figures, compare_logits
+from .compare import compare_logits
 from .positions import Bucket, buckets
 from .reference import patch, patched_at
-
-KL_FLOOR = 1e-5  # float32 noise of untrained models; wrong frequencies give 1e-2 and more
-ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
-SEPARATION = 10.0
-
-
-@dataclass(frozen=True)
-class BucketResult:
-    """Figures of one bucket of positions. tolerance: the KL allowed there. control_kl: mean of the unscaled source.
-
-    A bucket agrees when 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while a
-    router of experts may tip over at single tokens by a rounding.
-    """
-
-    name: str
-    last: int
-    kl_mean: float
-    kl_95: float
-    kl_max: float
-    max_dlogit: float
-    top1: float
-    control_kl: float
-    tolerance: float
-    agrees: bool
-
-
-@dataclass(frozen=True)
-class Validation:
-    """The result over all buckets, and the rule's verdict in a sentence."""
-
-    transformers: str
-    device: str
-    digest: str
-    tokens: int
-    seed: int
-    buckets: tuple[BucketResult, ...]
-    agrees: bool
-    sentence: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable."""
-        return asdict(self)
+from .result import Validation, judge, verdict
 
 
 def validate(
@@ -81,7 +40,7 @@ def validate(
     source = open_checkpoint(against)
     schedule, spec, unchanged = _schedule(baked, source)
     runs = buckets(schedule.original_context, schedule.context, tokens)
-    model = _load(_local(source), where)
+    model = load_stock(local_folder(source), where)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     generator = torch.Generator().manual_seed(seed)
     ids = [torch.randint(vocabulary, (1, len(run.positions)), generator=generator) for run in runs]
@@ -89,13 +48,13 @@ def validate(
     control = [_logits(model, i, run, where) for i, run in zip(ids, runs, strict=True)]
     wanted = list(_reference(model, schedule, spec, ids, runs, where))
     del model
-    stock = _load(baked, where)
+    stock = load_stock(baked, where)
     results = []
     for run, i, reference, unscaled in zip(runs, ids, wanted, control, strict=True):
         figures = compare_logits(reference[run.counted], _logits(stock, i, run, where)[run.counted])
         base = compare_logits(reference[run.counted], unscaled[run.counted])
-        results.append(_judge(run, figures, base))
-    agrees, sentence = _verdict(results, unchanged)
+        results.append(judge(run, figures, base))
+    agrees, sentence = verdict(results, unchanged)
     return Validation(transformers.__version__, where, schedule.digest, tokens, seed, tuple(results), agrees, sentence)
 
 
@@ -114,7 +73,8 @@ def _schedule(baked: Path, source: Source) -> tuple[Schedule, RopeSpec, bool]:
     return schedule, seen, schedule.digest == seen.current().digest
 
 
-def _local(source: Source) -> Path:
+def local_folder(source: Source) -> Path:
+    """A folder with all files of a source. Raises BadSource for other layouts."""
     if source.kind == "hub":
         for file in source.carried()[0]:
             path = source.path(file.name)
@@ -126,7 +86,8 @@ def _local(source: Source) -> Path:
     return Path(source.reference)
 
 
-def _load(folder: Path, where: str) -> Any:
+def load_stock(folder: Path, where: str) -> Any:
+    """A checkpoint as the installed transformers loads it, in float32."""
     import torch
     import transformers
     from transformers import AutoModelForCausalLM
@@ -156,32 +117,3 @@ def _logits(model: Any, ids: Any, run: Bucket, where: str) -> Any:
     with torch.no_grad():
         out = model(input_ids=ids.to(where), position_ids=positions, attention_mask=mask, use_cache=False)
     return out.logits[0].float().cpu()
-
-
-def _judge(run: Bucket, figures: Figures, control: Figures) -> BucketResult:
-    last = run.positions[-1]
-    tolerance = KL_FLOOR + (last * ANGLE_ERROR) ** 2
-    return BucketResult(
-        name=run.name,
-        last=last,
-        kl_mean=figures.kl_mean,
-        kl_95=figures.kl_95,
-        kl_max=figures.kl_max,
-        max_dlogit=figures.max_dlogit,
-        top1=figures.top1,
-        control_kl=control.kl_mean,
-        tolerance=tolerance,
-        agrees=figures.kl_95 <= tolerance,
-    )
-
-
-def _verdict(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:
-    if not all(result.agrees for result in results):
-        worst = max(results, key=lambda result: result.kl_95 / result.tolerance)
-        return False, f"Disagrees: KL {worst.kl_95:.2e} at {worst.name}, where {worst.tolerance:.2e} is allowed."
-    if unchanged:
-        return True, "Agrees everywhere. The recipe changes no frequency, so there is no control."
-    blind = [r for r in results[1:] or results if r.control_kl < SEPARATION * max(r.kl_95, r.tolerance)]
-    if blind:
-        return False, f"Blind: at {blind[0].name} the unscaled source agrees as well, so these logits cannot tell."
-    return True, "Agrees everywhere, and the unscaled source does not."

@@ -21,10 +21,23 @@ class Bucket:
 
 def buckets(original: int, context: int, tokens: int) -> list[Bucket]:
     """The runs for a trained length and a new one, of at most `tokens` tokens each."""
+    return [_bucket(low, high, tokens) for low, high in pairwise(_edges(original, context))]
+
+
+def stretches(original: int, length: int, each: int) -> list[Bucket]:
+    """Buckets of one run over every position below `length`; of each bucket its last `each` tokens are counted."""
+    found = []
+    for low, high in pairwise(_edges(original, length)):
+        first = max(low, high - each)
+        found.append(Bucket(f"{first:,}-{high - 1:,}", list(range(first, high)), slice(0, high - first)))
+    return found
+
+
+def _edges(original: int, context: int) -> list[int]:
     edges = [0, min(original, context)]
     while edges[-1] < context:
         edges.append(min(2 * edges[-1], context))
-    return [_bucket(low, high, tokens) for low, high in pairwise(edges)]
+    return edges
 
 
 def _bucket(low: int, high: int, tokens: int) -> Bucket:

@@ -55,7 +55,8 @@ def choose_gguf(schedule: Schedule, model: Model, encoding: str = "auto", carrie
             refusals.append(refusal)
     if arch.name in UNASKED:
         return _carried(schedule, model, UNASKED[arch.name])
-    raise refusals[-1]
+    reasons = "; ".join(f"by {name}, {refusal.because}" for name, refusal in zip(GGUF_ENCODINGS, refusals, strict=True))
+    raise UnsupportedBake("this schedule", f"the GGUF architecture {arch.name}", reasons, refusals[-1].alternatives)
 
 
 def _try(name: str, schedule: Schedule, model: Model) -> GgufChoice:

@@ -23,7 +23,7 @@ def keys(schedule: Schedule, model: Model) -> Edit:
     form, prefix = schedule.form, f"{arch.name}.rope."
     if not isinstance(form, (Plain, Interpolated, Yarn)):
         kind = form.kind if form else "an arbitrary frequency vector"
-        raise UnsupportedBake(kind, "GGUF metadata", "no key names it", OTHERWISE)
+        raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
     values: dict[str, Value] = {f"{prefix}freq_base": f32(form.theta)}
     if arch.window and arch.window.scaling == "same" and model.get(f"{prefix}freq_base_swa") is not None:
         values[f"{prefix}freq_base_swa"] = f32(form.theta)

@@ -20,6 +20,7 @@ class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scaling: Literal["same", "base", "plain"]
     rotates: Literal["both", "window"] = "both"
     theta: float | None = None
+    own_theta: bool = True
 
 
 class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

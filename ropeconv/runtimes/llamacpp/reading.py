@@ -162,7 +162,7 @@ def _amplitude(file: ArchKeys, arch: Arch, scaling: str, factor: float) -> tuple
 
 def _local_form(file: ArchKeys, window: Window | None, closed: Form) -> Form:
     assert window is not None
-    theta = window_theta(file) or window.theta or closed.theta
+    theta = ((window_theta(file) or window.theta) if window.own_theta else None) or closed.theta
     return replace(closed, theta=theta) if window.scaling == "same" else Plain(theta)
 
 

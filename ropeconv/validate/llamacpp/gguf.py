@@ -1,0 +1,147 @@
+"""Logits of a GGUF file in llama.cpp against a reference made another way.
+
+Against the GGUF file it was made from: that file, told the schedule at loading, which gives the same bits where keys
+can say it. Against the checkpoint it was made from: transformers in float32, patched at run time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadSource
+from ...formats.gguf.types import F32, TYPES
+from ...rope.methods.special import AsIs
+from ...rope.recipe import Recipe
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from ...sources import GgufSource, Source, inspect_source, open_source
+from ...sources.base import RECEIPT
+from ..compare import compare_logits
+from ..logits import load_stock, local_folder
+from ..positions import stretches
+from ..reference import patch, patched_at
+from ..result import SEPARATION, Validation, judge, verdict
+from .overrides import overrides
+from .process import run_logits
+
+EACH = 128
+LONGEST = 8192
+
+
+def validate_gguf(
+    baked: Path,
+    against: str,
+    tokens: int | None = None,
+    seed: int = 0,
+    note: Callable[[str], None] = lambda message: None,
+) -> Validation:
+    """Runs llama.cpp on `baked`, the reference, and the unscaled source.
+
+    tokens: length of the sequence; without it four times the trained context, up to 8192. Raises BadSource when
+    `baked` has no receipt, or `against` is not what it was made from or cannot be told the schedule.
+    """
+    import torch
+
+    file, source = GgufSource(baked), open_source(against)
+    schedule, spec = _schedule(file, source)
+    length = min(schedule.context, tokens or min(LONGEST, max(512, 4 * schedule.original_context)))
+    if length <= schedule.original_context:
+        note(f"{length} tokens stay inside the trained context of {schedule.original_context}; --tokens reaches beyond")
+    unchanged, rounded = schedule.digest == spec.current().digest, ""
+    if isinstance(source, Source):
+        rounded = _rounded(file)
+        if rounded and unchanged:
+            raise BadSource(
+                f"{baked} changes nothing but the weights' type ({rounded}), and then there is no measure for a "
+                "difference; compare a --outtype f32 export"
+            )
+    runs = stretches(schedule.original_context, length, EACH)
+    wanted = [position for run in runs for position in run.positions]
+    width = file.file.tensors["token_embd.weight"].shape[1]
+    ids = torch.randint(width, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+    note(f"Running {length} tokens three times: control, reference, baked.")
+    if isinstance(source, GgufSource):
+        told = overrides(schedule, source.arch.name)
+        if told is None or _cannot_be_told(source, file):
+            raise BadSource(
+                f"{against} cannot be told this schedule at loading; give --against the checkpoint it was made of"
+            )
+        control, reference = (run_logits(source.path, ids, wanted, given) for given in ({}, told))
+    else:
+        control, reference = _transformers(source, schedule, spec, ids, wanted)
+    stock = run_logits(baked, ids, wanted)
+    results, first = [], 0
+    for run in runs:
+        rows = slice(first, first + len(run.positions))
+        first = rows.stop
+        known, seen, plain = (torch.as_tensor(logits[rows]) for logits in (reference, stock, control))
+        result = judge(run, compare_logits(known, seen[:, : known.shape[1]]), compare_logits(known, plain))
+        if rounded:
+            allowed = max(result.tolerance, result.control_kl / SEPARATION)
+            result = replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed)
+        results.append(result)
+    same = bool((torch.as_tensor(reference) == torch.as_tensor(stock)).all()) if not rounded else False
+    agrees, sentence = _sentence(*verdict(results, unchanged), same, rounded)
+    return Validation("", "cpu", schedule.digest, length, seed, tuple(results), agrees, sentence, runtime=_version())
+
+
+def _schedule(file: GgufSource, source: Source | GgufSource) -> tuple[Schedule, RopeSpec]:
+    text = file.file.get(RECEIPT)
+    if not isinstance(text, str):
+        raise BadSource(f"{file.reference} has no receipt among its keys, so it is not an output of ropeconv")
+    receipt = json.loads(text)
+    recipe, seen = Recipe.from_dict(receipt["recipe"]), inspect_source(source).spec
+    spec = seen if isinstance(recipe.method, AsIs) or not seen.scaled else seen.unscaled()
+    schedule = recipe.schedule(spec)
+    if schedule.digest != receipt["schedule"]:
+        raise BadSource(
+            f"{source.reference} is not what {file.reference} was made from: the recipe gives another schedule; "
+            "name its source"
+        )
+    return schedule, seen
+
+
+def _cannot_be_told(source: GgufSource, file: GgufSource) -> bool:
+    """Rope tensors, a temperature of its own, and norms that take an amplitude back are no keys."""
+    arch = source.arch
+    own = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier")
+    return bool(source.vectors) or bool(own) or file.file.get("ropeconv.window_norm_scale") is not None
+
+
+def _transformers(
+    source: Source, schedule: Schedule, spec: RopeSpec, ids: list[int], wanted: list[int]
+) -> tuple[Any, Any]:
+    import torch
+
+    model = load_stock(local_folder(source), "cpu")
+    sequence, kept = torch.tensor([ids]), torch.tensor(wanted)
+    with torch.no_grad():
+        control = model(input_ids=sequence, use_cache=False, logits_to_keep=kept).logits[0].float()
+        patch(model, patched_at(schedule, len(ids) - 1), spec)
+        reference = model(input_ids=sequence, use_cache=False, logits_to_keep=kept).logits[0].float()
+    return control.numpy(), reference.numpy()
+
+
+def _rounded(file: GgufSource) -> str:
+    """The type of the weights where they are not F32, and so not those of the reference."""
+    types = [info.type for info in file.file.tensors.values() if len(info.shape) > 1]
+    usual = max(set(types), key=types.count)
+    return "" if usual == F32 else TYPES[usual].name
+
+
+def _sentence(agrees: bool, sentence: str, same: bool, rounded: str) -> tuple[bool, str]:
+    if not agrees:
+        return agrees, sentence
+    if same:
+        return agrees, f"Equal to the last bit. {sentence}"
+    return agrees, f"{sentence} The weights are {rounded}: a tenth of the control is allowed." if rounded else sentence
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"llama.cpp (llama-cpp-python {version('llama-cpp-python')})"

@@ -1,0 +1,258 @@
+"""GGUF on the command line: inspect, apply, in place, validate."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ropeconv.formats.gguf import Edit, GgufFile, boolean, f32, string, u32
+from ropeconv.formats.gguf.inplace import journal_of, steps
+from ropeconv.formats.gguf.write import write_new
+
+from ..conftest import Run
+from ..gguf_files import contents, write
+from ..llamacpp import checkpoint
+
+
+@pytest.fixture(scope="module")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint("qwen2", tmp_path_factory.mktemp("source") / "qwen2")
+
+
+def _edited(path: Path, edit: Edit) -> Path:
+    out = path.with_name(f"edited-{path.name}")
+    write_new(GgufFile.open(path), 0, edit, out)
+    return out
+
+
+def test_inspect_says_what_llama_cpp_computes(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    seen = json.loads(run("inspect", "model.gguf", "--json").stdout)
+    assert (seen["family"], seen["rope_type"], seen["rope_theta"]) == ("llama", "default", 10000.0)
+    assert (seen["context"], seen["head_dim"], seen["layers"]["global"]) == (64, 64, 2)
+    assert seen["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "words"),
+    [
+        ({"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}, "original", "llama.cpp assumes 64"),
+        ({"rope.scaling.yarn_attn_factor": f32(1)}, "dead-keys", "does not read yarn_attn_factor"),
+        ({"rope.scaling.yarn_beta_fast": f32(8)}, "dead-keys", "does not read yarn_beta_fast"),
+        (
+            {
+                "rope.scaling.type": string("yarn"),
+                "rope.scaling.factor": f32(4),
+                "rope.scaling.original_context_length": u32(64),
+            },
+            "context",
+            "declares context_length 64, and factor x original is 256",
+        ),
+        ({"rope.scaling.type": string("longrope")}, "no-factors", "leaves the model unscaled"),
+    ],
+)
+def test_inspect_sees_problems(run: Run, tmp_path: Path, edit: dict[str, object], code: str, words: str) -> None:
+    path = _edited(write(tmp_path / "model.gguf"), Edit({f"llama.{key}": value for key, value in edit.items()}))  # type: ignore[misc]
+    problems = json.loads(run("inspect", path, "--json").stdout)["problems"]
+    assert words in next(problem["message"] for problem in problems if problem["code"] == code)
+
+
+@pytest.mark.parametrize(
+    ("arch", "tensors", "words"),
+    [
+        ("qwen2", ["rope_freqs.weight"], "does not load a qwen2 file with rope_freqs.weight"),
+        ("llada", ["rope_freqs.weight"], "loads rope_freqs.weight and then ignores it in llada"),
+        ("llama", ["rope_factors_long.weight", "rope_factors_short.weight"], "does not load a llama file with"),
+    ],
+)
+def test_inspect_sees_tensors_that_do_nothing_or_harm(
+    run: Run, tmp_path: Path, arch: str, tensors: list[str], words: str
+) -> None:
+    import numpy as np
+
+    write(tmp_path / "model.gguf", arch, tensors={name: np.full(32, 4, np.float32) for name in tensors})
+    assert words in run("inspect", "model.gguf").stdout
+
+
+def test_bad_files_get_a_sentence(run: Run, tmp_path: Path) -> None:
+    import numpy as np
+
+    write(tmp_path / "half.gguf", tensors={"rope_freqs.weight": np.ones(32, np.float16)})
+    write(tmp_path / "short.gguf", tensors={"rope_freqs.weight": np.ones(8, np.float32)})
+    write(tmp_path / "unknown.gguf", "rwkv7")
+    _edited(write(tmp_path / "type.gguf"), Edit({"llama.rope.scaling.type": string("dynamic")}))
+    _edited(write(tmp_path / "wide.gguf"), Edit({"llama.rope.freq_base": u32(10000)}))
+    for name, words in (
+        ("half", "is F16, on which llama.cpp aborts"),
+        ("short", "8 numbers for 32 pairs"),
+        ("unknown", "the architecture 'rwkv7' is not in the table of llama.cpp"),
+        ("edited-type", "'dynamic', on which llama.cpp aborts"),
+        ("edited-wide", "a finite f32 belongs there"),
+        ("missing", "does not exist"),
+    ):
+        for command in ("inspect", "apply"):
+            done = run(command, f"{name}.gguf", *(["--yarn", "4"] if command == "apply" else []))
+            assert done.returncode == 1, name
+            assert words in done.stderr
+            assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*yarn4*"))
+
+
+def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(run: Run, tmp_path: Path) -> None:
+    original = write(tmp_path / "model.gguf").read_bytes()
+    done = run("apply", "model.gguf", "--yarn", "4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("Wrote model-yarn4.gguf")
+    assert (tmp_path / "model.gguf").read_bytes() == original
+    file = GgufFile.open(tmp_path / "model-yarn4.gguf")
+    receipt = json.loads(file.get("ropeconv.json"))
+    assert receipt["recipe"] == {
+        "method": "yarn",
+        "parameters": receipt["recipe"]["parameters"] | {"factor": 4.0},
+    }
+    assert file.get("llama.context_length") == 256
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model-yarn4.gguf", "model.gguf"]
+    again = run("apply", "model.gguf", "--yarn", "4")
+    assert again.returncode == 1
+    assert "exists" in again.stderr
+    assert run("apply", "model.gguf", "--yarn", "8", "-o", "model-yarn4.gguf", "--force").returncode == 0
+    scaled = run("apply", "model-yarn4.gguf", "--yarn", "2")
+    assert "pass --replace" in scaled.stderr
+    assert run("apply", "model-yarn4.gguf", "--yarn", "4", "--replace", "-o", "back.gguf").returncode == 0
+    assert GgufFile.open(tmp_path / "back.gguf").get("llama.rope.scaling.factor") == 4.0
+
+
+def test_force_does_not_replace_a_file_of_somebody_else(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    theirs = write(tmp_path / "theirs.gguf").read_bytes()
+    done = run("apply", "model.gguf", "--yarn", "4", "-o", "theirs.gguf", "--force")
+    assert done.returncode == 1
+    assert "is not an output of ropeconv" in done.stderr
+    assert (tmp_path / "theirs.gguf").read_bytes() == theirs
+
+
+def test_shards_keep_their_number_and_only_the_first_changes(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf", split=2)
+    done = run("apply", "model-00001-of-00002.gguf", "--mixed", "4", "-o", "out.gguf")
+    assert done.returncode == 0, done.stderr
+    names = ["out-00001-of-00002.gguf", "out-00002-of-00002.gguf"]
+    assert sorted(path.name for path in tmp_path.glob("out*")) == names
+    second = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(tmp_path.glob("*-00002-of-*"))]
+    assert second[0] == second[1]
+    assert "rope_freqs.weight" in GgufFile.open(tmp_path / names[0]).tensors
+
+
+def test_llama3_scaling_is_seen_and_replaced_where_it_lies(run: Run, tmp_path: Path) -> None:
+    """Its divisors are overwritten: a tensor cannot be taken out."""
+    write(tmp_path / "plain.gguf")
+    assert run("apply", "plain.gguf", "--llama3", "8", "-o", "llama3.gguf").returncode == 0
+    seen = json.loads(run("inspect", "llama3.gguf", "--json").stdout)
+    assert (seen["rope_type"], seen["rope"]["factor"], seen["original_context"]) == ("llama3", 8.0, 64)
+    assert "pass --replace" in run("apply", "llama3.gguf", "--yarn", "4").stderr
+    done = run("apply", "llama3.gguf", "--yarn", "4", "--replace", "-o", "yarn.gguf")
+    assert done.returncode == 0, done.stderr
+    assert set(contents(tmp_path / "yarn.gguf")["rope_freqs.weight"][3::4]) == {0x3F}  # all ones
+    assert json.loads(run("inspect", "yarn.gguf", "--json").stdout)["rope_type"] == "yarn"
+
+
+def test_in_place(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "plain.gguf")
+    run("apply", "plain.gguf", "--as-is", "-o", "model.gguf")
+    before = contents(tmp_path / "model.gguf")
+    done = run("apply", "model.gguf", "--yarn", "4", "--in-place")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("Changed model.gguf in place.")
+    assert contents(tmp_path / "model.gguf") == before
+    assert json.loads(run("inspect", "model.gguf", "--json").stdout)["rope_type"] == "yarn"
+    run("apply", "plain.gguf", "--yarn", "4", "-o", "new.gguf")
+    keys = [GgufFile.open(tmp_path / name).header.values for name in ("model.gguf", "new.gguf")]
+    unequal = {key for key in keys[0].keys() | keys[1].keys() if keys[0].get(key) != keys[1].get(key)}
+    assert unequal <= {"ropeconv.reserved", "ropeconv.json"}
+
+
+def test_an_interrupted_change_is_noticed_and_undone_by_running_again(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "plain.gguf")
+    run("apply", "plain.gguf", "--as-is", "-o", "model.gguf")
+    walk = steps(GgufFile.open(tmp_path / "model.gguf"), Edit({"llama.context_length": u32(7)}))
+    while next(walk) != "header":
+        pass
+    walk.close()
+    assert journal_of(tmp_path / "model.gguf").exists()
+    noticed = run("inspect", "model.gguf")
+    assert noticed.returncode == 1
+    assert "was interrupted; run that command again" in noticed.stderr
+    done = run("apply", "model.gguf", "--yarn", "4", "--in-place")
+    assert done.returncode == 0, done.stderr
+    assert "was undone first" in done.stderr
+    assert GgufFile.open(tmp_path / "model.gguf").get("llama.context_length") == 256
+
+
+def test_in_place_is_for_files_that_are_nobody_elses(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "blob.gguf")
+    (tmp_path / "model.gguf").symlink_to(tmp_path / "blob.gguf")
+    assert "is a link" in run("apply", "model.gguf", "--theta", "1e6", "--in-place").stderr
+    assert run("apply", "blob.gguf", "--yarn", "4", "--in-place", "-o", "x.gguf").returncode == 2
+    assert run("apply", "folder", "--yarn", "4", "--in-place").returncode == 2
+
+
+def test_usage(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    for options, words in (
+        (["--encoding", "native"], "choose auto, keys, tensor or carrier"),
+        (["--encoding", "keys", "--carrier", "llama"], "has no place beside it"),
+        (["--runtime", "vllm"], "does not read GGUF"),
+        (["--outtype", "f16"], "stays as it is quantised"),
+        (["--to", "onnx"], "choose gguf or safetensors"),
+    ):
+        done = run("apply", "model.gguf", "--yarn", "4", *options)
+        assert done.returncode == 2, done.stderr
+        assert words in done.stderr
+    done = run("apply", "model.gguf", "--mixed", "4", "--carrier", "qwen2")
+    assert done.returncode == 1
+    assert "no such carrier is known; take --carrier mistral3" in done.stderr
+
+
+def test_export_and_validate(run: Run, tmp_path: Path, qwen2: Path) -> None:
+    shutil.copytree(qwen2, tmp_path / "qwen2")
+    done = run("apply", "qwen2", "--mixed", "4", "--to", "gguf", "--outtype", "f32", "-o", "out.gguf")
+    assert done.returncode == 0, done.stderr
+    assert "becomes the GGUF architecture llama" in done.stderr
+    checked = run("validate", "out.gguf", "--against", "qwen2", "--json")
+    assert checked.returncode == 0, checked.stderr
+    result = json.loads(checked.stdout)
+    assert result["runtime"].startswith("llama.cpp")
+    assert [bucket["last"] for bucket in result["buckets"]] == [63, 127, 255]
+    assert all(bucket["kl_mean"] < 1e-7 and bucket["control_kl"] > 0.1 for bucket in result["buckets"])
+
+
+def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run, tmp_path: Path, qwen2: Path) -> None:
+    run("apply", qwen2, "--as-is", "--to", "gguf", "--outtype", "q8_0", "-o", "plain.gguf")
+    assert run("apply", "plain.gguf", "--yarn", "4").returncode == 0
+    checked = run("validate", "plain-yarn4.gguf", "--against", "plain.gguf")
+    assert checked.returncode == 0, checked.stderr
+    assert "Equal to the last bit." in checked.stdout
+    broken = _edited(tmp_path / "plain-yarn4.gguf", Edit({"qwen2.rope.scaling.factor": f32(8)}))
+    caught = run("validate", broken, "--against", "plain.gguf")
+    assert caught.returncode == 3
+    assert "Disagrees" in caught.stdout
+    assert "there is no measure" in run("validate", "plain.gguf", "--against", qwen2).stderr
+    other = run("validate", "plain-yarn4.gguf", "--against", "plain-yarn4.gguf")
+    assert other.returncode == 0 or "another schedule" in other.stderr
+
+
+def test_a_file_on_which_llama_cpp_aborts_is_reported_by_its_last_words(run: Run, tmp_path: Path, qwen2: Path) -> None:
+    run("apply", qwen2, "--yarn", "4", "--to", "gguf", "--outtype", "f32", "-o", "good.gguf")
+    _edited(tmp_path / "good.gguf", Edit({"qwen2.rope.scaling.type": string("dynamic")})).rename(tmp_path / "bad.gguf")
+    done = run("validate", "bad.gguf", "--against", qwen2)
+    assert done.returncode == 1
+    assert "ended by signal 6" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_boolean_values_survive(tmp_path: Path) -> None:
+    path = _edited(write(tmp_path / "model.gguf"), Edit({"llama.flag": boolean(True)}))
+    assert GgufFile.open(path).get("llama.flag") is True

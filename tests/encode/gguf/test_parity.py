@@ -1,0 +1,135 @@
+"""GGUF encodings in the real llama.cpp, against transformers scaled at run time, up to four times the trained length.
+
+The two share neither weights' layout nor keys nor code. Every case has a control: the unscaled source is at least a
+thousand times further away, so a wrong key, a lost amplitude or a row in the wrong place cannot pass.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ropeconv.errors import UnsupportedBake
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+
+from ...llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
+
+YARN, MIXED = METHODS["yarn"](4.0), METHODS["mixed"](4.0)
+RECIPES = {
+    "yarn": Recipe(YARN),
+    "yarn without temperature": Recipe(YARN, attention_factor=1.0),
+    "linear, amplitude 1.2": Recipe(METHODS["linear"](4.0), attention_factor=1.2),
+    "theta, amplitude 1.3": Recipe(METHODS["theta"](2e6), context=256, attention_factor=1.3),
+    "mixed": Recipe(MIXED),
+    "mixed, amplitude 1.2": Recipe(MIXED, attention_factor=1.2),
+    "llama3": Recipe(METHODS["llama3"](4.0)),
+    "yarn, other betas": Recipe(METHODS["yarn"](4.0, beta_fast=8.0, beta_slow=2.0)),
+    "yarn, not truncated": Recipe(METHODS["yarn"](4.0, truncate=False)),
+}
+BY_KEYS = list(RECIPES)[:4]
+TENSOR = ("llama", "ministral3", "mixtral", "arcee", "granite", "phi3")
+CARRIERS = {
+    "qwen2": ("llama", "mistral3", "step35"), "qwen3": ("exaone-moe", "step35"), "qwen3_moe": ("step35",),
+    "smollm3": ("granite_swa",),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sources")
+
+
+def _source(sources: Path, model_type: str) -> Path:
+    folder = sources / model_type
+    return folder if folder.exists() else checkpoint(model_type, folder)
+
+
+def _agrees(source: Path, recipe: Recipe, out: Path, encoding: str, **options: str) -> None:
+    plan = bake(source, recipe, out, **options)
+    assert plan.choice.encoding == encoding
+    assert [verdict.word for verdict in plan.choice.verdicts] == ["exact"]
+    reference, stock = of_transformers(source, plan), of_llamacpp(out)
+    control = beyond(reference, of_transformers(source, None))
+    for figures, unscaled in zip(beyond(reference, stock), control, strict=True):
+        assert figures.kl_mean < 1e-5
+        assert unscaled.kl_mean > 1000 * figures.kl_mean
+
+
+@pytest.mark.parametrize("name", BY_KEYS)
+@pytest.mark.parametrize("model_type", EXPORTED)
+def test_keys(sources: Path, tmp_path: Path, model_type: str, name: str) -> None:
+    if model_type == "olmo3" and name.startswith("theta"):
+        with pytest.raises(UnsupportedBake, match="it changes the window layers as well"):
+            bake(_source(sources, model_type), RECIPES[name], tmp_path / "model.gguf")
+        return
+    _agrees(_source(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "keys")
+
+
+@pytest.mark.parametrize("name", list(RECIPES)[4:])
+@pytest.mark.parametrize("model_type", TENSOR)
+def test_tensor(sources: Path, tmp_path: Path, model_type: str, name: str) -> None:
+    by_keys = model_type == "ministral3" and name == "yarn, other betas"
+    _agrees(_source(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "keys" if by_keys else "tensor")
+
+
+@pytest.mark.parametrize("name", ["yarn without temperature", *list(RECIPES)[4:]])
+def test_qwen2_becomes_llama_unasked_where_keys_do_not_do(sources: Path, tmp_path: Path, name: str) -> None:
+    encoding = "keys" if name in BY_KEYS else "carrier"
+    _agrees(_source(sources, "qwen2"), RECIPES[name], tmp_path / "model.gguf", encoding)
+
+
+@pytest.mark.parametrize("name", ["mixed, amplitude 1.2", "yarn, not truncated"])
+@pytest.mark.parametrize(("model_type", "to"), [(source, to) for source, all in CARRIERS.items() for to in all])
+def test_carriers(sources: Path, tmp_path: Path, model_type: str, to: str, name: str) -> None:
+    _agrees(_source(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "carrier", carrier=to)
+
+
+@pytest.mark.parametrize("model_type", [name for name in EXPORTED if name not in (*TENSOR, "mistral", "qwen2")])
+def test_what_an_architecture_cannot_hold_is_refused_with_the_alternatives(
+    sources: Path, tmp_path: Path, model_type: str
+) -> None:
+    words = "--carrier" if model_type in CARRIERS else "theta, linear and yarn fit"
+    with pytest.raises(UnsupportedBake, match=words):
+        bake(_source(sources, model_type), RECIPES["mixed"], tmp_path / "model.gguf")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_yarn_without_its_original_context_would_be_seen(sources: Path, tmp_path: Path) -> None:
+    """The check can fail: this is what the file computes when one key is lost, and nobody says so."""
+    from ropeconv.formats.gguf import Edit, GgufFile
+    from ropeconv.formats.gguf.write import write_new
+
+    source, out = _source(sources, "llama"), tmp_path / "model.gguf"
+    plan = bake(source, RECIPES["yarn"], out)
+    lost = tmp_path / "lost.gguf"
+    write_new(GgufFile.open(out), 0, Edit(dropped=frozenset({"llama.rope.scaling.original_context_length"})), lost)
+    assert beyond(of_transformers(source, plan), of_llamacpp(lost))[1].kl_mean > 0.1
+
+
+def test_window_layers_without_their_norms_would_be_seen(sources: Path, tmp_path: Path) -> None:
+    """In gemma3 the amplitude key also reaches the window layers, so the norms have to take it back."""
+    from dataclasses import replace
+
+    from ropeconv.bake import make_plan
+    from ropeconv.formats.gguf import rewrite
+    from ropeconv.sources import open_source
+
+    source = _source(sources, "gemma3_text")
+    plain = tmp_path / "plain.gguf"
+    bake(source, Recipe(METHODS["as-is"]()), plain)
+    plan = make_plan(open_source(str(plain)), RECIPES["yarn without temperature"], tmp_path / "out.gguf")
+    assert list(plan.choice.edit.changes) == ["blk.0.attn_q_norm.weight"]  # the only window layer of three
+    without = replace(plan.choice.edit, changes={})
+    assert rewrite(open_source(str(plain)).file.header, without).values
+    from ropeconv.formats.gguf import GgufFile
+    from ropeconv.formats.gguf.write import write_new
+
+    good, bad = tmp_path / "good.gguf", tmp_path / "bad.gguf"
+    for edit, path in ((plan.choice.edit, good), (without, bad)):
+        write_new(GgufFile.open(plain), 0, edit, path)
+    reference = of_transformers(source, plan)
+    right, wrong = (beyond(reference, of_llamacpp(path))[1].kl_mean for path in (good, bad))
+    assert right < 1e-7
+    assert wrong > 1000 * right

@@ -1,0 +1,120 @@
+"""Patched GGUF files against the original, told the same at loading: the same bits, whatever the quantisation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from ropeconv.validate.compare import compare_logits
+
+from ...gguf_files import contents
+from ...llamacpp import bake, checkpoint, of_llamacpp
+from ...models import TRAINED
+
+AS_IS = Recipe(METHODS["as-is"]())
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("originals")
+    for model_type, outtypes in (("llama", ("f32", "f16", "q8_0")), ("qwen2", ("f32", "q8_0")), ("gemma2", ("f16",))):
+        source = checkpoint(model_type, folder / model_type)
+        for outtype in outtypes:
+            bake(source, AS_IS, folder / f"{model_type}-{outtype}.gguf", outtype=outtype)
+    return folder
+
+
+CASES = {
+    "theta": (Recipe(METHODS["theta"](1e6), context=256), {"rope.freq_base": ("float", 1e6)}),
+    "linear": (
+        Recipe(METHODS["linear"](4.0)),
+        {"rope.scaling.type": ("str", "linear"), "rope.scaling.factor": ("float", 4.0)},
+    ),
+    "yarn": (
+        Recipe(METHODS["yarn"](4.0)),
+        {
+            "rope.scaling.type": ("str", "yarn"),
+            "rope.scaling.factor": ("float", 4.0),
+            "rope.scaling.original_context_length": ("int", TRAINED),
+        },
+    ),
+    "yarn, amplitude 1": (
+        Recipe(METHODS["yarn"](4.0), attention_factor=1.0),
+        {
+            "rope.scaling.type": ("str", "yarn"),
+            "rope.scaling.factor": ("float", 4.0),
+            "rope.scaling.original_context_length": ("int", TRAINED),
+            "rope.scaling.attn_factor": ("float", 1 / (1 + 0.1 * math.log(4))),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("file", ["llama-f32", "llama-f16", "llama-q8_0", "qwen2-q8_0", "gemma2-f16"])
+def test_a_patched_file_gives_the_bits_of_the_original_with_overrides(
+    originals: Path, tmp_path: Path, file: str, name: str
+) -> None:
+    recipe, told = CASES[name]
+    original, out, arch = originals / f"{file}.gguf", tmp_path / "out.gguf", file.split("-")[0]
+    plan = bake(original, recipe, out)
+    assert plan.choice.encoding == "keys"
+    assert contents(out) == contents(original)
+    patched, unscaled = of_llamacpp(out), of_llamacpp(original)
+    reference = of_llamacpp(original, overrides={f"{arch}.{key}": value for key, value in told.items()})
+    assert torch.equal(patched, reference)
+    assert not torch.equal(patched, unscaled)
+
+
+def test_a_quantised_qwen2_becomes_llama_without_requantising(originals: Path, tmp_path: Path) -> None:
+    """Whole rows move, so only the order of summation in q k changes; unpermuted they would be another model."""
+    out, carried = tmp_path / "keys.gguf", tmp_path / "carried.gguf"
+    recipe = Recipe(METHODS["yarn"](4.0))
+    bake(originals / "qwen2-q8_0.gguf", recipe, out)
+    plan = bake(originals / "qwen2-q8_0.gguf", recipe, carried, carrier="llama")
+    before, after = contents(out), contents(carried)
+    after.pop("rope_freqs.weight")
+    moved = {name for name in before if before[name] != after[name]}
+    assert moved == {f"blk.{i}.attn_{p}.{kind}" for i in range(2) for p in "qk" for kind in ("weight", "bias")}
+    assert all(sorted(before[name]) == sorted(after[name]) for name in moved)
+    assert set(plan.choice.edit.changes) == moved
+    assert (
+        compare_logits(of_llamacpp(out), of_llamacpp(carried)).kl_mean < 0.02
+    )  # q8_0 activations, one flip costs that
+    f32 = [tmp_path / "f32-keys.gguf", tmp_path / "f32-carried.gguf"]
+    bake(originals / "qwen2-f32.gguf", recipe, f32[0])
+    bake(originals / "qwen2-f32.gguf", recipe, f32[1], carrier="llama")
+    assert compare_logits(*(of_llamacpp(path) for path in f32)).kl_mean < 1e-7
+
+
+def test_a_vector_in_a_patched_file(originals: Path, tmp_path: Path) -> None:
+    """Linear interpolation as divisors is the same function as linear by keys."""
+    recipe, lists = Recipe(METHODS["linear"](4.0)), Recipe(METHODS["mixed"](4.0))
+    for file in ("llama-f16", "llama-q8_0"):
+        original = originals / f"{file}.gguf"
+        bake(original, recipe, tmp_path / f"{file}-keys.gguf")
+        bake(original, recipe, tmp_path / f"{file}-tensor.gguf", encoding="tensor")
+        both = [of_llamacpp(tmp_path / f"{file}-{name}.gguf") for name in ("keys", "tensor")]
+        assert compare_logits(*both).kl_mean < 1e-3
+        plan = bake(original, lists, tmp_path / f"{file}-mixed.gguf")
+        assert plan.choice.encoding == "tensor"
+        assert compare_logits(both[0], of_llamacpp(tmp_path / f"{file}-mixed.gguf")).kl_mean > 0.01
+
+
+@pytest.mark.parametrize(("source", "to"), [("internlm2", "llama"), ("xverse", "llama"), ("ernie4_5", "llama")])
+def test_architectures_that_are_llama_under_another_name(originals: Path, tmp_path: Path, source: str, to: str) -> None:
+    from ropeconv.formats.gguf import Edit, GgufFile
+    from ropeconv.formats.gguf.write import write_new
+
+    named = tmp_path / "named.gguf"
+    write_new(GgufFile.open(originals / "llama-f32.gguf"), 0, Edit(arch=source), named)
+    plan = bake(named, Recipe(METHODS["mixed"](4.0)), tmp_path / "carried.gguf", carrier=to)
+    bake(originals / "llama-f32.gguf", Recipe(METHODS["mixed"](4.0)), tmp_path / "llama.gguf")
+    assert plan.choice.encoding == "carrier"
+    assert torch.equal(of_llamacpp(named), of_llamacpp(originals / "llama-f32.gguf"))
+    assert torch.equal(of_llamacpp(tmp_path / "carried.gguf"), of_llamacpp(tmp_path / "llama.gguf"))

@@ -1,0 +1,207 @@
+"""Tokenizers in GGUF, as llama.cpp cuts text with them, against the tokenizers library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from ropeconv.errors import BadSource
+from ropeconv.export.tokenizer import tokenizer_keys
+from ropeconv.export.tokenizer.pre import pre_table, recognise
+from ropeconv.formats.gguf import Edit, GgufFile
+from ropeconv.formats.gguf.write import write_new
+
+from ..gguf_files import write
+
+TEXTS = [
+    "Hello, world! It's 12345 o'clock; isn't it?",
+    "  leading and   many    spaces\n\n\nnew\tlines \r\n end ",
+    "Grüße aus Köln: naïve café, 你好世界, привет мир, こんにちは",
+    "def f(x):\n    return x**2 + 3.14159  # comment\n",
+    "CamelCaseWords HTTPRequest iPhone 100%! ¿Qué? 😀👍🏽",
+    "we'll WE'LL they've I'd I'M don't",
+]
+VOCABULARY = 600
+
+
+def corpus() -> list[str]:
+    """Text with all kinds of characters in it."""
+    here = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return here * 2 + TEXTS * 30
+
+
+def byte_level(pre: Any, ignore_merges: bool) -> Tokenizer:
+    """A byte-level BPE that cuts text as `pre` does."""
+    made = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    made.pre_tokenizer, made.decoder = pre, decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
+    made.train_from_iterator(corpus(), trainer)
+    return made
+
+
+def as_pre_tokenizer(steps: tuple[str, ...]) -> Any:
+    """The steps of the table as the tokenizers library has them."""
+    found = []
+    for step in steps:
+        if step == "digits":
+            found.append(pre_tokenizers.Digits(individual_digits=True))
+        elif step.startswith("split "):
+            found.append(pre_tokenizers.Split(Regex(step.removeprefix("split ")), "isolated"))
+    found.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex="gpt2" in steps))
+    return pre_tokenizers.Sequence(found)
+
+
+def in_llama_cpp(keys: dict[str, Any], folder: Path) -> list[list[int]]:
+    """TEXTS as llama.cpp cuts them: the vocabulary alone is loaded, in a process of its own."""
+    import numpy as np
+
+    plain = write(folder / "plain.gguf", vocabulary=1, tensors={"x": np.zeros(32, np.float32)})
+    write_new(
+        GgufFile.open(plain), 0, Edit(keys, frozenset({"tokenizer.ggml.scores"} - keys.keys())), folder / "vocab.gguf"
+    )
+    script = f"""
+import json
+from llama_cpp import Llama
+model = Llama({str(folder / "vocab.gguf")!r}, vocab_only=True, verbose=False)
+print(json.dumps([model.tokenize(text.encode(), add_bos=False, special=True) for text in {TEXTS!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("pre", pre_table(), ids=lambda pre: pre.name)
+def test_every_pre_tokenizer_of_the_table_cuts_as_llama_cpp_does(pre: Any, tmp_path: Path) -> None:
+    tokenizer = byte_level(as_pre_tokenizer(pre.steps), pre.ignore_merges)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    assert keys["tokenizer.ggml.pre"].decode() == pre.name
+    assert in_llama_cpp(keys, tmp_path) == [tokenizer.encode(text).ids for text in TEXTS]
+
+
+def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
+    """The check above can fail."""
+    digits = next(pre for pre in pre_table() if pre.name == "starcoder")
+    tokenizer = byte_level(as_pre_tokenizer(digits.steps), False)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="falcon")
+    assert in_llama_cpp(keys, tmp_path) != [tokenizer.encode(text).ids for text in TEXTS]
+
+
+def test_families_call_some_of_them_otherwise() -> None:
+    data = json.loads(byte_level(as_pre_tokenizer(("digits", "gpt2")), False).to_str())
+    assert recognise(data, {}) == "starcoder"
+    assert recognise(data, {"starcoder": "command-r"}) == "command-r"
+
+
+@pytest.mark.parametrize(
+    "pre",
+    [
+        pre_tokenizers.Whitespace(),
+        pre_tokenizers.ByteLevel(add_prefix_space=True),
+        pre_tokenizers.Split(Regex(r"\p{N}{1,4}"), "isolated"),
+        pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+    ],
+    ids=str,
+)
+def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> None:
+    data = json.loads(byte_level(pre, False).to_str())
+    with pytest.raises(BadSource, match="pass --pre NAME"):
+        recognise(data, {})
+
+
+def test_a_known_pattern_with_other_merging_is_another_one() -> None:
+    qwen2 = next(pre for pre in pre_table() if pre.name == "qwen2")
+    data = json.loads(byte_level(as_pre_tokenizer(qwen2.steps), True).to_str())
+    with pytest.raises(BadSource, match="pass --pre NAME"):
+        recognise(data, {})
+
+
+def train_pieces(folder: Path, **options: Any) -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece BPE with byte fallback in tokenizer.model, as Llama 2 and Mistral have it."""
+    text = folder / "corpus.txt"
+    text.write_text("\n".join(corpus()))
+    sentencepiece.SentencePieceTrainer.Train(
+        input=str(text), model_prefix=str(folder / "tokenizer"), model_type="bpe", vocab_size=VOCABULARY,
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
+        character_coverage=0.98, split_digits=True, allow_whitespace_only_pieces=True, **options,
+    )  # fmt: skip
+    text.unlink()
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromFile(str(folder / "tokenizer.model"))
+    return processor
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece(tmp_path: Path, prefix: bool) -> None:
+    processor = train_pieces(tmp_path, add_dummy_prefix=prefix)
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    assert keys["tokenizer.ggml.model"].decode() == "llama"
+    assert keys["tokenizer.ggml.add_space_prefix"].decode() is prefix
+    kinds = keys["tokenizer.ggml.token_type"].decode()
+    assert [kinds[0], kinds[1], kinds[2], kinds[3], kinds[-1]] == [2, 3, 3, 6, 1]
+    assert in_llama_cpp(keys, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
+
+
+def test_sentencepiece_from_tokenizer_json_alone(tmp_path: Path) -> None:
+    """The merges of the converted model in place of its scores."""
+    processor = train_pieces(tmp_path)
+    pieces = [processor.IdToPiece(index) for index in range(VOCABULARY)]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    ranked = sorted(
+        ((-processor.GetScore(index), piece[:cut], piece[cut:]) for index, piece in enumerate(pieces) if index > 258
+         for cut in range(1, len(piece)) if piece[:cut] in vocabulary and piece[cut:] in vocabulary)
+    )  # fmt: skip
+    made = Tokenizer(
+        models.BPE(vocabulary, [(left, right) for _, left, right in ranked], unk_token="<unk>", byte_fallback=True)
+    )
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.ByteFallback()
+    (tmp_path / "tokenizer.model").unlink()
+    made.save(str(tmp_path / "tokenizer.json"))
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    assert keys["tokenizer.ggml.add_space_prefix"].decode() is True
+    assert in_llama_cpp(keys, tmp_path) == [made.encode(text).ids for text in TEXTS]
+
+
+def test_added_tokens_special_tokens_and_the_chat_template_go_along(tmp_path: Path) -> None:
+    tokenizer = byte_level(as_pre_tokenizer(("gpt2",)), False)
+    tokenizer.add_special_tokens(["<|im_start|>"])
+    tokenizer.add_tokens(["<think>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "chat_template": "{{ messages }}"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    keys = tokenizer_keys(tmp_path, VOCABULARY + 10, {})
+    tokens, kinds = (keys[f"tokenizer.ggml.{name}"].decode() for name in ("tokens", "token_type"))
+    assert (tokens[VOCABULARY], kinds[VOCABULARY]) == ("<|im_start|>", 3)
+    assert (tokens[VOCABULARY + 1], kinds[VOCABULARY + 1]) == ("<think>", 4)
+    assert (tokens[VOCABULARY + 2], kinds[VOCABULARY + 2]) == ("[PAD602]", 5)
+    assert keys["tokenizer.ggml.bos_token_id"].decode() == 0
+    assert keys["tokenizer.ggml.eos_token_id"].decode() == 1
+    assert keys["tokenizer.ggml.add_bos_token"].decode() is True
+    assert keys["tokenizer.chat_template"].decode() == "{{ messages }}"
+    assert len(keys["tokenizer.ggml.merges"].decode()) == VOCABULARY - 256 - 2
+    text = "<|im_start|>hi<think>there"
+    assert tokenizer.encode(text).ids[0] == VOCABULARY
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_another_models(tmp_path: Path) -> None:
+    byte_level(as_pre_tokenizer(("gpt2",)), False).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(BadSource, match="the embeddings have 500 rows"):
+        tokenizer_keys(tmp_path, 500, {})
+
+
+def test_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match="neither tokenizer.json nor"):
+        tokenizer_keys(tmp_path, 500, {})
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": {}}}))
+    with pytest.raises(BadSource, match="WordPiece"):
+        tokenizer_keys(tmp_path, 500, {})

@@ -1,0 +1,135 @@
+"""Changes in place: whatever moment a kill comes at, nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, inplace, read_header, string, u32
+from ropeconv.formats.gguf.inplace import journal_of, recover, steps
+from ropeconv.formats.gguf.write import write_new
+
+from ...gguf_files import contents, write
+
+NEW = np.arange(32, dtype=np.float32).tobytes()
+ROOMY = "reserve"
+SHIFTED = "inserted"
+
+
+def edit() -> Edit:
+    """Something of every kind: a key, a longer key, a changed tensor, a new one."""
+    half = Change(64, lambda old: (np.frombuffer(old, np.float32) / 2).tobytes())
+    return Edit(
+        {"llama.context_length": u32(4096), "llama.note": string("x" * 500), "llama.factor": f32(4)},
+        changes={"output_norm.weight": half},
+        added=(Added.f32("rope_freqs.weight", NEW),),
+    )
+
+
+@pytest.fixture(params=[ROOMY, SHIFTED])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    plain = write(tmp_path / "plain.gguf")
+    if request.param == SHIFTED:
+        if not inplace._can_insert(plain):
+            pytest.skip("this filesystem inserts no ranges")
+        return plain
+    write_new(GgufFile.open(plain), 0, Edit(), tmp_path / "model.gguf")
+    return tmp_path / "model.gguf"
+
+
+def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
+    write_new(GgufFile.open(path), 0, edit(), tmp_path / "new.gguf")
+    assert list(steps(GgufFile.open(path), edit()))[-1] == "done"
+    assert not journal_of(path).exists()
+    ours, new = read_header(path), read_header(tmp_path / "new.gguf")
+    reserve = inplace.__dict__.get("RESERVED", "ropeconv.reserved")
+    assert {k: v for k, v in ours.values.items() if k != reserve} == {
+        k: v for k, v in new.values.items() if k != reserve
+    }
+    assert contents(path) == contents(tmp_path / "new.gguf")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.formats.gguf.test_inplace import edit
+from ropeconv.formats.gguf import GgufFile
+from ropeconv.formats.gguf.inplace import steps
+walk = steps(GgufFile.open(Path(sys.argv[1])), edit())
+for _ in range(int(sys.argv[2])):
+    last = next(walk)
+print(last, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_a_kill_after_any_step_is_undone(path: Path, count: int) -> None:
+    original = path.read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path), str(count)], capture_output=True, text=True, check=False
+    )
+    if "StopIteration" in done.stderr:
+        pytest.skip("fewer steps on this way")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    finished = done.stdout.strip() == "done"
+    assert recover(path) is not finished
+    assert (path.read_bytes() == original) is not finished
+    assert not recover(path)
+    list(steps(GgufFile.open(path), edit()))
+    assert contents(path)["rope_freqs.weight"] == NEW
+
+
+def test_a_kill_during_the_recovery_is_undone_too(path: Path) -> None:
+    original = path.read_bytes()
+    walk = steps(GgufFile.open(path), edit())
+    while next(walk) != "added":
+        pass
+    journal = journal_of(path).read_bytes()
+    assert recover(path)
+    # as if the kill came before the journal was removed: it is still there, and the file is whole again
+    journal_of(path).write_bytes(journal)
+    assert recover(path)
+    assert path.read_bytes() == original
+
+
+def test_a_filesystem_that_cannot_insert_is_said_so_and_nothing_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "model.gguf")
+    original = path.read_bytes()
+    monkeypatch.setattr(inplace, "_can_insert", lambda path: False)
+    with pytest.raises(RopeconvError, match="cannot insert them; write a new file with -o"):
+        list(steps(GgufFile.open(path), edit()))
+    assert path.read_bytes() == original
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_damaged_journal_is_not_believed(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf")
+    original = path.read_bytes()
+    journal_of(path).write_bytes(b"ropeconv journal 1\n" + bytes(100))
+    with pytest.raises(BadSource, match="damaged"):
+        recover(path)
+    assert path.read_bytes() == original
+
+
+def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf", split=2)
+    first, second = sorted(tmp_path.glob("model-*.gguf"))
+    untouched = second.read_bytes()
+    with pytest.raises(RopeconvError, match="lies in another shard"):
+        list(steps(GgufFile.open(first), edit()))
+    write_new(GgufFile.open(first), 0, Edit(), tmp_path / "roomy.gguf")
+    (tmp_path / "roomy.gguf").replace(first)
+    list(steps(GgufFile.open(first), Edit({"llama.context_length": u32(4096)}, added=edit().added)))
+    assert second.read_bytes() == untouched
+    header = read_header(first)
+    assert header.get("llama.context_length") == 4096
+    assert header.get("split.tensors.count") == 5

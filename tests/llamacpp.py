@@ -1,0 +1,105 @@
+"""Checkpoints that can become GGUF, and llama.cpp's logits beside those of transformers."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from ropeconv.bake import apply, make_plan
+from ropeconv.bake.plan import Plan
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+from ropeconv.validate.compare import Figures, compare_logits
+from ropeconv.validate.llamacpp.process import run_logits
+from ropeconv.validate.logits import load_stock
+from ropeconv.validate.reference import patch, patched_at
+
+from .models import TRAINED, VOCABULARY, make
+
+LENGTH = 4 * TRAINED
+
+# what llama.cpp assumes, and weights small enough for attention to matter where embeddings are tied
+CHANGES: dict[str, dict[str, Any]] = {
+    "gemma2": {"tie_word_embeddings": True, "initializer_range": 0.02},
+    "gemma3_text": {"tie_word_embeddings": True, "initializer_range": 0.02},
+    "cohere": {"tie_word_embeddings": True, "use_qk_norm": False},
+    "cohere2": {"tie_word_embeddings": True},
+    "qwen3_moe": {"norm_topk_prob": True},
+}
+EXPORTED = (
+    "llama", "mistral", "ministral3", "mixtral", "arcee", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma2",
+    "gemma3_text", "phi3", "stablelm", "gpt_neox", "olmo2", "olmo3", "cohere", "cohere2", "smollm3", "granite",
+)  # fmt: skip
+
+
+@functools.cache
+def tokenizer_json() -> str:
+    """A byte-level BPE of 320 tokens, trained on this file."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    special = ["<unk>", "<s>", "</s>", "<|endoftext|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    made.train_from_iterator(Path(__file__).read_text().splitlines() * 4, trainer)
+    return str(made.to_str())
+
+
+def checkpoint(model_type: str, folder: Path, **changes: Any) -> Path:
+    """A tiny checkpoint with a tokenizer, and no zeros in biases or ones in norms, which would hide errors."""
+    make(model_type, folder, **{**CHANGES.get(model_type, {}), **changes})
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in tensors.items():
+        if name.endswith(".bias"):
+            tensors[name] = 0.3 * torch.randn(tensor.shape, generator=generator)
+        elif "norm" in name:
+            tensors[name] = tensor + 0.3 * torch.rand(tensor.shape, generator=generator)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "tokenizer.json").write_text(tokenizer_json())
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def bake(source: Path, recipe: Recipe, out: Path, **options: Any) -> Plan:
+    """Plans and applies."""
+    if source.is_dir():
+        options = {"to": "gguf", "outtype": "f32", **options}
+    plan = make_plan(open_source(str(source)), recipe, out, **options)
+    apply(plan)
+    return plan
+
+
+def sequence(length: int = LENGTH) -> list[int]:
+    """Random tokens, the same every time."""
+    return torch.randint(4, VOCABULARY, (length,), generator=torch.Generator().manual_seed(0)).tolist()
+
+
+def of_llamacpp(path: Path, **options: Any) -> torch.Tensor:
+    """Logits at every position, [LENGTH, vocabulary]."""
+    return torch.from_numpy(run_logits(path, sequence(), list(range(LENGTH)), **options))
+
+
+def of_transformers(source: Path, plan: Plan | None) -> torch.Tensor:
+    """Logits of the source at every position, scaled at run time as the plan's schedule says, or left alone."""
+    model = load_stock(source, "cpu")
+    if plan is not None:
+        patch(model, patched_at(plan.schedule, LENGTH - 1), plan.before)
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([sequence()]), use_cache=False).logits[0].float()
+
+
+def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[Figures, Figures]:
+    """Figures at one to two, and at two to four times the trained length."""
+    other = other[:, : reference.shape[1]]
+    stretches = (slice(TRAINED, 2 * TRAINED), slice(2 * TRAINED, 4 * TRAINED))
+    first, second = (compare_logits(reference[rows], other[rows]) for rows in stretches)
+    return first, second

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from ..encode.gguf import GgufChoice, Model, choose_gguf
 from ..errors import UnsupportedBake
 from ..formats.gguf import Edit, string
 from ..formats.gguf.write import new_size, write_new
+from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..sources.gguf import GgufSource
@@ -58,6 +59,7 @@ def gguf_plan(
             "anything", source.path.name, f"llama.cpp does not load {seen.name} with {refused[0]}", "fetch another file"
         )
     spec = start_spec(seen, recipe, replace_scaling)
+    recipe = _inherit_mscale(recipe, source)
     schedule = recipe.schedule(spec)
     model = Model(file.header, file.tensors, source.vectors, file.chunks)
     choice = choose_gguf(schedule, model, encoding, carrier)
@@ -78,6 +80,16 @@ def gguf_plan(
         warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_notes(schedule)),
         edit=edit,
     )
+
+
+def _inherit_mscale(recipe: Recipe, source: GgufSource) -> Recipe:
+    """Models that were trained with a scale of all logits say so in a key: a new YaRN over them keeps it."""
+    arch, method = source.arch, recipe.method
+    found = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
+    if not isinstance(method, YarnMethod) or method.mscale is not None or not found:
+        return recipe
+    mscale = found / 0.1 if arch.mla else found
+    return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=mscale))
 
 
 def shard_names(out: Path, count: int) -> list[str]:

@@ -20,8 +20,8 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
             "original", f"yarn without original_context_length: llama.cpp assumes {spec.form.original_context}"
         )
     if reading.dead:
-        keys = ", ".join(key.removeprefix("rope.scaling.") for key in reading.dead)
-        yield Problem("dead-keys", f"llama.cpp does not read {keys} of {arch.name} here; they change nothing")
+        keys = ", ".join(reading.dead)
+        yield Problem("dead-keys", f"llama.cpp does not read {keys} of {arch.name} here; what they say has no effect")
     yield from _tensors(reading, vectors, file.get(f"{prefix}type"))
     if isinstance(spec.form, (Yarn, Interpolated)):
         original = spec.form.original_context if isinstance(spec.form, Yarn) else spec.original_context

@@ -41,7 +41,7 @@ def test_inspect_says_what_llama_cpp_computes(run: Run, tmp_path: Path) -> None:
     ("edit", "code", "words"),
     [
         ({"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}, "original", "llama.cpp assumes 64"),
-        ({"rope.scaling.yarn_attn_factor": f32(1)}, "dead-keys", "does not read yarn_attn_factor"),
+        ({"rope.scaling.yarn_attn_factor": f32(1.2)}, "dead-keys", "does not read yarn_attn_factor"),
         ({"rope.scaling.yarn_beta_fast": f32(8)}, "dead-keys", "does not read yarn_beta_fast"),
         (
             {

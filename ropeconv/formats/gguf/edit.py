@@ -16,7 +16,7 @@ from .values import Value, string
 
 RESERVED = "ropeconv.reserved"
 ROOM = 4096
-PAGE = 4096
+PAGE = 65536  # the kernel copies in such pieces: shifted by a multiple of it, data copies as fast as a whole file
 
 
 @dataclass(frozen=True)

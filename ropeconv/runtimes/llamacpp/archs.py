@@ -34,6 +34,7 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     full_rotation: bool = False
     betas: bool = False
     log_multiplier: bool = False
+    mla: bool = False
     nope_interval: int = 0
     halved: bool = False
     pattern: bool = False

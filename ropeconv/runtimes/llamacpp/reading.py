@@ -81,7 +81,7 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         layers=layers,
         local_form=local,
         layout="interleaved" if arch.pairs == "norm" else "half",
-        mla=arch.name == "deepseek2",
+        mla=arch.mla,
         notes=notes,
     )
     return Reading(arch, spec, window_amplitude * file.number(WINDOW_NORM, 1.0, prefix=""), _dead(file, arch, scaling))
@@ -94,6 +94,10 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
         raise BadSource(f"the header has attention.head_count = {heads!r}; without heads there is no RoPE")
     head_dim = file.whole("attention.key_length", file.whole("embedding_length") // heads)
     rotary_dim = file.whole("rope.dimension_count", head_dim) // (2 if file.arch.halved else 1)
+    if file.arch.full_rotation and rotary_dim != head_dim:
+        raise BadSource(
+            f"llama.cpp loads {file.arch.name} only when all {head_dim} dimensions rotate, not {rotary_dim}"
+        )
     if rotary_dim < 2 or rotary_dim > head_dim or rotary_dim % 2:
         raise BadSource(f"the header lets {rotary_dim} of {head_dim} dimensions rotate, which cannot be")
     return head_dim, rotary_dim
@@ -144,20 +148,22 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
 
 
 def _amplitude(file: ArchKeys, arch: Arch, scaling: str, factor: float) -> tuple[float, float, float]:
-    """Amplitude of the extended layers, of window layers that share their key, and the scale of all logits."""
-    stated = file.number("rope.scaling.attn_factor", 1.0)
-    if scaling != "yarn" or factor <= 1:
-        return stated, stated, 1.0
-    log = 0.1 * math.log(factor)
-    log_multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) if arch.log_multiplier else 0.0
-    deepseek = arch.name == "deepseek2"
-    if deepseek:
-        log_multiplier /= 0.1
-    if not log_multiplier:
-        return stated * (1 + log), stated, (stated * (1 + log)) ** 2 if deepseek else 1.0
-    everywhere = 1 + log * log_multiplier
-    ratio = (everywhere if deepseek and log_multiplier != 1 else 1 + log) / everywhere
-    return stated * ratio, stated * ratio / (1 + log), (stated * ratio * everywhere) ** 2 if deepseek else 1.0
+    """Amplitude of the extended layers, of window layers that share their key, and the scale of all logits.
+
+    src/llama-context.cpp:178-214; the last one is that of deepseek2.cpp:433-443, which takes the amplitude along.
+    """
+    own = file.number("rope.scaling.attn_factor", 1.0)
+    log = 0.1 * math.log(factor) if factor > 1 else 0.0
+    multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) if arch.log_multiplier else 0.0
+    if arch.mla:
+        multiplier /= 0.1
+    everywhere, net = 1 + log * multiplier, own
+    if scaling == "yarn":
+        first = everywhere if arch.mla and multiplier != 1 else 1 + log
+        own *= first / everywhere / (1 + log) if multiplier else 1.0
+        net = own * (1 + log)
+    softmax = (own * (1 + log) * everywhere) ** 2 if arch.mla else 1.0
+    return net, own, softmax
 
 
 def _local_form(file: ArchKeys, window: Window | None, closed: Form) -> Form:
@@ -179,13 +185,13 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> int:
     return context
 
 
+HARMLESS = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
+
+
 def _dead(file: ArchKeys, arch: Arch, scaling: str) -> tuple[str, ...]:
-    """Keys of a scaling that this architecture does not read, or not under this type."""
-    candidates = ["rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"]
-    if not arch.betas:
-        candidates += ["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"]
-    if not arch.log_multiplier:
-        candidates.append("rope.scaling.yarn_log_multiplier")
-    if scaling == "none":
-        candidates.append("rope.scaling.factor")
-    return tuple(key for key in candidates if file.get(key) is not None)
+    """Keys of a scaling that say something and are not read by this architecture, or not under this type."""
+    unread = ["yarn_ext_factor", "yarn_attn_factor"]
+    unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]
+    unread += [] if arch.log_multiplier else ["yarn_log_multiplier"]
+    unread += ["factor"] if scaling == "none" else []
+    return tuple(key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key)))

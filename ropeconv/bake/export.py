@@ -16,6 +16,7 @@ from ..export.write import write_tensors
 from ..formats.copying import Advance
 from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
+from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..sources import Source
 from ..sources.inspection import inspect_config
@@ -57,7 +58,8 @@ def export_plan(
     schedule = inherit_mscale(recipe, source.config(), seen).schedule(spec)
     if seen.refuse:
         raise UsageError(f"{seen.title} is not converted: {seen.refuse}")
-    exported = export(source, seen.family, spec.unscaled(), outtype, recipe.method.label, pre)
+    label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
+    exported = export(source, seen.family, spec.unscaled(), outtype, label, pre)
     choice = choose_gguf(schedule, exported.model, encoding, carrier)
     edit = choice.edit.merged(Edit({RECEIPT_KEY: string(embedded(source, recipe, schedule, choice))}))
     made = rewrite(exported.model.header, edit)

@@ -35,6 +35,7 @@ def families_command(as_json: JsonOption = False) -> None:
                     "model_types": list(family.model_types),
                     "rope_types": [] if family.refuse else list(family.writing.types),
                     "layout": family.layout,
+                    "gguf": family.gguf.arch if family.gguf else None,
                     "refuse": family.refuse or None,
                     "since": family.since,
                 }
@@ -42,9 +43,37 @@ def families_command(as_json: JsonOption = False) -> None:
             ]
         )
         return
-    rows = [(f.name, f.title, ", ".join(f.model_types), ", ".join(f.writing.types)) for f in known]
-    output.table("Families", ("name", "models", "model_type", "rope types of its class"), rows)
+    rows = [
+        (f.name, f.title, ", ".join(f.model_types), ", ".join(f.writing.types), f.gguf.arch if f.gguf else "")
+        for f in known
+    ]
+    output.table("Families", ("name", "models", "model_type", "rope types of its class", "--to gguf as"), rows)
     output.table("Refused", ("name", "models", "why"), [(f.name, f.title, f.refuse) for f in refused])
+
+
+def archs_command(as_json: JsonOption = False) -> None:
+    """List the GGUF architectures, and what llama.cpp takes for each beside theta, linear and YaRN."""
+    from ..runtimes.llamacpp import arch_table
+
+    table, output = arch_table(), Output(as_json)
+    found = [
+        {
+            "name": arch.name,
+            "family": arch.family or None,
+            "rope_freqs": arch.freqs or "refused",
+            "factor_lists": arch.factors or "refused",
+            "betas": arch.betas,
+            "carriers": list(arch.carriers),
+        }
+        for arch in table.arch.values()
+    ]
+    if as_json:
+        output.data({"llama_cpp": table.version, "source": table.source, "archs": found})
+        return
+    words = ("name", "rope_freqs", "factor_lists")
+    rows = [(*(str(row[word]) for word in words), "yes" if a.betas else "", ", ".join(a.carriers))
+            for row, a in zip(found, table.arch.values(), strict=True)]  # fmt: skip
+    output.table(table.title, ("arch", "rope_freqs", "long and short lists", "betas", "--carrier"), rows)
 
 
 def runtimes_command(as_json: JsonOption = False) -> None:

@@ -13,7 +13,10 @@ FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 
 
 def describe(folder: Path, name: str, repository: str | None, label: str, parameters: int) -> Any:
-    """gguf-py's Metadata: read from the model card and from the name of the model, with our method as fine-tune."""
+    """gguf-py's Metadata: read from the model card and from the name of the model, with our method as fine-tune.
+
+    label: of the method, or empty when it changes nothing.
+    """
     import gguf
 
     logging.getLogger("gguf").setLevel(logging.ERROR)
@@ -26,8 +29,9 @@ def describe(folder: Path, name: str, repository: str | None, label: str, parame
         owner, short = repository.split("/", 1)
         base |= {"name": short, "organization": owner, "repo_url": f"https://huggingface.co/{repository}"}
     found.base_models = [base]
-    found.finetune = f"{found.finetune}-{label}" if found.finetune else label
-    found.name = f"{found.name} {label}"
+    found.basename = found.basename or found.name
+    found.finetune = "-".join(filter(None, (found.finetune, label))) or None
+    found.name = " ".join(filter(None, (found.name, label)))
     return found
 
 

@@ -220,7 +220,7 @@ def test_export_and_validate(run: Run, tmp_path: Path, qwen2: Path) -> None:
     shutil.copytree(qwen2, tmp_path / "qwen2")
     done = run("apply", "qwen2", "--mixed", "4", "--to", "gguf", "--outtype", "f32", "-o", "out.gguf")
     assert done.returncode == 0, done.stderr
-    assert "becomes the GGUF architecture llama" in done.stderr
+    assert "the file becomes the GGUF architecture llama" in done.stderr
     checked = run("validate", "out.gguf", "--against", "qwen2", "--json")
     assert checked.returncode == 0, checked.stderr
     result = json.loads(checked.stdout)

@@ -27,6 +27,7 @@ sys.exit(code)
         ("apply", "--help"),
         ("methods",),
         ("families",),
+        ("archs",),
         ("runtimes",),
         ("schedule", "--yarn", "16"),
         ("inspect", "model"),

@@ -15,7 +15,7 @@ from ..model import Model
 Build = Callable[[Model], Edit]
 CARRIERS: dict[tuple[str, str], Build] = {}
 
-MASK = "runtimes show the architecture {to}, and an update of llama.cpp may treat it differently"
+MASK = "the file becomes the GGUF architecture {to}: people see that name, and a later llama.cpp may treat it otherwise"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def carry(model: Model, to: str) -> Carried:
             "no such carrier is known",
             f"take {known}" if known else "theta, linear and yarn fit into its keys",
         )
-    return Carried(build(model), (f"becomes the GGUF architecture {to}: {MASK.format(to=to)}",))
+    return Carried(build(model), (MASK.format(to=to),))
 
 
 def head_counts(model: Model) -> tuple[int, int, int]:

@@ -75,7 +75,7 @@ def export_plan(
         choice=choice,
         steps=(Step("convert", out.name, size, make=partial(_write, exported, made, edit)),),
         left_behind=(),
-        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_window_note(source, seen.family.name)),
+        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_notes(source, seen.family.name)),
         outtype=exported.outtype,
     )
 
@@ -114,8 +114,11 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
                 file.write(block)
 
 
-def _window_note(source: Source, family: str) -> list[str]:
-    window = source.config().get("sliding_window")
+def _notes(source: Source, family: str) -> list[str]:
+    config, found = source.config(), []
+    window = config.get("sliding_window")
     if family in ("mistral", "mixtral") and isinstance(window, int):
-        return [f"llama.cpp ignores the sliding window of {window} tokens that config.json declares"]
-    return []
+        found.append(f"llama.cpp ignores the sliding window of {window} tokens that config.json declares")
+    if "vision_config" in config:
+        found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
+    return found

@@ -53,7 +53,8 @@ class Change:
 class Edit:
     """What to change in a GGUF file.
 
-    values: keys to set. dropped: keys to take out. arch: the new general.architecture, whose keys are renamed with it.
+    arch: the new general.architecture; the old one's keys are renamed first. dropped: keys to take out then, values:
+    keys to set.
     changes: per tensor, its new contents. added: tensors to append.
     """
 
@@ -119,11 +120,11 @@ def rewrite(header: Header, edit: Edit) -> Rewritten:
     """The header after an edit. An old reserve is dropped; keys keep their order, new ones come last."""
     values = dict(header.values)
     values.pop(RESERVED, None)
+    if edit.arch:
+        values = _renamed(values, edit.arch)
     for key in edit.dropped:
         values.pop(key, None)
     values |= edit.values
-    if edit.arch:
-        values = _renamed(values, edit.arch)
     if edit.added and "split.tensors.count" in values:
         values["split.tensors.count"] = _more(values["split.tensors.count"], len(edit.added))
     tensors = dict(header.tensors)

@@ -6,13 +6,18 @@ thousand times further away, so a wrong key, a lost amplitude or a row in the wr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ropeconv.bake import make_plan
 from ropeconv.errors import UnsupportedBake
+from ropeconv.formats.gguf import Edit, GgufFile
+from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
 
 from ...llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 
@@ -98,9 +103,6 @@ def test_what_an_architecture_cannot_hold_is_refused_with_the_alternatives(
 
 def test_a_yarn_without_its_original_context_would_be_seen(sources: Path, tmp_path: Path) -> None:
     """The check can fail: this is what the file computes when one key is lost, and nobody says so."""
-    from ropeconv.formats.gguf import Edit, GgufFile
-    from ropeconv.formats.gguf.write import write_new
-
     source, out = _source(sources, "llama"), tmp_path / "model.gguf"
     plan = bake(source, RECIPES["yarn"], out)
     lost = tmp_path / "lost.gguf"
@@ -110,22 +112,12 @@ def test_a_yarn_without_its_original_context_would_be_seen(sources: Path, tmp_pa
 
 def test_window_layers_without_their_norms_would_be_seen(sources: Path, tmp_path: Path) -> None:
     """In gemma3 the amplitude key also reaches the window layers, so the norms have to take it back."""
-    from dataclasses import replace
-
-    from ropeconv.bake import make_plan
-    from ropeconv.formats.gguf import rewrite
-    from ropeconv.sources import open_source
-
     source = _source(sources, "gemma3_text")
     plain = tmp_path / "plain.gguf"
     bake(source, Recipe(METHODS["as-is"]()), plain)
     plan = make_plan(open_source(str(plain)), RECIPES["yarn without temperature"], tmp_path / "out.gguf")
     assert list(plan.choice.edit.changes) == ["blk.0.attn_q_norm.weight"]  # the only window layer of three
     without = replace(plan.choice.edit, changes={})
-    assert rewrite(open_source(str(plain)).file.header, without).values
-    from ropeconv.formats.gguf import GgufFile
-    from ropeconv.formats.gguf.write import write_new
-
     good, bad = tmp_path / "good.gguf", tmp_path / "bad.gguf"
     for edit, path in ((plan.choice.edit, good), (without, bad)):
         write_new(GgufFile.open(plain), 0, edit, path)

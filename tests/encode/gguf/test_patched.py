@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from ropeconv.formats.gguf import Edit, GgufFile
+from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.compare import compare_logits
@@ -108,9 +110,6 @@ def test_a_vector_in_a_patched_file(originals: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("source", "to"), [("internlm2", "llama"), ("xverse", "llama"), ("ernie4_5", "llama")])
 def test_architectures_that_are_llama_under_another_name(originals: Path, tmp_path: Path, source: str, to: str) -> None:
-    from ropeconv.formats.gguf import Edit, GgufFile
-    from ropeconv.formats.gguf.write import write_new
-
     named = tmp_path / "named.gguf"
     write_new(GgufFile.open(originals / "llama-f32.gguf"), 0, Edit(arch=source), named)
     plan = bake(named, Recipe(METHODS["mixed"](4.0)), tmp_path / "carried.gguf", carrier=to)
@@ -118,3 +117,13 @@ def test_architectures_that_are_llama_under_another_name(originals: Path, tmp_pa
     assert plan.choice.encoding == "carrier"
     assert torch.equal(of_llamacpp(named), of_llamacpp(originals / "llama-f32.gguf"))
     assert torch.equal(of_llamacpp(tmp_path / "carried.gguf"), of_llamacpp(tmp_path / "llama.gguf"))
+
+
+def test_a_scaled_file_becomes_its_carrier_without_a_trace_of_the_old_scaling(originals: Path, tmp_path: Path) -> None:
+    scaled, again, fresh = (tmp_path / f"{name}.gguf" for name in ("scaled", "again", "fresh"))
+    bake(originals / "qwen2-f32.gguf", Recipe(METHODS["yarn"](2.0), attention_factor=1.5), scaled)
+    bake(scaled, Recipe(METHODS["mixed"](4.0)), again, replace_scaling=True)
+    bake(originals / "qwen2-f32.gguf", Recipe(METHODS["mixed"](4.0)), fresh)
+    assert torch.equal(of_llamacpp(again), of_llamacpp(fresh))
+    header = GgufFile.open(again).header
+    assert [key for key in header.values if ".rope.scaling." in key] == ["llama.rope.scaling.type"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,7 +72,7 @@ def interleave(model: Model) -> dict[str, Change]:
     for name, info in model.tensors.items():
         if ".attn_qkv." in name:
             raise UnsupportedBake("this schedule", "a carrier", "its projections are fused", "choose another method")
-        if ".attn_q." in name or ".attn_k." in name:
+        if re.search(r"\.attn_[qk]\.(weight|bias)$", name):
             row = info.row_size if name.endswith(".weight") else info.size // info.shape[0]
             changes[name] = Change(head_dim * row, _interleaver(head_dim, row))
     return changes

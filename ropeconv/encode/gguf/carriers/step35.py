@@ -41,9 +41,7 @@ def as_step35(model: Model) -> Edit:
         values[f"{TO}.expert_shared_feed_forward_length"] = u32(SHARED)
     else:
         values[f"{TO}.expert_feed_forward_length"] = u32(model.get(f"{prefix}.feed_forward_length"))
-    return Edit(
-        values, frozenset({f"{prefix}.block_count"}), TO, added=(*own_output(model), *_shared_experts(model, layers))
-    )
+    return Edit(values, arch=TO, added=(*own_output(model), *_shared_experts(model, layers)))
 
 
 def _shared_experts(model: Model, layers: int) -> tuple[Added, ...]:

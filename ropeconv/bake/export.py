@@ -19,7 +19,7 @@ from ..formats.gguf.write import write_changes
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..sources import Source
-from ..sources.inspection import inspect_config
+from ..sources.inspection import ConfigInspection, inspect_config
 from .checkpoint import inherit_mscale
 from .plan import Plan, Step, start_spec, warnings
 from .receipt import RECEIPT_KEY, embedded
@@ -75,7 +75,7 @@ def export_plan(
         choice=choice,
         steps=(Step("convert", out.name, size, make=partial(_write, exported, made, edit)),),
         left_behind=(),
-        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_notes(source, seen.family.name)),
+        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_notes(source, seen)),
         outtype=exported.outtype,
     )
 
@@ -114,11 +114,10 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
                 file.write(block)
 
 
-def _notes(source: Source, family: str) -> list[str]:
-    config, found = source.config(), []
-    window = config.get("sliding_window")
-    if family in ("mistral", "mixtral") and isinstance(window, int):
-        found.append(f"llama.cpp ignores the sliding window of {window} tokens that config.json declares")
-    if "vision_config" in config:
+def _notes(source: Source, seen: ConfigInspection) -> list[str]:
+    found = []
+    if any(problem.code == "window" for problem in seen.problems):
+        found.append("llama.cpp ignores that sliding window: there every layer sees the whole context")
+    if "vision_config" in source.config():
         found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
     return found

@@ -40,7 +40,11 @@ def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> 
         f"{arch}.vocab_size": u32(vocabulary),
     }
     found |= {f"{arch}.{key}": u32(int(part[name])) for key, name in rules.u32.items() if part.get(name) is not None}
-    found |= {f"{arch}.{key}": f32(_number(part, name)) for key, name in rules.f32.items() if _has(part, name)}
+    for key, name in rules.f32.items():
+        if part.get(name) is not None:
+            found[f"{arch}.{key}"] = f32(_number(part, name))
+        elif key.startswith("attention.layer_norm"):
+            raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
     found |= {f"{arch}.{key}": boolean(bool(part[name])) for key, name in rules.flag.items() if name in part}
     if rules.window:
         found |= _window(part, family, spec, arch)
@@ -71,6 +75,16 @@ def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
                 f"GGUF as {rules.arch}",
                 f"llama.cpp computes {need.value!r}",
                 "keep safetensors",
+            )
+    act = {"swish": "silu"}.get(str(part.get("hidden_act")), part.get("hidden_act"))
+    if rules.act and act not in (None, rules.act):
+        raise UnsupportedBake(
+            f"hidden_act = {act!r}", f"GGUF as {rules.arch}", f"llama.cpp computes {rules.act}", "keep safetensors"
+        )
+    for key in rules.not_null:
+        if key in part and part[key] is None:
+            raise UnsupportedBake(
+                f"{key} = null", f"GGUF as {rules.arch}", "llama.cpp cannot switch it off", "keep safetensors"
             )
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise UnsupportedBake(
@@ -127,10 +141,6 @@ def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, Value]:
         f"{arch}.attention.temperature_scale": f32(float(beta)),
         f"{arch}.rope.scaling.original_context_length": u32(original),
     }
-
-
-def _has(part: Config, name: str) -> bool:
-    return part.get(name) is not None
 
 
 def _whole(part: Config, name: str) -> int:

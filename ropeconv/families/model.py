@@ -130,6 +130,7 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ones are left out. interleave: rows of q and k go from halves to neighbours. norm_plus_one: norms are stored as
     weight - 1. tied: the architecture has no output weights of its own. qkv: rows of the fused projection lie per head.
     stacked: prefixes of numbered tensors that become one, with the name they then have. need: what llama.cpp assumes.
+    act: the activation that llama.cpp computes, or empty where it is not checked. not_null: keys that must not be null.
     scale_layers: the query scale is 1/sqrt(head_dim), and with that many layers 1/sqrt(hidden_size / heads).
     window: writes attention.sliding_window and its pattern. pre: names of pre-tokenizers in place of the usual ones.
     """
@@ -144,6 +145,8 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     qkv: bool = False
     stacked: dict[str, str] = {}
     need: tuple[Need, ...] = ()
+    act: str = "silu"
+    not_null: tuple[str, ...] = ()
     scale_layers: int = 0
     window: bool = False
     pre: dict[str, str] = {}

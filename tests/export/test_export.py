@@ -126,6 +126,8 @@ def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
         ("gemma2", {"tie_word_embeddings": False}, "tie_word_embeddings = false"),
         ("cohere", {"use_qk_norm": True}, "use_qk_norm = True"),
         ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "no_rope_layers"),
+        ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = \\[0\\]"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ("nemotron", {}, "its conversion is not known here"),
     ],
 )
@@ -181,3 +183,15 @@ def test_k_quants_are_llama_cpps_own_and_keep_the_schedule(tmp_path: Path, outty
     assert {name: data for name, data in contents(patched).items() if name != "rope_freqs.weight"} == {
         name: data for name, data in contents(tmp_path / "out.gguf").items() if name != "rope_freqs.weight"
     }
+
+
+def test_a_soft_cap_that_is_switched_off_and_a_missing_epsilon(tmp_path: Path) -> None:
+    source = checkpoint("gemma2", tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "attn_logit_softcapping": None}))
+    with pytest.raises(UnsupportedBake, match="attn_logit_softcapping = null"):
+        bake(source, YARN, tmp_path / "out.gguf")
+    del config["rms_norm_eps"]
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadSource, match="config.json has no rms_norm_eps"):
+        bake(source, YARN, tmp_path / "out.gguf")

@@ -64,9 +64,9 @@ def arch_table() -> ArchTable:
 def find_arch(name: object) -> Arch:
     """An architecture by its name in GGUF. Raises BadSource for one that is not in the table."""
     table = arch_table()
-    if name not in table.arch:
+    if not isinstance(name, str) or name not in table.arch:
         raise BadSource(
             f"the architecture {name!r} is not in the table of {table.title}, and guessing how it rotates would be "
             "wrong sooner or later; take one of: " + ", ".join(table.arch)
         )
-    return table.arch[str(name)]
+    return table.arch[name]

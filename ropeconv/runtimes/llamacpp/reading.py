@@ -55,6 +55,8 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", 0.0)) or 1.0
     if scaling == "none":
         factor = 1.0
+    if context < 1 or original < 1:
+        raise BadSource(f"the header declares {context} tokens, trained for {original}; fetch it again")
     if theta <= 1 or factor <= 0:
         raise BadSource(f"the header has rope.freq_base {theta:g} and factor {factor:g}; fetch it again")
     betas = (file.number("rope.scaling.yarn_beta_fast", 32.0), file.number("rope.scaling.yarn_beta_slow", 1.0))

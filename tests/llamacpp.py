@@ -52,9 +52,8 @@ def tokenizer_json() -> str:
     return str(made.to_str())
 
 
-def checkpoint(model_type: str, folder: Path, **changes: Any) -> Path:
-    """A tiny checkpoint with a tokenizer, and no zeros in biases or ones in norms, which would hide errors."""
-    make(model_type, folder, **{**CHANGES.get(model_type, {}), **changes})
+def lively(folder: Path) -> Path:
+    """Puts numbers into biases and norms, which transformers begins with zeros and ones: those would hide errors."""
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     generator = torch.Generator().manual_seed(1)
     for name, tensor in tensors.items():
@@ -63,6 +62,12 @@ def checkpoint(model_type: str, folder: Path, **changes: Any) -> Path:
         elif "norm" in name:
             tensors[name] = tensor + 0.3 * torch.rand(tensor.shape, generator=generator)
     safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def checkpoint(model_type: str, folder: Path, **changes: Any) -> Path:
+    """A tiny checkpoint with a tokenizer."""
+    lively(make(model_type, folder, **{**CHANGES.get(model_type, {}), **changes}))
     (folder / "tokenizer.json").write_text(tokenizer_json())
     settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..encode import ConfigChoice, choose
-from ..errors import BadSource
+from ..encode.fold import Scaling, Side
+from ..errors import BadSource, UsageError
 from ..families import Family
 from ..families.config import text_part
 from ..formats import jsontext
+from ..formats.copying import Advance, copy_file
 from ..formats.index import INDEX
+from ..formats.safetensors import Tensor, read_header
+from ..formats.scaling import scale_ranges
 from ..formats.tokenizer_config import raised
 from ..rope.errors import RecipeError
 from ..rope.methods.parts import YarnMethod
@@ -36,6 +41,10 @@ class CheckpointPlan(Plan):
         """The local file that a step copies; None where it copies nothing."""
         return self.source.path(step.name) if step.action == "copy" else None
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, stable: what `--json` prints."""
+        return super().to_dict() | {"fold": self.choice.fold.to_dict() if self.choice.fold else None}
+
     def predicted(self, version: str) -> str:
         """The verdict word for one version of transformers, "unknown" where the tables do not reach."""
         if not version:
@@ -57,6 +66,7 @@ def checkpoint_plan(
     runtimes: tuple[str, ...] = (),
     replace_scaling: bool = False,
     all_files: bool = False,
+    side: Side = "k",
 ) -> CheckpointPlan:
     """Decides everything: schedule, encoding, verdicts, files.
 
@@ -70,7 +80,7 @@ def checkpoint_plan(
     spec = start_spec(seen, recipe, replace_scaling)
     recipe = inherit_mscale(recipe, config, seen)
     schedule = recipe.schedule(spec)
-    choice = choose(schedule, spec, family, config, encoding, runtimes)
+    choice = choose(schedule, spec, family, config, encoding, runtimes, lambda: _tensors(source), side)
     if choice.written.context != schedule.context:
         schedule = replace(schedule, context=choice.written.context)
     steps, left = _steps(source, choice, schedule, all_files)
@@ -115,6 +125,30 @@ def _no_weights(source: Source) -> BadSource:
     )
 
 
+def _tensors(source: Source) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint, from the headers."""
+    if source.kind == "meta":
+        raise UsageError("Meta's layout is folded in two steps: apply it to a folder first, then fold that")
+    return {name: t for shard in source.weights() for name, t in read_header(source.path(shard)).tensors.items()}
+
+
+def _scaled_shards(source: Source, choice: ConfigChoice) -> dict[str, list[Scaling]]:
+    if choice.fold is None:
+        return {}
+    found: dict[str, list[Scaling]] = {}
+    for shard in source.weights():
+        held = read_header(source.path(shard)).tensors
+        inside = [scaling for scaling in choice.fold.scalings if scaling.tensor in held]
+        if inside:
+            found[shard] = inside
+    return found
+
+
+def _scale(source: Source, shard: str, scalings: list[Scaling], target: Path, advance: Advance) -> None:
+    copy_file(source.path(shard), target, advance)
+    scale_ranges(target, ((item.tensor, item.spans, item.factor, item.plus_one) for item in scalings))
+
+
 def _steps(
     source: Source, choice: ConfigChoice, schedule: Schedule, all_files: bool
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
@@ -125,9 +159,14 @@ def _steps(
     if tokenizer is not None:
         texts[TOKENIZER] = tokenizer
     made = {item.name: item for item in source.produced()}
+    scaled = _scaled_shards(source, choice)
     steps = [Step("write", name, len(text.encode()), text=text) for name, text in texts.items()]
     for file in carried:
-        if file.name in made:
+        if file.name in scaled:
+            steps.append(
+                Step("patch", file.name, file.size, make=partial(_scale, source, file.name, scaled[file.name]))
+            )
+        elif file.name in made:
             steps.append(Step("convert", file.name, file.size, make=made[file.name].write))
         elif file.name not in texts:
             steps.append(Step("copy", file.name, file.size, file.sha256))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..encode.fold import Side
 from ..errors import UsageError
 from ..rope.recipe import Recipe
 from ..sources import Source
@@ -26,6 +27,7 @@ def make_plan(
     to: str = "",
     outtype: str = "auto",
     pre: str = "",
+    side: Side = "k",
 ) -> Plan:
     """Decides everything: schedule, encoding, verdicts, files.
 
@@ -45,4 +47,4 @@ def make_plan(
         return gguf_plan(source, recipe, out, encoding, carrier, replace_scaling)
     if carrier or pre or outtype != "auto":
         raise UsageError("--carrier, --outtype and --pre are for GGUF; add --to gguf, or leave them out")
-    return checkpoint_plan(source, recipe, out, encoding, runtimes, replace_scaling, all_files)
+    return checkpoint_plan(source, recipe, out, encoding, runtimes, replace_scaling, all_files, side)

@@ -48,6 +48,7 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
             "family": data["family"],
             "recipe": data["recipe"],
             "encoding": data["encoding"],
+            "fold": data["fold"],
             "schedule": data["schedule"],
             "runtimes": data["runtimes"],
             "files": files,

@@ -16,6 +16,7 @@ from .output import Output
 
 if TYPE_CHECKING:
     from ..bake import CheckpointPlan, Plan
+    from ..encode.fold import Side
     from ..validate.frequencies import FrequencyCheck
     from ..validate.process import Probe
 
@@ -36,7 +37,9 @@ OutOption = Annotated[
 ]
 EncodingOption = Annotated[
     str,
-    typer.Option("--encoding", help="How it is written: auto, native, factors; in GGUF auto, keys, tensor, carrier."),
+    typer.Option(
+        "--encoding", help="How it is written: auto, native, factors, weights; in GGUF auto, keys, tensor, carrier."
+    ),
 ]
 RuntimeOption = Annotated[
     list[str] | None,
@@ -63,6 +66,9 @@ def apply_command(
     all_files: Annotated[
         bool, typer.Option("--all-files", help="Carry the same weights in other formats too.")
     ] = False,
+    fold: Annotated[
+        str, typer.Option("--fold", metavar="SIDE", help="With --encoding weights: k, q or both take the amplitude.")
+    ] = "k",
     carrier: Annotated[
         str,
         typer.Option("--carrier", metavar="ARCH", help="Write GGUF as this architecture, which takes any vector."),
@@ -105,12 +111,13 @@ def apply_command(
             out,
             encoding,
             tuple(runtime or ()),
-            replace,
-            all_files,
-            carrier,
-            to,
-            outtype,
-            pre,
+            replace_scaling=replace,
+            all_files=all_files,
+            carrier=carrier,
+            to=to,
+            outtype=outtype,
+            pre=pre,
+            side=fold_side(fold),
         )
         if dry_run:
             output.data(plan.to_dict()) if as_json else show_plan(plan, output)
@@ -130,6 +137,13 @@ def apply_command(
             f"(within {check.max_ulp} ulp of float32, attention factor {check.attention_factor:.6f})."
         )
     output.say(f"Changed {place} in place." if in_place else f"Wrote {place}")
+
+
+def fold_side(name: str) -> Side:
+    """Checks the value of --fold."""
+    if name not in ("k", "q", "both"):
+        raise UsageError(f"--fold is k, q or both, not {name!r}")
+    return name  # type: ignore[return-value]
 
 
 def _ready_for_place(source: str, gguf: bool, out: Path | None, output: Output) -> None:
@@ -169,12 +183,12 @@ def carry_out(
             return None
         answer = ask(folder)
         version = answer.get("transformers", "")
-        if plan.predicted(version) != "exact":
+        if plan.predicted(version) not in ("exact", "rounded"):
             output.note(
                 f"not checked: transformers {version or 'as installed here'} is not among those that read it exactly"
             )
             return None
-        done.append(compare(answer, plan.schedule, plan.before, plan.choice.encoding))
+        done.append(compare(answer, plan.choice.in_config, plan.before, plan.choice.written_as))
         return done[0].to_dict()
 
     with output.progress("Writing", plan.bytes) as advance:

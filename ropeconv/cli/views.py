@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ..bake import Plan
+from ..encode import ConfigChoice
 from ..rope.spec import RopeSpec
 from ..runtimes.verdict import describe
 from ..sources import Inspection
@@ -24,6 +25,11 @@ def show_plan(plan: Plan, output: Output) -> None:
     output.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
     layers = _layers(before)
     output.say(f"Written as: {plan.choice.encoding}. {layers}")
+    if isinstance(plan.choice, ConfigChoice) and plan.choice.fold:
+        folded = plan.choice.fold
+        tensors = len({scaling.tensor for scaling in folded.scalings})
+        cost = f"; rounding costs a KL of about {folded.expected_kl:.0e}" if folded.expected_kl else ""
+        output.say(f"The amplitude is in {tensors} tensors ({folded.side}), the config has none{cost}.")
     output.say("")
     verdicts = [(v.title, v.word, v.because) for v in plan.choice.verdicts]
     output.table("What each runtime makes of it", ("runtime", "", "because"), verdicts)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedBake, UsageError
 from ..families import Family
 from ..families.config import Config, text_part
+from ..formats.safetensors import Tensor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find, newest, runtimes
@@ -15,45 +16,94 @@ from ..runtimes.verdict import judge
 from .choice import Choice
 from .config import bake_config
 from .factors import factors
+from .fold import Fold, Side, fold
 from .native import native
 from .written import Written
 
+Tensors = Callable[[], Mapping[str, Tensor]]
 ENCODINGS: dict[str, Callable[[Schedule, RopeSpec, Family], Written]] = {"native": native, "factors": factors}
 
 
 @dataclass(frozen=True)
 class ConfigChoice(Choice):
-    """A chosen encoding for config.json: what it writes, and the whole config."""
+    """A chosen encoding for config.json: what it writes, and the whole config.
+
+    in_config: the schedule that the config alone says, which lacks what is folded into weights. written_as: the
+    encoding of the config itself. fold: what goes into the weights.
+    """
 
     written: Written
     config: Config
+    in_config: Schedule
+    written_as: str
+    fold: Fold | None = None
 
 
 def choose(
-    schedule: Schedule, spec: RopeSpec, family: Family, config: Config, encoding: str, wanted: tuple[str, ...]
+    schedule: Schedule,
+    spec: RopeSpec,
+    family: Family,
+    config: Config,
+    encoding: str,
+    wanted: tuple[str, ...],
+    tensors: Tensors = dict,
+    side: Side = "k",
 ) -> ConfigChoice:
     """The encoding to use.
 
     `auto` takes, of the encodings that every named runtime reads exactly in its newest version, the one that most
-    of its other current versions read exactly too. Raises UnsupportedBake when there is none.
+    of its other current versions read exactly too; where there is none, it puts the amplitude into the weights.
+    tensors: gives the checkpoint's tensors, asked only for that. Raises UnsupportedBake when nothing fits.
     """
     refuse_unbakeable(schedule, family, config)
     targets = [find(name) for name in wanted or ("transformers",)]
+    if encoding == "weights":
+        return _folded(schedule, spec, family, config, wanted, tensors, side)
     if encoding != "auto":
         if encoding not in ENCODINGS:
-            raise UsageError(f"--encoding {encoding} is not known; choose auto, {' or '.join(ENCODINGS)}")
+            raise UsageError(f"--encoding {encoding} is not known; choose auto, {', '.join(ENCODINGS)} or weights")
         return _try(encoding, schedule, spec, family, config)
-    tried: list[ConfigChoice] = []
-    refusals: list[str] = []
-    for name in ENCODINGS:
-        try:
-            tried.append(_try(name, schedule, spec, family, config))
-        except UnsupportedBake as refusal:
-            refusals.append(str(refusal))
+    tried, refusals = _tried(schedule, spec, family, config)
     fitting = [choice for choice in tried if all(choice.word(rows[-1]) == "exact" for rows in targets)]
     if fitting:
         return max(fitting, key=lambda choice: sum(choice.word(row) == "exact" for rows in targets for row in rows))
+    if has_amplitude(schedule) and tensors():
+        return _folded(schedule, spec, family, config, wanted, tensors, side)
     raise _nothing_fits(tried, refusals, family, [rows[-1] for rows in targets])
+
+
+def has_amplitude(schedule: Schedule) -> bool:
+    """Whether there is something that weights could carry."""
+    return schedule.attention_factor != 1 or schedule.softmax_scale != 1
+
+
+def _folded(
+    schedule: Schedule,
+    spec: RopeSpec,
+    family: Family,
+    config: Config,
+    wanted: tuple[str, ...],
+    tensors: Tensors,
+    side: Side,
+) -> ConfigChoice:
+    """The amplitude in the weights, and the frequencies in the config that most runtimes read exactly without it."""
+    if not has_amplitude(schedule):
+        raise UnsupportedBake(
+            "an amplitude of 1", "the weights", "there is nothing to multiply", "use --encoding native or factors"
+        )
+    found = fold(schedule, spec, family, config, tensors(), side)
+    bare = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
+    targets = [find(name)[-1] for name in wanted or ("transformers",)]
+    tried, refusals = _tried(bare, spec, family, config)
+    fitting = [choice for choice in tried if all(choice.word(row) == "exact" for row in targets)]
+    if not fitting:
+        raise _nothing_fits(tried, refusals, family, targets)
+    choice = max(fitting, key=lambda choice: sum(verdict.word == "exact" for verdict in choice.verdicts))
+    verdicts = tuple(
+        replace(verdict, word="rounded") if found.expected_kl and verdict.word == "exact" else verdict
+        for verdict in choice.verdicts
+    )
+    return replace(choice, encoding="weights", verdicts=verdicts, fold=found)
 
 
 def refuse_unbakeable(schedule: Schedule, family: Family, config: Config) -> None:
@@ -76,11 +126,23 @@ def refuse_unbakeable(schedule: Schedule, family: Family, config: Config) -> Non
         )
 
 
+def _tried(schedule: Schedule, spec: RopeSpec, family: Family, config: Config) -> tuple[list[ConfigChoice], list[str]]:
+    """Every encoding that can hold the schedule, plainest first, and why the others cannot."""
+    tried: list[ConfigChoice] = []
+    refusals: list[str] = []
+    for name in ENCODINGS:
+        try:
+            tried.append(_try(name, schedule, spec, family, config))
+        except UnsupportedBake as refusal:
+            refusals.append(str(refusal))
+    return tried, refusals
+
+
 def _try(name: str, schedule: Schedule, spec: RopeSpec, family: Family, config: Config) -> ConfigChoice:
     written = ENCODINGS[name](schedule, spec, family)
     baked = bake_config(config, family, spec, written)
     verdicts = tuple(judge(baked, family, schedule, spec, runtime) for runtime in runtimes())
-    return ConfigChoice(name, verdicts, written, baked)
+    return ConfigChoice(name, verdicts, written, baked, schedule, name)
 
 
 def _nothing_fits(

@@ -39,6 +39,7 @@ def validate(
     where = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
     source = open_checkpoint(against)
     schedule, spec, unchanged = _schedule(baked, source)
+    expected = float((read_receipt(baked).get("fold") or {}).get("expected_kl", 0.0))
     runs = buckets(schedule.original_context, schedule.context, tokens)
     model = load_stock(local_folder(source), where)
     vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -53,7 +54,7 @@ def validate(
     for run, i, reference, unscaled in zip(runs, ids, wanted, control, strict=True):
         figures = compare_logits(reference[run.counted], _logits(stock, i, run, where)[run.counted])
         base = compare_logits(reference[run.counted], unscaled[run.counted])
-        results.append(judge(run, figures, base))
+        results.append(judge(run, figures, base, expected))
     agrees, sentence = verdict(results, unchanged)
     return Validation(transformers.__version__, where, schedule.digest, tokens, seed, tuple(results), agrees, sentence)
 

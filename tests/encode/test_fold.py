@@ -1,0 +1,175 @@
+"""Amplitudes folded into weights, of every family, against the same model whose rotary modules carry them.
+
+In float64, and with the amplitude 2, whose products are exact: what differs then is the place of the amplitude alone,
+and that within 1e-9 of the logits' deviation, while the amplitude itself changes them by more than a tenth of it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from ropeconv.bake import apply, make_plan
+from ropeconv.errors import UnsupportedBake
+from ropeconv.formats.safetensors import read_header
+from ropeconv.formats.scaling import scaled
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+from ropeconv.validate.reference import patch
+
+from ..conftest import Run
+from ..llamacpp import lively
+from ..models import CANCELS, FAMILIES, TRAINED, make
+
+RECIPE = Recipe(METHODS["theta"](2e6), context=256, attention_factor=2.0)
+LENGTH = 2 * TRAINED
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sources")
+
+
+def _source(sources: Path, model_type: str) -> Path:
+    folder = sources / model_type
+    return folder if folder.exists() else lively(make(model_type, folder))
+
+
+def _logits(folder: Path, plan: Any, amplitude: float | None = None) -> torch.Tensor:
+    """Logits in float64 of a model that is patched to a plan's schedule, with its amplitude or another."""
+    from transformers import AutoModelForCausalLM
+
+    eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **eager).eval()
+    schedule = plan.schedule if amplitude is None else replace(plan.schedule, attention_factor=amplitude)
+    patch(model, schedule, plan.before)
+    ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits[0].double()
+
+
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in CANCELS])
+def test_every_family(sources: Path, tmp_path: Path, model_type: str) -> None:
+    source = _source(sources, model_type)
+    plan = make_plan(open_source(str(source)), RECIPE, tmp_path / "out", encoding="weights")
+    folder = apply(plan)
+    assert plan.choice.encoding == "weights"
+    assert plan.choice.in_config.attention_factor == 1
+    wanted, folded = _logits(source, plan), _logits(folder, plan, amplitude=1.0)
+    deviation = wanted.std()
+    # (1 + w) a - 1 is not exact
+    bound = 1e-5 if any(scaling.plus_one for scaling in plan.choice.fold.scalings) else 1e-9
+    assert (wanted - folded).abs().max() < bound * deviation
+    assert (wanted - _logits(source, plan, amplitude=1.0)).abs().max() > 0.1 * deviation
+
+
+@pytest.mark.parametrize("side", ["q", "both"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "phi3", "gpt_neox", "falcon", "gemma3_text", "deepseek_v3"])
+def test_the_other_sides(sources: Path, tmp_path: Path, model_type: str, side: str) -> None:
+    source = _source(sources, model_type)
+    plan = make_plan(open_source(str(source)), RECIPE, tmp_path / "out", encoding="weights", side=side)
+    wanted, folded = _logits(source, plan), _logits(apply(plan), plan, amplitude=1.0)
+    assert (wanted - folded).abs().max() < (1e-5 if model_type == "gemma3_text" else 1e-9) * wanted.std()
+    names = {scaling.tensor.rsplit(".", 2)[-2] for scaling in plan.choice.fold.scalings}
+    if model_type == "llama":
+        assert names == ({"q_proj"} if side == "q" else {"q_proj", "k_proj"})
+
+
+def test_only_the_ranges_that_the_plan_names_change(sources: Path, tmp_path: Path) -> None:
+    """The header, the order, the metadata and every other byte are as they were."""
+    source = _source(sources, "stablelm")
+    plan = make_plan(open_source(str(source)), RECIPE, tmp_path / "out", encoding="weights")
+    folder = apply(plan)
+    before, after = (np.fromfile(path / "model.safetensors", np.uint8) for path in (source, folder))
+    header = read_header(source / "model.safetensors")
+    allowed = np.zeros(len(before), bool)
+    for scaling in plan.choice.fold.scalings:
+        tensor = header.tensors[scaling.tensor]
+        for start, stop in scaling.spans:
+            allowed[header.data_start + tensor.start + 4 * start : header.data_start + tensor.start + 4 * stop] = True
+    assert len(before) == len(after)
+    assert not ((before != after) & ~allowed).any()
+    assert 0 < allowed.sum() < len(before) / 10
+    receipt = json.loads((folder / "ropeconv.json").read_text())
+    assert receipt["fold"]["side"] == "k"
+    assert [file["action"] for file in receipt["files"] if file["name"] == "model.safetensors"] == ["patch"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_rounded_to_nearest_and_the_plan_says_so(
+    sources: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    source = tmp_path / "half"
+    make("qwen2", source)
+    tensors = safetensors.torch.load_file(source / "model.safetensors")
+    half = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    safetensors.torch.save_file(half, source / "model.safetensors", {"format": "pt"})
+    recipe = Recipe(METHODS["linear"](4.0), attention_factor=1.2)
+    plan = make_plan(open_source(str(source)), recipe, tmp_path / "out", encoding="weights")
+    assert {verdict.word for verdict in plan.choice.verdicts} <= {"rounded", "ignored", "refused"}
+    name = "model.layers.0.self_attn.k_proj.weight"
+    found = safetensors.torch.load_file(apply(plan) / "model.safetensors")[name]
+    assert torch.equal(found, (half[name].float() * 1.44).to(dtype))
+
+
+def test_rounding_is_torchs() -> None:
+    values = torch.randn(10000, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    values[:4] = torch.tensor([float("inf"), float("nan"), 0.0, -0.0])
+    ours = scaled(values.view(torch.int16).numpy().view("<u2"), "BF16", 1.2772)
+    theirs = (values.float() * 1.2772).to(torch.bfloat16)
+    found = torch.from_numpy(ours.astype(np.uint16).view(np.int16)).view(torch.bfloat16)
+    assert torch.equal(found[2:], theirs[2:])
+    assert torch.equal(torch.isnan(found), torch.isnan(theirs))
+
+
+@pytest.mark.parametrize("model_type", sorted(CANCELS))
+def test_where_an_amplitude_has_no_effect_it_is_refused(sources: Path, tmp_path: Path, model_type: str) -> None:
+    with pytest.raises(UnsupportedBake):
+        make_plan(open_source(str(_source(sources, model_type))), RECIPE, tmp_path / "out", encoding="weights")
+
+
+def test_nothing_to_fold_and_nothing_to_fold_into(sources: Path, tmp_path: Path) -> None:
+    source = _source(sources, "llama")
+    with pytest.raises(UnsupportedBake, match="there is nothing to multiply"):
+        make_plan(open_source(str(source)), Recipe(METHODS["linear"](4.0)), tmp_path / "out", encoding="weights")
+    for dtype, word in ((torch.float8_e4m3fn, "F8_E4M3"), (torch.int8, "I8")):
+        folder = make("llama", tmp_path / word)
+        tensors = safetensors.torch.load_file(folder / "model.safetensors")
+        name = "model.layers.1.self_attn.k_proj.weight"
+        tensors[name] = tensors[name].clamp(-1, 1).to(dtype)
+        safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(UnsupportedBake, match=f"{name} in {word}"):
+            make_plan(open_source(str(folder)), RECIPE, tmp_path / "out", encoding="weights")
+
+
+def test_auto_folds_where_a_named_runtime_reads_no_amplitude(sources: Path, tmp_path: Path) -> None:
+    """mlx-lm reads factor lists with an amplitude of 1 only."""
+    recipe = Recipe(METHODS["mixed"](4.0), attention_factor=1.2)
+    plan = make_plan(open_source(str(_source(sources, "llama"))), recipe, tmp_path / "out", runtimes=("mlx-lm", "vllm"))
+    assert (plan.choice.encoding, plan.choice.written_as) == ("weights", "factors")
+
+
+def test_a_folded_yarn_is_read_by_every_runtime_that_reads_factor_lists(sources: Path, tmp_path: Path) -> None:
+    recipe = Recipe(METHODS["yarn"](4.0))
+    plan = make_plan(open_source(str(_source(sources, "llama"))), recipe, tmp_path / "out", encoding="weights")
+    assert plan.choice.written_as == "factors"
+    exact = {verdict.runtime for verdict in plan.choice.verdicts if verdict.word == "exact"}
+    assert {"vllm@0.11", "vllm@0.33", "tgi@3", "transformers@4.48"} <= exact
+
+
+def test_on_the_command_line(run: Run, sources: Path, tmp_path: Path) -> None:
+    source = _source(sources, "llama")
+    done = run("apply", source, "--yarn", "4", "--encoding", "weights", "--fold", "both", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert "The amplitude is in 4 tensors (both), the config has none." in done.stdout
+    assert "Checked: transformers" in done.stdout
+    assert run("validate", "out", "--against", source).returncode == 0
+    assert run("apply", source, "--yarn", "4", "--encoding", "weights", "--fold", "v").returncode == 2

@@ -31,13 +31,14 @@ def sha256(path: Path) -> str:
 def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bool) -> str:
     """The receipt of a finished folder.
 
-    sha256 is there for every file that was written, and for copied ones where the source told it or with `checksum`:
+    sha256 is there for every file that was written, and for copied ones where the source told it or with `checksum`
+    (for copies with ranges changed only with that):
     hashing 100 GB that the kernel has just copied would take longer than copying them.
     """
     files = []
     for step in plan.steps:
         path = folder / step.name
-        known = step.sha256 if step.action == "copy" and not checksum else sha256(path)
+        known = step.sha256 if step.action in ("copy", "patch") and not checksum else sha256(path)
         files.append({"name": step.name, "action": step.action, "size": path.stat().st_size, "sha256": known})
     data = plan.to_dict()
     origin = {key: value for key, value in data["source"].items() if key != "reference" or plan.source.kind != "folder"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..encode.gguf import GgufChoice, choose_gguf
+from ..encode.gguf import choose_gguf
 from ..errors import UsageError
 from ..export import Exported, export
 from ..export.metadata import file_name
@@ -21,22 +21,16 @@ from ..rope.recipe import Recipe
 from ..sources import Source
 from ..sources.inspection import ConfigInspection, inspect_config
 from .checkpoint import inherit_mscale
-from .plan import Plan, Step, start_spec, warnings
+from .plan import GgufOutput, Step, start_spec, warnings
 from .receipt import RECEIPT_KEY, embedded
 
 
 @dataclass(frozen=True)
-class ExportPlan(Plan):
+class ExportPlan(GgufOutput):
     """A plan whose output is a GGUF file made of safetensors."""
 
     source: Source
-    choice: GgufChoice
     outtype: str
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether the output is a folder, with the steps' files in it, and not files beside each other."""
-        return False
 
 
 def export_plan(
@@ -55,7 +49,8 @@ def export_plan(
     """
     seen = inspect_config(source)
     spec = start_spec(seen, recipe, replace_scaling)
-    schedule = inherit_mscale(recipe, source.config(), seen).schedule(spec)
+    recipe = inherit_mscale(recipe, source.config(), seen)
+    schedule = recipe.schedule(spec)
     if seen.refuse:
         raise UsageError(f"{seen.title} is not converted: {seen.refuse}")
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..encode.gguf import GgufChoice, Model, choose_gguf
+from ..encode.gguf import Model, choose_gguf
 from ..errors import UnsupportedBake
+from ..formats.copying import Advance
 from ..formats.gguf import Edit, string
 from ..formats.gguf.write import new_size, write_new
 from ..rope.methods.parts import YarnMethod
@@ -16,22 +17,16 @@ from ..rope.schedule import Schedule
 from ..sources.gguf import GgufSource
 from ..sources.gguf_problems import refused_tensors
 from ..sources.inspection import inspect_gguf
-from .plan import Plan, Step, start_spec, warnings
+from .plan import GgufOutput, Step, start_spec, warnings
 from .receipt import RECEIPT_KEY, embedded
 
 
 @dataclass(frozen=True)
-class GgufPlan(Plan):
+class GgufPlan(GgufOutput):
     """A plan whose output is a GGUF file, or as many shards as the source has."""
 
     source: GgufSource
-    choice: GgufChoice
     edit: Edit
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether the output is a folder, with the steps' files in it, and not files beside each other."""
-        return False
 
     def origin(self, step: Step) -> Path | None:
         """The local file that a step copies; None where it copies nothing."""
@@ -107,8 +102,8 @@ def _step(source: GgufSource, edit: Edit, shard: int, name: str) -> Step:
     return Step("patch", name, size, make=partial(_write, source, shard, edit))
 
 
-def _write(source: GgufSource, shard: int, edit: Edit, target: Path, advance: object) -> None:
-    write_new(source.file, shard, edit, target, advance)  # type: ignore[arg-type]
+def _write(source: GgufSource, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
+    write_new(source.file, shard, edit, target, advance)
 
 
 def _notes(schedule: Schedule) -> list[str]:

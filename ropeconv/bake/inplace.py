@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import RopeconvError
 from ..formats.gguf.inplace import recover, steps
 from .gguf import GgufPlan
+
+
+def where_it_lies(plan: GgufPlan) -> GgufPlan:
+    """The same plan for the source's own file, of a split one the first shard."""
+    path = plan.source.path
+    return replace(plan, out=path, steps=(replace(plan.steps[0], name=path.name),))
 
 
 def apply_in_place(plan: GgufPlan) -> Path:

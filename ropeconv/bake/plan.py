@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..encode import Choice
+from ..encode.gguf import GgufChoice
 from ..errors import RopeconvError, UnsupportedBake
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
@@ -72,6 +73,7 @@ class Plan:
             "family": self.name,
             "recipe": self.recipe.to_dict(),
             "encoding": self.choice.encoding,
+            "considered": [entry.to_dict() for entry in self.choice.considered],
             "schedule": self.schedule.to_dict(),
             "runtimes": [
                 {"runtime": v.runtime, "verdict": v.word, "because": v.because, "source": v.source}
@@ -82,6 +84,18 @@ class Plan:
             "bytes": self.bytes,
             "warnings": list(self.warnings),
         }
+
+
+@dataclass(frozen=True)
+class GgufOutput(Plan):
+    """A plan whose output is a GGUF file, or several shards beside each other."""
+
+    choice: GgufChoice
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the output is a folder, with the steps' files in it, and not files beside each other."""
+        return False
 
 
 def start_spec(seen: Inspection, recipe: Recipe, replace_scaling: bool) -> RopeSpec:

@@ -56,6 +56,7 @@ def apply_command(
     encoding: EncodingOption = "auto",
     replace: Annotated[bool, typer.Option("--replace", help="Start a scaled model from its unscaled RoPE.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why each encoding was taken or passed over.")] = False,
     link: Annotated[
         bool,
         typer.Option(
@@ -97,10 +98,11 @@ def apply_command(
     output = Output(as_json, quiet)
     gguf = source.endswith(".gguf")
     if in_place:
-        _ready_for_place(source, gguf, out, output)
+        _ready_for_place(source, gguf, out, output, dry_run)
     with Probe() if not (dry_run or gguf or to == "gguf") and Probe.available() else nullcontext() as probe:
         # after the probe has been started, which takes longer to import transformers than all of this
-        from ..bake import CheckpointPlan, make_plan
+        from ..bake import CheckpointPlan, GgufPlan, make_plan
+        from ..bake.inplace import where_it_lies
         from ..sources import open_source
         from .views import show_plan
 
@@ -119,8 +121,10 @@ def apply_command(
             pre=pre,
             side=fold_side(fold),
         )
+        if in_place and isinstance(plan, GgufPlan):
+            plan = where_it_lies(plan)
         if dry_run:
-            output.data(plan.to_dict()) if as_json else show_plan(plan, output)
+            output.data(plan.to_dict()) if as_json else show_plan(plan, output, explain)
             return
         check = None
         if isinstance(plan, CheckpointPlan):
@@ -130,7 +134,7 @@ def apply_command(
     if as_json:
         output.data(plan.to_dict() | {"check": check.to_dict() if check else None})
         return
-    show_plan(plan, output)
+    show_plan(plan, output, explain)
     if check:
         output.say(
             f"Checked: transformers {check.transformers} loads it and computes the schedule "
@@ -146,12 +150,12 @@ def fold_side(name: str) -> Side:
     return name  # type: ignore[return-value]
 
 
-def _ready_for_place(source: str, gguf: bool, out: Path | None, output: Output) -> None:
+def _ready_for_place(source: str, gguf: bool, out: Path | None, output: Output, dry_run: bool) -> None:
     from ..bake.inplace import mend
 
     if not gguf or out is not None:
         raise UsageError("--in-place changes a GGUF file where it lies; give one as SOURCE, and leave -o out")
-    if mend(Path(source)):
+    if not dry_run and mend(Path(source)):
         output.note(f"An interrupted change of {source} was undone first.")
 
 

@@ -12,7 +12,7 @@ from ..sources import Inspection
 from .output import Output
 
 
-def show_plan(plan: Plan, output: Output) -> None:
+def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
     """Before and after, a verdict per runtime, the files."""
     before, schedule = plan.before, plan.schedule
     form = describe(schedule.form) if schedule.form else "a vector of its own"
@@ -31,6 +31,9 @@ def show_plan(plan: Plan, output: Output) -> None:
         cost = f"; rounding costs a KL of about {folded.expected_kl:.0e}" if folded.expected_kl else ""
         output.say(f"The amplitude is in {tensors} tensors ({folded.side}), the config has none{cost}.")
     output.say("")
+    if explain:
+        reasons = [(entry.encoding, "taken" if entry.taken else "", entry.because) for entry in plan.choice.considered]
+        output.table("Encodings", ("encoding", "", "because"), reasons)
     verdicts = [(v.title, v.word, v.because) for v in plan.choice.verdicts]
     output.table("What each runtime makes of it", ("runtime", "", "because"), verdicts)
     output.table("Files", ("file", "", "bytes"), [(s.name, s.action, f"{s.size:,}") for s in plan.steps])

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..runtimes import Runtime
 from ..runtimes.verdict import Verdict
 
 
 @dataclass(frozen=True)
+class Considered:
+    """An encoding that could have been used: whether it was, and why or why not."""
+
+    encoding: str
+    taken: bool
+    because: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"encoding": self.encoding, "taken": self.taken, "because": self.because}
+
+
+@dataclass(frozen=True)
 class Choice:
-    """A chosen encoding: its name and a verdict per runtime."""
+    """A chosen encoding: its name, a verdict per runtime, and what else was considered."""
 
     encoding: str
     verdicts: tuple[Verdict, ...]
+    considered: tuple[Considered, ...] = ()
 
     def word(self, runtime: Runtime) -> str:
         """The verdict word of one runtime."""
         return next(verdict.word for verdict in self.verdicts if verdict.runtime == runtime.key)
+
+    def reach(self) -> int:
+        """In how many runtimes it is exact."""
+        return sum(verdict.word == "exact" for verdict in self.verdicts)

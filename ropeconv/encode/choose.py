@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..errors import UnsupportedBake, UsageError
 from ..families import Family
@@ -13,7 +13,7 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find, newest, runtimes
 from ..runtimes.verdict import judge
-from .choice import Choice
+from .choice import Choice, Considered
 from .config import bake_config
 from .factors import factors
 from .fold import Fold, Side, fold
@@ -32,10 +32,10 @@ class ConfigChoice(Choice):
     encoding of the config itself. fold: what goes into the weights.
     """
 
-    written: Written
-    config: Config
-    in_config: Schedule
-    written_as: str
+    written: Written = field(kw_only=True)
+    config: Config = field(kw_only=True)
+    in_config: Schedule = field(kw_only=True)
+    written_as: str = field(kw_only=True)
     fold: Fold | None = None
 
 
@@ -64,12 +64,38 @@ def choose(
             raise UsageError(f"--encoding {encoding} is not known; choose auto, {', '.join(ENCODINGS)} or weights")
         return _try(encoding, schedule, spec, family, config)
     tried, refusals = _tried(schedule, spec, family, config)
-    fitting = [choice for choice in tried if all(choice.word(rows[-1]) == "exact" for rows in targets)]
+    newest_rows = [rows[-1] for rows in targets]
+    fitting = [choice for choice in tried if all(choice.word(row) == "exact" for row in newest_rows)]
     if fitting:
-        return max(fitting, key=lambda choice: sum(choice.word(row) == "exact" for rows in targets for row in rows))
+        chosen = max(fitting, key=lambda choice: sum(choice.word(row) == "exact" for rows in targets for row in rows))
+        return replace(chosen, considered=_considered(tried, refusals, newest_rows, chosen))
     if has_amplitude(schedule) and tensors():
-        return _folded(schedule, spec, family, config, wanted, tensors, side)
-    raise _nothing_fits(tried, refusals, family, [rows[-1] for rows in targets])
+        folded = _folded(schedule, spec, family, config, wanted, tensors, side)
+        return replace(folded, considered=_considered(tried, refusals, newest_rows, folded))
+    raise _nothing_fits(tried, refusals, family, newest_rows)
+
+
+def _considered(
+    tried: list[ConfigChoice], refusals: dict[str, str], targets: list[Runtime], chosen: ConfigChoice
+) -> tuple[Considered, ...]:
+    """Why each encoding was taken or passed over."""
+    asked, found = " and ".join(row.title for row in targets), []
+    for name in ENCODINGS:
+        choice = next((choice for choice in tried if choice.encoding == name), None)
+        if choice is None:
+            found.append(Considered(name, False, refusals[name]))
+            continue
+        reach = f"exact in {choice.reach()} of {len(choice.verdicts)} runtimes"
+        wrong = next((v for v in choice.verdicts if v.runtime in {r.key for r in targets} and v.word != "exact"), None)
+        if choice.encoding == chosen.encoding:
+            found.append(Considered(name, True, f"exact in {asked}; {reach}"))
+        elif wrong is not None:
+            found.append(Considered(name, False, f"{wrong.title}: {wrong.because or wrong.word}"))
+        else:
+            found.append(Considered(name, False, f"not plainer, and no better in the versions of {asked}; {reach}"))
+    taken = chosen.encoding == "weights"
+    because = f"no config says this amplitude to {asked}" if taken else "not needed, a config says it all"
+    return (*found, Considered("weights", taken, because))
 
 
 def has_amplitude(schedule: Schedule) -> bool:
@@ -98,7 +124,7 @@ def _folded(
     fitting = [choice for choice in tried if all(choice.word(row) == "exact" for row in targets)]
     if not fitting:
         raise _nothing_fits(tried, refusals, family, targets)
-    choice = max(fitting, key=lambda choice: sum(verdict.word == "exact" for verdict in choice.verdicts))
+    choice = max(fitting, key=ConfigChoice.reach)
     verdicts = tuple(
         replace(verdict, word="rounded") if found.expected_kl and verdict.word == "exact" else verdict
         for verdict in choice.verdicts
@@ -126,15 +152,17 @@ def refuse_unbakeable(schedule: Schedule, family: Family, config: Config) -> Non
         )
 
 
-def _tried(schedule: Schedule, spec: RopeSpec, family: Family, config: Config) -> tuple[list[ConfigChoice], list[str]]:
+def _tried(
+    schedule: Schedule, spec: RopeSpec, family: Family, config: Config
+) -> tuple[list[ConfigChoice], dict[str, str]]:
     """Every encoding that can hold the schedule, plainest first, and why the others cannot."""
     tried: list[ConfigChoice] = []
-    refusals: list[str] = []
+    refusals: dict[str, str] = {}
     for name in ENCODINGS:
         try:
             tried.append(_try(name, schedule, spec, family, config))
         except UnsupportedBake as refusal:
-            refusals.append(str(refusal))
+            refusals[name] = str(refusal)
     return tried, refusals
 
 
@@ -142,11 +170,11 @@ def _try(name: str, schedule: Schedule, spec: RopeSpec, family: Family, config: 
     written = ENCODINGS[name](schedule, spec, family)
     baked = bake_config(config, family, spec, written)
     verdicts = tuple(judge(baked, family, schedule, spec, runtime) for runtime in runtimes())
-    return ConfigChoice(name, verdicts, written, baked, schedule, name)
+    return ConfigChoice(name, verdicts, written=written, config=baked, in_config=schedule, written_as=name)
 
 
 def _nothing_fits(
-    tried: list[ConfigChoice], refusals: list[str], family: Family, targets: list[Runtime]
+    tried: list[ConfigChoice], refusals: dict[str, str], family: Family, targets: list[Runtime]
 ) -> UnsupportedBake:
     reasons = [
         f"{verdict.title} with {choice.encoding}: {verdict.because or verdict.word}"
@@ -158,6 +186,6 @@ def _nothing_fits(
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.title for row in targets),
-        "; ".join(dict.fromkeys(reasons or refusals)),
+        "; ".join(dict.fromkeys(reasons or refusals.values())),
         f"name a runtime that reads it (--runtime {best.name} does)" if best else "choose another method",
     )

@@ -256,3 +256,13 @@ def test_a_file_on_which_llama_cpp_aborts_is_reported_by_its_last_words(run: Run
 def test_boolean_values_survive(tmp_path: Path) -> None:
     path = _edited(write(tmp_path / "model.gguf"), Edit({"llama.flag": boolean(True)}))
     assert GgufFile.open(path).get("llama.flag") is True
+
+
+def test_a_dry_run_in_place_says_what_would_change_and_changes_nothing(run: Run, tmp_path: Path) -> None:
+    original = write(tmp_path / "model.gguf").read_bytes()
+    done = run("apply", "model.gguf", "--yarn", "4", "--in-place", "--dry-run", "--explain")
+    assert done.returncode == 0, done.stderr
+    assert "model.gguf -> model.gguf" in done.stdout
+    assert "llama.cpp reads it exactly" in done.stdout
+    assert (tmp_path / "model.gguf").read_bytes() == original
+    assert list(tmp_path.iterdir()) == [tmp_path / "model.gguf"]

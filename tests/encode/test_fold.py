@@ -49,7 +49,9 @@ def _logits(folder: Path, plan: Any, amplitude: float | None = None) -> torch.Te
 
     eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **eager).eval()
-    schedule = plan.schedule if amplitude is None else replace(plan.schedule, attention_factor=amplitude)
+    schedule = plan.schedule
+    if amplitude is not None:
+        schedule = replace(schedule, attention_factor=amplitude, softmax_scale=1.0)
     patch(model, schedule, plan.before)
     ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -173,3 +175,36 @@ def test_on_the_command_line(run: Run, sources: Path, tmp_path: Path) -> None:
     assert "Checked: transformers" in done.stdout
     assert run("validate", "out", "--against", source).returncode == 0
     assert run("apply", source, "--yarn", "4", "--encoding", "weights", "--fold", "v").returncode == 2
+
+
+@pytest.mark.parametrize("low_rank", [True, False])
+def test_the_scale_of_all_logits_goes_into_every_row_of_the_queries(tmp_path: Path, low_rank: bool) -> None:
+    """DeepSeek's mscale: amplitude 1 and logits times (0.1 ln 4 + 1)^2, with queries through a low rank and without."""
+    source = make("deepseek_v2", tmp_path / "source")
+    if not low_rank:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        config = AutoConfig.from_pretrained(source)
+        config.q_lora_rank = None
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(source)
+    lively(source)
+    recipe = Recipe(METHODS["yarn"](4.0, mscale=1.0, mscale_all_dim=1.0))
+    plan = make_plan(open_source(str(source)), recipe, tmp_path / "out", encoding="weights")
+    assert plan.schedule.softmax_scale == pytest.approx(1.2964770)
+    names = {scaling.tensor.split(".")[-2] for scaling in plan.choice.fold.scalings}
+    assert names == {"q_b_proj" if low_rank else "q_proj"}
+    wanted, folded = _logits(source, plan), _logits(apply(plan), plan, amplitude=1.0)
+    assert (wanted - folded).abs().max() < 1e-4 * wanted.std()
+    assert (wanted - _logits(source, plan, amplitude=1.0)).abs().max() > 0.1 * wanted.std()
+
+
+def test_explain_says_why(run: Run, sources: Path, tmp_path: Path) -> None:
+    options = ("--mixed", "4", "--attention-factor", "1.2", "--runtime", "mlx-lm", "--dry-run")
+    done = run("apply", _source(sources, "llama"), *options, "--explain")
+    assert "no config says this amplitude to mlx-lm" in done.stdout
+    plan = json.loads(run("apply", _source(sources, "llama"), *options, "--json").stdout)
+    assert [(entry["encoding"], entry["taken"]) for entry in plan["considered"]] == [
+        ("native", False), ("factors", False), ("weights", True),
+    ]  # fmt: skip
+    assert "1.0000, not 1.2000" in plan["considered"][1]["because"]

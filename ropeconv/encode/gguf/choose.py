@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ...errors import UnsupportedBake, UsageError
 from ...families.model import families
@@ -11,7 +11,7 @@ from ...formats.gguf import Edit
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp import arch_table, find_arch
 from ...runtimes.verdict import TOLERANCE, Verdict, difference
-from ..choice import Choice
+from ..choice import Choice, Considered
 from .carriers import carry
 from .keys import keys
 from .model import Model
@@ -26,7 +26,7 @@ UNASKED = {"qwen2": "llama"}
 class GgufChoice(Choice):
     """A chosen encoding for GGUF. edit: what it changes. notes: what to tell people."""
 
-    edit: Edit
+    edit: Edit = field(kw_only=True)
     notes: tuple[str, ...] = ()
 
 
@@ -47,28 +47,33 @@ def choose_gguf(schedule: Schedule, model: Model, encoding: str = "auto", carrie
                 f"--encoding {encoding} is not for GGUF; choose auto, {', '.join(GGUF_ENCODINGS)} or carrier"
             )
         return _try(encoding, schedule, model)
-    refusals = []
+    refusals: list[UnsupportedBake] = []
     for name in GGUF_ENCODINGS:
         try:
-            return _try(name, schedule, model)
+            return _explained(_try(name, schedule, model), refusals)
         except UnsupportedBake as refusal:
             refusals.append(refusal)
     if arch.name in UNASKED:
-        return _carried(schedule, model, UNASKED[arch.name])
+        return _explained(_carried(schedule, model, UNASKED[arch.name]), refusals)
     reasons = "; ".join(f"by {name}, {refusal.because}" for name, refusal in zip(GGUF_ENCODINGS, refusals, strict=True))
     raise UnsupportedBake("this schedule", f"the GGUF architecture {arch.name}", reasons, refusals[-1].alternatives)
 
 
+def _explained(choice: GgufChoice, refusals: list[UnsupportedBake]) -> GgufChoice:
+    passed = [Considered(name, False, refusal.because) for name, refusal in zip(GGUF_ENCODINGS, refusals, strict=False)]
+    return replace(choice, considered=(*passed, Considered(choice.encoding, True, "llama.cpp reads it exactly")))
+
+
 def _try(name: str, schedule: Schedule, model: Model) -> GgufChoice:
     edit = take_back(model, GGUF_ENCODINGS[name](schedule, model))
-    return GgufChoice(name, (_judge(schedule, model, edit, name),), edit)
+    return GgufChoice(name, (_judge(schedule, model, edit, name),), edit=edit)
 
 
 def _carried(schedule: Schedule, model: Model, carrier: str) -> GgufChoice:
     start = carry(model, carrier)
     edit = start.edit.merged(tensor(schedule, model.after(start.edit)))
     verdict = _judge(schedule, model, edit, f"the carrier {carrier}")
-    return GgufChoice("carrier", (verdict,), edit, start.notes)
+    return GgufChoice("carrier", (verdict,), edit=edit, notes=start.notes)
 
 
 def _judge(schedule: Schedule, model: Model, edit: Edit, name: str) -> Verdict:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import UnsupportedBake
+from ..families import Family
+from ..rope.schedule import Schedule
 from ..runtimes import Runtime
 from ..runtimes.verdict import Verdict
 
@@ -37,3 +40,14 @@ class Choice:
     def reach(self) -> int:
         """In how many runtimes it is exact."""
         return sum(verdict.word == "exact" for verdict in self.verdicts)
+
+
+def refuse_amplitude(schedule: Schedule, family: Family) -> None:
+    """Raises UnsupportedBake for an amplitude in a family that normalises behind the rotation."""
+    if schedule.attention_factor != 1:
+        raise UnsupportedBake(
+            f"attention_factor {schedule.attention_factor:g}",
+            family.name,
+            "it normalises queries and keys after the rotation, which cancels any amplitude",
+            "pass --attention-factor 1",
+        )

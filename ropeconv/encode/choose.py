@@ -13,7 +13,7 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find, newest, runtimes
 from ..runtimes.verdict import judge
-from .choice import Choice, Considered
+from .choice import Choice, Considered, refuse_amplitude
 from .config import bake_config
 from .factors import factors
 from .fold import Fold, Side, fold
@@ -142,14 +142,8 @@ def refuse_unbakeable(schedule: Schedule, family: Family, config: Config) -> Non
             "leave --log-n out",
         )
     part = text_part(config, family)
-    cancels = family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True)
-    if cancels and schedule.attention_factor != 1:
-        raise UnsupportedBake(
-            f"attention_factor {schedule.attention_factor:g}",
-            family.name,
-            "it normalises queries and keys after the rotation, which cancels any amplitude",
-            "pass --attention-factor 1",
-        )
+    if family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True):
+        refuse_amplitude(schedule, family)
 
 
 def _tried(

@@ -188,6 +188,12 @@ def families() -> tuple[Family, ...]:
 
 
 @cache
+def by_name() -> dict[str, Family]:
+    """Family per name."""
+    return {family.name: family for family in families()}
+
+
+@cache
 def by_model_type() -> dict[str, Family]:
     """Family per `model_type`."""
     return {model_type: family for family in families() for model_type in family.model_types}

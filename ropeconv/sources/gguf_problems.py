@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..families.model import families
+from ..families.model import by_name
 from ..formats.gguf import GgufFile
 from ..rope.forms import Interpolated, LongRope, Vector, Yarn
 from ..runtimes.llamacpp.reading import FREQS, LONG, SHORT, Reading
@@ -38,7 +38,8 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
             "window-amplitude",
             f"attn_factor also scales the window layers, by {reading.local_attention_factor:.4f}, as no method does",
         )
-    for known in next((family.trained for family in families() if family.name == arch.family), ()):
+    family = by_name().get(arch.family)
+    for known in family.trained if family else ():
         if known.declared == spec.context and known.doubt and not known.when and not spec.scaled:
             yield Problem(
                 "trained",

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ...errors import UnsupportedBake, UsageError
-from ...families.model import families
+from ...families.model import by_name
 from ...formats.gguf import Edit
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp import arch_table, find_arch
 from ...runtimes.verdict import TOLERANCE, Verdict, difference
-from ..choice import Choice, Considered
+from ..choice import Choice, Considered, refuse_amplitude
 from .carriers import carry
 from .keys import keys
 from .model import Model
@@ -94,11 +94,6 @@ def _refuse(schedule: Schedule, family_name: str) -> None:
         raise UnsupportedBake(
             f"--log-n {schedule.log_n.kind}", "GGUF", "no key scales queries by position here", "leave --log-n out"
         )
-    family = next((family for family in families() if family.name == family_name), None)
-    if family and family.weights.norm.endswith("after-rope") and schedule.attention_factor != 1:
-        raise UnsupportedBake(
-            f"attention_factor {schedule.attention_factor:g}",
-            family.name,
-            "it normalises queries and keys after the rotation, which cancels any amplitude",
-            "pass --attention-factor 1",
-        )
+    family = by_name().get(family_name)
+    if family and family.weights.norm.endswith("after-rope"):
+        refuse_amplitude(schedule, family)

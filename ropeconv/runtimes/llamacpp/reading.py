@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import BadSource
-from ...families.model import families
+from ...families.model import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.spec import RopeSpec
 from .archs import Arch, Window
@@ -180,7 +180,7 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> int:
     stated = file.whole("rope.scaling.original_context_length", 0)
     if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
         return stated or (max(1, round(context / form.factor)) if isinstance(form, Interpolated) else context)
-    family = next((family for family in families() if family.name == arch.family), None)
+    family = by_name().get(arch.family)
     for known in family.trained if family else ():
         if known.declared == context and not known.doubt:
             return known.trained

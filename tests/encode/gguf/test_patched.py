@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from ropeconv.bake import make_plan
+from ropeconv.bake.inplace import apply_in_place
 from ropeconv.formats.gguf import Edit, GgufFile
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
 from ropeconv.validate.compare import compare_logits
 
 from ...gguf_files import contents
@@ -127,3 +130,21 @@ def test_a_scaled_file_becomes_its_carrier_without_a_trace_of_the_old_scaling(or
     assert torch.equal(of_llamacpp(again), of_llamacpp(fresh))
     header = GgufFile.open(again).header
     assert [key for key in header.values if ".rope.scaling." in key] == ["llama.rope.scaling.type"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model_type", "carrier"), [("qwen2", "llama"), ("qwen3", "step35")])
+@pytest.mark.parametrize("outtype", ["q4_k_m", "iq4_xs", "q2_k"])
+def test_k_quants(tmp_path: Path, model_type: str, carrier: str, outtype: str) -> None:
+    """Files as people download them: by keys, as another architecture, and where they lie."""
+    wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
+    original, recipe = tmp_path / "model.gguf", Recipe(METHODS["yarn"](4.0))
+    bake(checkpoint(model_type, tmp_path / "source", **wide), AS_IS, original, outtype=outtype)
+    bake(original, recipe, tmp_path / "keys.gguf")
+    bake(original, recipe, tmp_path / "carried.gguf", carrier=carrier)
+    by_keys, unscaled = of_llamacpp(tmp_path / "keys.gguf"), of_llamacpp(original)
+    assert compare_logits(by_keys, of_llamacpp(tmp_path / "carried.gguf")).kl_mean < 0.01
+    assert compare_logits(by_keys, unscaled).kl_mean > 1
+    plan = make_plan(open_source(str(original)), recipe)
+    apply_in_place(plan)
+    assert torch.equal(of_llamacpp(original), by_keys)

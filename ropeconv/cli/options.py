@@ -23,7 +23,10 @@ from ..rope.recipe import MODIFIERS, Recipe
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
 SourceArgument = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A folder, a config.json, or owner/name@revision on the Hub.")
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A folder, a GGUF file, a config.json, or owner/name@revision[/file.gguf] on the Hub."
+    ),
 ]
 
 PANEL = "Method (one of them)"

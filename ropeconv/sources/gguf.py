@@ -29,6 +29,21 @@ class GgufSource(Origin):
         match = SHARD.match(path.name)
         self.name = match["stem"] if match else path.stem
 
+    @classmethod
+    def from_hub(cls, repo_id: str, revision: str | None, name: str) -> GgufSource:
+        """A file of a repository, with its other shards, fetched into the usual cache and pinned to one commit."""
+        from huggingface_hub import hf_hub_download
+
+        path = Path(hf_hub_download(repo_id, name, revision=revision, library_name="ropeconv"))
+        commit = path.parts[path.parts.index("snapshots") + 1]
+        match = SHARD.match(path.name)
+        for number in range(2, int(match["count"]) + 1 if match else 0):
+            shard = f"{match['stem']}-{number:05}-of-{match['count']}.gguf" if match else ""
+            hf_hub_download(repo_id, str(Path(name).with_name(shard)), revision=commit, library_name="ropeconv")
+        source = cls(path)
+        source.reference, source.commit = f"{repo_id}/{name}", commit
+        return source
+
     @cached_property
     def file(self) -> GgufFile:
         """The headers. Raises BadSource for damaged files and interrupted changes."""

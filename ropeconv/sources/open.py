@@ -12,16 +12,23 @@ from .gguf import GgufSource
 from .hub import HubSource
 from .meta import MetaSource, is_meta
 
-HUB_ID = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?"
+REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
+HUB_ID = REPOSITORY + r"(?:@([\w./-]+))?"
+HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.gguf)"
 
 
 def open_source(reference: str) -> Source | GgufSource:
-    """A GGUF file, a local folder, one in Meta's layout, a config.json, or `owner/name[@revision]` on the Hub.
+    """A GGUF file, a local folder, one in Meta's layout, a config.json, or something on the Hub.
+
+    On the Hub: `owner/name[@revision]`, or `owner/name[@revision]/file.gguf`.
 
     Raises BadSource when it is none of them.
     """
     path = Path(reference).expanduser()
-    if path.suffix == ".gguf" or reference.endswith(".gguf"):
+    if reference.endswith(".gguf"):
+        on_hub = re.fullmatch(HUB_FILE, reference)
+        if on_hub and not path.exists() and not Path(reference.split("/")[0]).exists():
+            return GgufSource.from_hub(on_hub[1], on_hub[2], on_hub[3])
         return GgufSource(path)
     if path.is_dir():
         return MetaSource(path) if is_meta(name.name for name in path.iterdir()) else FolderSource(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Run, hashes
+from ..gguf_files import write
 from ..hub_server import Hub, serving
 
 
@@ -131,3 +132,29 @@ def test_metas_layout_on_the_hub(run: Run, hub: Hub, tmp_path: Path) -> None:
     done = run("apply", "meta-llama/Llama-2-7b", "--yarn", "16", "-q", env=environment)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "Llama-2-7b-yarn16" / "model.safetensors").exists()
+
+
+def test_a_gguf_file_of_a_repository_with_all_its_shards(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:
+    (llama / "quants").mkdir()
+    write(llama / "quants" / "tiny-Q8_0.gguf", split=2)
+    environment = hub.environment(tmp_path / "home")
+    name = "quants/tiny-Q8_0-00001-of-00002.gguf"
+    seen = json.loads(run("inspect", f"me/tiny/{name}", "--json", env=environment).stdout)
+    assert seen["source"] == {"reference": f"me/tiny/{name}", "kind": "gguf", "commit": hub.commit("me/tiny")}
+    assert set(hub.sent) == {name, name.replace("00001-of", "00002-of")}
+    done = run("apply", f"hf://me/tiny@main/{name}", "--yarn", "4", "-q", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.gguf")) == [
+        "tiny-Q8_0-yarn4-00001-of-00002.gguf", "tiny-Q8_0-yarn4-00002-of-00002.gguf",
+    ]  # fmt: skip
+    assert not any(path.is_symlink() for path in tmp_path.glob("*.gguf"))
+    offline = run("inspect", f"me/tiny/{name}", env={**environment, "HF_HUB_OFFLINE": "1"})
+    assert offline.returncode == 0, offline.stderr
+    in_place = run("apply", f"me/tiny/{name}", "--yarn", "4", "--in-place", env=environment)
+    assert in_place.returncode == 1
+    assert "is a link, likely into a cache" in in_place.stderr
+    missing = run("inspect", "me/tiny/other.gguf", env=environment)
+    assert missing.returncode == 1
+    assert "Traceback" not in missing.stderr
+    local = run("inspect", "model/nowhere/other.gguf", env=environment)
+    assert "does not exist" in local.stderr

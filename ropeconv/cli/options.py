@@ -25,7 +25,8 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress an
 SourceArgument = Annotated[
     str,
     typer.Argument(
-        metavar="SOURCE", help="A folder, a GGUF file, a config.json, or owner/name@revision[/file.gguf] on the Hub."
+        metavar="SOURCE",
+        help="A folder, a GGUF file, a config.json, or owner/name@revision (or owner/name/file.gguf) on the Hub.",
     ),
 ]
 

@@ -15,7 +15,7 @@ from ..families.config import text_part
 from ..formats import jsontext
 from ..formats.copying import Advance, copy_file
 from ..formats.index import INDEX
-from ..formats.safetensors import Tensor, read_header
+from ..formats.safetensors import Tensor
 from ..formats.scaling import scale_ranges
 from ..formats.tokenizer_config import raised
 from ..rope.errors import RecipeError
@@ -129,16 +129,15 @@ def _tensors(source: Source) -> dict[str, Tensor]:
     """Every tensor of a checkpoint, from the headers."""
     if source.kind == "meta":
         raise UsageError("Meta's layout is folded in two steps: apply it to a folder first, then fold that")
-    return {name: t for shard in source.weights() for name, t in read_header(source.path(shard)).tensors.items()}
+    return {name: tensor for header in source.headers.values() for name, tensor in header.tensors.items()}
 
 
 def _scaled_shards(source: Source, choice: ConfigChoice) -> dict[str, list[Scaling]]:
     if choice.fold is None:
         return {}
     found: dict[str, list[Scaling]] = {}
-    for shard in source.weights():
-        held = read_header(source.path(shard)).tensors
-        inside = [scaling for scaling in choice.fold.scalings if scaling.tensor in held]
+    for shard, header in source.headers.items():
+        inside = [scaling for scaling in choice.fold.scalings if scaling.tensor in header.tensors]
         if inside:
             found[shard] = inside
     return found

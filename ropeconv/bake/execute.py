@@ -15,7 +15,7 @@ from ..formats.copying import Advance, copy_file, free_bytes, human, link_file, 
 from ..formats.gguf import read_header
 from ..sources import RECEIPT
 from .plan import Plan, Step
-from .receipt import RECEIPT_KEY, receipt
+from .receipt import receipt
 
 MARGIN = 16 * 1024 * 1024
 STAMP = ".ropeconv-plan"
@@ -93,7 +93,7 @@ def _ours(place: Path, out: Path) -> bool:
     if place.is_dir() or out.suffix != ".gguf":
         return (place / RECEIPT).is_file()
     try:
-        return RECEIPT_KEY in read_header(out if out.exists() else place).values
+        return RECEIPT in read_header(out if out.exists() else place).values
     except BadSource:
         return False
 

@@ -7,22 +7,20 @@ from functools import partial
 from pathlib import Path
 
 from ..encode.gguf import choose_gguf
-from ..errors import UsageError
 from ..export import Exported, export
 from ..export.metadata import file_name
 from ..export.quantise import FTYPES, quantise
-from ..export.tensors import OutTensor
 from ..export.write import write_tensors
 from ..formats.copying import Advance
 from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
-from ..sources import Source
+from ..sources import RECEIPT, Source
 from ..sources.inspection import ConfigInspection, inspect_config
 from .checkpoint import inherit_mscale
 from .plan import GgufOutput, Step, start_spec, warnings
-from .receipt import RECEIPT_KEY, embedded
+from .receipt import embedded
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,6 @@ class ExportPlan(GgufOutput):
     """A plan whose output is a GGUF file made of safetensors."""
 
     source: Source
-    outtype: str
 
 
 def export_plan(
@@ -51,12 +48,10 @@ def export_plan(
     spec = start_spec(seen, recipe, replace_scaling)
     recipe = inherit_mscale(recipe, source.config(), seen)
     schedule = recipe.schedule(spec)
-    if seen.refuse:
-        raise UsageError(f"{seen.title} is not converted: {seen.refuse}")
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, spec.unscaled(), outtype, label, pre)
     choice = choose_gguf(schedule, exported.model, encoding, carrier)
-    edit = choice.edit.merged(Edit({RECEIPT_KEY: string(embedded(source, recipe, schedule, choice))}))
+    edit = choice.edit.merged(Edit({RECEIPT: string(embedded(source, recipe, schedule, choice))}))
     made = rewrite(exported.model.header, edit)
     out = out or Path(file_name(exported.description, exported.outtype))
     size = _size(exported, made)
@@ -71,7 +66,6 @@ def export_plan(
         steps=(Step("convert", out.name, size, make=partial(_write, exported, made, edit)),),
         left_behind=(),
         warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_notes(source, seen)),
-        outtype=exported.outtype,
     )
 
 
@@ -99,8 +93,7 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
     head = made.place(0)
     target.write_bytes(head)
     advance(len(head))
-    tensors: list[OutTensor] = exported.tensors
-    write_tensors(target, len(head), tensors, made.tensors, advance)
+    write_tensors(target, len(head), exported.tensors, made.tensors, advance)
     with target.open("r+b") as file:
         write_changes(file, exported.model.header, len(head), dict(edit.changes))
         for item in edit.added:

@@ -14,11 +14,12 @@ from ..formats.gguf.write import new_size, write_new
 from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
+from ..sources import RECEIPT
 from ..sources.gguf import GgufSource
 from ..sources.gguf_problems import refused_tensors
 from ..sources.inspection import inspect_gguf
 from .plan import GgufOutput, Step, start_spec, warnings
-from .receipt import RECEIPT_KEY, embedded
+from .receipt import embedded
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def gguf_plan(
     model = Model(file.header, file.tensors, source.vectors, file.chunks)
     choice = choose_gguf(schedule, model, encoding, carrier)
     note = embedded(source, recipe, schedule, choice)
-    edit = choice.edit.merged(Edit({RECEIPT_KEY: string(note)}))
+    edit = choice.edit.merged(Edit({RECEIPT: string(note)}))
     out = out or Path(f"{source.name}-{recipe.method.label}.gguf")
     names = shard_names(out, len(file.paths))
     return GgufPlan(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import RopeconvError
-from ..formats.gguf.inplace import recover, steps
+from ..formats.gguf.inplace import steps
 from .gguf import GgufPlan
 
 
@@ -17,7 +17,7 @@ def where_it_lies(plan: GgufPlan) -> GgufPlan:
 
 
 def apply_in_place(plan: GgufPlan) -> Path:
-    """Changes the first shard of the source. A kill at any moment is undone by `mend`, and so by running again.
+    """Changes the first shard of the source. A kill at any moment is undone by running again.
 
     Raises RopeconvError for links into a cache and where the filesystem cannot make room; nothing is changed then.
     """
@@ -27,8 +27,3 @@ def apply_in_place(plan: GgufPlan) -> Path:
     for _ in steps(plan.source.file, plan.edit):
         pass
     return path
-
-
-def mend(path: Path) -> bool:
-    """Undoes an interrupted change of a file in place; False when there was none."""
-    return recover(path)

@@ -16,7 +16,6 @@ from ..sources.base import Origin
 from .plan import Plan
 
 BLOCK = 1 << 20
-RECEIPT_KEY = "ropeconv.json"
 
 
 def sha256(path: Path) -> str:

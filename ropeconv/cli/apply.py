@@ -151,11 +151,11 @@ def fold_side(name: str) -> Side:
 
 
 def _ready_for_place(source: str, gguf: bool, out: Path | None, output: Output, dry_run: bool) -> None:
-    from ..bake.inplace import mend
+    from ..formats.gguf.inplace import recover
 
     if not gguf or out is not None:
         raise UsageError("--in-place changes a GGUF file where it lies; give one as SOURCE, and leave -o out")
-    if not dry_run and mend(Path(source)):
+    if not dry_run and recover(Path(source)):
         output.note(f"An interrupted change of {source} was undone first.")
 
 

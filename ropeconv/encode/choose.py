@@ -57,20 +57,20 @@ def choose(
     """
     refuse_unbakeable(schedule, family, config)
     targets = [find(name) for name in wanted or ("transformers",)]
+    newest_rows = [rows[-1] for rows in targets]
     if encoding == "weights":
-        return _folded(schedule, spec, family, config, wanted, tensors, side)
+        return _folded(schedule, spec, family, config, newest_rows, tensors, side)
     if encoding != "auto":
         if encoding not in ENCODINGS:
             raise UsageError(f"--encoding {encoding} is not known; choose auto, {', '.join(ENCODINGS)} or weights")
         return _try(encoding, schedule, spec, family, config)
     tried, refusals = _tried(schedule, spec, family, config)
-    newest_rows = [rows[-1] for rows in targets]
-    fitting = [choice for choice in tried if all(choice.word(row) == "exact" for row in newest_rows)]
+    fitting = _fitting(tried, newest_rows)
     if fitting:
         chosen = max(fitting, key=lambda choice: sum(choice.word(row) == "exact" for rows in targets for row in rows))
         return replace(chosen, considered=_considered(tried, refusals, newest_rows, chosen))
     if has_amplitude(schedule) and tensors():
-        folded = _folded(schedule, spec, family, config, wanted, tensors, side)
+        folded = _folded(schedule, spec, family, config, newest_rows, tensors, side)
         return replace(folded, considered=_considered(tried, refusals, newest_rows, folded))
     raise _nothing_fits(tried, refusals, family, newest_rows)
 
@@ -108,7 +108,7 @@ def _folded(
     spec: RopeSpec,
     family: Family,
     config: Config,
-    wanted: tuple[str, ...],
+    targets: list[Runtime],
     tensors: Tensors,
     side: Side,
 ) -> ConfigChoice:
@@ -119,9 +119,8 @@ def _folded(
         )
     found = fold(schedule, spec, family, config, tensors(), side)
     bare = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
-    targets = [find(name)[-1] for name in wanted or ("transformers",)]
     tried, refusals = _tried(bare, spec, family, config)
-    fitting = [choice for choice in tried if all(choice.word(row) == "exact" for row in targets)]
+    fitting = _fitting(tried, targets)
     if not fitting:
         raise _nothing_fits(tried, refusals, family, targets)
     choice = max(fitting, key=ConfigChoice.reach)
@@ -144,6 +143,11 @@ def refuse_unbakeable(schedule: Schedule, family: Family, config: Config) -> Non
     part = text_part(config, family)
     if family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True):
         refuse_amplitude(schedule, family)
+
+
+def _fitting(tried: list[ConfigChoice], targets: list[Runtime]) -> list[ConfigChoice]:
+    """Those that every target reads exactly."""
+    return [choice for choice in tried if all(choice.word(row) == "exact" for row in targets)]
 
 
 def _tried(

@@ -9,10 +9,9 @@ from ..families import Family
 from ..families.config import Config, layer_names, text_part, whole
 from ..families.model import Gguf
 from ..formats.gguf import Value, boolean, f32, string, u32
-from ..formats.gguf.values import array
+from ..formats.gguf.values import bools
 from ..rope.spec import RopeSpec
-
-BOOL = 7
+from ..runtimes.llamacpp import find_arch
 
 
 def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
@@ -46,9 +45,9 @@ def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> 
         elif key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
     found |= {f"{arch}.{key}": boolean(bool(part[name])) for key, name in rules.flag.items() if name in part}
-    if rules.window:
-        found |= _window(part, family, spec, arch)
-    elif arch == "phi3":
+    if rules.window == "pattern":
+        found |= _window(part, family, rules, spec)
+    elif rules.window == "size":
         found[f"{arch}.attention.sliding_window"] = u32(whole(part, ("sliding_window",)) or 0)
     return found | _temperature(part, arch, spec)
 
@@ -93,10 +92,14 @@ def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
     if rules.scale_layers:
         _check_scale(part, rules, spec)
     if family.layers.flags and "none" in spec.layers:
-        expected = tuple("none" if (i + 1) % 4 == 0 else "global" for i in range(len(spec.layers)))
+        interval = find_arch(rules.arch).nope_interval
+        expected = tuple("none" if (i + 1) % interval == 0 else "global" for i in range(len(spec.layers)))
         if spec.layers != expected:
             raise UnsupportedBake(
-                "no_rope_layers", f"GGUF as {rules.arch}", "llama.cpp leaves out every fourth", "keep safetensors"
+                "no_rope_layers",
+                f"GGUF as {rules.arch}",
+                f"llama.cpp leaves out every {interval}th",
+                "keep safetensors",
             )
 
 
@@ -113,17 +116,18 @@ def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
         )
 
 
-def _window(part: Config, family: Family, spec: RopeSpec, arch: str) -> dict[str, Value]:
+def _window(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> dict[str, Value]:
     size = whole(part, ("sliding_window",))
     if size is None:
         return {}
     names = layer_names(part, family, len(spec.layers))
     pattern = [name == "sliding_attention" for name in names]
-    if family.name == "gemma2" and not part.get("layer_types"):
-        pattern = [index % 2 == 0 for index in range(len(spec.layers))]
+    if rules.window_interval and not part.get("layer_types"):
+        pattern = [(index + 1) % rules.window_interval != 0 for index in range(len(spec.layers))]
+    arch = rules.arch
     found = {
         f"{arch}.attention.sliding_window": u32(size),
-        f"{arch}.attention.sliding_window_pattern": array(BOOL, pattern),
+        f"{arch}.attention.sliding_window_pattern": bools(pattern),
     }
     if spec.local_form is not None:
         found[f"{arch}.rope.freq_base_swa"] = f32(spec.local_form.theta)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..families import Family
 from ..families.config import text_part
 from ..formats.gguf import Header
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
-from ..formats.safetensors import read_header
 from ..rope.spec import RopeSpec
 from ..sources import Source
 from .hparams import hparams
@@ -56,7 +56,7 @@ def export(source: Source, family: Family, spec: RopeSpec, outtype: str, label: 
     if not source.weights():
         raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
     config = source.config()
-    headers = [(source.path(name), read_header(source.path(name))) for name in source.weights()]
+    headers = [(source.path(name), header) for name, header in source.headers.items()]
     stored = [tensor for _, header in headers for tensor in header.tensors.values()]
     quantised = outtype if outtype in FTYPES else ""
     kind = _kind("auto" if quantised else outtype, [tensor.dtype for tensor in stored])
@@ -73,7 +73,7 @@ def export(source: Source, family: Family, spec: RopeSpec, outtype: str, label: 
             if file in present:
                 (folder / file).write_bytes(source.path(file).read_bytes())
         repository = source.reference if source.kind == "hub" else None
-        described = describe(folder, source.name, repository, label, sum(_elements(item.shape) for item in stored))
+        described = describe(folder, source.name, repository, label, sum(prod(item.shape) for item in stored))
         general = metadata_keys(described, name)
         tokens = tokenizer_keys(folder, vocabulary, family.gguf.pre, pre)
     arch = values.pop("general.architecture")
@@ -98,10 +98,3 @@ def _vocabulary(headers: list[tuple[Path, Any]]) -> int:
             if name.endswith(("embed_tokens.weight", "embed_in.weight", "wte.weight")):
                 return int(tensor.shape[0])
     raise BadSource("the checkpoint has no token embeddings; fetch it again")
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import BadSource, UnsupportedBake
 from ..families.model import Gguf
-from ..formats.gguf.header import TensorInfo
+from ..formats.gguf.header import TensorInfo, padded
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
 from ..formats.safetensors import Header
 
@@ -80,8 +80,7 @@ def out_tensors(
             rows = Rows(path, tensor.dtype, header.data_start + tensor.start, count, columns)
             number, merged = _stack(name, rules)
             grouped.setdefault(merged, []).append((number, rows, tensor.shape))
-    made = [_out(name, found, names, rules, heads, head_dim, type) for name, found in grouped.items()]
-    return made
+    return [_out(name, found, names, rules, heads, head_dim, type) for name, found in grouped.items()]
 
 
 def infos(tensors: Iterable[OutTensor], alignment: int = 32) -> dict[str, TensorInfo]:
@@ -89,7 +88,7 @@ def infos(tensors: Iterable[OutTensor], alignment: int = 32) -> dict[str, Tensor
     found, offset = {}, 0
     for tensor in tensors:
         found[tensor.name] = TensorInfo(tensor.name, tensor.shape, tensor.type, offset, tensor.size)
-        offset += (tensor.size + alignment - 1) // alignment * alignment
+        offset += padded(tensor.size, alignment)
     return found
 
 
@@ -132,7 +131,7 @@ def _out(
     shape = found[0][2]
     if any(other != shape for _, _, other in found):
         raise BadSource(f"the numbered tensors of {name} differ in shape; fetch the checkpoint again")
-    if len(found) > 1 or any(_stack_of(name, merged) for merged in rules.stacked.values()):
+    if len(found) > 1 or any(f".{merged}." in name for merged in rules.stacked.values()):
         shape = (len(found), *shape)
     parts = tuple(rows for _, rows, _ in found)
     vector = len(shape) <= 1
@@ -142,7 +141,7 @@ def _out(
         parts = tuple(replace(part, rows=part.columns, columns=1) for part in parts)
     if rules.qkv and "query_key_value" in name:
         parts = tuple(_by_projection(parts[0], heads, head_dim, vector))
-    out = OutTensor(
+    return OutTensor(
         target,
         tuple(reversed(shape)) or (1,),
         _type_of(target, shape, type),
@@ -150,11 +149,6 @@ def _out(
         interleave,
         1.0 if rules.norm_plus_one and name.endswith("norm.weight") else 0.0,
     )
-    return out
-
-
-def _stack_of(name: str, merged: str) -> bool:
-    return f".{merged}." in name
 
 
 def _by_projection(part: Rows, heads: int, head_dim: int, vector: bool) -> Iterator[Rows]:

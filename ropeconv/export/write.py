@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats.copying import Advance, copy_part
+from ..formats.floats import STORED, widened
 from ..formats.gguf.header import TensorInfo
 from ..formats.gguf.types import F16, F32, Q8_0, TYPES
 from .tensors import DTYPES, OutTensor, Rows
 
 PIECE = 1 << 18  # elements: what is read, converted and written stays in the cache
-RAW = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 @dataclass(frozen=True)
@@ -103,26 +103,17 @@ def _write_all(target: int, data: NDArray[np.uint8], place: int) -> int:
 def _array(piece: Piece) -> NDArray[Any]:
     """A piece as it will lie in the file, in a contiguous array."""
     rows, tensor = piece.rows, piece.tensor
-    raw = np.fromfile(rows.path, RAW[rows.dtype], rows.rows * rows.columns, offset=rows.start)
+    raw = np.fromfile(rows.path, STORED[rows.dtype], rows.rows * rows.columns, offset=rows.start)
     raw = raw.reshape(rows.rows, rows.columns)
     if tensor.interleave:
         half = tensor.interleave // 2
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
     if DTYPES[rows.dtype] == tensor.type and not tensor.plus:
         return np.ascontiguousarray(raw)
-    values = _floats(raw, rows.dtype)
+    values = widened(raw, rows.dtype)
     if tensor.plus:
         values += np.float32(tensor.plus)
     return encode(values, tensor.type)
-
-
-def _floats(raw: NDArray[Any], dtype: str) -> NDArray[np.float32]:
-    """The elements as 32-bit floats, in an array of their own."""
-    if dtype == "BF16":
-        wide = raw.astype(np.uint32)
-        wide <<= 16
-        return wide.view(np.float32)
-    return raw.astype(np.float32)
 
 
 def encode(values: NDArray[np.float32], type: int) -> NDArray[Any]:

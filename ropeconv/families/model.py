@@ -132,7 +132,8 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stacked: prefixes of numbered tensors that become one, with the name they then have. need: what llama.cpp assumes.
     act: the activation that llama.cpp computes, or empty where it is not checked. not_null: keys that must not be null.
     scale_layers: the query scale is 1/sqrt(head_dim), and with that many layers 1/sqrt(hidden_size / heads).
-    window: writes attention.sliding_window and its pattern. pre: names of pre-tokenizers in place of the usual ones.
+    window: writes attention.sliding_window, with the pattern or without; window_interval: of layers, where the config
+    does not list them. pre: names of pre-tokenizers in place of the usual ones.
     """
 
     arch: str
@@ -148,7 +149,8 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     act: str = "silu"
     not_null: tuple[str, ...] = ()
     scale_layers: int = 0
-    window: bool = False
+    window: Literal["", "pattern", "size"] = ""
+    window_interval: int = 0
     pre: dict[str, str] = {}
 
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .floats import STORED, widened
 from .safetensors import Header, read_header
 
 PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
-DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Piece(NamedTuple):
@@ -45,11 +45,9 @@ def scale_ranges(path: Path, scalings: Iterable[tuple[str, tuple[tuple[int, int]
 
 def scaled(old: NDArray[Any], dtype: str, factor: float, plus_one: bool = False) -> NDArray[Any]:
     """Stored numbers times a factor, rounded to nearest, ties to even. plus_one: `factor (1 + w) - 1`."""
+    values = _times(widened(old, dtype), factor, plus_one)
     if dtype == "BF16":
-        wide = old.astype(np.uint32)
-        wide <<= 16
-        return _bfloat16(_times(wide.view(np.float32), factor, plus_one))
-    values = _times(old.astype(np.float32), factor, plus_one)
+        return _bfloat16(values)
     return values if dtype == "F32" else values.astype(np.float16)
 
 
@@ -57,7 +55,7 @@ def _pieces(
     header: Header, name: str, spans: tuple[tuple[int, int], ...], factor: float, plus_one: bool
 ) -> Iterator[Piece]:
     tensor = header.tensors[name]
-    size = np.dtype(DTYPES[tensor.dtype]).itemsize
+    size = np.dtype(STORED[tensor.dtype]).itemsize
     for start, stop in spans:
         for at in range(start, stop, PIECE):
             place = header.data_start + tensor.start + at * size
@@ -65,7 +63,7 @@ def _pieces(
 
 
 def _scale(file: int, piece: Piece) -> None:
-    old = np.frombuffer(os.pread(file, piece.length, piece.place), DTYPES[piece.dtype])
+    old = np.frombuffer(os.pread(file, piece.length, piece.place), STORED[piece.dtype])
     new = scaled(old, piece.dtype, piece.factor, piece.plus_one)
     os.pwrite(file, np.ascontiguousarray(new).data, piece.place)
 

@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 
 from ..errors import BadSource
 from ..families.config import Config
 from ..formats import jsontext
 from ..formats.index import INDEX, safe_name, shards, tensors
+from ..formats.safetensors import Header, read_header
 
 SINGLE = "model.safetensors"
 OTHER_WEIGHTS = (
@@ -96,6 +98,11 @@ class Source(Origin, ABC):
         if missing:
             raise BadSource(f"{INDEX} names {missing[0]}, which is not there; fetch the checkpoint again")
         return listed
+
+    @cached_property
+    def headers(self) -> dict[str, Header]:
+        """The header of every safetensors file of the model, which is fetched for it if need be."""
+        return {name: read_header(self.path(name)) for name in self.weights()}
 
     def carried(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
         """Files that go along, and those left behind: the same weights in other formats, unless `all_files`."""

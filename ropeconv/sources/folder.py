@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import BadSource
-from ..formats.safetensors import read_header
 from .base import Source, SourceFile
 
 
@@ -39,7 +38,7 @@ class FolderSource(Source):
 
     def tensor_names(self) -> tuple[str, ...] | None:
         """Names of all tensors, from the headers, which are checked on the way."""
-        return tuple(name for shard in self.weights() for name in read_header(self.root / shard).tensors)
+        return tuple(name for header in self.headers.values() for name in header.tensors)
 
 
 class ConfigSource(Source):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ropeconv.encode.gguf.carriers import CARRIERS
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Added, Edit, GgufFile, f32, string, u32
 from ropeconv.formats.gguf.write import write_new
@@ -136,3 +137,8 @@ def test_a_rotation_in_part_is_refused_where_the_table_says(files: Path, tmp_pat
         run_logits(out, TOKENS, [0])
     with pytest.raises(BadSource, match="only when all 64 dimensions rotate"):
         inspect_source(open_source(str(out)))
+
+
+def test_the_carriers_of_the_table_are_those_that_exist() -> None:
+    listed = {(arch.name, to) for arch in arch_table().arch.values() for to in arch.carriers}
+    assert listed == set(CARRIERS)

@@ -24,6 +24,7 @@ def keys(schedule: Schedule, model: Model) -> Edit:
     if not isinstance(form, (Plain, Interpolated, Yarn)):
         kind = form.kind if form else "an arbitrary frequency vector"
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
+    pinned = pinned_original(model)
     values: dict[str, Value] = {f"{prefix}freq_base": f32(form.theta)}
     if arch.window and arch.window.scaling == "same" and model.get(f"{prefix}freq_base_swa") is not None:
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
@@ -32,10 +33,9 @@ def keys(schedule: Schedule, model: Model) -> Edit:
         values |= {
             f"{prefix}scaling.type": string(form.kind),
             f"{prefix}scaling.factor": f32(form.factor),
-            f"{prefix}scaling.original_context_length": u32(pinned_original(model) or original),
+            f"{prefix}scaling.original_context_length": u32(pinned or original),
         }
     if isinstance(form, Yarn):
-        pinned = pinned_original(model)
         if pinned and pinned != form.original_context:
             raise UnsupportedBake(
                 f"yarn over {form.original_context} tokens",

@@ -9,13 +9,11 @@ from typing import Any
 from ...errors import BadSource
 from ...formats import jsontext
 from ...formats.gguf import Value, boolean, f32_array, string
-from ...formats.gguf.values import array, strings
+from ...formats.gguf.values import i32_array, strings
 from ..writer import values_of
 from .pre import recognise
 from .sentencepiece import from_json, from_model
 from .tokens import Kind, Tokens
-
-I32 = 5
 
 
 def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: str = "") -> dict[str, Value]:
@@ -75,7 +73,7 @@ def _lists(tokens: Tokens, scores: bool) -> dict[str, Value]:
     found = {"tokenizer.ggml.tokens": strings(tokens.texts)}
     if scores:
         found["tokenizer.ggml.scores"] = f32_array(tokens.scores)
-    return found | {"tokenizer.ggml.token_type": array(I32, [int(kind) for kind in tokens.kinds])}
+    return found | {"tokenizer.ggml.token_type": i32_array(tokens.kinds)}
 
 
 def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:

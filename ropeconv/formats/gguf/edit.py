@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from .header import Header, TensorInfo, _padded
+from .header import Header, TensorInfo, padded
 from .types import F32, TYPES
 from .values import Value, string
 
@@ -35,10 +35,7 @@ class Added:
 
     def info(self, offset: int) -> TensorInfo:
         """Its entry in the header."""
-        kind, elements = TYPES[self.type], 1
-        for length in self.shape:
-            elements *= length
-        return TensorInfo(self.name, self.shape, self.type, offset, elements // kind.block * kind.size)
+        return TensorInfo(self.name, self.shape, self.type, offset, TYPES[self.type].bytes(self.shape))
 
 
 @dataclass(frozen=True)
@@ -128,11 +125,11 @@ def rewrite(header: Header, edit: Edit) -> Rewritten:
     if edit.added and "split.tensors.count" in values:
         values["split.tensors.count"] = _more(values["split.tensors.count"], len(edit.added))
     tensors = dict(header.tensors)
-    end = _padded(header.data_size, header.alignment)
+    end = padded(header.data_size, header.alignment)
     for item in edit.added:
         info = item.info(end)
         tensors[item.name] = info
-        end = _padded(info.offset + info.size, header.alignment)
+        end = padded(info.offset + info.size, header.alignment)
     return Rewritten(values, tensors, header.alignment)
 
 

@@ -59,11 +59,6 @@ class GgufFile:
         """The header with the keys."""
         return self.headers[0]
 
-    @property
-    def size(self) -> int:
-        """Bytes of all shards."""
-        return sum(header.size for header in self.headers)
-
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
         """Every tensor of every shard."""

@@ -10,6 +10,7 @@ import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,6 @@ class TensorInfo:
         """Bytes of one row, the fastest dimension."""
         kind = TYPES[self.type]
         return self.shape[0] // kind.block * kind.size
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return self.size // self.row_size if self.row_size else 0
 
 
 @dataclass(frozen=True)
@@ -114,8 +110,8 @@ class _Reader:
             if info.name in infos:
                 raise self._bad(f"has the tensor {info.name!r} twice")
             infos[info.name] = info
-            expected = info.offset + _padded(info.size, alignment)
-        start = _padded(self.at, alignment)
+            expected = info.offset + padded(info.size, alignment)
+        start = padded(self.at, alignment)
         for info in infos.values():
             if start + info.offset + info.size > self.size:
                 raise BadSource(
@@ -218,16 +214,14 @@ class _Reader:
         kind = TYPES.get(number := self._number(U32))
         if kind is None:
             raise self._bad(f"holds {name!r} in the unknown tensor type {number}")
-        elements = 1
-        for length in shape:
-            elements *= length
-        if (shape[0] if shape else 1) % kind.block or elements >= 1 << 62:
+        if (shape[0] if shape else 1) % kind.block or prod(shape) >= 1 << 62:
             raise self._bad(f"gives {name!r} the shape {shape}, impossible for {kind.name}")
         offset = self._number(U64)
         if offset != expected:
             raise self._bad(f"has {name!r} at offset {offset} and not at {expected}: its tensors overlap or leave gaps")
-        return TensorInfo(name, shape or (1,), number, offset, elements // kind.block * kind.size)
+        return TensorInfo(name, shape or (1,), number, offset, kind.bytes(shape))
 
 
-def _padded(size: int, alignment: int) -> int:
+def padded(size: int, alignment: int) -> int:
+    """A size with what is put behind it up to a multiple of the alignment."""
     return (size + alignment - 1) // alignment * alignment

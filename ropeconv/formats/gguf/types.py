@@ -5,6 +5,8 @@ Source: llama.cpp ggml/include/ggml.h and ggml/src/ggml.c, commit 0c1e570.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
 from typing import NamedTuple
 
 
@@ -14,6 +16,10 @@ class TensorType(NamedTuple):
     name: str
     block: int
     size: int
+
+    def bytes(self, shape: Iterable[int]) -> int:
+        """Bytes of a tensor of that shape."""
+        return prod(shape) // self.block * self.size
 
 
 F32, F16, Q8_0, BF16 = 0, 1, 8, 30

@@ -75,6 +75,16 @@ def array(kind: int, values: Sequence[Any]) -> Value:
     return Value(ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values))
 
 
+def bools(values: Sequence[bool]) -> Value:
+    """An array of bools."""
+    return array(7, values)
+
+
+def i32_array(values: Sequence[int]) -> Value:
+    """An array of signed 32-bit numbers."""
+    return array(5, values)
+
+
 def f32_array(values: Sequence[float]) -> Value:
     """An array of 32-bit floats."""
     return array(6, values)

@@ -18,6 +18,7 @@ from ...rope.methods.special import AsIs
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
+from ...runtimes.llamacpp.reading import WINDOW_NORM
 from ...sources import GgufSource, Source, inspect_source, open_source
 from ...sources.base import RECEIPT
 from ..compare import compare_logits
@@ -109,7 +110,7 @@ def _cannot_be_told(source: GgufSource, file: GgufSource) -> bool:
     """Rope tensors, a temperature of its own, and norms that take an amplitude back are no keys."""
     arch = source.arch
     own = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier")
-    return bool(source.vectors) or bool(own) or file.file.get("ropeconv.window_norm_scale") is not None
+    return bool(source.vectors) or bool(own) or file.file.get(WINDOW_NORM) is not None
 
 
 def _transformers(

@@ -52,14 +52,14 @@ def carry(model: Model, to: str) -> Carried:
     return Carried(build(model), (MASK.format(to=to),))
 
 
-def head_counts(model: Model) -> tuple[int, int, int]:
-    """Query heads, key heads, width of a head. Raises UnsupportedBake when they differ between layers."""
+def query_heads(model: Model) -> int:
+    """Query heads of every layer. Raises UnsupportedBake when the layers have different heads."""
     prefix = model.get("general.architecture")
     heads = model.get(f"{prefix}.attention.head_count")
     kv = model.get(f"{prefix}.attention.head_count_kv", heads)
     if not isinstance(heads, int) or not isinstance(kv, int):
         raise UnsupportedBake("this schedule", "a carrier", "its layers have different heads", "choose another method")
-    return heads, kv, model.reading().spec.head_dim
+    return heads
 
 
 def interleave(model: Model) -> dict[str, Change]:
@@ -67,7 +67,8 @@ def interleave(model: Model) -> dict[str, Change]:
 
     Blocks lie along the rows, so whole rows move and nothing is requantised.
     """
-    _, _, head_dim = head_counts(model)
+    query_heads(model)
+    head_dim = model.reading().spec.head_dim
     changes = {}
     for name, info in model.tensors.items():
         if ".attn_qkv." in name:

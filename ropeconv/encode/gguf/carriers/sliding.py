@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import struct
 
-from ....errors import UnsupportedBake
 from ....formats.gguf import Added, Edit, f32, u32
-from ....formats.gguf.values import array
+from ....formats.gguf.values import bools
 from ..model import Model
-from .base import carrier, head_counts, own_output, whole_rotation
+from .base import carrier, own_output, query_heads, whole_rotation
 
 WINDOW = 1 << 24  # the cache of window layers is counted in u32 times sequences, so it must not be much larger
-BOOL = 7
 
 
 @carrier("qwen3", "exaone-moe")
@@ -25,7 +23,7 @@ def qwen3_as_exaone_moe(model: Model) -> Edit:
         f"{to}.expert_count": u32(1),
         f"{to}.expert_used_count": u32(1),
         f"{to}.attention.sliding_window": u32(WINDOW),
-        f"{to}.attention.sliding_window_pattern": array(BOOL, [True] * layers),
+        f"{to}.attention.sliding_window_pattern": bools([True] * layers),
     }
     return Edit(values, arch=to, added=own_output(model)).merged(whole_rotation(model, to))
 
@@ -33,16 +31,13 @@ def qwen3_as_exaone_moe(model: Model) -> Edit:
 @carrier("smollm3", "granite_swa")
 def smollm3_as_granite_swa(model: Model) -> Edit:
     """granite_swa has a pattern of layers that rotate, and sinks, which are set to nothing."""
-    if "rope_freqs.weight" in model.tensors:
-        raise UnsupportedBake("this schedule", "smollm3 as granite_swa", "it has rope_freqs", "fetch another file")
     seen, to = model.reading().spec, "granite_swa"
-    heads, _, _ = head_counts(model)
-    none = struct.pack("<f", -1e30) * heads
+    none = struct.pack("<f", -1e30) * query_heads(model)
     values = {
         f"{to}.logit_scale": f32(1.0),
         f"{to}.attention.sliding_window": u32(WINDOW),
-        f"{to}.attention.sliding_window_pattern": array(BOOL, [True] * len(seen.layers)),
-        f"{to}.attention.rope_pattern": array(BOOL, [kind != "none" for kind in seen.layers]),
+        f"{to}.attention.sliding_window_pattern": bools([True] * len(seen.layers)),
+        f"{to}.attention.rope_pattern": bools([kind != "none" for kind in seen.layers]),
     }
     sinks = tuple(Added.f32(f"blk.{index}.attn_sinks.weight", none) for index in range(len(seen.layers)))
     return Edit(values, arch=to, added=sinks).merged(whole_rotation(model, to))

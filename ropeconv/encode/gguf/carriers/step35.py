@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 from ....formats.gguf import Added, Edit, boolean, u32
 from ....formats.gguf.types import F32
-from ....formats.gguf.values import array
+from ....formats.gguf.values import bools
 from ..model import Model
 from .base import carrier, own_output
 
-BOOL = 7
 SHARED = 32  # width of the shared experts
 SOFTMAX = 1
 TO = "step35"
@@ -35,7 +34,7 @@ def as_step35(model: Model) -> Edit:
         f"{TO}.attention.sliding_window": u32(4096),
         f"{TO}.expert_gating_func": u32(SOFTMAX),
         f"{TO}.expert_weights_norm": boolean(True),
-        f"{TO}.attention.sliding_window_pattern": array(BOOL, [False] * layers + [True]),
+        f"{TO}.attention.sliding_window_pattern": bools([False] * layers + [True]),
     }
     if any(".ffn_gate_exps." in name for name in model.tensors):
         values[f"{TO}.expert_shared_feed_forward_length"] = u32(SHARED)

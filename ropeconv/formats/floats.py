@@ -1,0 +1,19 @@
+"""Numbers as safetensors stores them, and as 32-bit floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: what numpy reads; it has no bfloat16
+
+
+def widened(stored: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    """The numbers as 32-bit floats, in an array of their own."""
+    if dtype == "BF16":
+        wide = stored.astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
+    return stored.astype(np.float32)

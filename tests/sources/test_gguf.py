@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ropeconv.bake import make_plan
@@ -48,6 +48,7 @@ def _plain(factory: pytest.TempPathFactory, arch: str) -> Path:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(arch="llama", values={"context_length": u32(1 << 31)})
 @given(
     arch=st.sampled_from(["llama", "gemma3", "mistral3", "deepseek2", "phi3", "step35"]),
     values=st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=4),

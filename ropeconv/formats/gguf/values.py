@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import RopeconvError
+
 STRING, ARRAY = 8, 9
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 NAMES = {
@@ -50,13 +52,22 @@ class Value:
 
 
 def u32(value: int) -> Value:
-    """An unsigned 32-bit number."""
-    return Value(4, struct.pack("<I", value))
+    """An unsigned 32-bit number. Raises RopeconvError for one that is larger."""
+    return Value(4, _packed("I", value))
 
 
 def f32(value: float) -> Value:
-    """A 32-bit float."""
-    return Value(6, struct.pack("<f", value))
+    """A 32-bit float. Raises RopeconvError for one that is larger."""
+    return Value(6, _packed("f", value))
+
+
+def _packed(code: str, value: float) -> bytes:
+    try:
+        return struct.pack("<" + code, value)
+    except (struct.error, OverflowError):
+        raise RopeconvError(
+            f"{value:g} does not fit into the 32 bits that GGUF has for it; choose a smaller context, factor or theta"
+        ) from None
 
 
 def boolean(value: bool) -> Value:

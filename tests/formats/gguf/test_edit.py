@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 
+from ropeconv.errors import RopeconvError
 from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, read_header, rewrite, string, u32
 from ropeconv.formats.gguf.edit import RESERVED
 from ropeconv.formats.gguf.write import new_size, write_new
@@ -98,3 +100,9 @@ def test_merged_edits_take_the_later_value() -> None:
     both = first.merged(Edit({"b": f32(2), "c": f32(3)}, frozenset({"a"})))
     assert both.values == {"b": f32(2), "c": f32(3)}
     assert both.dropped == {"a"}
+
+
+@pytest.mark.parametrize("make", [lambda: u32(1 << 32), lambda: u32(-1), lambda: f32(1e39)])
+def test_numbers_that_do_not_fit_are_refused_in_a_sentence(make: Callable[[], object]) -> None:
+    with pytest.raises(RopeconvError, match="does not fit into the 32 bits"):
+        make()

@@ -13,7 +13,7 @@ from ..families import Family
 from ..families.config import Config, first, rotary_share, text_part
 from ..rope.spec import RopeSpec
 from ..runtimes.model import newest
-from ..runtimes.reading import GLOBAL, LOCAL, rope_dict
+from ..runtimes.reading import GLOBAL, LOCAL, QUERY_SCALE, rope_dict
 from .native import plain
 from .written import Written
 
@@ -36,6 +36,7 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: Written
     if original is not None:
         put(part, "original_max_position_embeddings", original, after=family.keys.context[0])
     _put_local(part, family, spec)
+    _put_query_scale(part, rope, family)
     _put_share(part, family, spec)
     put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
     put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
@@ -107,6 +108,14 @@ def _share(part: Config, family: Family, spec: RopeSpec) -> float:
 def _put_local(part: Config, family: Family, spec: RopeSpec) -> None:
     if spec.local_form is not None and family.keys.local_theta:
         put(part, family.keys.local_theta[0], spec.local_form.theta, after="rope_theta")
+
+
+def _put_query_scale(part: Config, rope: dict[str, Any], family: Family) -> None:
+    """The slope of a query scale by position once more, where vLLM looks for it (vllm#48621)."""
+    beta = rope.get(family.keys.query_beta)
+    if beta:
+        length = rope["original_max_position_embeddings"]
+        put(part, QUERY_SCALE, {"original_max_position_embeddings": length, "beta": beta}, after="rope_parameters")
 
 
 def _put_share(part: Config, family: Family, spec: RopeSpec) -> None:

@@ -17,7 +17,10 @@ RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3"]
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the config says it; the first key present counts."""
+    """Where the config says it; the first key present counts.
+
+    query_beta: in the RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
+    """
 
     theta: tuple[str, ...] = ("rope_theta",)
     local_theta: tuple[str, ...] = ()
@@ -28,6 +31,7 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heads: tuple[str, ...] = ("num_attention_heads",)
     layers: tuple[str, ...] = ("num_hidden_layers",)
     context: tuple[str, ...] = ("max_position_embeddings",)
+    query_beta: str = ""
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

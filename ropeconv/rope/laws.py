@@ -54,12 +54,3 @@ def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
         if abs(mscale) > 1e-6:
             break
     return mscale, mscale_all_dim
-
-
-def log_n_factor(position: int, length: int, clamped: bool = True) -> float:
-    """Query scale at a 0-based position: `log(n) / log(length)`, n = position + 1, at least 1 when clamped.
-
-    Su 2021 ("entropy invariance of attention"); clamped: Su 2023, https://kexue.fm/archives/9948
-    """
-    scale = math.log(position + 1) / math.log(length)
-    return max(1.0, scale) if clamped else scale

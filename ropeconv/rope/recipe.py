@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from .errors import RecipeError
 from .laws import temperature_attention_factor
+from .log_n import LogN
 from .methods import REGISTRY, Method
 from .methods.base import positive, tokens
 from .methods.special import AsIs
-from .schedule import LogN, Schedule
+from .schedule import Schedule
 from .spec import RopeSpec
 
 
@@ -72,6 +73,7 @@ class Recipe:
             context=self.context or made.context,
             attention_factor=self._amplitude(made),
             log_n=None if self.log_n is None else LogN(self.log_n, self.log_n_length or original),
+            staircase=spec.staircase,
         )
 
     def _amplitude(self, made: Schedule) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from .lazy import np
 
@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 from .errors import RecipeError
 from .forms import Form
-
-
-@dataclass(frozen=True)
-class LogN:
-    """Query scale by position: `log(p + 1) / log(length)`; "clamped" keeps it at 1 or above (Su 2023)."""
-
-    kind: Literal["clamped", "full"]
-    length: int
+from .log_n import LogN, Staircase
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +28,7 @@ class Schedule:
     form: a closed form that gives exactly `inv_freq`, where there is one.
     short_inv_freq: LongRoPE's other list, in force while the sequence is within `original_context`.
     softmax_scale: multiplies all logits (DeepSeek's mscale_all_dim, squared).
+    log_n: scales queries by position. staircase: what the architecture does of that kind by itself (Ministral 3).
 
     Raises RecipeError when a number is not finite, or a frequency or the amplitude is not positive.
     """
@@ -47,6 +41,7 @@ class Schedule:
     short_inv_freq: Vector | None = None
     softmax_scale: float = 1.0
     log_n: LogN | None = None
+    staircase: Staircase | None = None
 
     def __post_init__(self) -> None:
         for vector in (self.inv_freq, self.short_inv_freq):
@@ -70,6 +65,10 @@ class Schedule:
         parts.append(struct.pack("<dd", self.attention_factor, self.softmax_scale))
         if self.log_n is not None:
             parts.append(f"{self.log_n.kind} {self.log_n.length}".encode())
+        if self.staircase is not None:
+            parts.append(
+                b"staircase" + struct.pack("<ddq", self.staircase.beta, self.staircase.gain, self.staircase.length)
+            )
         lengths = b"".join(struct.pack("<q", len(part)) for part in parts)
         return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
 
@@ -86,5 +85,7 @@ class Schedule:
         if self.softmax_scale != 1.0:
             data["softmax_scale"] = self.softmax_scale
         if self.log_n is not None:
-            data["log_n"] = {"kind": self.log_n.kind, "length": self.log_n.length}
+            data["log_n"] = asdict(self.log_n)
+        if self.staircase is not None:
+            data["staircase"] = asdict(self.staircase)
         return data | {"digest": self.digest}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .forms import Form, LongRope, Plain
+from .log_n import Staircase
 from .schedule import Schedule
 
 LayerKind = Literal["global", "local", "none"]
@@ -22,6 +23,7 @@ class RopeSpec:
     attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's mscale).
     original_context: tokens the unscaled embedding was trained for. context: tokens the config declares.
     layers: per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE).
+    staircase: how queries scale with the position, in architectures that do so (Ministral 3).
     layout: pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved".
     """
 
@@ -36,6 +38,7 @@ class RopeSpec:
     local_form: Form | None = None
     layout: Layout = "half"
     mla: bool = False
+    staircase: Staircase | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -65,6 +68,7 @@ class RopeSpec:
             form=self.form,
             short_inv_freq=short,
             softmax_scale=self.softmax_scale,
+            staircase=self.staircase,
         )
 
     def count(self, kind: LayerKind) -> int:

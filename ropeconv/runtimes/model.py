@@ -52,7 +52,8 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     schemas: the dictionaries it looks at, the first present wins. theta: "top" (only the top-level key), "dict" (the
     dictionary, else the top level). family_types: rules that replace those in `types` for a family. unsupported: what
-    becomes of a type it has no rules for. current: whether people are expected to run it today.
+    becomes of a type it has no rules for. current: whether people are expected to run it today. query_beta: where it
+    finds the slope of a query scale by position: the RoPE dictionary, `llama_4_scaling` at the top level, or nowhere.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     current: bool = True
     unsupported: Literal["ignored", "refused"] = "refused"
     type_key: Literal["type", "rope_type"] = "rope_type"
+    query_beta: Literal["rope", "top", ""] = ""
     checked: Literal["run", "read"] = "read"
     peculiar: tuple[Peculiarity, ...] = ()
     family_types: dict[str, dict[str, TypeRules]] = {}

@@ -15,10 +15,12 @@ from ..families.config import Config, Geometry, first, geometry, text_part
 from ..families.model import Family
 from ..rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import longrope_attention_factor, mscale_ratio, temperature_attention_factor
+from ..rope.log_n import Staircase
 from ..rope.spec import RopeSpec
 from .model import Runtime, TypeRules, newest
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
+QUERY_SCALE = "llama_4_scaling"
 NOT_A_SCALING = {"mrope": "default", "su": "longrope", None: "default"}
 
 
@@ -58,6 +60,7 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         local_form=_local_form(part, family, reader, theta),
         layout=family.layout,
         mla=family.mla,
+        staircase=_staircase(part, found, family, reader, sizes),
         notes=(*sizes.notes, *notes),
     )
     return replace(spec, original_context=_trained(part, found, form, family, sizes))
@@ -199,6 +202,18 @@ def _softmax_scale(found: dict[str, Any], family: Family) -> float:
     if not (family.mla and found.get("mscale_all_dim") and found.get("factor")):
         return 1.0
     return temperature_attention_factor(number(found, "factor"), 0.1 * number(found, "mscale_all_dim")) ** 2
+
+
+def _staircase(
+    part: Config, found: dict[str, Any], family: Family, reader: Runtime, sizes: Geometry
+) -> Staircase | None:
+    """The query scale by position that this reader applies."""
+    place, key = found, family.keys.query_beta
+    if reader.query_beta == "top":
+        place, key = part.get(QUERY_SCALE) or {}, "beta" if key else ""
+    if not key or not reader.query_beta or not place.get(key):
+        return None
+    return Staircase(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
 
 
 def _trained(part: Config, found: dict[str, Any], form: Form, family: Family, sizes: Geometry) -> int:

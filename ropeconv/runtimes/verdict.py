@@ -9,6 +9,7 @@ import numpy as np
 from ..families.config import Config, text_part
 from ..families.model import Family
 from ..rope.forms import Form, LongRope, Vector
+from ..rope.log_n import Staircase
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .model import Peculiarity, Runtime, Word, version_key
@@ -82,9 +83,17 @@ def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
         return f"it uses the attention factor {seen.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
     if not _same(seen.softmax_scale, schedule.softmax_scale):
         return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
+    if not _same_steps(seen.staircase, schedule.staircase):
+        return "it does not scale queries by position" if seen.staircase is None else "it scales queries otherwise"
     if before.local_form is not None and seen.local_form != before.local_form:
         return f"it changes the window layers as well ({describe(seen.local_form)})"
     return ""
+
+
+def _same_steps(left: Staircase | None, right: Staircase | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return left.length == right.length and _same(left.beta, right.beta)
 
 
 def _same(left: float, right: float) -> bool:

@@ -1,4 +1,4 @@
-"""Log-n, the critical dimension, and the bound."""
+"""The critical dimension, and the bound."""
 
 import json
 
@@ -8,18 +8,12 @@ import pytest
 from ropeconv.rope.bound import first_violation, margins, wide_window
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import base_inv_freq
-from ropeconv.rope.laws import critical_dimension, log_n_factor, mscale_for, mscale_ratio
+from ropeconv.rope.laws import critical_dimension, mscale_for, mscale_ratio
 from ropeconv.rope.lengths import parse_tokens
 
 from ..conftest import DATA
 
 REFERENCE = json.loads((DATA / "schedules.json").read_text())
-
-
-@pytest.mark.parametrize("row", REFERENCE["logn"], ids=lambda row: f"n{row['n']}-L{row['maxlen']}")
-def test_log_n(row: dict) -> None:
-    assert log_n_factor(row["n"] - 1, row["maxlen"], clamped=False) == pytest.approx(row["logn"], abs=1e-15)
-    assert log_n_factor(row["n"] - 1, row["maxlen"]) == pytest.approx(row["logn_star"], rel=1e-14)
 
 
 def test_critical_dimension() -> None:

@@ -40,6 +40,7 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: bool = False
     only_layers: int = 0
     window: Window | None = None
+    query_length: Literal["", "rope.scaling.original_context_length", "attention.temperature_length"] = ""
     carriers: tuple[str, ...] = ()
 
 

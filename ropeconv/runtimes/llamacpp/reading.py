@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import BadSource
 from ...families.model import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
+from ...rope.log_n import Staircase
 from ...rope.spec import RopeSpec
 from .archs import Arch, Window
 from .keys import ArchKeys, Keys
@@ -84,6 +85,7 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         local_form=local,
         layout="interleaved" if arch.pairs == "norm" else "half",
         mla=arch.mla,
+        staircase=_staircase(file, arch, original),
         notes=notes,
     )
     return Reading(arch, spec, window_amplitude * file.number(WINDOW_NORM, 1.0, prefix=""), _dead(file, arch, scaling))
@@ -166,6 +168,12 @@ def _amplitude(file: ArchKeys, arch: Arch, scaling: str, factor: float) -> tuple
         net = own * (1 + log)
     softmax = (own * (1 + log) * everywhere) ** 2 if arch.mla else 1.0
     return net, own, softmax
+
+
+def _staircase(file: ArchKeys, arch: Arch, original: int) -> Staircase | None:
+    """The query scale by position: src/models/mistral3.cpp, deepseek2.cpp, llm_graph_input_attn_temp."""
+    beta = file.number("attention.temperature_scale", 0.0) if arch.query_length else 0.0
+    return Staircase(beta, file.whole(arch.query_length, original)) if beta else None
 
 
 def _local_form(file: ArchKeys, window: Window | None, closed: Form) -> Form:

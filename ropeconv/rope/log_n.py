@@ -1,0 +1,77 @@
+"""Query scales that depend on the position: log-n, and the steps in which stock architectures can say it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .errors import RecipeError
+from .lazy import np
+
+if TYPE_CHECKING:
+    from .forms import Vector
+
+LOSSLESS = 16  # exponent: queries times 2^-16 keep their bits in float32 and bfloat16, and fit into float16 at runtime
+
+
+@dataclass(frozen=True)
+class LogN:
+    """`ln(p + 1) / ln(length)` for the query at position p; "clamped" keeps it at 1 or above.
+
+    Su 2021, https://kexue.fm/archives/8823 (full); Su 2023, https://kexue.fm/archives/9948 (clamped).
+    Raises RecipeError for a length below 2, where it has no meaning.
+    """
+
+    kind: Literal["clamped", "full"]
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 2:
+            raise RecipeError(f"log-n over {self.length} token has no scale; pass a longer --log-n-length")
+
+    def scale(self, positions: Vector) -> Vector:
+        """The factor of each query, float64."""
+        ratio = np.log(np.asarray(positions, dtype=np.float64) + 1) / math.log(self.length)
+        return np.maximum(ratio, 1.0) if self.kind == "clamped" else ratio
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """`gain (1 + beta ln(1 + floor(p / length)))`: what Ministral 3 and llama.cpp's mistral3 do to queries.
+
+    gain is 1 in those classes; another one has to be folded into the weights that make queries.
+    """
+
+    beta: float
+    length: int
+    gain: float = 1.0
+
+    def scale(self, positions: Vector) -> Vector:
+        """The factor of each query, float64."""
+        steps = np.floor(np.asarray(positions, dtype=np.float64) / self.length)
+        return np.asarray(self.gain * (1 + self.beta * np.log1p(steps)))
+
+
+def staircase(log_n: LogN, exponent: int = LOSSLESS) -> Staircase:
+    """The steps that come nearest to log-n.
+
+    clamped: `beta = 1 / ln L` over steps of L tokens is 1 inside L, and `ln(kL) / ln L` from (k - 1) L on: right at the
+    end of each step and above log-n before. full: with steps of one token and a large beta, the 1 in front vanishes.
+    The gain that undoes beta is a power of two, so that no bit of a weight is lost.
+    """
+    if log_n.kind == "clamped":
+        return Staircase(1 / math.log(log_n.length), log_n.length)
+    return Staircase(2.0**exponent / math.log(log_n.length), 1, 2.0**-exponent)
+
+
+def deviation(log_n: LogN, steps: Staircase, context: int) -> float:
+    """Largest relative difference of the steps from log-n, over positions 1 .. context - 1.
+
+    At position 0 there is one key only, and its scale changes nothing.
+    """
+    starts = np.arange(0, context, steps.length, dtype=np.float64)
+    ends = np.minimum(starts + steps.length, context) - 1
+    positions = np.maximum(np.concatenate([starts, ends]), 1)
+    wanted = log_n.scale(positions)
+    return float(np.max(np.abs(steps.scale(positions) / wanted - 1)))

@@ -10,7 +10,6 @@ from typing import Any
 from ..encode import ConfigChoice, choose
 from ..encode.fold import Scaling, Side
 from ..errors import BadSource, UsageError
-from ..families import Family
 from ..families.config import text_part
 from ..formats import jsontext
 from ..formats.copying import Advance, copy_file
@@ -35,7 +34,6 @@ class CheckpointPlan(Plan):
 
     source: Source
     choice: ConfigChoice
-    family: Family
 
     def origin(self, step: Step) -> Path | None:
         """The local file that a step copies; None where it copies nothing."""
@@ -49,7 +47,7 @@ class CheckpointPlan(Plan):
         """The verdict word for one version of transformers, "unknown" where the tables do not reach."""
         if not version:
             return "unknown"
-        since = self.family.since.get("transformers")
+        since = self.choice.family.since.get("transformers")
         if since and version_key(since) > version_key(version):
             return "refused"
         try:
@@ -81,8 +79,8 @@ def checkpoint_plan(
     recipe = inherit_mscale(recipe, config, seen)
     schedule = recipe.schedule(spec)
     choice = choose(schedule, spec, family, config, encoding, runtimes, lambda: _tensors(source), side)
-    if choice.written.context != schedule.context:
-        schedule = replace(schedule, context=choice.written.context)
+    if choice.context != schedule.context:
+        schedule = replace(schedule, context=choice.context)
     steps, left = _steps(source, choice, schedule, all_files)
     return CheckpointPlan(
         source=source,
@@ -94,8 +92,7 @@ def checkpoint_plan(
         choice=choice,
         steps=steps,
         left_behind=left,
-        warnings=(*warnings(seen, recipe, schedule), *choice.written.notes),
-        family=family,
+        warnings=(*warnings(seen, recipe, schedule), *choice.notes),
     )
 
 

@@ -39,7 +39,7 @@ def test_the_text_model_computes_the_schedule(model_type: str, name: str, probe:
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)
     before = json.loads((tmp_path / "config.json").read_text())
     plan = make_plan(open_source(str(tmp_path / "config.json")), RECIPES[name], replace_scaling=True)
-    assert plan.family.name == MODELS[model_type]
+    assert plan.choice.family.name == MODELS[model_type]
     write_config(plan, tmp_path)
     compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.choice.encoding)
     after = json.loads((tmp_path / "config.json").read_text())

@@ -202,7 +202,7 @@ def test_the_scale_of_all_logits_goes_into_every_row_of_the_queries(tmp_path: Pa
 def test_explain_says_why(run: Run, sources: Path, tmp_path: Path) -> None:
     options = ("--mixed", "4", "--attention-factor", "1.2", "--runtime", "mlx-lm", "--dry-run")
     done = run("apply", _source(sources, "llama"), *options, "--explain")
-    assert "no config says this amplitude to mlx-lm" in done.stdout
+    assert "attention factor 1.0000, not 1.2000" in done.stdout
     plan = json.loads(run("apply", _source(sources, "llama"), *options, "--json").stdout)
     assert [(entry["encoding"], entry["taken"]) for entry in plan["considered"]] == [
         ("native", False), ("factors", False), ("weights", True),

@@ -25,6 +25,7 @@ from ..runtimes.model import find, newest, version_key
 from ..runtimes.reading import number, rope_dict
 from ..sources import Source
 from ..sources.inspection import TOKENIZER, ConfigInspection, inspect_config
+from .added import added
 from .plan import Plan, Step, start_spec, warnings
 
 
@@ -37,7 +38,7 @@ class CheckpointPlan(Plan):
 
     def origin(self, step: Step) -> Path | None:
         """The local file that a step copies; None where it copies nothing."""
-        return self.source.path(step.name) if step.action == "copy" else None
+        return self.source.path(step.origin or step.name) if step.action == "copy" else None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable: what `--json` prints."""
@@ -154,9 +155,12 @@ def _steps(
     tokenizer = raised(source.text(TOKENIZER), schedule.context)
     if tokenizer is not None:
         texts[TOKENIZER] = tokenizer
+    texts |= choice.texts
     made = {item.name: item for item in source.produced()}
     scaled = _scaled_shards(source, choice)
-    steps = [Step("write", name, len(text.encode()), text=text) for name, text in texts.items()]
+    extra = added(source, choice.added)
+    texts |= extra.texts
+    steps = [*extra.steps, *(Step("write", name, len(text.encode()), text=text) for name, text in texts.items())]
     for file in carried:
         if file.name in scaled:
             steps.append(
@@ -165,5 +169,6 @@ def _steps(
         elif file.name in made:
             steps.append(Step("convert", file.name, file.size, make=made[file.name].write))
         elif file.name not in texts:
-            steps.append(Step("copy", file.name, file.size, file.sha256))
+            name = extra.renamed.get(file.name, file.name)
+            steps.append(Step("copy", name, file.size, file.sha256, origin=file.name))
     return tuple(sorted(steps, key=lambda step: step.name)), tuple(file.name for file in left)

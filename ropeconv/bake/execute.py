@@ -136,11 +136,11 @@ def _carry_out(plan: Plan, step: Step, target: Path, link: bool, advance: Advanc
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(target.name + ".part")
     draft.unlink(missing_ok=True)
-    if step.action == "write":
+    if step.make is not None:
+        step.make(draft, advance)
+    elif step.action == "write":
         draft.write_text(step.text or "", "utf-8", newline="")
         advance(step.size)
-    elif step.make is not None:
-        step.make(draft, advance)
     else:
         origin = plan.origin(step)
         assert origin is not None, step

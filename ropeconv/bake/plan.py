@@ -23,7 +23,10 @@ Action = Literal["write", "copy", "convert", "patch"]
 
 @dataclass(frozen=True)
 class Step:
-    """One file of the output. write: `text`; copy: from the source, unchanged; convert, patch: made by `make`."""
+    """One file of the output. copy: from the source, unchanged. The others are `text`, or made by `make`.
+
+    origin: its name in the source, where that is another.
+    """
 
     action: Action
     name: str
@@ -31,6 +34,7 @@ class Step:
     sha256: str | None = None
     text: str | None = None
     make: Callable[[Path, Callable[[int], None]], None] | None = None
+    origin: str = ""
 
 
 @dataclass(frozen=True)

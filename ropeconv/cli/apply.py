@@ -204,6 +204,8 @@ def questioner(plan: CheckpointPlan, probe: Probe) -> Callable[[Path], dict[str,
     """A way to ask transformers about the plan's config: its recorded answer, or the probe, whose answer is kept."""
     from ..validate import record
 
+    if plan.choice.texts:
+        return lambda folder: probe.ask(folder, plan.schedule.context, own=True)
     model_type = str(plan.choice.config.get("model_type", ""))
     text = next(step.text for step in plan.steps if step.name == "config.json") or ""
     name = record.key(text, model_type, plan.schedule.context)

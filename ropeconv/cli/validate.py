@@ -21,6 +21,10 @@ def validate_command(
         typer.Option("--tokens", min=16, help="Tokens per forward pass (default: 512; for GGUF 4 x trained, to 8192)."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the synthetic tokens.")] = 0,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option("--trust-remote-code", help="Run code in BAKED that ropeconv has not written."),
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -41,7 +45,10 @@ def validate_command(
     if baked.suffix == ".gguf":
         result = validate_gguf(baked, against, tokens=tokens, seed=seed, note=output.note)
     else:
-        result = validate(baked, against, device=device, tokens=tokens or 512, seed=seed, note=output.note)
+        result = validate(
+            baked, against, device=device, tokens=tokens or 512, seed=seed, trust_remote_code=trust_remote_code,
+            note=output.note,
+        )  # fmt: skip
         record_validation(baked, result.to_dict())
     if as_json:
         output.data(result.to_dict())

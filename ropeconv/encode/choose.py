@@ -12,6 +12,7 @@ from ..families.config import Config, text_part
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find
+from .buffers import buffers
 from .choice import Considered, refuse_amplitude
 from .fold import Side
 from .plain import PLAIN, nothing_fits, plain, tried
@@ -21,6 +22,7 @@ from .weights import weights
 ENCODINGS: dict[str, Callable[[Task], ConfigChoice]] = {
     **{name: partial(plain, name) for name in PLAIN},
     "weights": weights,
+    "buffers": buffers,
 }
 GOOD = ("exact", "rounded")
 

@@ -11,6 +11,7 @@ from .model import Family, Kind, by_model_type
 
 Config = dict[str, Any]
 
+STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
 WITHOUT_ROPE = frozenset(
     (
         "albert bart bert bloom distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2 falcon_mamba mbart mpt opt "
@@ -42,6 +43,11 @@ def detect(config: Config) -> Family:
     name = names[-1]
     if name is None:
         raise BadSource("config.json has no model_type, so the architecture is unknown; add it, or give another folder")
+    if isinstance(name, str) and name.endswith(STORED_ROPE):
+        raise BadSource(
+            f"model_type {name!r} is a checkpoint of ropeconv whose RoPE lies in its tensors and its own code; "
+            "ropeconv.json beside it says what was done, to bake anew start from the source named there"
+        )
     if name in WITHOUT_ROPE:
         raise BadSource(f"model_type {name!r} has no rotary position embedding, so there is nothing to extend")
     raise BadSource(

@@ -158,6 +158,18 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pre: dict[str, str] = {}
 
 
+class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Its classes in transformers, for code that builds on them.
+
+    prefix: LlamaModel's is Llama; the module is named after the first model type. window: the expression by which its
+    attention finds its sliding window. window_switch: a key of the config without which there is none.
+    """
+
+    prefix: str
+    window: str = ""
+    window_switch: str = ""
+
+
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model family.
 
@@ -179,6 +191,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     writing: Writing = Writing()
     weights: Weights = Weights()
     gguf: Gguf | None = None
+    code: Code | None = None
 
 
 @cache

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from ..errors import BadSource
+from . import jsontext
 
 INDEX = "model.safetensors.index.json"
 
@@ -27,6 +29,22 @@ def shards(text: str) -> tuple[str, ...]:
 def tensors(text: str) -> tuple[str, ...]:
     """Names of the tensors in an index. Raises BadSource when it is not an index."""
     return tuple(_weight_map(text))
+
+
+def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
+    """An index with tensors (name and bytes) of one more shard."""
+    index = json.loads(text)
+    index["weight_map"] |= dict.fromkeys(added, shard)
+    known = index.get("metadata")
+    if isinstance(known, dict) and isinstance(known.get("total_size"), int):
+        known["total_size"] += sum(added.values())
+    return jsontext.dump(index, like=text)
+
+
+def index_of(shard: str, sizes: Mapping[str, int]) -> str:
+    """The index of a checkpoint in one file."""
+    entries = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict.fromkeys(sizes, shard)}
+    return jsontext.dump(entries)
 
 
 def _weight_map(text: str) -> dict[str, str]:

@@ -54,6 +54,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dictionary, else the top level). family_types: rules that replace those in `types` for a family. unsupported: what
     becomes of a type it has no rules for. current: whether people are expected to run it today. query_beta: where it
     finds the slope of a query scale by position: the RoPE dictionary, `llama_4_scaling` at the top level, or nowhere.
+    custom_code: whether it runs a modelling file of the checkpoint, and its attention interface is the one of today.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unsupported: Literal["ignored", "refused"] = "refused"
     type_key: Literal["type", "rope_type"] = "rope_type"
     query_beta: Literal["rope", "top", ""] = ""
+    custom_code: bool = False
     checked: Literal["run", "read"] = "read"
     peculiar: tuple[Peculiarity, ...] = ()
     family_types: dict[str, dict[str, TypeRules]] = {}

@@ -14,7 +14,7 @@ from ..rope.spec import RopeSpec
 
 # ulp of float32 by which a runtime's own arithmetic may miss the exact schedule. Factor lists are searched so that
 # it cannot miss by more; the closed forms are evaluated in float32 by every runtime, ramps and powers included.
-ULP = {"factors": 2, "native": 64}
+ULP = {"buffers": 0, "factors": 2, "native": 64}
 AMPLITUDE = 1e-6
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource
+from ..families.config import detect
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -21,23 +22,25 @@ from ..sources.inspection import inspect_config
 from ..sources.receipt import read_receipt
 from .compare import compare_logits
 from .positions import Bucket, buckets
-from .reference import patch, patched_at
+from .reference import patch, patched_at, scale_queries
 from .result import Validation, judge, verdict
+from .trust import needs_trust
 
 
 def validate(
     baked: Path, against: str, device: str = "auto", tokens: int = 512, seed: int = 0,
-    note: Callable[[str], None] = lambda message: None,
+    trust_remote_code: bool = False, note: Callable[[str], None] = lambda message: None,
 ) -> Validation:  # fmt: skip
     """Runs the comparison in float32.
 
-    Raises BadSource when `baked` has no receipt or `against` is not what it was made from.
+    trust_remote_code: run the code that `baked` brings even where ropeconv has not written it. Raises BadSource when
+    `baked` has no receipt or `against` is not what it was made from.
     """
     import torch
     import transformers
 
     where = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
-    source = open_checkpoint(against)
+    source, trust = open_checkpoint(against), needs_trust(baked, trust_remote_code)
     schedule, spec, unchanged = _schedule(baked, source)
     expected = float((read_receipt(baked).get("fold") or {}).get("expected_kl", 0.0))
     runs = buckets(schedule.original_context, schedule.context, tokens)
@@ -47,9 +50,12 @@ def validate(
     ids = [torch.randint(vocabulary, (1, len(run.positions)), generator=generator) for run in runs]
     note(f"Running {len(runs)} buckets of {tokens} tokens on {where}: control, reference, baked.")
     control = [_logits(model, i, run, where) for i, run in zip(ids, runs, strict=True)]
+    if schedule.log_n is not None:
+        weights = detect(source.config()).weights
+        scale_queries(model, schedule.log_n, weights.q_norm or weights.q)
     wanted = list(_reference(model, schedule, spec, ids, runs, where))
     del model
-    stock = load_stock(baked, where)
+    stock = load_stock(baked, where, trust)
     results = []
     for run, i, reference, unscaled in zip(runs, ids, wanted, control, strict=True):
         figures = compare_logits(reference[run.counted], _logits(stock, i, run, where)[run.counted])
@@ -87,8 +93,8 @@ def local_folder(source: Source) -> Path:
     return Path(source.reference)
 
 
-def load_stock(folder: Path, where: str) -> Any:
-    """A checkpoint as the installed transformers loads it, in float32."""
+def load_stock(folder: Path, where: str, trust: bool = False) -> Any:
+    """A checkpoint as the installed transformers loads it, in float32. trust: with the code that it brings."""
     import torch
     import transformers
     from transformers import AutoModelForCausalLM
@@ -97,7 +103,8 @@ def load_stock(folder: Path, where: str) -> Any:
     logging.disable_progress_bar()
     # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
     key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", **{key: torch.float32})
+    given: dict[str, Any] = {key: torch.float32, "trust_remote_code": trust}
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", **given)
     return model.to(where).eval()
 
 

@@ -1,7 +1,8 @@
 """Asks a transformers installation what it makes of a config. A program of its own: it imports nothing of ropeconv.
 
 It runs as `python probe.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once, while
-its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n}, by a line on stdout.
+its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false}, by a
+line on stdout. own: the folder has code for its rotary module, written by the caller.
 A line {"model_type": name} has the code of that model imported ahead, and no answer.
 The answer holds, per rotary module of the text model, the frequencies and amplitude that it applies at the last
 position of the context and at the first ones, taken from its buffers after a forward pass.
@@ -40,7 +41,7 @@ def main() -> None:
                 importlib.import_module(f"transformers.models.{name}.modeling_{name}")
             continue
         try:
-            answer = ask(question["path"], question["context"])
+            answer = (ask_own if question.get("own") else ask)(question["path"], question["context"])
         except Exception as problem:
             answer = {"error": f"{type(problem).__name__}: {problem}"}
         with contextlib.suppress(Exception):
@@ -75,6 +76,22 @@ def ask(path: str, context: int) -> dict[str, Any]:
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
     return {"modules": modules, "class": type(model).__name__}
+
+
+def ask_own(path: str, context: int) -> dict[str, Any]:
+    """Frequencies of a folder that has them in its tensors, and the code for them in a file."""
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoConfig
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+    model = get_class_from_dynamic_module(config.auto_map["AutoModel"], path)
+    rotary = sys.modules[model.__module__].StoredRope(config)
+    with open(os.path.join(path, "model.safetensors.index.json"), encoding="utf-8") as index:
+        shard = json.load(index)["weight_map"]["model.rotary_emb.inv_freq"]
+    rotary.inv_freq = load_file(os.path.join(path, shard))["model.rotary_emb.inv_freq"]
+    return {"modules": dict(look(rotary, "model.rotary_emb", context, torch)), "class": model.__name__}
 
 
 def build(text: Any, torch: Any) -> Any:

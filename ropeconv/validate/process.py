@@ -34,10 +34,13 @@ class Probe:
         """Has the code of a model imported ahead of the question."""
         self._send({"model_type": model_type})
 
-    def ask(self, folder: Path, context: int) -> dict[str, Any]:
-        """What it computes from the config in `folder`: {"modules": ...}, or {"error": ...}."""
+    def ask(self, folder: Path, context: int, own: bool = False) -> dict[str, Any]:
+        """What it computes from the config in `folder`: {"modules": ...}, or {"error": ...}.
+
+        own: the folder has code for its rotary module, which is run.
+        """
         assert self.process.stdout is not None
-        self._send({"path": str(folder.resolve()), "context": context})
+        self._send({"path": str(folder.resolve()), "context": context, "own": own})
         line = self.process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"error": "transformers ended without an answer"}
         return answer

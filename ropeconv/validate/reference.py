@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import BadSource
 from ..rope.forms import Vector
+from ..rope.log_n import LogN, Staircase
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 
@@ -39,6 +40,33 @@ def patch(model: Any, schedule: Schedule, before: RopeSpec) -> None:
         raise BadSource(f"{type(model).__name__} has no rotary module that can be overwritten; validate another way")
     if before.mla:
         _rescale(model, schedule.softmax_scale)
+
+
+def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> None:
+    """Multiplies the queries of every layer by a function of their position, at the output of the module `queries`.
+
+    A scale of a whole query commutes with its rotation, so it may come before. The positions are those that the rotary
+    module is given. Raises BadSource when the model has no such modules.
+    """
+    import torch
+
+    positions: list[Any] = []
+
+    def remember(module: Any, args: Any, given: dict[str, Any]) -> None:
+        positions[:] = [given["position_ids"] if "position_ids" in given else args[1]]
+
+    def multiply(module: Any, args: Any, output: Any) -> Any:
+        ids = positions[0]
+        factor = torch.from_numpy(scale.scale(ids.cpu().numpy())).to(output.device, torch.float32)
+        return (output * factor.reshape(*factor.shape, *[1] * (output.dim() - 2))).to(output.dtype)
+
+    found = [module for name, module in model.named_modules() if queries and name.endswith(queries)]
+    rotary = [module for module in model.modules() if "RotaryEmbedding" in type(module).__name__]
+    if not found or not rotary:
+        raise BadSource(f"{type(model).__name__} makes its queries in no module of their own; validate another way")
+    rotary[0].register_forward_pre_hook(remember, with_kwargs=True)
+    for module in found:
+        module.register_forward_hook(multiply)
 
 
 def _overwrite(module: Any, prefix: str, inv_freq: Vector, attention_factor: float) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import make_plan
+from ropeconv.bake import apply, make_plan
 from ropeconv.errors import Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -21,6 +21,8 @@ from ropeconv.sources import open_source
 from ropeconv.validate.frequencies import compare
 from ropeconv.validate.process import Probe
 
+from ..encode.test_buffers import RECIPES as STORED
+from ..encode.test_buffers import calm, confirm, measure
 from ..models import CANCELS, FAMILIES
 
 ROOT = Path(os.environ["ROPECONV_COMPAT"])
@@ -63,3 +65,16 @@ def test_verdict(
         ):
             compare(answer, plan.schedule, plan.before, plan.choice.encoding)
         assert ("error" in answer) == (word == "refused")
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind"), [("llama", "clamped"), ("mistral", "full"), ("qwen2", "clamped"), ("qwen3", "full")]
+)
+@pytest.mark.parametrize("number", VERSIONS)
+def test_stored_frequencies(number: str, layout: str, kind: str, tmp_path: Path) -> None:
+    """The checkpoint's own code, wherever the table says that it runs."""
+    source = calm(layout, tmp_path / layout)
+    plan = make_plan(open_source(str(source)), STORED[kind], tmp_path / f"{layout}_{kind}", encoding="buffers")
+    if plan.predicted(number) == "refused":
+        pytest.skip(f"transformers {number} is said not to run it")
+    confirm(measure(source, apply(plan), str(ROOT / number)))

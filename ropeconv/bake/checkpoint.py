@@ -66,6 +66,7 @@ def checkpoint_plan(
     replace_scaling: bool = False,
     all_files: bool = False,
     side: Side = "k",
+    allow_approximate: bool = False,
 ) -> CheckpointPlan:
     """Decides everything: schedule, encoding, verdicts, files.
 
@@ -79,7 +80,9 @@ def checkpoint_plan(
     spec = start_spec(seen, recipe, replace_scaling)
     recipe = inherit_mscale(recipe, config, seen)
     schedule = recipe.schedule(spec)
-    choice = choose(schedule, spec, family, config, encoding, runtimes, lambda: _tensors(source), side)
+    choice = choose(
+        schedule, spec, family, config, encoding, runtimes, lambda: _tensors(source), side, allow_approximate
+    )
     if choice.context != schedule.context:
         schedule = replace(schedule, context=choice.context)
     steps, left = _steps(source, choice, schedule, all_files)

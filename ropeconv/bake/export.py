@@ -39,6 +39,7 @@ def export_plan(
     replace_scaling: bool = False,
     outtype: str = "auto",
     pre: str = "",
+    allow_approximate: bool = False,
 ) -> ExportPlan:
     """Decides everything: schedule, encoding, header, tensors.
 
@@ -50,7 +51,7 @@ def export_plan(
     schedule = recipe.schedule(spec)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, spec.unscaled(), outtype, label, pre)
-    choice = choose_gguf(schedule, exported.model, encoding, carrier)
+    choice = choose_gguf(schedule, exported.model, encoding, carrier, allow_approximate)
     edit = choice.edit.merged(Edit({RECEIPT: string(embedded(source, recipe, schedule, choice))}))
     made = rewrite(exported.model.header, edit)
     out = out or Path(file_name(exported.description, exported.outtype))

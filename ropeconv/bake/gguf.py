@@ -43,6 +43,7 @@ def gguf_plan(
     encoding: str = "auto",
     carrier: str = "",
     replace_scaling: bool = False,
+    allow_approximate: bool = False,
 ) -> GgufPlan:
     """Decides everything: schedule, encoding, header, ranges.
 
@@ -58,7 +59,7 @@ def gguf_plan(
     recipe = _inherit_mscale(recipe, source)
     schedule = recipe.schedule(spec)
     model = Model(file.header, file.tensors, source.vectors, file.chunks)
-    choice = choose_gguf(schedule, model, encoding, carrier)
+    choice = choose_gguf(schedule, model, encoding, carrier, allow_approximate)
     note = embedded(source, recipe, schedule, choice)
     edit = choice.edit.merged(Edit({RECEIPT: string(note)}))
     out = out or Path(f"{source.name}-{recipe.method.label}.gguf")

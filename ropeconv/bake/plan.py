@@ -77,6 +77,7 @@ class Plan:
             "family": self.name,
             "recipe": self.recipe.to_dict(),
             "encoding": self.choice.encoding,
+            "steps": self.choice.steps_to_dict(),
             "considered": [entry.to_dict() for entry in self.choice.considered],
             "schedule": self.schedule.to_dict(),
             "runtimes": [

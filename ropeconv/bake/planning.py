@@ -28,6 +28,7 @@ def make_plan(
     outtype: str = "auto",
     pre: str = "",
     side: Side = "k",
+    allow_approximate: bool = False,
 ) -> Plan:
     """Decides everything: schedule, encoding, verdicts, files.
 
@@ -41,10 +42,10 @@ def make_plan(
         if others:
             raise UsageError(f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave --runtime out")
         if isinstance(source, Source):
-            return export_plan(source, recipe, out, encoding, carrier, replace_scaling, outtype, pre)
+            return export_plan(source, recipe, out, encoding, carrier, replace_scaling, outtype, pre, allow_approximate)
         if to == "safetensors" or pre or outtype != "auto":
             raise UsageError("a GGUF file stays as it is quantised; leave --to, --outtype and --pre out")
-        return gguf_plan(source, recipe, out, encoding, carrier, replace_scaling)
+        return gguf_plan(source, recipe, out, encoding, carrier, replace_scaling, allow_approximate)
     if carrier or pre or outtype != "auto":
         raise UsageError("--carrier, --outtype and --pre are for GGUF; add --to gguf, or leave them out")
-    return checkpoint_plan(source, recipe, out, encoding, runtimes, replace_scaling, all_files, side)
+    return checkpoint_plan(source, recipe, out, encoding, runtimes, replace_scaling, all_files, side, allow_approximate)

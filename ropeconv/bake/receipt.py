@@ -49,6 +49,7 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
             "recipe": data["recipe"],
             "encoding": data["encoding"],
             "fold": data["fold"],
+            "steps": data["steps"],
             "schedule": data["schedule"],
             "runtimes": data["runtimes"],
             "files": files,
@@ -66,6 +67,7 @@ def embedded(source: Origin, recipe: Recipe, schedule: Schedule, choice: Choice)
             "source": {"name": source.name, "kind": source.kind, "commit": source.commit},
             "recipe": recipe.to_dict(),
             "encoding": choice.encoding,
+            "steps": choice.steps_to_dict(),
             "schedule": schedule.digest,
             "runtimes": {verdict.runtime: verdict.word for verdict in choice.verdicts},
         }

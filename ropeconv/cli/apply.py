@@ -38,7 +38,8 @@ OutOption = Annotated[
 EncodingOption = Annotated[
     str,
     typer.Option(
-        "--encoding", help="How it is written: auto, native, factors, weights; in GGUF auto, keys, tensor, carrier."
+        "--encoding",
+        help="How to write it: auto, native, factors, weights, ministral3, buffers; for GGUF auto, keys, tensor.",
     ),
 ]
 RuntimeOption = Annotated[
@@ -70,6 +71,9 @@ def apply_command(
     fold: Annotated[
         str, typer.Option("--fold", metavar="SIDE", help="With --encoding weights: k, q or both take the amplitude.")
     ] = "k",
+    allow_approximate: Annotated[
+        bool, typer.Option("--allow-approximate", help="Take log-n in steps where the formula itself cannot be had.")
+    ] = False,
     carrier: Annotated[
         str,
         typer.Option("--carrier", metavar="ARCH", help="Write GGUF as this architecture, which takes any vector."),
@@ -120,6 +124,7 @@ def apply_command(
             outtype=outtype,
             pre=pre,
             side=fold_side(fold),
+            allow_approximate=allow_approximate,
         )
         if in_place and isinstance(plan, GgufPlan):
             plan = where_it_lies(plan)
@@ -187,7 +192,7 @@ def carry_out(
             return None
         answer = ask(folder)
         version = answer.get("transformers", "")
-        if plan.predicted(version) not in ("exact", "rounded"):
+        if plan.predicted(version) not in ("exact", "rounded", "approximate"):
             output.note(
                 f"not checked: transformers {version or 'as installed here'} is not among those that read it exactly"
             )

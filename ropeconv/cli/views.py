@@ -6,6 +6,7 @@ import math
 
 from ..bake import Plan
 from ..encode import ConfigChoice
+from ..encode.fold import Fold
 from ..rope.spec import RopeSpec
 from ..runtimes.verdict import describe
 from ..sources import Inspection
@@ -26,10 +27,7 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
     layers = _layers(before)
     output.say(f"Written as: {plan.choice.encoding}. {layers}")
     if isinstance(plan.choice, ConfigChoice) and plan.choice.fold:
-        folded = plan.choice.fold
-        tensors = len({scaling.tensor for scaling in folded.scalings})
-        cost = f"; rounding costs a KL of about {folded.expected_kl:.0e}" if folded.expected_kl else ""
-        output.say(f"The amplitude is in {tensors} tensors ({folded.side}), the config has none{cost}.")
+        output.say(_folded(plan.choice.fold, plan.choice.in_config.attention_factor == schedule.attention_factor))
     output.say("")
     if explain:
         reasons = [(entry.encoding, "taken" if entry.taken else "", entry.because) for entry in plan.choice.considered]
@@ -41,6 +39,14 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
         output.note(f"Note: {warning}")
     if plan.left_behind:
         output.note(f"Left behind (--all-files carries them): {', '.join(plan.left_behind)}")
+
+
+def _folded(fold: Fold, amplitude_in_config: bool) -> str:
+    tensors = len({scaling.tensor for scaling in fold.scalings})
+    if amplitude_in_config:
+        return f"{tensors} tensors are scaled, by a power of two."
+    cost = f"; rounding costs a KL of about {fold.expected_kl:.0e}" if fold.expected_kl else ""
+    return f"The amplitude is in {tensors} tensors ({fold.side}), the config has none{cost}."
 
 
 def _vectors(plan: Plan) -> tuple[list[float], list[float]]:

@@ -13,8 +13,9 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find
 from .buffers import buffers
-from .choice import Considered, refuse_amplitude
+from .choice import Considered, refuse_amplitude, refuse_approximate
 from .fold import Side
+from .ministral3 import ministral3
 from .plain import PLAIN, nothing_fits, plain, tried
 from .task import ConfigChoice, Task, Tensors
 from .weights import weights
@@ -22,6 +23,7 @@ from .weights import weights
 ENCODINGS: dict[str, Callable[[Task], ConfigChoice]] = {
     **{name: partial(plain, name) for name in PLAIN},
     "weights": weights,
+    "ministral3": ministral3,
     "buffers": buffers,
 }
 GOOD = ("exact", "rounded")
@@ -36,12 +38,14 @@ def choose(
     wanted: tuple[str, ...],
     tensors: Tensors = dict,
     side: Side = "k",
+    allow_approximate: bool = False,
 ) -> ConfigChoice:
     """The encoding to use.
 
     `auto` takes, of the plain encodings that every named runtime reads exactly in its newest version, the one that most
     of its other current versions read exactly too; where there is none, the first of the others that fits.
-    tensors: gives the checkpoint's tensors, asked only where weights change. Raises UnsupportedBake when nothing fits.
+    allow_approximate: whether what is only near the schedule may be taken, where nothing else fits. tensors: gives the
+    checkpoint's tensors, asked only where weights change. Raises UnsupportedBake when nothing fits.
     """
     part = text_part(config, family)
     if family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True):
@@ -49,14 +53,17 @@ def choose(
     rows = [find(name) for name in wanted or ("transformers",)]
     task = Task(schedule, spec, family, config, tuple(row[-1] for row in rows), tensors, side)
     if encoding == "auto":
-        return _auto(task, [row for current in rows for row in current])
+        return _auto(task, [row for current in rows for row in current], allow_approximate)
     if encoding not in ENCODINGS:
         *names, last = ENCODINGS
         raise UsageError(f"--encoding {encoding} is not known; choose auto, {', '.join(names)} or {last}")
-    return ENCODINGS[encoding](task)
+    choice = ENCODINGS[encoding](task)
+    if not allow_approximate:
+        refuse_approximate(choice, schedule, "use --encoding buffers")
+    return choice
 
 
-def _auto(task: Task, current: list[Runtime]) -> ConfigChoice:
+def _auto(task: Task, current: list[Runtime], allow_approximate: bool) -> ConfigChoice:
     found, refusals = tried(task)
     fitting = [choice for choice in found if choice.suits(task.targets)]
     if fitting:
@@ -66,16 +73,21 @@ def _auto(task: Task, current: list[Runtime]) -> ConfigChoice:
         try:
             choice = ENCODINGS[name](task)
         except UnsupportedBake as refusal:
-            refusals[name] = str(refusal)
+            refusals[name] = refusal
             continue
         found.append(choice)
         if choice.suits(task.targets, GOOD):
             return replace(choice, considered=_considered(found, refusals, task, choice))
+    near = [choice for choice in found if choice.suits(task.targets, (*GOOD, "approximate"))]
+    if near and not allow_approximate:
+        refuse_approximate(near[0], task.schedule, "name a runtime that takes --encoding buffers")
+    if near:
+        return replace(near[0], considered=_considered(found, refusals, task, near[0]))
     raise nothing_fits(found, refusals, task)
 
 
 def _considered(
-    found: list[ConfigChoice], refusals: dict[str, str], task: Task, chosen: ConfigChoice
+    found: list[ConfigChoice], refusals: dict[str, UnsupportedBake], task: Task, chosen: ConfigChoice
 ) -> tuple[Considered, ...]:
     """Why each encoding was taken or passed over."""
     by_name = {choice.encoding: choice for choice in found}
@@ -85,10 +97,10 @@ def _considered(
 
 
 def _why(
-    name: str, by_name: dict[str, ConfigChoice], refusals: dict[str, str], task: Task, chosen: ConfigChoice
+    name: str, by_name: dict[str, ConfigChoice], refusals: dict[str, UnsupportedBake], task: Task, chosen: ConfigChoice
 ) -> str:
     if name in refusals:
-        return refusals[name]
+        return refusals[name].because
     if name not in by_name:
         return "not needed, a config says it all" if chosen.encoding in PLAIN else "not needed"
     choice, asked = by_name[name], " and ".join(row.title for row in task.targets)

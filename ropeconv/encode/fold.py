@@ -80,6 +80,23 @@ def fold(
     return Fold(side, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0))
 
 
+def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
+    """Every row that makes queries, times a power of two, which costs no bit.
+
+    Raises UnsupportedBake for 16-bit floats with few exponents, which would lose some.
+    """
+    found = []
+    for layer in range(len(spec.layers)):
+        name = _queries(_prefix(layer, family, tensors), family, tensors)
+        if tensors[name].dtype not in ("F32", "BF16"):
+            raise UnsupportedBake(
+                f"a factor of {gain:g} in the queries", f"{name} in {tensors[name].dtype}", "bits would be lost",
+                "save the checkpoint as bfloat16 first, or use --encoding buffers",
+            )  # fmt: skip
+        found.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
+    return tuple(found)
+
+
 def _layer(
     layer: int,
     schedule: Schedule,

@@ -23,12 +23,7 @@ PLAIN: dict[str, Callable[[Schedule, RopeSpec, Family], Written]] = {"native": n
 def plain(name: str, task: Task) -> ConfigChoice:
     """The schedule in the config, written as `name`. Raises UnsupportedBake where that cannot hold it."""
     schedule, spec, family = task.schedule, task.spec, task.family
-    if schedule.log_n is not None:
-        raise UnsupportedBake(
-            f"--log-n {schedule.log_n.kind}", f"the keys of {family.name}",
-            "no stock class of this architecture scales queries by position",
-            "use --encoding buffers or --encoding ministral3, where the family has them, or leave --log-n out",
-        )  # fmt: skip
+    refuse_log_n(task)
     written = PLAIN[name](schedule, spec, family)
     baked = bake_config(task.config, family, spec, written)
     verdicts = tuple(judge(baked, family, schedule, spec, runtime) for runtime in runtimes())
@@ -38,15 +33,25 @@ def plain(name: str, task: Task) -> ConfigChoice:
     )  # fmt: skip
 
 
-def tried(task: Task) -> tuple[list[ConfigChoice], dict[str, str]]:
+def refuse_log_n(task: Task) -> None:
+    """Raises UnsupportedBake for a schedule with log-n, which no config of these families can say."""
+    if task.schedule.log_n is not None:
+        raise UnsupportedBake(
+            f"--log-n {task.schedule.log_n.kind}", f"the keys of {task.family.name}",
+            "its stock class does not scale queries by position",
+            "use --encoding buffers or --encoding ministral3, where the family has them, or leave --log-n out",
+        )  # fmt: skip
+
+
+def tried(task: Task) -> tuple[list[ConfigChoice], dict[str, UnsupportedBake]]:
     """Every plain encoding that can hold the schedule, plainest first, and why the others cannot."""
     found: list[ConfigChoice] = []
-    refusals: dict[str, str] = {}
+    refusals: dict[str, UnsupportedBake] = {}
     for name in PLAIN:
         try:
             found.append(plain(name, task))
         except UnsupportedBake as refusal:
-            refusals[name] = str(refusal)
+            refusals[name] = refusal
     return found, refusals
 
 
@@ -62,7 +67,7 @@ def furthest(task: Task) -> ConfigChoice:
     return max(fitting, key=ConfigChoice.reach)
 
 
-def nothing_fits(found: list[ConfigChoice], refusals: dict[str, str], task: Task) -> UnsupportedBake:
+def nothing_fits(found: list[ConfigChoice], refusals: dict[str, UnsupportedBake], task: Task) -> UnsupportedBake:
     """The error that says, per encoding, what stands in its way."""
     reasons = [
         f"{verdict.title} with {choice.encoding}: {verdict.because or verdict.word}"
@@ -74,7 +79,7 @@ def nothing_fits(found: list[ConfigChoice], refusals: dict[str, str], task: Task
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.title for row in task.targets),
-        "; ".join(dict.fromkeys(reasons or refusals.values())),
+        "; ".join(dict.fromkeys(reasons or map(str, refusals.values()))),
         f"name a runtime that reads it (--runtime {best.name} does)" if best else "choose another method",
     )
 

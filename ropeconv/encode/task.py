@@ -44,7 +44,6 @@ class ConfigChoice(Choice):
     config: the whole config.json, which `family` reads. in_config: the schedule that the config (with stored buffers)
     says, without what is folded into weights. written_as: the encoding of the config itself. context: the length it
     declares. fold: what goes into the weights. texts: files that come along. added: tensors that come along.
-    deviation: relative distance from the formula where it is written approximately.
     """
 
     config: Config = field(kw_only=True)
@@ -52,11 +51,9 @@ class ConfigChoice(Choice):
     in_config: Schedule = field(kw_only=True)
     written_as: str = field(kw_only=True)
     context: int = field(kw_only=True)
-    notes: tuple[str, ...] = ()
     fold: Fold | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    deviation: float = 0.0
 
     def suits(self, targets: tuple[Runtime, ...], words: tuple[str, ...] = ("exact",)) -> bool:
         """Whether every target reads it as one of these words say."""

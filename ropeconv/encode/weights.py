@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..errors import UnsupportedBake
 from .fold import fold
-from .plain import bare, furthest
+from .plain import bare, furthest, refuse_log_n
 from .task import ConfigChoice, Task
 
 
@@ -17,6 +17,7 @@ def weights(task: Task) -> ConfigChoice:
         raise UnsupportedBake(
             "an amplitude of 1", "the weights", "there is nothing to multiply", "use --encoding native or factors"
         )
+    refuse_log_n(task)
     tensors = task.tensors()
     if not tensors:
         raise UnsupportedBake(

@@ -116,7 +116,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key that must have a value, because llama.cpp assumes it.
+    """A key that must have a value, because a reader assumes it.
 
     default: what the class assumes when it is absent. below_layers: asked only of models with fewer layers.
     """
@@ -170,6 +170,18 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_switch: str = ""
 
 
+class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How this family's checkpoints load as Ministral 3, the class that scales queries by position.
+
+    defaults: what its own class assumes where a config is silent, as far as Ministral 3 assumes something else; null:
+    keys whose silence means null. need: what Ministral 3 assumes.
+    """
+
+    defaults: dict[str, Any]
+    null: tuple[str, ...] = ()
+    need: tuple[Need, ...] = ()
+
+
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model family.
 
@@ -192,6 +204,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: Weights = Weights()
     gguf: Gguf | None = None
     code: Code | None = None
+    ministral3: Ministral3 | None = None
 
 
 @cache

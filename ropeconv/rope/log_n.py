@@ -12,7 +12,8 @@ from .lazy import np
 if TYPE_CHECKING:
     from .forms import Vector
 
-LOSSLESS = 16  # exponent: queries times 2^-16 keep their bits in float32 and bfloat16, and fit into float16 at runtime
+LOSSLESS = 13  # exponent: weights times 2^-13 keep their bits, and both they and beta ln p fit into float16 at run time
+EXACT = 1e-3  # a deviation below this is less than bfloat16's own rounding of the scale
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,9 @@ def staircase(log_n: LogN, exponent: int = LOSSLESS) -> Staircase:
 
 
 def deviation(log_n: LogN, steps: Staircase, context: int) -> float:
-    """Largest relative difference of the steps from log-n, over positions 1 .. context - 1.
-
-    At position 0 there is one key only, and its scale changes nothing.
-    """
+    """Largest difference of the steps from log-n over a context, relative where log-n is above 1."""
     starts = np.arange(0, context, steps.length, dtype=np.float64)
     ends = np.minimum(starts + steps.length, context) - 1
-    positions = np.maximum(np.concatenate([starts, ends]), 1)
+    positions = np.concatenate([starts, ends])
     wanted = log_n.scale(positions)
-    return float(np.max(np.abs(steps.scale(positions) / wanted - 1)))
+    return float(np.max(np.abs(steps.scale(positions) - wanted) / np.maximum(wanted, 1.0)))

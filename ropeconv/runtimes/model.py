@@ -20,7 +20,8 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     original: "key" (original_max_position_embeddings, else the declared context) or "max" (the declared context).
     factor: "key" or "max/original". amplitude: sources in order of precedence; "1" means none.
     times_attn_factor: the key attn_factor multiplies the amplitude. betas, truncate: whether those keys are read.
-    neox_only: refused for interleaved pairs. window: what the default context window is, when that surprises.
+    neox_only: refused for interleaved pairs. formula_always: the formula, which divides by ln(original), is evaluated
+    even where the amplitude comes from elsewhere. window: what the default context window is, when that surprises.
     """
 
     original: Literal["key", "max"] = "key"
@@ -30,6 +31,7 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     betas: bool = True
     truncate: Literal["read", "read-flat", "ignored"] = "read"
     neox_only: bool = False
+    formula_always: bool = False
     window: str = ""
     source: str = ""
 

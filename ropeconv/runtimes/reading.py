@@ -181,7 +181,7 @@ def _amplitude(kind: str, found: dict[str, Any], rules: TypeRules, form: Form, s
         factor, formula = form.factor, temperature_attention_factor(form.factor)
     else:
         factor = _factor(found, rules, form.original_context, sizes)
-        formula = longrope_attention_factor(factor, form.original_context)
+        formula = longrope_attention_factor(factor, form.original_context) if form.original_context > 1 else math.inf
     amplitude = 1.0
     for source in rules.amplitude:
         if source == "formula":

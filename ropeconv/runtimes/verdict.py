@@ -53,6 +53,10 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return verdict(runtime.unsupported, f"it {because} rope_type {kind}")
     if rules.neox_only and family.layout == "interleaved":
         return verdict("refused", "it takes longrope only for models with rotate-half pairs", rules.source)
+    if rules.formula_always and found.get("original_max_position_embeddings") == 1:
+        return verdict(
+            "refused", "it divides by the logarithm of original_max_position_embeddings, here 0", rules.source
+        )
     found_other = "" if known else difference(schedule, before, read_spec(config, family, runtime))
     if found_other:
         return verdict("ignored", found_other, rules.source)

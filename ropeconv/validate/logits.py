@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import BadSource
 from ..families.config import detect
+from ..rope.log_n import EXACT, LogN, Staircase
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -50,9 +51,15 @@ def validate(
     ids = [torch.randint(vocabulary, (1, len(run.positions)), generator=generator) for run in runs]
     note(f"Running {len(runs)} buckets of {tokens} tokens on {where}: control, reference, baked.")
     control = [_logits(model, i, run, where) for i, run in zip(ids, runs, strict=True)]
-    if schedule.log_n is not None:
-        weights = detect(source.config()).weights
-        scale_queries(model, schedule.log_n, weights.q_norm or weights.q)
+    scale, formula = query_scales(read_receipt(baked), schedule), None
+    queries = query_module(source)
+    if isinstance(scale, Staircase):
+        assert schedule.log_n is not None
+        undo = scale_queries(model, schedule.log_n, queries)
+        formula = list(_reference(model, schedule, spec, ids, runs, where))
+        undo()
+    if scale is not None:
+        scale_queries(model, scale, queries)
     wanted = list(_reference(model, schedule, spec, ids, runs, where))
     del model
     stock = load_stock(baked, where, trust)
@@ -62,6 +69,11 @@ def validate(
         base = compare_logits(reference[run.counted], unscaled[run.counted])
         results.append(judge(run, figures, base, expected))
     agrees, sentence = verdict(results, unchanged)
+    if formula is not None:
+        apart = max(
+            compare_logits(a[r.counted], b[r.counted]).kl_mean for a, b, r in zip(formula, wanted, runs, strict=True)
+        )
+        sentence += f" It agrees with the steps that were written; log-n itself is a KL of {apart:.2e} away from them."
     return Validation(transformers.__version__, where, schedule.digest, tokens, seed, tuple(results), agrees, sentence)
 
 
@@ -78,6 +90,20 @@ def _schedule(baked: Path, source: Source) -> tuple[Schedule, RopeSpec, bool]:
         )
     schedule = replace(schedule, context=int(receipt["schedule"]["context"]))
     return schedule, seen, schedule.digest == seen.current().digest
+
+
+def query_scales(receipt: dict[str, Any], schedule: Schedule) -> LogN | Staircase | None:
+    """By what queries are scaled: log-n, or the steps that were written where they are more than noise away from it."""
+    steps = dict(receipt.get("steps") or {})
+    if steps.pop("deviation", 0.0) > EXACT:
+        return Staircase(**steps)
+    return schedule.log_n
+
+
+def query_module(source: Source) -> str:
+    """Name of the last module before the rotation that yields queries."""
+    weights = detect(source.config()).weights
+    return weights.q_norm or weights.q
 
 
 def local_folder(source: Source) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -42,11 +43,11 @@ def patch(model: Any, schedule: Schedule, before: RopeSpec) -> None:
         _rescale(model, schedule.softmax_scale)
 
 
-def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> None:
+def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> Callable[[], None]:
     """Multiplies the queries of every layer by a function of their position, at the output of the module `queries`.
 
     A scale of a whole query commutes with its rotation, so it may come before. The positions are those that the rotary
-    module is given. Raises BadSource when the model has no such modules.
+    module is given. Returns what undoes it. Raises BadSource when the model has no such modules.
     """
     import torch
 
@@ -64,9 +65,14 @@ def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> None:
     rotary = [module for module in model.modules() if "RotaryEmbedding" in type(module).__name__]
     if not found or not rotary:
         raise BadSource(f"{type(model).__name__} makes its queries in no module of their own; validate another way")
-    rotary[0].register_forward_pre_hook(remember, with_kwargs=True)
-    for module in found:
-        module.register_forward_hook(multiply)
+    hooks = [rotary[0].register_forward_pre_hook(remember, with_kwargs=True)]
+    hooks += [module.register_forward_hook(multiply) for module in found]
+
+    def undo() -> None:
+        for hook in hooks:
+            hook.remove()
+
+    return undo
 
 
 def _overwrite(module: Any, prefix: str, inv_freq: Vector, attention_factor: float) -> None:

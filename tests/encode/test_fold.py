@@ -205,6 +205,6 @@ def test_explain_says_why(run: Run, sources: Path, tmp_path: Path) -> None:
     assert "attention factor 1.0000, not 1.2000" in done.stdout
     plan = json.loads(run("apply", _source(sources, "llama"), *options, "--json").stdout)
     assert [(entry["encoding"], entry["taken"]) for entry in plan["considered"]] == [
-        ("native", False), ("factors", False), ("weights", True),
+        ("native", False), ("factors", False), ("weights", True), ("ministral3", False), ("buffers", False),
     ]  # fmt: skip
     assert "1.0000, not 1.2000" in plan["considered"][1]["because"]

@@ -49,7 +49,8 @@ def test_deviation_of_the_clamped_steps(length: int, times: int, percent: float)
 def test_full_steps_are_log_n_but_for_the_one_in_front() -> None:
     formula = LogN("full", 4096)
     steps = staircase(formula)
-    assert (steps.length, steps.gain) == (1, 2.0**-16)
+    assert (steps.length, steps.gain) == (1, 2.0**-13)
     assert steps.gain * steps.beta == pytest.approx(1 / math.log(4096))
-    assert deviation(formula, steps, 1 << 20) == pytest.approx(2.0**-16 * math.log(4096) / math.log(2), rel=1e-6)
+    assert deviation(formula, steps, 1 << 20) == pytest.approx(2.0**-13, rel=1e-6)
+    assert deviation(formula, staircase(formula, 20), 1 << 20) == pytest.approx(2.0**-20, rel=1e-6)
     assert deviation(formula, Staircase(0.1, 4096), 16384) > 0.1, "other steps are not log-n"

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...errors import BadSource
 from ...formats.gguf.types import F32, TYPES
+from ...rope.log_n import LogN, Staircase
 from ...rope.methods.special import AsIs
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
@@ -22,9 +23,9 @@ from ...runtimes.llamacpp.reading import WINDOW_NORM
 from ...sources import GgufSource, Source, inspect_source, open_source
 from ...sources.base import RECEIPT
 from ..compare import compare_logits
-from ..logits import load_stock, local_folder
+from ..logits import load_stock, local_folder, query_module, query_scales
 from ..positions import stretches
-from ..reference import patch, patched_at
+from ..reference import patch, patched_at, scale_queries
 from ..result import SEPARATION, Validation, judge, verdict
 from .overrides import overrides
 from .process import run_logits
@@ -60,20 +61,21 @@ def validate_gguf(
                 f"{baked} changes nothing but the weights' type ({rounded}), and then there is no measure for a "
                 "difference; compare a --outtype f32 export"
             )
+    scale = query_scales(_receipt(file), schedule)
     runs = stretches(schedule.original_context, length, EACH)
     wanted = [position for run in runs for position in run.positions]
     width = file.file.tensors["token_embd.weight"].shape[1]
     ids = torch.randint(width, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
     note(f"Running {length} tokens three times: control, reference, baked.")
     if isinstance(source, GgufSource):
-        told = overrides(schedule, source.arch.name)
+        told = None if schedule.log_n else overrides(schedule, source.arch.name)
         if told is None or _cannot_be_told(source, file):
             raise BadSource(
                 f"{against} cannot be told this schedule at loading; give --against the checkpoint it was made of"
             )
         control, reference = (run_logits(source.path, ids, wanted, given) for given in ({}, told))
     else:
-        control, reference = _transformers(source, schedule, spec, ids, wanted)
+        control, reference = _transformers(source, schedule, spec, scale, ids, wanted)
     stock = run_logits(baked, ids, wanted)
     results, first = [], 0
     for run in runs:
@@ -87,14 +89,13 @@ def validate_gguf(
         results.append(result)
     same = bool((torch.as_tensor(reference) == torch.as_tensor(stock)).all()) if not rounded else False
     agrees, sentence = _sentence(*verdict(results, unchanged), same, rounded)
+    if isinstance(scale, Staircase):
+        sentence += " The reference scales queries in the steps that were written, which is not log-n to the letter."
     return Validation("", "cpu", schedule.digest, length, seed, tuple(results), agrees, sentence, runtime=_version())
 
 
 def _schedule(file: GgufSource, source: Source | GgufSource) -> tuple[Schedule, RopeSpec]:
-    text = file.file.get(RECEIPT)
-    if not isinstance(text, str):
-        raise BadSource(f"{file.reference} has no receipt among its keys, so it is not an output of ropeconv")
-    receipt = json.loads(text)
+    receipt = _receipt(file)
     recipe, seen = Recipe.from_dict(receipt["recipe"]), inspect_source(source).spec
     spec = seen if isinstance(recipe.method, AsIs) or not seen.scaled else seen.unscaled()
     schedule = recipe.schedule(spec)
@@ -106,6 +107,14 @@ def _schedule(file: GgufSource, source: Source | GgufSource) -> tuple[Schedule, 
     return schedule, seen
 
 
+def _receipt(file: GgufSource) -> dict[str, Any]:
+    text = file.file.get(RECEIPT)
+    if not isinstance(text, str):
+        raise BadSource(f"{file.reference} has no receipt among its keys, so it is not an output of ropeconv")
+    receipt: dict[str, Any] = json.loads(text)
+    return receipt
+
+
 def _cannot_be_told(source: GgufSource, file: GgufSource) -> bool:
     """Rope tensors, a temperature of its own, and norms that take an amplitude back are no keys."""
     arch = source.arch
@@ -114,7 +123,12 @@ def _cannot_be_told(source: GgufSource, file: GgufSource) -> bool:
 
 
 def _transformers(
-    source: Source, schedule: Schedule, spec: RopeSpec, ids: list[int], wanted: list[int]
+    source: Source,
+    schedule: Schedule,
+    spec: RopeSpec,
+    scale: LogN | Staircase | None,
+    ids: list[int],
+    wanted: list[int],
 ) -> tuple[Any, Any]:
     import torch
 
@@ -123,6 +137,8 @@ def _transformers(
     with torch.no_grad():
         control = model(input_ids=sequence, use_cache=False, logits_to_keep=kept).logits[0].float()
         patch(model, patched_at(schedule, len(ids) - 1), spec)
+        if scale is not None:
+            scale_queries(model, scale, query_module(source))
         reference = model(input_ids=sequence, use_cache=False, logits_to_keep=kept).logits[0].float()
     return control.numpy(), reference.numpy()
 

@@ -1,0 +1,97 @@
+"""Log-n in GGUF: mistral3 multiplies queries by `1 + beta ln(1 + floor(p / O))`, O its original context.
+
+Steps of the length of log-n follow the clamped formula roughly. With O = 1 and a large beta they are the full one but
+for the 1 in front; `attn_q.scale`, which llama.cpp applies to every type of weights, takes beta back.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+
+from ...errors import UnsupportedBake
+from ...formats.gguf import Added, Change, Edit, f32, u32
+from ...formats.gguf.types import F32
+from ...rope.log_n import Staircase, deviation, staircase
+from ...rope.schedule import Schedule
+from ..choice import worded
+from .carriers import carry
+from .choice import GgufChoice, judge_edit
+from .model import Model
+from .tensor import tensor
+
+TO = "mistral3"
+EXPONENT = 20  # the factor is applied in float32
+
+
+def with_log_n(schedule: Schedule, model: Model, carrier: str) -> GgufChoice:
+    """A schedule with log-n, as mistral3. carrier: that name, for files of another architecture.
+
+    Raises UnsupportedBake for architectures that cannot become one.
+    """
+    assert schedule.log_n is not None
+    name = model.get("general.architecture")
+    if name != TO and carrier != TO:
+        raise UnsupportedBake(
+            f"--log-n {schedule.log_n.kind}", f"the GGUF architecture {name}", "it does not scale queries by position",
+            f"take --carrier {TO}, which llama and qwen2 can become, or leave --log-n out",
+        )  # fmt: skip
+    if model.reading().spec.staircase is not None:
+        raise UnsupportedBake(
+            f"--log-n {schedule.log_n.kind}", "this file", "it scales queries by position already", "leave --log-n out"
+        )
+    steps = staircase(schedule.log_n, EXPONENT)
+    start = carry(model, TO) if name != TO else None
+    edit = start.edit if start else Edit()
+    edit = edit.merged(_keys(steps)).merged(_gain(steps.gain, model, edit))
+    told = replace(schedule, log_n=None, staircase=Staircase(steps.beta, steps.length))
+    edit = edit.merged(tensor(told, model.after(edit)))
+    verdict = judge_edit(told, model, edit, f"the architecture {TO}")
+    off = deviation(schedule.log_n, steps, schedule.context)
+    notes = (*(start.notes if start else ()), _note(steps, off, schedule.context))
+    name = "carrier" if start else "tensor"
+    return GgufChoice(name, (worded(verdict, off),), edit=edit, notes=notes, steps=steps, deviation=off)
+
+
+def _keys(steps: Staircase) -> Edit:
+    return Edit(
+        {
+            f"{TO}.attention.temperature_scale": f32(steps.beta),
+            f"{TO}.rope.scaling.original_context_length": u32(steps.length),
+        }
+    )
+
+
+def _gain(gain: float, model: Model, edit: Edit) -> Edit:
+    """A factor on all queries: a scale behind the weights, and the biases themselves, which llama.cpp adds later."""
+    if gain == 1:
+        return Edit()
+    added, changes = [], {}
+    for layer in range(len(model.reading().spec.layers)):
+        name = f"blk.{layer}.attn_q"
+        bias = model.tensors.get(f"{name}.bias")
+        if f"{name}.weight" not in model.tensors or f"{name}.scale" in model.tensors:
+            raise UnsupportedBake(
+                "full log-n", "this file", f"{name} is fused, or has a scale of its own", "choose --log-n clamped"
+            )
+        added.append(Added.f32(f"{name}.scale", struct.pack("<f", gain)))
+        if bias is not None:
+            if bias.type != F32:
+                raise UnsupportedBake("full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped")
+            changes[bias.name] = _times(gain, edit.changes.get(bias.name, Change(bias.size, lambda old: old)))
+    return Edit(changes=changes, added=tuple(added))
+
+
+def _times(gain: float, change: Change) -> Change:
+    def apply(old: bytes) -> bytes:
+        return (np.frombuffer(change.apply(old), "<f4") * np.float32(gain)).astype("<f4").tobytes()
+
+    return Change(change.unit, apply)
+
+
+def _note(steps: Staircase, off: float, context: int) -> str:
+    if steps.gain == 1:
+        return f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over {context} tokens"
+    return f"log-n is within {off:.0e} of the formula; llama.cpp from 2026 on reads the attn_q.scale that this needs"

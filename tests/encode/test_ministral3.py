@@ -1,0 +1,194 @@
+"""Llama and Mistral weights as Ministral 3, whose steps stand for log-n, against the source patched at run time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from ropeconv.bake import apply, make_plan
+from ropeconv.errors import UnsupportedBake
+from ropeconv.rope.log_n import Staircase
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+from ropeconv.validate.logits import load_stock, validate
+
+from ..conftest import Run
+from ..models import TRAINED, make
+from .test_buffers import calm
+
+SILENT = (
+    "rms_norm_eps", "pad_token_id", "num_key_value_heads", "head_dim", "sliding_window", "attention_bias", "mlp_bias",
+    "tie_word_embeddings", "hidden_act", "initializer_range", "attention_dropout", "use_cache",
+)  # fmt: skip
+
+
+def baked(source: Path, out: Path, kind: str, method: str = "mixed", **modifiers: float) -> Path:
+    recipe = Recipe(METHODS[method](4.0), log_n=kind, **modifiers)
+    return apply(make_plan(open_source(str(source)), recipe, out, encoding="ministral3", allow_approximate=True))
+
+
+@pytest.mark.parametrize("kind", ["clamped", "full"])
+@pytest.mark.parametrize("method", ["linear", "yarn", "mixed", "by-parts"])
+@pytest.mark.parametrize("layout", ["llama", "mistral"])
+def test_logits(tmp_path: Path, layout: str, method: str, kind: str) -> None:
+    source = calm(layout, tmp_path / "source")
+    out = baked(source, tmp_path / "out", kind, method)
+    config = json.loads((out / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("ministral3", ["Ministral3ForCausalLM"])
+    found = validate(out, str(source))
+    assert found.agrees, found
+    assert max(bucket.kl_95 for bucket in found.buckets) < 1e-6
+    assert ("log-n itself is a KL of" in found.sentence) == (kind == "clamped")
+
+
+def test_the_stock_class_takes_the_steps_that_we_say() -> None:
+    from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
+
+    steps = Staircase(1 / np.log(64), 64)
+    positions = np.arange(1024)
+    theirs = get_llama_4_attn_scale(torch.from_numpy(positions)[None], steps.beta, steps.length).flatten().numpy()
+    np.testing.assert_allclose(theirs, steps.scale(positions), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("key", "value"), [("llama_4_scaling_beta", 0.0), ("original_max_position_embeddings", 32)])
+def test_other_steps_are_noticed(tmp_path: Path, key: str, value: float) -> None:
+    source = calm("llama", tmp_path / "source")
+    out = baked(source, tmp_path / "out", "clamped", "linear")
+    config = json.loads((out / "config.json").read_text())
+    for schema in ("rope_scaling", "rope_parameters"):
+        config[schema][key] = value
+    (out / "config.json").write_text(json.dumps(config))
+    assert not validate(out, str(source)).agrees
+
+
+@pytest.mark.parametrize("layout", ["llama", "mistral"])
+def test_silent_keys_keep_the_meaning_they_had(tmp_path: Path, layout: str) -> None:
+    """A config that leaves everything to its class, as Ministral 3 without its steps: the same bits."""
+    source = make(layout, tmp_path / "source")
+    path = source / "config.json"
+    config = {key: value for key, value in json.loads(path.read_text()).items() if key not in SILENT}
+    heads = 8 if layout == "mistral" else 2
+    config |= {"num_attention_heads": 2} if layout == "llama" else {"num_attention_heads": 8, "hidden_size": 512}
+    path.write_text(json.dumps(config))
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source)).save_pretrained(tmp_path / "whole")
+    (tmp_path / "whole" / "model.safetensors").replace(source / "model.safetensors")
+    out = apply(
+        make_plan(
+            open_source(str(source)), Recipe(METHODS["theta"](10000.0), log_n="clamped", log_n_length=1 << 20),
+            tmp_path / "out", encoding="ministral3", allow_approximate=True,
+        )
+    )  # fmt: skip
+    ids = torch.randint(4, 300, (1, TRAINED), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        one, other = (load_stock(folder, "cpu")(input_ids=ids).logits for folder in (source, out))
+    assert torch.equal(one, other)
+    written = json.loads((out / "config.json").read_text())
+    assert written["rms_norm_eps"] == 1e-6
+    assert written["pad_token_id"] is None
+    assert written["num_key_value_heads"] == heads
+
+
+def test_what_is_written_for_others(tmp_path: Path) -> None:
+    """vLLM looks for the steps at the top level."""
+    out = baked(make("llama", tmp_path / "source"), tmp_path / "out", "clamped", "yarn")
+    config = json.loads((out / "config.json").read_text())
+    beta = pytest.approx(1 / np.log(TRAINED))
+    assert config["llama_4_scaling"] == {"original_max_position_embeddings": TRAINED, "beta": beta}
+    assert config["rope_parameters"]["llama_4_scaling_beta"] == config["rope_scaling"]["llama_4_scaling_beta"] == beta
+    receipt = json.loads((out / "ropeconv.json").read_text())
+    assert receipt["steps"] == {
+        "beta": beta,
+        "length": TRAINED,
+        "gain": 1.0,
+        "deviation": pytest.approx(0.162, abs=1e-3),
+    }
+    words = {verdict["runtime"]: verdict["verdict"] for verdict in receipt["runtimes"]}
+    assert words["vllm@0.33"] == words["sglang@0.5.23"] == words["transformers@5.13"] == "approximate"
+    assert words["transformers@4.56"] == "refused"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_full_form_costs_no_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    source = make("llama", tmp_path / "source")
+    path = source / "model.safetensors"
+    before = {name: tensor.to(dtype) for name, tensor in safetensors.torch.load_file(path).items()}
+    safetensors.torch.save_file(before, path, {"format": "pt"})
+    after = safetensors.torch.load_file(baked(source, tmp_path / "out", "full") / "model.safetensors")
+    for name, tensor in before.items():
+        factor = 8192.0 if name.endswith("q_proj.weight") else 1.0
+        assert torch.equal(tensor, after[name] * factor), name
+
+
+def test_the_full_form_is_exact_and_taken_by_itself(tmp_path: Path) -> None:
+    source = make("llama", tmp_path / "source")
+    plan = make_plan(open_source(str(source)), Recipe(METHODS["theta"](1e6), context=512, log_n="full"))
+    assert plan.choice.encoding == "ministral3"
+    assert plan.choice.deviation == pytest.approx(2.0**-13)
+    words = {verdict.runtime: verdict.word for verdict in plan.choice.verdicts}
+    assert words["vllm@0.33"] == words["sglang@0.5.23"] == words["transformers@5.13"] == "exact"
+
+
+def test_an_amplitude_is_folded_where_the_config_cannot_say_it(tmp_path: Path) -> None:
+    source = calm("llama", tmp_path / "source")
+    out = baked(source, tmp_path / "out", "full", "linear", attention_factor=1.3)
+    receipt = json.loads((out / "ropeconv.json").read_text())
+    assert validate(out, str(source)).agrees
+    assert receipt["encoding"] == "ministral3"
+
+
+def test_refusals(tmp_path: Path, run: Run) -> None:
+    clamped = Recipe(METHODS["linear"](4.0), log_n="clamped")
+    llama = make("llama", tmp_path / "llama")
+    for source, recipe, words in (
+        (llama, Recipe(METHODS["linear"](4.0)), "without log-n"),
+        (make("qwen2", tmp_path / "qwen2"), clamped, "Llama and Mistral have its layout"),
+        (llama / "config.json", Recipe(METHODS["linear"](4.0), log_n="full"), "config.json alone"),
+    ):
+        with pytest.raises(UnsupportedBake, match=words):
+            make_plan(open_source(str(source)), recipe, encoding="ministral3", allow_approximate=True)
+    config = json.loads((llama / "config.json").read_text())
+    (llama / "config.json").write_text(json.dumps({**config, "attention_bias": True}))
+    with pytest.raises(UnsupportedBake, match="attention_bias"):
+        make_plan(open_source(str(llama)), clamped, encoding="ministral3", allow_approximate=True)
+    (llama / "config.json").write_text(json.dumps(config))
+    command = ("apply", llama, "--yarn", "4", "--log-n", "clamped", "--encoding", "ministral3", "-o", "out")
+    refused = run(*command)
+    assert refused.returncode == 1
+    assert "--allow-approximate" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    taken = run(
+        "apply",
+        llama,
+        "--yarn",
+        "4",
+        "--log-n",
+        "clamped",
+        "--encoding",
+        "ministral3",
+        "--allow-approximate",
+        "-o",
+        "out",
+    )
+    assert taken.returncode == 0, taken.stderr
+    assert "Checked: transformers" in taken.stdout
+    assert "up to 16.2% above the formula" in taken.stderr
+
+
+def test_half_precision_would_lose_bits(tmp_path: Path) -> None:
+    source = make("llama", tmp_path / "source")
+    path = source / "model.safetensors"
+    half = {name: tensor.half() for name, tensor in safetensors.torch.load_file(path).items()}
+    safetensors.torch.save_file(half, path, {"format": "pt"})
+    recipe = Recipe(METHODS["linear"](4.0), log_n="full")
+    with pytest.raises(UnsupportedBake, match="bits would be lost"):
+        make_plan(open_source(str(source)), recipe, encoding="ministral3")
+    assert make_plan(open_source(str(source)), recipe).choice.encoding == "buffers"

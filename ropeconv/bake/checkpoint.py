@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..encode import ConfigChoice, choose
-from ..encode.fold import Scaling, Side
+from ..encode.fold import Side
 from ..errors import BadSource, UsageError
 from ..families.config import text_part
 from ..formats import jsontext
-from ..formats.copying import Advance, copy_file
 from ..formats.index import INDEX
 from ..formats.safetensors import Tensor
-from ..formats.scaling import scale_ranges
 from ..formats.tokenizer_config import raised
 from ..rope.errors import RecipeError
 from ..rope.methods.parts import YarnMethod
@@ -26,6 +23,7 @@ from ..runtimes.reading import number, rope_dict
 from ..sources import Source
 from ..sources.inspection import TOKENIZER, ConfigInspection, inspect_config
 from .added import added
+from .folding import FoldDtype, dtype_notes, folded_shards, grown_index
 from .plan import Plan, Step, start_spec, warnings
 
 
@@ -67,6 +65,7 @@ def checkpoint_plan(
     all_files: bool = False,
     side: Side = "k",
     allow_approximate: bool = False,
+    fold_dtype: FoldDtype = "stored",
 ) -> CheckpointPlan:
     """Decides everything: schedule, encoding, verdicts, files.
 
@@ -85,7 +84,7 @@ def checkpoint_plan(
     )
     if choice.context != schedule.context:
         schedule = replace(schedule, context=choice.context)
-    steps, left = _steps(source, choice, schedule, all_files)
+    steps, left = _steps(source, choice, schedule, all_files, fold_dtype)
     return CheckpointPlan(
         source=source,
         out=out or Path(f"{source.name}-{recipe.method.label}"),
@@ -96,7 +95,7 @@ def checkpoint_plan(
         choice=choice,
         steps=steps,
         left_behind=left,
-        warnings=(*warnings(seen, recipe, schedule), *choice.notes),
+        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *dtype_notes(fold_dtype)),
     )
 
 
@@ -133,24 +132,8 @@ def _tensors(source: Source) -> dict[str, Tensor]:
     return {name: tensor for header in source.headers.values() for name, tensor in header.tensors.items()}
 
 
-def _scaled_shards(source: Source, choice: ConfigChoice) -> dict[str, list[Scaling]]:
-    if choice.fold is None:
-        return {}
-    found: dict[str, list[Scaling]] = {}
-    for shard, header in source.headers.items():
-        inside = [scaling for scaling in choice.fold.scalings if scaling.tensor in header.tensors]
-        if inside:
-            found[shard] = inside
-    return found
-
-
-def _scale(source: Source, shard: str, scalings: list[Scaling], target: Path, advance: Advance) -> None:
-    copy_file(source.path(shard), target, advance)
-    scale_ranges(target, ((item.tensor, item.spans, item.factor, item.plus_one) for item in scalings))
-
-
 def _steps(
-    source: Source, choice: ConfigChoice, schedule: Schedule, all_files: bool
+    source: Source, choice: ConfigChoice, schedule: Schedule, all_files: bool, fold_dtype: FoldDtype
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     carried, left = source.carried(all_files)
     texts = {name: source.text(name) or "" for name in source.made_texts()}
@@ -160,15 +143,13 @@ def _steps(
         texts[TOKENIZER] = tokenizer
     texts |= choice.texts
     made = {item.name: item for item in source.produced()}
-    scaled = _scaled_shards(source, choice)
+    folded = folded_shards(source, choice.fold, fold_dtype)
     extra = added(source, choice.added)
-    texts |= extra.texts
+    texts |= extra.texts or grown_index(source, choice.fold, fold_dtype)
     steps = [*extra.steps, *(Step("write", name, len(text.encode()), text=text) for name, text in texts.items())]
     for file in carried:
-        if file.name in scaled:
-            steps.append(
-                Step("patch", file.name, file.size, make=partial(_scale, source, file.name, scaled[file.name]))
-            )
+        if file.name in folded:
+            steps.append(folded[file.name])
         elif file.name in made:
             steps.append(Step("convert", file.name, file.size, make=made[file.name].write))
         elif file.name not in texts:

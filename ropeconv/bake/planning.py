@@ -11,6 +11,7 @@ from ..sources import Source
 from ..sources.gguf import GgufSource
 from .checkpoint import checkpoint_plan
 from .export import export_plan
+from .folding import FoldDtype
 from .gguf import gguf_plan
 from .plan import Plan
 
@@ -29,6 +30,7 @@ def make_plan(
     pre: str = "",
     side: Side = "k",
     allow_approximate: bool = False,
+    fold_dtype: FoldDtype = "stored",
 ) -> Plan:
     """Decides everything: schedule, encoding, verdicts, files.
 
@@ -48,4 +50,6 @@ def make_plan(
         return gguf_plan(source, recipe, out, encoding, carrier, replace_scaling, allow_approximate)
     if carrier or pre or outtype != "auto":
         raise UsageError("--carrier, --outtype and --pre are for GGUF; add --to gguf, or leave them out")
-    return checkpoint_plan(source, recipe, out, encoding, runtimes, replace_scaling, all_files, side, allow_approximate)
+    return checkpoint_plan(
+        source, recipe, out, encoding, runtimes, replace_scaling, all_files, side, allow_approximate, fold_dtype
+    )

@@ -16,7 +16,6 @@ from .output import Output
 
 if TYPE_CHECKING:
     from ..bake import CheckpointPlan, Plan
-    from ..encode.fold import Side
     from ..validate.frequencies import FrequencyCheck
     from ..validate.process import Probe
 
@@ -71,6 +70,9 @@ def apply_command(
     fold: Annotated[
         str, typer.Option("--fold", metavar="SIDE", help="With --encoding weights: k, q or both take the amplitude.")
     ] = "k",
+    fold_dtype: Annotated[
+        str, typer.Option("--fold-dtype", metavar="TYPE", help="Of scaled norms: stored (as they are) or f32.")
+    ] = "stored",
     allow_approximate: Annotated[
         bool, typer.Option("--allow-approximate", help="Take log-n in steps where the formula itself cannot be had.")
     ] = False,
@@ -123,8 +125,9 @@ def apply_command(
             to=to,
             outtype=outtype,
             pre=pre,
-            side=fold_side(fold),
+            side=one_of("--fold", fold, "k", "q", "both"),  # type: ignore[arg-type]
             allow_approximate=allow_approximate,
+            fold_dtype=one_of("--fold-dtype", fold_dtype, "stored", "f32"),  # type: ignore[arg-type]
         )
         if in_place and isinstance(plan, GgufPlan):
             plan = where_it_lies(plan)
@@ -148,11 +151,11 @@ def apply_command(
     output.say(f"Changed {place} in place." if in_place else f"Wrote {place}")
 
 
-def fold_side(name: str) -> Side:
-    """Checks the value of --fold."""
-    if name not in ("k", "q", "both"):
-        raise UsageError(f"--fold is k, q or both, not {name!r}")
-    return name  # type: ignore[return-value]
+def one_of(flag: str, value: str, *known: str) -> str:
+    """Checks the value of an option that has few."""
+    if value not in known:
+        raise UsageError(f"{flag} is {', '.join(known[:-1])} or {known[-1]}, not {value!r}")
+    return value
 
 
 def _ready_for_place(source: str, gguf: bool, out: Path | None, output: Output, dry_run: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import frexp, prod
 from typing import Any, Literal
 
 from ..errors import BadSource, UnsupportedBake
@@ -21,7 +21,12 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 
 Side = Literal["q", "k", "both"]
-FLOATS = {"F32": 0.0, "F16": 2e-6, "BF16": 1e-4}  # dtype: KL that rounding costs at usual amplitudes, measured
+FLOATS = {
+    "F64": 0.0,
+    "F32": 0.0,
+    "F16": 2e-6,
+    "BF16": 1e-4,
+}  # dtype: KL that rounding costs at usual amplitudes, measured
 NEGLIGIBLE = 1e-9
 Span = tuple[int, int]
 
@@ -38,7 +43,10 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Fold:
-    """What goes into the weights. expected_kl: of the rounding alone, by the dtype of the weights; 0 for F32."""
+    """What goes into the weights.
+
+    expected_kl: of the rounding alone, by the dtype of the weights; 0 for F32, and for powers of two.
+    """
 
     side: Side
     scalings: tuple[Scaling, ...]
@@ -74,10 +82,11 @@ def fold(
     if strange:
         name = next(scaling.tensor for scaling in found if tensors[scaling.tensor].dtype in strange)
         raise UnsupportedBake(
-            "an amplitude in the weights", f"{name} in {min(strange)}", "only F32, F16 and BF16 can be scaled",
+            "an amplitude in the weights", f"{name} in {min(strange)}", "only floats of 16 bits and more can be scaled",
             "dequantise the checkpoint first, or use --encoding native",
         )  # fmt: skip
-    return Fold(side, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0))
+    rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in found)
+    return Fold(side, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0) if rounds else 0.0)
 
 
 def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: what numpy reads; it has no bfloat16
+STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: what numpy reads; it has no bfloat16
 
 
 def widened(stored: NDArray[Any], dtype: str) -> NDArray[np.float32]:

@@ -33,11 +33,17 @@ def tensors(text: str) -> tuple[str, ...]:
 
 def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
     """An index with tensors (name and bytes) of one more shard."""
-    index = json.loads(text)
+    index = json.loads(with_size(text, sum(added.values())))
     index["weight_map"] |= dict.fromkeys(added, shard)
+    return jsontext.dump(index, like=text)
+
+
+def with_size(text: str, more: int) -> str:
+    """An index whose tensors are so many bytes larger."""
+    index = json.loads(text)
     known = index.get("metadata")
     if isinstance(known, dict) and isinstance(known.get("total_size"), int):
-        known["total_size"] += sum(added.values())
+        known["total_size"] += more
     return jsontext.dump(index, like=text)
 
 

@@ -1,4 +1,7 @@
-"""Multiplies ranges of tensors in a safetensors file: read, scaled in float32, rounded back, written where they lay."""
+"""Multiplies ranges of tensors in a safetensors file: read, scaled in float32, rounded back, written where they lay.
+
+Floats of 64 bits are scaled as such.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 from .floats import STORED, widened
 from .safetensors import Header, read_header
 
+Float = TypeVar("Float", np.float32, np.float64)
 PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
 
 
@@ -45,6 +49,8 @@ def scale_ranges(path: Path, scalings: Iterable[tuple[str, tuple[tuple[int, int]
 
 def scaled(old: NDArray[Any], dtype: str, factor: float, plus_one: bool = False) -> NDArray[Any]:
     """Stored numbers times a factor, rounded to nearest, ties to even. plus_one: `factor (1 + w) - 1`."""
+    if dtype == "F64":
+        return _times(old.astype(np.float64), factor, plus_one)
     values = _times(widened(old, dtype), factor, plus_one)
     if dtype == "BF16":
         return _bfloat16(values)
@@ -68,10 +74,10 @@ def _scale(file: int, piece: Piece) -> None:
     os.pwrite(file, np.ascontiguousarray(new).data, piece.place)
 
 
-def _times(values: NDArray[np.float32], factor: float, plus_one: bool) -> NDArray[np.float32]:
+def _times(values: NDArray[Float], factor: float, plus_one: bool) -> NDArray[Float]:
     if plus_one:
         values += 1
-    values *= np.float32(factor)
+    values *= factor
     if plus_one:
         values -= 1
     return values

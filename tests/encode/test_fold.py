@@ -28,6 +28,7 @@ from ropeconv.validate.reference import patch
 from ..conftest import Run
 from ..llamacpp import lively
 from ..models import CANCELS, FAMILIES, TRAINED, make
+from .test_buffers import calm
 
 RECIPE = Recipe(METHODS["theta"](2e6), context=256, attention_factor=2.0)
 LENGTH = 2 * TRAINED
@@ -208,3 +209,77 @@ def test_explain_says_why(run: Run, sources: Path, tmp_path: Path) -> None:
         ("native", False), ("factors", False), ("weights", True), ("ministral3", False), ("buffers", False),
     ]  # fmt: skip
     assert "1.0000, not 1.2000" in plan["considered"][1]["because"]
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "gemma3_text", "cohere", "llama"])
+def test_amplitude_in_the_config_against_amplitude_in_the_weights(tmp_path: Path, model_type: str) -> None:
+    """Nothing of ours in between: both are stock loads in float64, one of longrope, of 64-bit weights."""
+    from transformers import AutoModelForCausalLM
+
+    source = calm(model_type, tmp_path / "source")
+    path = source / "model.safetensors"
+    wide = {name: tensor.double() for name, tensor in safetensors.torch.load_file(path).items()}
+    safetensors.torch.save_file(wide, path, {"format": "pt"})
+    found = {}
+    for name, amplitude, encoding in (
+        ("config", 1.5, "factors"),
+        ("weights", 1.5, "weights"),
+        ("none", 1.0, "factors"),
+    ):
+        recipe = Recipe(METHODS["mixed"](4.0), attention_factor=amplitude)
+        folder = apply(make_plan(open_source(str(source)), recipe, tmp_path / name, encoding=encoding))
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+        ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            found[name] = model(input_ids=ids, use_cache=False).logits[0]
+    spread = found["config"].std()
+    assert (found["config"] - found["weights"]).abs().max() < 1e-5 * spread
+    assert (found["config"] - found["none"]).abs().max() > 0.5 * spread
+
+
+def test_norms_in_32_bits(run: Run, tmp_path: Path) -> None:
+    """Where the fold goes into norms, they can be stored so that nothing is rounded; all else keeps its bytes."""
+    source = make("qwen3", tmp_path / "source")
+    tensors = {n: t.bfloat16() for n, t in safetensors.torch.load_file(source / "model.safetensors").items()}
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    parts = [{n: t for n, t in tensors.items() if (".1." in n) == later} for later in (False, True)]
+    for name, part in zip(names, parts, strict=True):
+        safetensors.torch.save_file(part, source / name, {"format": "pt", "note": "kept"})
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    where = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
+    (source / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": total}, "weight_map": where})
+    )
+    (source / "model.safetensors").unlink()
+    done = run("apply", source, "--yarn", "4", "--encoding", "weights", "--fold-dtype", "f32", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert "stored in float32" in done.stderr
+    out = tmp_path / "out"
+    after = {n: t for name in names for n, t in safetensors.torch.load_file(out / name).items()}
+    squared = np.float32(json.loads((out / "ropeconv.json").read_text())["schedule"]["attention_factor"] ** 2)
+    for name, tensor in tensors.items():
+        if name.endswith("k_norm.weight"):
+            assert torch.equal(after[name], tensor.float() * squared)
+        else:
+            assert torch.equal(after[name], tensor)
+    before, header = (read_header(folder / names[0]) for folder in (source, out))
+    assert header.metadata == before.metadata == {"format": "pt", "note": "kept"}
+    order = [sorted(found.tensors.values(), key=lambda tensor: tensor.start) for found in (before, header)]
+    assert [tensor.name for tensor in order[0]] == [tensor.name for tensor in order[1]]
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in after.values()) == total + 2 * 2 * 64
+    assert run("validate", out, "--against", source).returncode == 0
+    matrices = make("llama", tmp_path / "llama")
+    refused = run("apply", matrices, "--yarn", "4", "--encoding", "weights", "--fold-dtype", "f32", "-o", "no")
+    assert (refused.returncode, "only norms are small enough" in refused.stderr) == (1, True)
+    assert run("apply", matrices, "--yarn", "4", "--fold-dtype", "f32", "-o", "no").returncode == 2
+
+
+def test_powers_of_two_cost_nothing(tmp_path: Path) -> None:
+    source = make("llama", tmp_path / "source")
+    half = {n: t.bfloat16() for n, t in safetensors.torch.load_file(source / "model.safetensors").items()}
+    safetensors.torch.save_file(half, source / "model.safetensors", {"format": "pt"})
+    for amplitude, cost in ((2**0.5, 0.0), (1.2, 1e-4)):
+        recipe = Recipe(METHODS["linear"](4.0), attention_factor=amplitude)
+        plan = make_plan(open_source(str(source)), recipe, tmp_path / "out", encoding="weights", side="k")
+        assert plan.choice.fold.expected_kl == cost

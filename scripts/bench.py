@@ -21,19 +21,30 @@ CONFIG = {
 }  # fmt: skip
 
 
+LAYERS, WIDTH = 32, 4096
+
+
 def checkpoint(folder: Path, gigabytes: float) -> None:
-    """Two shards of one big tensor each, with contents that no filesystem can shorten."""
+    """Two shards of bfloat16: the keys of 32 layers in their right size, and one filling tensor in each layer."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2))
-    block = np.random.default_rng(0).bytes(16 << 20)
-    count = int(gigabytes * 1e9 / 2 / len(block))
+    numbers = np.random.default_rng(0).standard_normal(WIDTH * WIDTH, np.float32) * np.float32(0.02)
+    block = (numbers.view(np.uint32) >> 16).astype("<u2").tobytes()
+    filling = max(1, round(gigabytes * 1e9 / LAYERS / len(block)) - 1)
     weight_map = {}
     for shard in (1, 2):
         name = f"model-0000{shard}-of-00002.safetensors"
-        weight_map[f"w{shard}"] = name
+        layers = range((shard - 1) * LAYERS // 2, shard * LAYERS // 2)
+        tensors = []
+        for layer in layers:
+            tensors += [
+                (f"model.layers.{layer}.self_attn.k_proj.weight", "BF16", (WIDTH, WIDTH)),
+                (f"model.layers.{layer}.rest", "BF16", (filling * WIDTH, WIDTH)),
+            ]
+        weight_map |= {tensor: name for tensor, _, _ in tensors}
         with (folder / name).open("wb") as file:
-            file.write(header_bytes([(f"w{shard}", "F16", (count * len(block) // 2,))], {"format": "pt"}))
-            for _ in range(count):
+            file.write(header_bytes(tensors, {"format": "pt"}))
+            for _ in range(len(layers) * (1 + filling)):
                 file.write(block)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
@@ -62,7 +73,12 @@ def main() -> None:
     source, out = work / "model", work / "out"
     checkpoint(source, given.gigabytes)
     apply = [sys.executable, "-m", "ropeconv", "apply", str(source), "--yarn", "16", "-q", "-o", str(out)]
-    runs = {"cp -r": ["cp", "-r", str(source), str(out)], "apply": apply, "apply --link": [*apply, "--link"]}
+    runs = {
+        "cp -r": ["cp", "-r", str(source), str(out)],
+        "apply": apply,
+        "apply --link": [*apply, "--link"],
+        "apply, folded": [*apply, "--encoding", "weights"],
+    }
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for name, command in runs.items():
         for _ in range(given.rounds + 1):

@@ -20,7 +20,7 @@ def test_the_wheel_has_its_data(tmp_path: Path) -> None:
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ropeconv").rglob("*.toml")}
     assert len(shipped) > 50
     assert shipped <= names
-    assert {"ropeconv/py.typed", "ropeconv/templates/README.md"} <= names
+    assert {"ropeconv/py.typed", "ropeconv/templates/modeling_stored_rope.py.jinja"} <= names
     assert not [name for name in names if name.startswith("tests")]
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..sources import RECEIPT
 from .plan import Plan, Step
 from .receipt import receipt
 
+COPIED, COPIES = ("copy", "patch"), 2
 MARGIN = 16 * 1024 * 1024
 STAMP = ".ropeconv-plan"
 
@@ -45,8 +47,7 @@ def apply(
     try:
         _resume_or_clear(partial, _stamp(plan, link))
         _need_space(plan, partial, link)
-        for step in plan.steps:
-            _carry_out(plan, step, partial / step.name, link, advance)
+        _carry_out_all(plan, partial, link, advance)
         check = verify(partial)
         if plan.is_folder:
             (partial / RECEIPT).write_text(receipt(plan, partial, check, checksum), "utf-8")
@@ -127,6 +128,21 @@ def _need_space(plan: Plan, partial: Path, link: bool) -> None:
             f"{plan.out.parent} has {human(free)} free and the output needs {human(needed)}; "
             "free some, use -o, or share unchanged files with --link"
         )
+
+
+def _carry_out_all(plan: Plan, partial: Path, link: bool, advance: Advance) -> None:
+    """Every step. Files are copied two at a time: one copy leaves a disk, or the memory behind it, half idle."""
+    copied = [step for step in plan.steps if step.action in COPIED]
+    for step in plan.steps:
+        if step.action not in COPIED:
+            _carry_out(plan, step, partial / step.name, link, advance)
+    pool = ThreadPoolExecutor(COPIES)
+    try:
+        running = [pool.submit(_carry_out, plan, step, partial / step.name, link, advance) for step in copied]
+        for future in as_completed(running):
+            future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _carry_out(plan: Plan, step: Step, target: Path, link: bool, advance: Advance) -> None:

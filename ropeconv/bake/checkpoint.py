@@ -9,6 +9,7 @@ from typing import Any
 from ..encode import ConfigChoice, choose
 from ..encode.fold import Side
 from ..errors import BadSource, UsageError
+from ..families import Family
 from ..families.config import text_part
 from ..formats import jsontext
 from ..formats.index import INDEX
@@ -82,6 +83,8 @@ def checkpoint_plan(
     choice = choose(
         schedule, spec, family, config, encoding, runtimes, lambda: _tensors(source), side, allow_approximate
     )
+    if choice.family is not family:
+        _refuse_other_tokens(source, choice.family)
     if choice.context != schedule.context:
         schedule = replace(schedule, context=choice.context)
     steps, left = _steps(source, choice, schedule, all_files, fold_dtype)
@@ -107,6 +110,16 @@ def inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspectio
         return recipe
     mscale, everywhere = (number(found, key, 1.0) for key in ("mscale", "mscale_all_dim"))
     return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=everywhere))
+
+
+def _refuse_other_tokens(source: Source, other: Family) -> None:
+    """Raises BadSource where another model type would cut text otherwise: tokenizer.model is read by its class."""
+    names = {file.name for file in source.files()}
+    if "tokenizer.model" in names and "tokenizer.json" not in names:
+        raise BadSource(
+            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads that otherwise in a "
+            f"{other.name} model; load the tokenizer once and save_pretrained it, which writes tokenizer.json"
+        )
 
 
 def _no_weights(source: Source) -> BadSource:

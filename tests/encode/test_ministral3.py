@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from ropeconv.bake import apply, make_plan
-from ropeconv.errors import UnsupportedBake
+from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.rope.log_n import Staircase
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
@@ -181,6 +181,16 @@ def test_refusals(tmp_path: Path, run: Run) -> None:
     assert taken.returncode == 0, taken.stderr
     assert "Checked: transformers" in taken.stdout
     assert "up to 16.2% above the formula" in taken.stderr
+
+
+def test_a_tokenizer_that_would_cut_otherwise_is_refused(tmp_path: Path) -> None:
+    """Under another model type transformers takes another class for a bare tokenizer.model."""
+    source = make("llama", tmp_path / "source")
+    (source / "tokenizer.model").write_bytes(b"sentencepiece")
+    with pytest.raises(BadSource, match="which writes tokenizer.json"):
+        baked(source, tmp_path / "out", "clamped")
+    (source / "tokenizer.json").write_text("{}")
+    baked(source, tmp_path / "out", "clamped")
 
 
 def test_half_precision_would_lose_bits(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 from ropeconv.validate.compare import Figures, compare_logits
 from ropeconv.validate.llamacpp.process import run_logits
-from ropeconv.validate.logits import load_stock
+from ropeconv.validate.loading import load_stock
 from ropeconv.validate.reference import patch, patched_at
 
 from .models import TRAINED, VOCABULARY, make

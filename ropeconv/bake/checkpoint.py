@@ -41,7 +41,15 @@ class CheckpointPlan(Plan):
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable: what `--json` prints."""
-        return super().to_dict() | {"fold": self.choice.fold.to_dict() if self.choice.fold else None}
+        said = self.choice.in_config
+        return super().to_dict() | {
+            "fold": self.choice.fold.to_dict() if self.choice.fold else None,
+            "in_config": {
+                "written_as": self.choice.written_as,
+                "attention_factor": said.attention_factor,
+                "softmax_scale": said.softmax_scale,
+            },
+        }
 
     def predicted(self, version: str) -> str:
         """The verdict word for one version of transformers, "unknown" where the tables do not reach."""

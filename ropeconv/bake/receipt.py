@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,11 @@ from typing import Any
 from .. import __version__
 from ..encode import Choice
 from ..formats import jsontext
+from ..formats.digest import sha256
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..sources.base import Origin
 from .plan import Plan
-
-BLOCK = 1 << 20
-
-
-def sha256(path: Path) -> str:
-    """sha256 of a file's contents, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bool) -> str:
@@ -49,6 +38,7 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
             "recipe": data["recipe"],
             "encoding": data["encoding"],
             "fold": data["fold"],
+            "in_config": data["in_config"],
             "steps": data["steps"],
             "schedule": data["schedule"],
             "runtimes": data["runtimes"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import UsageError
+from ..errors import Disagreement, UsageError
 from ..rope.recipe import Recipe
 from .options import JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
 from .output import Output
@@ -200,7 +200,10 @@ def carry_out(
                 f"not checked: transformers {version or 'as installed here'} is not among those that read it exactly"
             )
             return None
-        done.append(compare(answer, plan.choice.in_config, plan.before, plan.choice.written_as))
+        try:
+            done.append(compare(answer, plan.choice.in_config, plan.before, plan.choice.written_as))
+        except Disagreement as problem:
+            raise Disagreement(f"{problem}; nothing was kept") from None
         return done[0].to_dict()
 
     with output.progress("Writing", plan.bytes) as advance:

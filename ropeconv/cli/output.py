@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,20 @@ class Output:
         with Progress(*columns, console=self._console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=total)
             yield lambda done: bar.advance(task, done)
+
+    @contextmanager
+    def counting(self, title: str) -> Iterator[tuple[Callable[[int], None], Advance]]:
+        """A progress bar over tokens on stderr, as (set the total, advance); silent as `progress` is."""
+        if self.quiet or not sys.stderr.isatty():
+            yield (lambda total: None), (lambda done: None)
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        speed = TextColumn("{task.speed:,.0f} tokens/s")
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
+        with Progress(*columns, console=self._console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=1)
+            yield (lambda total: bar.update(task, total=total)), (lambda done: bar.advance(task, done))
 
     def _console(self, stderr: bool = False) -> Console:
         from rich.console import Console

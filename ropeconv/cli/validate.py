@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import RopeconvError
+from ..errors import RopeconvError, UsageError
+from ..rope.lengths import parse_tokens
 from .options import JsonOption, QuietOption
 from .output import Output
+
+if TYPE_CHECKING:
+    from ..validate.logits import Settings
+    from ..validate.result import Validation
+
+SPREAD = 512
 
 
 def validate_command(
     baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
     against: Annotated[str, typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.")],
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option("--dtype", help="auto, float32, bfloat16, float16 (auto: float32 on a CPU, elsewhere as stored)."),
+    ] = "auto",
+    device_map: Annotated[str, typer.Option("--device-map", help="auto spreads the model over several devices.")] = "",
+    length: Annotated[
+        str, typer.Option("--length", metavar="TOKENS", help="Also run every position up to here, with a cache.")
+    ] = "",
+    chunk: Annotated[int, typer.Option("--chunk", min=1, help="Tokens that the model sees at a time.")] = 4096,
     tokens: Annotated[
         int | None,
-        typer.Option("--tokens", min=16, help="Tokens per forward pass (default: 512; for GGUF 4 x trained, to 8192)."),
+        typer.Option("--tokens", min=16, help="Tokens of each spread run (512; for GGUF 4 x trained, to 8192)."),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option("--text", metavar="FILE", help="Read this instead of synthetic tokens.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the synthetic tokens.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write a page with plots and all numbers (HTML).")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write the plots (.png or .svg).")] = None,
+    ignore_receipt: Annotated[
+        bool, typer.Option("--ignore-receipt", help="Do not compare the files with the hashes in the receipt.")
+    ] = False,
     trust_remote_code: Annotated[
-        bool,
-        typer.Option("--trust-remote-code", help="Run code in BAKED that ropeconv has not written."),
+        bool, typer.Option("--trust-remote-code", help="Run code in BAKED that ropeconv has not written.")
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -32,51 +60,80 @@ def validate_command(
 
     Exit code 3 when it does not, or when the unscaled source agrees too, which would mean that the test is blind.
     """
-    from ..sources.receipt import record_validation
-    from ..validate.llamacpp.gguf import validate_gguf
-    from ..validate.logits import validate
+    from ..validate.logits import Settings
     from ..validate.process import Probe
+    from .views import show_validation
 
-    if device not in ("auto", "cpu", "cuda"):
-        raise RopeconvError(f"--device {device} is not known; choose auto, cpu or cuda")
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
     output = Output(as_json, quiet)
     if baked.suffix == ".gguf":
+        from ..validate.llamacpp.gguf import validate_gguf
+
+        if length or text or dtype != "auto" or device_map:
+            raise UsageError("--length, --text, --dtype and --device-map are for checkpoints; for GGUF give --tokens")
         result = validate_gguf(baked, against, tokens=tokens, seed=seed, note=output.note)
     else:
-        result = validate(
-            baked, against, device=device, tokens=tokens or 512, seed=seed, trust_remote_code=trust_remote_code,
-            note=output.note,
+        settings = Settings(
+            device=device, dtype=dtype, device_map=device_map, tokens=tokens or SPREAD,
+            length=parse_tokens(length) if length else 0, chunk=chunk, seed=seed, text=text,
+            trust_remote_code=trust_remote_code,
         )  # fmt: skip
-        record_validation(baked, result.to_dict())
+        result = of_checkpoint(baked, against, settings, output, ignore_receipt)
+    _write_evidence(result, baked, against, report, plot)
     if as_json:
         output.data(result.to_dict())
     else:
-        rows = [
-            (
-                bucket.name,
-                f"{bucket.kl_mean:.2e}",
-                f"{bucket.kl_95:.2e}",
-                f"{bucket.kl_max:.2e}",
-                f"{bucket.max_dlogit:.2e}",
-                f"{bucket.top1:.1%}",
-                f"{bucket.control_kl:.2e}",
-                "agrees" if bucket.agrees else "disagrees",
-            )
-            for bucket in result.buckets
-        ]
-        columns = (
-            "positions",
-            "KL mean",
-            "KL 95 %",
-            "KL max",
-            "max |dlogit|",
-            "top-1",
-            "KL of the unscaled source",
-            "",
-        )
-        output.table(f"{baked} against {against}, scaled at run time", columns, rows)
-        output.say(result.sentence)
+        show_validation(result, f"{baked} against {against}, scaled at run time", output)
     if not result.agrees:
         raise typer.Exit(3)
+
+
+def of_checkpoint(
+    baked: Path, against: str, settings: Settings, output: Output, ignore_receipt: bool = False
+) -> Validation:
+    """The checks that need no forward pass, the comparison, and its entry in the receipt."""
+    from ..sources.receipt import record_validation
+    from ..validate.checks import check_first
+    from ..validate.loading import out_of_memory
+    from ..validate.logits import Watch, validate
+
+    check = check_first(baked, against, ignore_receipt, settings.trust_remote_code)
+    output.note(f"Files and frequencies are right (within {check.max_ulp} ulp of float32).")
+    with output.counting("Running") as (total, advance), _stopping(output) as stopped:
+        watch = Watch(output.note, total, advance, stopped)
+        result: Validation = out_of_memory(lambda: validate(baked, against, settings, watch))
+    record_validation(baked, result.to_dict())
+    return result
+
+
+@contextmanager
+def _stopping(output: Output) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C once ends the run in progress, and what is there is judged; twice ends everything."""
+    pressed: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        pressed.append(number)
+        if len(pressed) > 1:
+            raise KeyboardInterrupt
+        output.note("Stopping: what has been run so far will be compared. Press again to give up.")
+
+    def stopped() -> bool:
+        return bool(pressed and pressed.pop())
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _write_evidence(result: Validation, baked: Path, against: str, report: Path | None, plot: Path | None) -> None:
+    if report is None and plot is None:
+        return
+    from ..validate.report import write_plot, write_report
+
+    if plot is not None:
+        write_plot(result, plot)
+    if report is not None:
+        write_report(result, baked, against, report)

@@ -10,6 +10,7 @@ from ..encode.fold import Fold
 from ..rope.spec import RopeSpec
 from ..runtimes.verdict import describe
 from ..sources import Inspection
+from ..validate.result import Validation
 from .output import Output
 
 
@@ -60,6 +61,29 @@ def _layers(spec: RopeSpec) -> str:
     if spec.count("none"):
         parts.append(f"{spec.count('none')} layers do not rotate")
     return ", ".join(parts) + "."
+
+
+def show_validation(result: Validation, title: str, output: Output) -> None:
+    """A row per bucket, and the verdict."""
+    columns = (
+        "positions", "KL mean", "KL 95 %", "KL max", "allowed", "max |dlogit|", "top-1", "top-5", "unscaled source", "",
+    )  # fmt: skip
+    for run, words in (
+        ("spread", title),
+        ("whole", f"Every position up to {result.length:,}, {result.chunk} at a time"),
+    ):
+        rows = [
+            (
+                bucket.name, f"{bucket.kl_mean:.1e}", f"{bucket.kl_95:.1e}", f"{bucket.kl_max:.1e}",
+                f"{bucket.tolerance:.1e}", f"{bucket.max_dlogit:.1e}", f"{bucket.top1:.1%}", f"{bucket.top5:.1%}",
+                f"KL {bucket.control_kl:.1e}", "agrees" if bucket.agrees else "disagrees",
+            )
+            for bucket in result.buckets
+            if bucket.run == run
+        ]  # fmt: skip
+        if rows:
+            output.table(words, columns, rows)
+    output.say(result.sentence)
 
 
 def show_inspection(seen: Inspection, output: Output) -> None:

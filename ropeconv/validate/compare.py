@@ -1,33 +1,108 @@
-"""Figures that compare two sets of logits."""
+"""Figures that compare two sets of logits, position by position and together."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+BLOCK_BYTES = 64 << 20  # of one matrix [positions, vocabulary] in float32
+SMALL = 0.1
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Per position, as tensors of shape [positions].
+
+    kl: KL(reference || other) in nats. max_dlogit: largest difference of a logit. top1: whether the likeliest token is
+    the same, top5: share of the five likeliest that are. loss_reference, loss_other: of the next token, in nats, NaN
+    where there is none.
+    """
+
+    kl: Any
+    max_dlogit: Any
+    top1: Any
+    top5: Any
+    loss_reference: Any
+    loss_other: Any
+
+    def __getitem__(self, rows: slice) -> Measures:
+        return Measures(*(values[rows] for values in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """KL(reference || other) in nats, over positions: mean, 95th percentile, maximum. top1: share of equal argmax."""
+    """Measures over many positions: mean, 95th percentile and maximum of KL, and means of the others."""
 
     kl_mean: float
     kl_95: float
     kl_max: float
     max_dlogit: float
     top1: float
+    top5: float
+    loss_reference: float
+    loss_other: float
+
+
+def measure(reference: Any, other: Any, targets: Any = None) -> Measures:
+    """Measures of logits of shape [positions, vocabulary]. targets: the next tokens, -1 where there is none.
+
+    KL is summed as `p (d + e^-d - 1)`, d = ln p - ln q, whose terms are positive: sums of `p d` would end at the
+    rounding of float32, 1e-7, where those end at 1e-12.
+    """
+    import torch
+
+    reference, other = reference.float(), other.float()
+    p, q = (torch.log_softmax(logits, dim=-1) for logits in (reference, other))
+    d, share = p - q, p.exp()
+    terms = torch.where(d.abs() < SMALL, share * (torch.expm1(-d) + d), share * d - share + q.exp())
+    likely, likely_other = (logits.topk(min(5, logits.shape[-1]), dim=-1).indices for logits in (reference, other))
+    same = (likely[:, :, None] == likely_other[:, None, :]).any(dim=-1).float().mean(dim=-1)
+    losses = []
+    for logs in (p, q):
+        if targets is None:
+            losses.append(torch.full(logs.shape[:1], torch.nan))
+            continue
+        ahead = targets.to(logs.device)
+        loss = -logs.gather(1, ahead.clamp(min=0)[:, None])[:, 0]
+        losses.append(torch.where(ahead < 0, torch.nan, loss).cpu())
+    return Measures(
+        terms.sum(dim=-1, dtype=torch.float64).clamp(min=0).cpu(),
+        (reference - other).abs().amax(dim=-1).cpu(),
+        (likely[:, 0] == likely_other[:, 0]).float().cpu(),
+        same.cpu(),
+        *losses,
+    )
+
+
+def in_blocks(
+    reference: Callable[[slice], Any], other: Callable[[slice], Any], count: int, vocabulary: int, targets: Any
+) -> Measures:
+    """Measures of `count` positions whose logits are made a few at a time: the whole matrix never exists."""
+    import torch
+
+    rows = max(1, BLOCK_BYTES // (4 * vocabulary))
+    parts = []
+    for first in range(0, count, rows):
+        block = slice(first, min(first + rows, count))
+        parts.append(measure(reference(block), other(block), targets[block]))
+    return Measures(*(torch.cat([vars(part)[name] for part in parts]) for name in Measures.__dataclass_fields__))
+
+
+def summarise(found: Measures) -> Figures:
+    """The figures of some positions."""
+    return Figures(
+        found.kl.mean().item(),
+        found.kl.quantile(0.95).item(),
+        found.kl.max().item(),
+        found.max_dlogit.max().item(),
+        found.top1.mean().item(),
+        found.top5.mean().item(),
+        found.loss_reference.nanmean().item(),
+        found.loss_other.nanmean().item(),
+    )
 
 
 def compare_logits(reference: Any, other: Any) -> Figures:
-    """Figures for two float32 tensors of shape [positions, vocabulary]; KL is summed in float64."""
-    import torch
-
-    p, q = (torch.log_softmax(logits.double(), dim=-1) for logits in (reference, other))
-    kl = (p.exp() * (p - q)).sum(dim=-1).clamp(min=0)
-    agree = (reference.argmax(dim=-1) == other.argmax(dim=-1)).double().mean()
-    return Figures(
-        kl.mean().item(),
-        kl.quantile(0.95).item(),
-        kl.max().item(),
-        (reference - other).abs().max().item(),
-        agree.item(),
-    )
+    """Figures for two tensors of shape [positions, vocabulary]."""
+    return summarise(measure(reference, other))

@@ -38,7 +38,7 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
     """
     title = f"transformers {answer.get('transformers', '')}".strip()
     if "error" in answer:
-        raise Disagreement(f"{title} does not load the baked config ({answer['error']}); nothing was kept")
+        raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
     short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
     worst, amplitude = 0, 1.0
     for label, found in answer["modules"].items():
@@ -51,13 +51,11 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
             worst = max(worst, distance)
             if distance > ULP[encoding]:
                 raise Disagreement(
-                    f"{title} computes other {label} frequencies than the schedule, by up to {distance} ulp of "
-                    "float32; nothing was kept"
+                    f"{title} computes other {label} frequencies than the schedule, by up to {distance} ulp of float32"
                 )
         if abs(found["amplitude"] - factor) > AMPLITUDE * factor:
             raise Disagreement(
-                f"{title} uses the attention factor {found['amplitude']:.7f} on {label} layers, not {factor:.7f}; "
-                "nothing was kept"
+                f"{title} uses the attention factor {found['amplitude']:.7f} on {label} layers, not {factor:.7f}"
             )
         amplitude = found["amplitude"] if label == "global" else amplitude
     return FrequencyCheck(answer["transformers"], worst, amplitude)

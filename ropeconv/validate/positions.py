@@ -33,6 +33,16 @@ def stretches(original: int, length: int, each: int) -> list[Bucket]:
     return found
 
 
+def spread(original: int, length: int, each: int) -> list[Bucket]:
+    """Buckets of one run over every position below `length`; of each at most `each` positions, evenly spread."""
+    found = []
+    for low, high in pairwise(_edges(original, length)):
+        count = min(each, high - low)
+        kept = [low + (index + 1) * (high - low) // count - 1 for index in range(count)]
+        found.append(Bucket(f"{low:,}-{high - 1:,}", kept, slice(0, count)))
+    return found
+
+
 def _edges(original: int, context: int) -> list[int]:
     edges = [0, min(original, context)]
     while edges[-1] < context:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ..errors import BadSource
 from ..rope.forms import Vector
 from ..rope.log_n import LogN, Staircase
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+
+ROUNDED_BY = 1.37  # any number that is no power of two
 
 
 def patched_at(schedule: Schedule, last: int) -> Schedule:
@@ -41,6 +45,27 @@ def patch(model: Any, schedule: Schedule, before: RopeSpec) -> None:
         raise BadSource(f"{type(model).__name__} has no rotary module that can be overwritten; validate another way")
     if before.mla:
         _rescale(model, schedule.softmax_scale)
+
+
+def nudged(schedule: Schedule, seed: int = 0) -> Schedule:
+    """The schedule with every frequency moved up or down by the two steps of float32 that a right one may be off."""
+    signs = np.random.default_rng(seed).choice([-2, 2], len(schedule.inv_freq))
+    moved = schedule.inv_freq.astype(np.float32).view(np.int32) + signs.astype(np.int32)
+    return replace(schedule, inv_freq=moved.view(np.float32).astype(np.float64))
+
+
+def round_weights(model: Any, stored: Mapping[str, str]) -> None:
+    """Rounds weights once, as a factor on them does: times a number and back, in the type they are stored in between.
+
+    stored: that type per weight, as safetensors names it.
+    """
+    import torch
+
+    types = {"BF16": torch.bfloat16, "F16": torch.float16}
+    for name, weight in model.named_parameters():
+        if stored.get(name) in types:
+            rounded = (weight.data.float() * ROUNDED_BY).to(types[stored[name]]).float() / ROUNDED_BY
+            weight.data = rounded.to(weight.dtype)
 
 
 def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> Callable[[], None]:

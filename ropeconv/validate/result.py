@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from .compare import Figures
 from .positions import Bucket
@@ -11,12 +11,23 @@ from .positions import Bucket
 KL_FLOOR = 1e-5  # float32 noise of untrained models; wrong frequencies give 1e-2 and more
 ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
 SEPARATION = 10.0
-ROUNDING = 30.0  # untrained models amplify a rounding more than trained ones
+NOISE = 5.0
+RULE = (
+    f"a bucket agrees when 95 % of its positions have a KL of at most {KL_FLOOR:g} + (last position * 2^-22)^2 + "
+    f"{NOISE:g} x the noise floor; beyond the trained context the unscaled source has to be {SEPARATION:g} times "
+    "further away than that; the noise floor is the reference against itself in other chunks, with frequencies two "
+    "steps of float32 away, and with weights rounded where a fold rounds them"
+)
 
 
 @dataclass(frozen=True)
 class BucketResult:
-    """Figures of one bucket of positions. tolerance: the KL allowed there. control_kl: mean of the unscaled source.
+    """Figures of one bucket of positions.
+
+    last: its last position. run: "spread" (a few tokens over the whole range) or "whole" (every token before it).
+    kl_*, max_dlogit: of the baked checkpoint from the reference. top1, top5: share of equal likeliest tokens. loss_*:
+    of the next token. control_kl: mean of the unscaled source. noise_kl: the floor, a 95th percentile.
+    tolerance: the KL allowed.
 
     A bucket agrees when 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while a
     router of experts may tip over at single tokens by a rounding.
@@ -32,11 +43,21 @@ class BucketResult:
     control_kl: float
     tolerance: float
     agrees: bool
+    top5: float = 1.0
+    loss_reference: float = 0.0
+    loss_baked: float = 0.0
+    noise_kl: float = 0.0
+    run: Literal["spread", "whole"] = "spread"
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The result over all buckets, and the rule's verdict in a sentence."""
+    """The result over all buckets, and the rule's verdict in a sentence.
+
+    tokens: of a spread run; length: of the run over every position, 0 without one. curve: of that run, position and KL.
+    speed: tokens per second of the reference's and the baked checkpoint's whole runs. partial: whether it was stopped.
+    frequencies: before and after, radians per token. lengths: trained and new, in tokens.
+    """
 
     transformers: str
     device: str
@@ -47,16 +68,31 @@ class Validation:
     agrees: bool
     sentence: str
     runtime: str = "transformers"
+    dtype: str = "float32"
+    length: int = 0
+    chunk: int = 0
+    partial: bool = False
+    curve: tuple[tuple[int, float], ...] = ()
+    speed: dict[str, float] = field(default_factory=dict)
+    frequencies: dict[str, list[float]] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+    rule: str = RULE
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable."""
         return asdict(self)
 
 
-def judge(run: Bucket, figures: Figures, control: Figures, expected: float = 0.0) -> BucketResult:
-    """The figures of a bucket with the tolerance at its last position. expected: KL that rounded weights cost."""
+def judge(
+    run: Bucket,
+    figures: Figures,
+    control_kl: float,
+    noise: float = 0.0,
+    kind: Literal["spread", "whole"] = "spread",
+) -> BucketResult:
+    """The figures of a bucket with the tolerance at its last position. noise: the floor."""
     last = run.positions[-1]
-    tolerance = KL_FLOOR + (last * ANGLE_ERROR) ** 2 + ROUNDING * expected
+    tolerance = KL_FLOOR + (last * ANGLE_ERROR) ** 2 + NOISE * noise
     return BucketResult(
         name=run.name,
         last=last,
@@ -65,9 +101,14 @@ def judge(run: Bucket, figures: Figures, control: Figures, expected: float = 0.0
         kl_max=figures.kl_max,
         max_dlogit=figures.max_dlogit,
         top1=figures.top1,
-        control_kl=control.kl_mean,
+        control_kl=control_kl,
         tolerance=tolerance,
         agrees=figures.kl_95 <= tolerance,
+        top5=figures.top5,
+        loss_reference=figures.loss_reference,
+        loss_baked=figures.loss_other,
+        noise_kl=noise,
+        run=kind,
     )
 
 

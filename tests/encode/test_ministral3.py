@@ -16,7 +16,8 @@ from ropeconv.rope.log_n import Staircase
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.logits import load_stock, validate
+from ropeconv.validate.loading import load_stock
+from ropeconv.validate.logits import validate
 
 from ..conftest import Run
 from ..models import TRAINED, make

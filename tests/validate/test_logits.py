@@ -118,7 +118,11 @@ def test_the_command(run: Run, llama: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model-yarn16" / "ropeconv.json").read_text())["validation"] == result
     config = tmp_path / "model-yarn16" / "config.json"
     config.write_text(config.read_text().replace('"factor": 16.0', '"factor": 8.0'))
-    assert run("validate", "model-yarn16", "--against", "model", "--device", "cpu", "-q").returncode == 3
+    edited = ("validate", "model-yarn16", "--against", "model", "--device", "cpu", "-q")
+    refused = run(*edited)
+    assert (refused.returncode, "is not the file that ropeconv wrote" in refused.stderr) == (1, True)
+    disagrees = run(*edited, "--ignore-receipt")
+    assert (disagrees.returncode, "computes other global frequencies" in disagrees.stderr) == (3, True)
 
 
 def test_buckets_double_up_to_the_context() -> None:

@@ -23,10 +23,11 @@ from ...runtimes.llamacpp.reading import WINDOW_NORM
 from ...sources import GgufSource, Source, inspect_source, open_source
 from ...sources.base import RECEIPT
 from ..compare import compare_logits
-from ..logits import load_stock, local_folder, query_module, query_scales
+from ..loading import load_stock, local_folder
 from ..positions import stretches
 from ..reference import patch, patched_at, scale_queries
 from ..result import SEPARATION, Validation, judge, verdict
+from ..schedule import described, query_module, query_scales
 from .overrides import overrides
 from .process import run_logits
 
@@ -82,7 +83,7 @@ def validate_gguf(
         rows = slice(first, first + len(run.positions))
         first = rows.stop
         known, seen, plain = (torch.as_tensor(logits[rows]) for logits in (reference, stock, control))
-        result = judge(run, compare_logits(known, seen[:, : known.shape[1]]), compare_logits(known, plain))
+        result = judge(run, compare_logits(known, seen[:, : known.shape[1]]), compare_logits(known, plain).kl_mean)
         if rounded:
             allowed = max(result.tolerance, result.control_kl / SEPARATION)
             result = replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed)
@@ -91,7 +92,10 @@ def validate_gguf(
     agrees, sentence = _sentence(*verdict(results, unchanged), same, rounded)
     if isinstance(scale, Staircase):
         sentence += " The reference scales queries in the steps that were written, which is not log-n to the letter."
-    return Validation("", "cpu", schedule.digest, length, seed, tuple(results), agrees, sentence, runtime=_version())
+    return Validation(
+        "", "cpu", schedule.digest, length, seed, tuple(results), agrees, sentence, runtime=_version(),
+        **described(schedule, spec),
+    )  # fmt: skip
 
 
 def _schedule(file: GgufSource, source: Source | GgufSource) -> tuple[Schedule, RopeSpec]:

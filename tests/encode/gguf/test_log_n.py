@@ -16,7 +16,7 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 from ropeconv.validate.llamacpp.gguf import validate_gguf
-from ropeconv.validate.logits import load_stock
+from ropeconv.validate.loading import load_stock
 from ropeconv.validate.reference import patch, patched_at, scale_queries
 
 from ...conftest import Run

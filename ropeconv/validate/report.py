@@ -1,0 +1,34 @@
+"""A page about a validation that needs nothing beside itself."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+from .. import __version__
+from ..formats.template import render
+from .plots import svg, write_plot
+from .result import Validation
+
+__all__ = ["write_plot", "write_report"]
+
+
+def write_report(result: Validation, baked: Path, against: str, path: Path) -> None:
+    """Verdict, rule, pictures, all numbers, the environment and the command, in one HTML file."""
+    runtime = result.runtime + (f" {result.transformers}" if result.transformers else "")
+    speed = ", ".join(f"{name} {value:,.0f}" for name, value in result.speed.items())
+    facts = {
+        "Runtime": runtime,
+        "Ran on": f"{result.device}, {result.dtype}",
+        "Tokens": f"{result.tokens} in each spread run" + (f", {result.length:,} in one" if result.length else ""),
+        "Tokens per second": speed or "not measured",
+        "Seed": str(result.seed),
+        "Schedule": result.digest,
+        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "Command": "ropeconv " + " ".join(sys.argv[1:]),
+    }
+    page = render(
+        "report.html.jinja", result=result, baked=str(baked), against=against, facts=facts, pictures=svg(result)
+    )
+    path.write_text(page, "utf-8")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..bake import CheckpointPlan, Plan
     from ..validate.frequencies import FrequencyCheck
     from ..validate.process import Probe
+    from ..validate.result import Validation
 
 EXAMPLES = """Examples:
 
@@ -91,6 +92,10 @@ def apply_command(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Change the GGUF file itself; a kill at any moment can be undone.")
     ] = False,
+    validate: Annotated[
+        str,
+        typer.Option("--validate", metavar="WHERE", help="Validate on logits: cpu, cuda, auto (a GPU that fits), off."),
+    ] = "off",
     checksum: Annotated[bool, typer.Option("--checksum", help="Hash copied weights as well, for the receipt.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -110,7 +115,7 @@ def apply_command(
         from ..bake import CheckpointPlan, GgufPlan, make_plan
         from ..bake.inplace import where_it_lies
         from ..sources import open_source
-        from .views import show_plan
+        from .views import show_plan, show_validation
 
         output.note(recipe.method.patience)
         plan = make_plan(
@@ -129,6 +134,9 @@ def apply_command(
             allow_approximate=allow_approximate,
             fold_dtype=one_of("--fold-dtype", fold_dtype, "stored", "f32"),  # type: ignore[arg-type]
         )
+        one_of("--validate", validate, "auto", "cuda", "cpu", "off")
+        if validate != "off" and not isinstance(plan, CheckpointPlan):
+            raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
         if in_place and isinstance(plan, GgufPlan):
             plan = where_it_lies(plan)
         if dry_run:
@@ -139,8 +147,11 @@ def apply_command(
             check, place = carry_out(plan, probe, output, link=link, force=force, checksum=checksum)
         else:
             place = _write(plan, output, in_place, link=link, force=force)
+    proof = None if validate == "off" else _proof(plan, place, validate, output)
     if as_json:
-        output.data(plan.to_dict() | {"check": check.to_dict() if check else None})
+        validated = {} if proof is None else {"validation": proof.to_dict()}
+        output.data(plan.to_dict() | {"check": check.to_dict() if check else None} | validated)
+        _end(proof)
         return
     show_plan(plan, output, explain)
     if check:
@@ -149,6 +160,29 @@ def apply_command(
             f"(within {check.max_ulp} ulp of float32, attention factor {check.attention_factor:.6f})."
         )
     output.say(f"Changed {place} in place." if in_place else f"Wrote {place}")
+    if proof is not None:
+        show_validation(proof, f"{place} against {plan.source.reference}, scaled at run time", output)
+    _end(proof)
+
+
+def _proof(plan: Plan, place: Path, where: str, output: Output) -> Validation | None:
+    """The output validated; None, with the reason, where `auto` finds no GPU that is large enough."""
+    from ..validate.loading import room
+    from ..validate.logits import Settings
+    from .validate import of_checkpoint
+
+    again = f"`ropeconv validate {place} --against {plan.source.reference}` does it on the CPU"
+    if where == "auto":
+        free = room()
+        if free < 1.2 * plan.bytes:
+            output.note(f"Not validated: {'no GPU is here' if not free else 'the GPU is too small'}; {again}.")
+            return None
+    return of_checkpoint(place, plan.source.reference, Settings(device="cuda" if where == "auto" else where), output)
+
+
+def _end(proof: Validation | None) -> None:
+    if proof is not None and not proof.agrees:
+        raise typer.Exit(3)
 
 
 def one_of(flag: str, value: str, *known: str) -> str:

@@ -61,6 +61,13 @@ def load_stock(folder: Path, where: str | Place, trust: bool = False) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
 
 
+def room() -> int:
+    """Free memory of the GPU in bytes; 0 without one."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0
+
+
 def stored_dtype(config: dict[str, Any]) -> str:
     """The precision that a config declares."""
     part = config.get("text_config") if isinstance(config.get("text_config"), dict) else config

@@ -264,3 +264,26 @@ def test_evidence(run: Run, tmp_path: Path) -> None:
     assert shot.std() > 0.05
     blue = (shot[..., 2] > shot[..., 0] + 0.2).sum()
     assert blue > 200, "the curve is not there"
+
+
+def test_apply_validates_on_request(run: Run, tmp_path: Path) -> None:
+    make("llama", tmp_path / "model")
+    done = run("apply", "model", "--yarn", "4", "-o", "out", "--validate", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "Agrees everywhere" in done.stdout
+    assert json.loads((tmp_path / "out" / "ropeconv.json").read_text())["validation"]["agrees"]
+    if not torch.cuda.is_available():
+        left = run("apply", "model", "--yarn", "8", "-o", "other", "--validate", "auto")
+        assert (left.returncode, "Not validated: no GPU is here" in left.stderr) == (0, True)
+    assert run("apply", "model", "--yarn", "8", "-o", "third", "--validate", "tpu").returncode == 2
+    assert not (tmp_path / "third").exists()
+
+
+def test_the_gpu_check_at_small_size_on_a_cpu(tmp_path: Path) -> None:
+    program = Path(__file__).parents[2] / "scripts" / "gpu_check.py"
+    command = [sys.executable, str(program), "--small", "--device", "cpu", "--length", "2048", "--out", "gpu.json"]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["runs"]["yarn"]["agrees"]
+    assert found["runs"]["mixed"]["agrees"]
+    assert {bucket["run"] for bucket in found["runs"]["yarn"]["buckets"]} == {"spread", "whole"}

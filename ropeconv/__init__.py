@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__ as __version__
+
 if TYPE_CHECKING:
     from .bake import apply as apply
     from .bake import make_plan as make_plan
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from .sources import open_source as open_source
     from .validate.logits import validate as validate_logits
 
-__version__ = "0.1.0"
 __all__ = ["METHODS", "Recipe", "apply", "inspect_source", "make_plan", "open_source", "validate_logits"]
 
 _WHERE = {

@@ -19,7 +19,7 @@ def tokenizer(folder: Path) -> int:
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
-    made.train([str(path) for path in sorted(Path("ropeconv").rglob("*.py"))], trainer)
+    made.train([str(path) for path in sorted(Path(__file__).parents[1].joinpath("ropeconv").rglob("*.py"))], trainer)
     made.save(str(folder / "tokenizer.json"))
     settings = {
         "bos_token": "<s>",

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..encode import Choice
 from ..formats import jsontext
 from ..formats.digest import sha256
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..sources.base import Origin
+from ..version import __version__
 from .plan import Plan
 
 

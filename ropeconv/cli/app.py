@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .. import __version__
+from ..version import __version__
 from . import apply, inspect, schedule, tables, validate
 
 app = typer.Typer(

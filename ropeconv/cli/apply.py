@@ -168,7 +168,7 @@ def apply_command(
 def _proof(plan: Plan, place: Path, where: str, output: Output) -> Validation | None:
     """The output validated; None, with the reason, where `auto` finds no GPU that is large enough."""
     from ..validate.loading import room
-    from ..validate.logits import Settings
+    from ..validate.settings import Settings
     from .validate import of_checkpoint
 
     again = f"`ropeconv validate {place} --against {plan.source.reference}` does it on the CPU"

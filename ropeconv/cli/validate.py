@@ -16,8 +16,8 @@ from .options import JsonOption, QuietOption
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..validate.logits import Settings
     from ..validate.result import Validation
+    from ..validate.settings import Settings
 
 SPREAD = 512
 
@@ -60,8 +60,8 @@ def validate_command(
 
     Exit code 3 when it does not, or when the unscaled source agrees too, which would mean that the test is blind.
     """
-    from ..validate.logits import Settings
     from ..validate.process import Probe
+    from ..validate.settings import Settings
     from .views import show_validation
 
     if not Probe.available():
@@ -96,7 +96,8 @@ def of_checkpoint(
     from ..sources.receipt import record_validation
     from ..validate.checks import check_first
     from ..validate.loading import out_of_memory
-    from ..validate.logits import Watch, validate
+    from ..validate.logits import validate
+    from ..validate.settings import Watch
 
     check = check_first(baked, against, ignore_receipt, settings.trust_remote_code)
     output.note(f"Files and frequencies are right (within {check.max_ulp} ulp of float32).")

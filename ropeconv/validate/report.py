@@ -6,8 +6,8 @@ import platform
 import sys
 from pathlib import Path
 
-from .. import __version__
 from ..formats.template import render
+from ..version import __version__
 from .plots import svg, write_plot
 from .result import Validation
 

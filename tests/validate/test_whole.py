@@ -22,8 +22,9 @@ from ropeconv.sources import open_source
 from ropeconv.validate.compare import compare_logits, in_blocks, measure
 from ropeconv.validate.hidden import hidden_states, keep_head, logits
 from ropeconv.validate.loading import load_stock, out_of_memory, place
-from ropeconv.validate.logits import Settings, Watch, validate
+from ropeconv.validate.logits import validate
 from ropeconv.validate.positions import spread
+from ropeconv.validate.settings import Settings, Watch
 from ropeconv.validate.tokens import synthetic
 
 from ..conftest import Run

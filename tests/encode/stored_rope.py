@@ -67,6 +67,14 @@ def stepwise(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return torch.cat(found)
 
 
+def generated(model: Any, **cache: Any) -> torch.Tensor:
+    """A few greedy tokens for two prompts, one of them padded on the left."""
+    prompts = torch.randint(4, 300, (2, 100), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(prompts)
+    mask[0, :20] = 0
+    return model.generate(prompts, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0, **cache)
+
+
 def main() -> None:
     source, baked, wanted = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     ids = torch.randint(4, 300, (1, TOKENS), generator=torch.Generator().manual_seed(0))
@@ -82,6 +90,8 @@ def main() -> None:
         model.save_pretrained(folder)
         names = sorted(path.name for path in Path(folder).iterdir())
         again = apart(logits(load(folder), ids))
+    plain = generated(model, use_cache=False)
+    same = [torch.equal(plain, generated(model, **cache)) for cache in ({}, {"cache_implementation": "static"})]
     headless = load(baked, auto=AutoModel).rotary_emb.inv_freq
     low, cast = load(baked, dtype=torch.bfloat16), load(baked).to(torch.bfloat16)
     breaks = {}
@@ -98,6 +108,7 @@ def main() -> None:
         "stepwise": apart(stepwise(model, ids)),
         "compiled": apart(logits(compiled, ids)),
         "saved": again,
+        "generates": all(same),
         "saved_code": "modeling_stored_rope.py" in names,
         "breaks": breaks,
         "kept": all(

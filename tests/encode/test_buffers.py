@@ -57,6 +57,7 @@ def confirm(found: dict[str, Any]) -> None:
     assert found["kept"]
     assert found["low_precision_is_finite"]
     assert found["saved_code"]
+    assert found["generates"]
 
 
 def calm(model_type: str, folder: Path) -> Path:

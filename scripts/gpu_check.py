@@ -94,11 +94,11 @@ def main() -> None:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         begin = time.perf_counter()
-        result = validate(out, str(source), device=given.device, dtype=at.dtype, length=length, chunk=chunk, tokens=256)
+        result = validate(out, str(source), device=given.device, dtype=at.dtype, length=length, chunk=chunk)
         seconds = time.perf_counter() - begin
         forwards = sum(length / speed for speed in result.speed.values())
         found["runs"][name] = {
-            "agrees": result.agrees, "sentence": result.sentence, "seconds": round(seconds, 1),
+            "agrees": result.agrees, "sentence": result.sentence, "seconds": round(seconds, 1), "spread": result.tokens,
             "tokens_per_second": result.speed, "of_two_bare_forwards": round(forwards / (2 * once), 3),
             "peak_bytes": peak(at.device), "above_bare_bytes": peak(at.device) - found["bare"]["peak_bytes"],
             "buckets": [

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..validate.result import Validation
     from ..validate.settings import Settings
 
-SPREAD = 512
-
 
 def validate_command(
     baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
@@ -75,7 +73,7 @@ def validate_command(
         result = validate_gguf(baked, against, tokens=tokens, seed=seed, note=output.note)
     else:
         settings = Settings(
-            device=device, dtype=dtype, device_map=device_map, tokens=tokens or SPREAD,
+            device=device, dtype=dtype, device_map=device_map, tokens=tokens,
             length=parse_tokens(length) if length else 0, chunk=chunk, seed=seed, text=text,
             trust_remote_code=trust_remote_code,
         )  # fmt: skip

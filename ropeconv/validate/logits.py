@@ -65,7 +65,7 @@ def validate(
     if partial:
         sentence += " It was stopped before its end."
     return Validation(
-        transformers.__version__, at.device, schedule.digest, settings.tokens, settings.seed, tuple(results), agrees,
+        transformers.__version__, at.device, schedule.digest, settings.spread, settings.seed, tuple(results), agrees,
         sentence, dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
         speed=sides.speed, **described(schedule, spec),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from .positions import Bucket, buckets, spread
 from .settings import Settings
 from .tokens import of_text, synthetic
 
-KEPT = 512  # positions of a bucket whose logits are compared
+KEPT = 256  # positions of a bucket whose logits are compared
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Passage:
 
 def passages(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[Passage]:
     """Spread runs over every doubling, and one over every position if that is asked for."""
-    runs = buckets(schedule.original_context, schedule.context, settings.tokens)
+    runs = buckets(schedule.original_context, schedule.context, settings.spread)
     longest = max(settings.length, *(len(run.positions) for run in runs))
     text = None if settings.text is None else of_text(settings.text, folder, longest)
     found = []

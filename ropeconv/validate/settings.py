@@ -12,19 +12,25 @@ class Settings:
     """How to compare.
 
     device, dtype, device_map: where and in which precision; "auto" takes what is there, and on an accelerator the
-    checkpoint's own. tokens: of each spread run. length: of a run over every position, 0 for none. chunk: tokens that
-    the backbone sees at a time. text: a file to read instead of synthetic tokens.
+    checkpoint's own. tokens: of each spread run (512, and less beside a short run over every position). length: of a
+    run over every position, 0 for none. chunk: tokens that the backbone sees at a time. text: a file to read instead of
+    synthetic tokens.
     """
 
     device: str = "auto"
     dtype: str = "auto"
     device_map: str = ""
-    tokens: int = 512
+    tokens: int | None = None
     length: int = 0
     chunk: int = 4096
     seed: int = 0
     text: Path | None = None
     trust_remote_code: bool = False
+
+    @property
+    def spread(self) -> int:
+        """Tokens of each spread run, of which there are five for every bucket: together some percent of a whole run."""
+        return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ def show_validation(result: Validation, title: str, output: Output) -> None:
         if rows:
             output.table(words, columns, rows)
     output.say(result.sentence)
+    if result.precision_kl:
+        output.say(f"In {result.dtype} the reference itself is a KL of {result.precision_kl:.1e} away from float32.")
 
 
 def show_inspection(seen: Inspection, output: Output) -> None:

@@ -20,7 +20,7 @@ from .passages import Passage, passages
 from .result import BucketResult, Validation, judge, verdict
 from .schedule import described, query_scales, schedule_of
 from .settings import Settings, Watch
-from .sides import Sides, read_source, states
+from .sides import Sides, read_float32, read_source, states
 from .trust import needs_trust
 
 Curve = tuple[tuple[int, float], ...]
@@ -60,6 +60,13 @@ def validate(
     partial = [len(run.kept) for run in cut] != [len(run.kept) for run in runs]
     results, curve = _judged(cut, sides, head, stock)
     agrees, sentence = verdict(results, unchanged)
+    precision = 0.0
+    if at.dtype != "float32":
+        del stock  # makes room
+        last = sum(run.kind == "spread" for run in cut) - 1
+        wide = load_stock(folder, replace(at, dtype="float32"))
+        read = read_float32(wide, source, schedule, spec, scale, cut[last], settings, watch)
+        precision = _against(wide, read, head, sides.reference[last], cut[last].targets()).kl.mean().item()
     if sides.formula:
         sentence += _apart(cut, sides, head)
     if partial:
@@ -67,7 +74,7 @@ def validate(
     return Validation(
         transformers.__version__, at.device, schedule.digest, settings.spread, settings.seed, tuple(results), agrees,
         sentence, dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
-        speed=sides.speed, **described(schedule, spec),
+        precision_kl=precision, speed=sides.speed, **described(schedule, spec),
     )  # fmt: skip
 
 

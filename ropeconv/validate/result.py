@@ -56,6 +56,7 @@ class Validation:
 
     tokens: of a spread run; length: of the run over every position, 0 without one. curve: of that run, position and KL.
     speed: tokens per second of the reference's and the baked checkpoint's whole runs. partial: whether it was stopped.
+    precision_kl: in low precision, how far the reference is from itself in float32, at the end of the context.
     frequencies: before and after, radians per token. lengths: trained and new, in tokens.
     """
 
@@ -73,6 +74,7 @@ class Validation:
     chunk: int = 0
     partial: bool = False
     curve: tuple[tuple[int, float], ...] = ()
+    precision_kl: float = 0.0
     speed: dict[str, float] = field(default_factory=dict)
     frequencies: dict[str, list[float]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)

@@ -87,6 +87,17 @@ def read_source(
     return sides
 
 
+def read_float32(
+    model: Any, source: Source, schedule: Schedule, spec: RopeSpec, scale: LogN | Staircase | None, passage: Passage,
+    settings: Settings, watch: Watch,
+) -> Any:  # fmt: skip
+    """The reference's hidden states of one passage, of the source loaded in float32."""
+    patch(model, patched_at(schedule, passage.positions[-1]), spec)
+    if scale is not None:
+        scale_queries(model, scale, query_module(source))
+    return states(model, passage, settings.chunk, watch)
+
+
 def states(
     model: Any, passage: Passage, chunk: int, watch: Watch, prepare: Callable[[int], None] = lambda last: None
 ) -> Any:

@@ -157,6 +157,8 @@ def test_low_precision(tmp_path: Path) -> None:
     assert wide.agrees
     assert low.agrees, low.sentence
     assert low.buckets[-1].noise_kl > 100 * wide.buckets[-1].noise_kl
+    assert wide.precision_kl == 0
+    assert low.buckets[-1].kl_mean < low.precision_kl < low.buckets[-1].control_kl / 10
 
 
 def test_a_text(run: Run, tmp_path: Path) -> None:

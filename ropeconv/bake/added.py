@@ -42,11 +42,8 @@ def added(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> Additio
     step = Step("write", SHARD, size, make=partial(_write, header, tensors))
     index, renamed = source.text(INDEX), {}
     if index is None:
-        held = source.headers[SINGLE].tensors.values()
-        index, renamed = (
-            index_of(RENAMED, {tensor.name: tensor.stop - tensor.start for tensor in held}),
-            {SINGLE: RENAMED},
-        )
+        index = index_of(RENAMED, {tensor.name: tensor.stop - tensor.start for tensor in source.tensors.values()})
+        renamed = {SINGLE: RENAMED}
     text = with_shard(index, SHARD, {name: data.nbytes for name, data in tensors.items()})
     return Additions((step,), {INDEX: text}, renamed)
 

@@ -150,7 +150,7 @@ def _tensors(source: Source) -> dict[str, Tensor]:
     """Every tensor of a checkpoint, from the headers."""
     if source.kind == "meta":
         raise UsageError("Meta's layout is folded in two steps: apply it to a folder first, then fold that")
-    return {name: tensor for header in source.headers.values() for name, tensor in header.tensors.items()}
+    return source.tensors
 
 
 def _steps(

@@ -47,8 +47,8 @@ def grown_index(source: Source, fold: Fold | None, dtype: FoldDtype) -> dict[str
     if fold is None or dtype == "stored" or text is None:
         return {}
     names = {scaling.tensor for scaling in fold.scalings}
-    tensors = [tensor for header in source.headers.values() for tensor in header.tensors.values()]
-    grown = (tensor_bytes("F32", t.shape) - (t.stop - t.start) for t in tensors if t.name in names)
+    tensors = [source.tensors[name] for name in names]
+    grown = (tensor_bytes("F32", tensor.shape) - (tensor.stop - tensor.start) for tensor in tensors)
     return {INDEX: with_size(text, sum(grown))}
 
 

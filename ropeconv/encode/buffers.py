@@ -16,8 +16,7 @@ from ..families.config import STORED_ROPE, Config, text_part
 from ..formats.template import render
 from ..rope.log_n import LogN
 from ..runtimes import Runtime, runtimes
-from ..runtimes.model import version_key
-from ..runtimes.verdict import Verdict
+from ..runtimes.verdict import Verdict, too_old
 from .config import bake_config, put
 from .task import ConfigChoice, Task
 from .written import Written
@@ -98,9 +97,7 @@ def _refuse(task: Task) -> None:
 
 
 def _verdict(runtime: Runtime, family: Family) -> Verdict:
-    since = family.since.get(runtime.name)
-    late = since and version_key(since)[:2] > version_key(runtime.through or runtime.version)[:2]
-    if not runtime.custom_code or late:
-        because = f"it does not know {family.name} before {since}" if late else "it does not run code of a checkpoint"
+    because = too_old(runtime, family) or ("" if runtime.custom_code else "it does not run code of a checkpoint")
+    if because:
         return Verdict(runtime.key, runtime.title, "refused", because, runtime.source)
     return Verdict(runtime.key, runtime.title, "exact", "with trust_remote_code", runtime.source)

@@ -21,12 +21,8 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 
 Side = Literal["q", "k", "both"]
-FLOATS = {
-    "F64": 0.0,
-    "F32": 0.0,
-    "F16": 2e-6,
-    "BF16": 1e-4,
-}  # dtype: KL that rounding costs at usual amplitudes, measured
+# dtype: KL that rounding costs at usual amplitudes, measured
+FLOATS = {"F64": 0.0, "F32": 0.0, "F16": 2e-6, "BF16": 1e-4}
 NEGLIGIBLE = 1e-9
 Span = tuple[int, int]
 

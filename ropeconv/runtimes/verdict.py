@@ -39,9 +39,9 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     def verdict(word: Word, because: str, source: str = "") -> Verdict:
         return Verdict(runtime.key, runtime.title, word, because, source or runtime.source)
 
-    since = family.since.get(runtime.name)
-    if since and version_key(since)[:2] > version_key(runtime.through or runtime.version)[:2]:
-        return verdict("refused", f"it does not know {family.name} before {since}")
+    unknown = too_old(runtime, family)
+    if unknown:
+        return verdict("refused", unknown)
     found, _ = rope_dict(text_part(config, family), family, runtime)
     kind = rope_type(found, runtime)
     known = _peculiar(runtime, family, kind)
@@ -62,9 +62,17 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return verdict("ignored", found_other, rules.source)
     at_its_own_length = kind == "longrope" and found.get("original_max_position_embeddings") == schedule.context
     remarks = ["" if at_its_own_length else rules.window]
+    since = family.since.get(runtime.name)
     if since and version_key(since)[:2] > version_key(runtime.version)[:2]:
         remarks.append(f"from {since} on, which is the first to know {family.name}")
     return verdict("exact", "; ".join(filter(None, remarks)), rules.source)
+
+
+def too_old(runtime: Runtime, family: Family) -> str:
+    """Why a runtime cannot know a family yet; empty when it can."""
+    since = family.since.get(runtime.name)
+    late = since and version_key(since)[:2] > version_key(runtime.through or runtime.version)[:2]
+    return f"it does not know {family.name} before {since}" if late else ""
 
 
 def _peculiar(runtime: Runtime, family: Family, kind: str) -> Peculiarity | None:

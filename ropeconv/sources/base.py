@@ -13,7 +13,7 @@ from ..errors import BadSource
 from ..families.config import Config
 from ..formats import jsontext
 from ..formats.index import INDEX, safe_name, shards, tensors
-from ..formats.safetensors import Header, read_header
+from ..formats.safetensors import Header, Tensor, read_header
 
 SINGLE = "model.safetensors"
 OTHER_WEIGHTS = (
@@ -103,6 +103,11 @@ class Source(Origin, ABC):
     def headers(self) -> dict[str, Header]:
         """The header of every safetensors file of the model, which is fetched for it if need be."""
         return {name: read_header(self.path(name)) for name in self.weights()}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the model by name, from the headers."""
+        return {name: tensor for header in self.headers.values() for name, tensor in header.tensors.items()}
 
     def carried(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
         """Files that go along, and those left behind: the same weights in other formats, unless `all_files`."""

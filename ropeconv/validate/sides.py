@@ -82,7 +82,7 @@ def read_source(
         sides.again.append([read(passage, -(-len(passage.ids) // PARTS)) for passage in samples])
     sides.again.append([read(passage, wanted=nudged(schedule)) for passage in samples])
     if folded:
-        round_weights(model, _stored(source, folded))
+        round_weights(model, {name: source.tensors[name].dtype for name in folded})
         sides.again.append([read(passage) for passage in samples])
     return sides
 
@@ -104,9 +104,3 @@ def states(
     """Hidden states of a passage; only runs over every position can be stopped."""
     stopped = watch.stopped if passage.kind == "whole" else lambda: False
     return hidden_states(model, passage.ids, passage.positions, passage.kept, chunk, prepare, watch.advance, stopped)
-
-
-def _stored(source: Source, names: list[str]) -> dict[str, str]:
-    """The stored type of some tensors, as safetensors names it."""
-    found = (tensor for header in source.headers.values() for tensor in header.tensors.values())
-    return {tensor.name: tensor.dtype for tensor in found if tensor.name in set(names)}

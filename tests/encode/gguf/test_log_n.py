@@ -22,18 +22,9 @@ from ropeconv.validate.reference import patch, patched_at, scale_queries
 from ...conftest import Run
 from ...llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, sequence
 from ...models import TRAINED
+from .conftest import source_in
 
 STEPS = {"carrier": "mistral3", "allow_approximate": True}
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sources")
-
-
-def _source(sources: Path, model_type: str) -> Path:
-    folder = sources / model_type
-    return folder if folder.exists() else checkpoint(model_type, folder)
 
 
 def recipe(kind: str, method: str = "mixed", **modifiers: float) -> Recipe:
@@ -54,7 +45,7 @@ def reference(source: Path, plan, scale: LogN | Staircase | None) -> torch.Tenso
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2"])
 def test_logits(sources: Path, tmp_path: Path, model_type: str, method: str, kind: str) -> None:
     """The steps (clamped) and the formula itself (full), where the same without any scale is far away."""
-    source, out = _source(sources, model_type), tmp_path / "model.gguf"
+    source, out = source_in(sources, model_type), tmp_path / "model.gguf"
     plan = bake(source, recipe(kind, method, attention_factor=1.2), out, **STEPS)
     words = [verdict.word for verdict in plan.choice.verdicts]
     assert words == ["approximate" if kind == "clamped" else "exact"]
@@ -69,7 +60,7 @@ def test_logits(sources: Path, tmp_path: Path, model_type: str, method: str, kin
 
 def test_the_full_form_is_within_a_millionth_of_the_formula(sources: Path, tmp_path: Path) -> None:
     plan = make_plan(
-        open_source(str(_source(sources, "llama"))),
+        open_source(str(source_in(sources, "llama"))),
         recipe("full"),
         tmp_path / "out.gguf",
         to="gguf",
@@ -98,7 +89,7 @@ def test_a_quantised_file_is_patched(tmp_path: Path, model_type: str, kind: str)
 
 
 def test_other_steps_are_noticed(sources: Path, tmp_path: Path) -> None:
-    source, out, wrong = _source(sources, "llama"), tmp_path / "out.gguf", tmp_path / "wrong.gguf"
+    source, out, wrong = source_in(sources, "llama"), tmp_path / "out.gguf", tmp_path / "wrong.gguf"
     bake(source, recipe("clamped"), out, **STEPS)
     write_new(GgufFile.open(out), 0, Edit({"mistral3.attention.temperature_scale": f32(0.1)}), wrong)
     assert validate_gguf(out, str(source), tokens=LENGTH).agrees
@@ -107,7 +98,7 @@ def test_other_steps_are_noticed(sources: Path, tmp_path: Path) -> None:
 
 def test_a_gguf_cannot_be_told_log_n_at_loading(sources: Path, tmp_path: Path) -> None:
     plain, out = tmp_path / "plain.gguf", tmp_path / "out.gguf"
-    bake(_source(sources, "llama"), Recipe(METHODS["as-is"]()), plain)
+    bake(source_in(sources, "llama"), Recipe(METHODS["as-is"]()), plain)
     bake(plain, recipe("full", "linear"), out, **STEPS)
     with pytest.raises(Exception, match="give --against the checkpoint"):
         validate_gguf(out, str(plain), tokens=LENGTH)
@@ -115,7 +106,7 @@ def test_a_gguf_cannot_be_told_log_n_at_loading(sources: Path, tmp_path: Path) -
 
 def test_refusals(sources: Path, tmp_path: Path) -> None:
     def plan(model_type: str, kind: str, **options: object) -> None:
-        source = open_source(str(_source(sources, model_type)))
+        source = open_source(str(source_in(sources, model_type)))
         make_plan(source, recipe(kind), tmp_path / "out.gguf", to="gguf", **options)
 
     with pytest.raises(UnsupportedBake, match="take --carrier mistral3"):
@@ -132,7 +123,7 @@ def test_refusals(sources: Path, tmp_path: Path) -> None:
 
 
 def test_on_the_command_line(run: Run, sources: Path, tmp_path: Path) -> None:
-    source = _source(sources, "qwen2")
+    source = source_in(sources, "qwen2")
     options = ("--yarn", "4", "--log-n", "full", "--to", "gguf", "--outtype", "f32", "--carrier", "mistral3")
     done = run("apply", source, *options, "-o", "out.gguf")
     assert done.returncode == 0, done.stderr

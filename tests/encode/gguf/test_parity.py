@@ -19,7 +19,8 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ...llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
+from ...llamacpp import EXPORTED, bake, beyond, of_llamacpp, of_transformers
+from .conftest import source_in
 
 YARN, MIXED = METHODS["yarn"](4.0), METHODS["mixed"](4.0)
 RECIPES = {
@@ -41,16 +42,6 @@ CARRIERS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sources")
-
-
-def _source(sources: Path, model_type: str) -> Path:
-    folder = sources / model_type
-    return folder if folder.exists() else checkpoint(model_type, folder)
-
-
 def _agrees(source: Path, recipe: Recipe, out: Path, encoding: str, **options: str) -> None:
     plan = bake(source, recipe, out, **options)
     assert plan.choice.encoding == encoding
@@ -67,28 +58,28 @@ def _agrees(source: Path, recipe: Recipe, out: Path, encoding: str, **options: s
 def test_keys(sources: Path, tmp_path: Path, model_type: str, name: str) -> None:
     if model_type == "olmo3" and name.startswith("theta"):
         with pytest.raises(UnsupportedBake, match="it changes the window layers as well"):
-            bake(_source(sources, model_type), RECIPES[name], tmp_path / "model.gguf")
+            bake(source_in(sources, model_type), RECIPES[name], tmp_path / "model.gguf")
         return
-    _agrees(_source(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "keys")
+    _agrees(source_in(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "keys")
 
 
 @pytest.mark.parametrize("name", list(RECIPES)[4:])
 @pytest.mark.parametrize("model_type", TENSOR)
 def test_tensor(sources: Path, tmp_path: Path, model_type: str, name: str) -> None:
     by_keys = model_type == "ministral3" and name == "yarn, other betas"
-    _agrees(_source(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "keys" if by_keys else "tensor")
+    _agrees(source_in(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "keys" if by_keys else "tensor")
 
 
 @pytest.mark.parametrize("name", ["yarn without temperature", *list(RECIPES)[4:]])
 def test_qwen2_becomes_llama_unasked_where_keys_do_not_do(sources: Path, tmp_path: Path, name: str) -> None:
     encoding = "keys" if name in BY_KEYS else "carrier"
-    _agrees(_source(sources, "qwen2"), RECIPES[name], tmp_path / "model.gguf", encoding)
+    _agrees(source_in(sources, "qwen2"), RECIPES[name], tmp_path / "model.gguf", encoding)
 
 
 @pytest.mark.parametrize("name", ["mixed, amplitude 1.2", "yarn, not truncated"])
 @pytest.mark.parametrize(("model_type", "to"), [(source, to) for source, all in CARRIERS.items() for to in all])
 def test_carriers(sources: Path, tmp_path: Path, model_type: str, to: str, name: str) -> None:
-    _agrees(_source(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "carrier", carrier=to)
+    _agrees(source_in(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "carrier", carrier=to)
 
 
 @pytest.mark.parametrize("model_type", [name for name in EXPORTED if name not in (*TENSOR, "mistral", "qwen2")])
@@ -97,13 +88,13 @@ def test_what_an_architecture_cannot_hold_is_refused_with_the_alternatives(
 ) -> None:
     words = "--carrier" if model_type in CARRIERS else "theta, linear and yarn fit"
     with pytest.raises(UnsupportedBake, match=words):
-        bake(_source(sources, model_type), RECIPES["mixed"], tmp_path / "model.gguf")
+        bake(source_in(sources, model_type), RECIPES["mixed"], tmp_path / "model.gguf")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_yarn_without_its_original_context_would_be_seen(sources: Path, tmp_path: Path) -> None:
     """The check can fail: this is what the file computes when one key is lost, and nobody says so."""
-    source, out = _source(sources, "llama"), tmp_path / "model.gguf"
+    source, out = source_in(sources, "llama"), tmp_path / "model.gguf"
     plan = bake(source, RECIPES["yarn"], out)
     lost = tmp_path / "lost.gguf"
     write_new(GgufFile.open(out), 0, Edit(dropped=frozenset({"llama.rope.scaling.original_context_length"})), lost)
@@ -112,7 +103,7 @@ def test_a_yarn_without_its_original_context_would_be_seen(sources: Path, tmp_pa
 
 def test_window_layers_without_their_norms_would_be_seen(sources: Path, tmp_path: Path) -> None:
     """In gemma3 the amplitude key also reaches the window layers, so the norms have to take it back."""
-    source = _source(sources, "gemma3_text")
+    source = source_in(sources, "gemma3_text")
     plain = tmp_path / "plain.gguf"
     bake(source, Recipe(METHODS["as-is"]()), plain)
     plan = make_plan(open_source(str(plain)), RECIPES["yarn without temperature"], tmp_path / "out.gguf")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,14 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """The real command line in a process of its own, in the test's folder."""
+    return partial(run_in, tmp_path)
 
-    def call(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ropeconv", *map(str, arguments)]
-        full = {**os.environ, **(env or {})}
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=full, check=False)
 
-    return call
+def run_in(folder: Path, *arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The same in another folder, for fixtures that several tests share."""
+    command = [sys.executable, "-m", "ropeconv", *map(str, arguments)]
+    full = {**os.environ, **(env or {})}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=full, check=False)
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -41,6 +41,11 @@ def validate_command(
         Path | None, typer.Option("--text", metavar="FILE", help="Read this instead of synthetic tokens.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the synthetic tokens.")] = 0,
+    server: Annotated[
+        str,
+        typer.Option("--server", metavar="URL", help="Judge what a running vLLM, SGLang or llama-server says of it."),
+    ] = "",
+    model: Annotated[str, typer.Option("--model", help="Which of the models that the server runs.")] = "",
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write a page with plots and all numbers (HTML).")
     ] = None,
@@ -65,18 +70,19 @@ def validate_command(
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
     output = Output(as_json, quiet)
-    if baked.suffix == ".gguf":
+    settings = Settings(
+        device=device, dtype=dtype, device_map=device_map, tokens=tokens, length=parse_tokens(length) if length else 0,
+        chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    if server:
+        result = of_server(baked, against, server, model, settings, output)
+    elif baked.suffix == ".gguf":
         from ..validate.llamacpp.gguf import validate_gguf
 
         if length or text or dtype != "auto" or device_map:
             raise UsageError("--length, --text, --dtype and --device-map are for checkpoints; for GGUF give --tokens")
         result = validate_gguf(baked, against, tokens=tokens, seed=seed, note=output.note)
     else:
-        settings = Settings(
-            device=device, dtype=dtype, device_map=device_map, tokens=tokens,
-            length=parse_tokens(length) if length else 0, chunk=chunk, seed=seed, text=text,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
         result = of_checkpoint(baked, against, settings, output, ignore_receipt)
     _write_evidence(result, baked, against, report, plot)
     if as_json:
@@ -103,6 +109,21 @@ def of_checkpoint(
         watch = Watch(output.note, total, advance, stopped)
         result: Validation = out_of_memory(lambda: validate(baked, against, settings, watch))
     record_validation(baked, result.to_dict())
+    return result
+
+
+def of_server(baked: Path, against: str, server: str, model: str, settings: Settings, output: Output) -> Validation:
+    """The comparison with a running server, and its entry in the receipt."""
+    from ..sources.receipt import record_validation
+    from ..validate.loading import out_of_memory
+    from ..validate.servers.judge import validate_server
+    from ..validate.settings import Watch
+
+    with output.counting("Running") as (total, advance):
+        watch = Watch(output.note, total, advance)
+        result: Validation = out_of_memory(lambda: validate_server(baked, against, server, model, settings, watch))
+    if baked.is_dir():
+        record_validation(baked, result.to_dict(), result.runtime)
     return result
 
 

@@ -68,10 +68,8 @@ def show_validation(result: Validation, title: str, output: Output) -> None:
     columns = (
         "positions", "KL mean", "KL 95 %", "KL max", "allowed", "max |dlogit|", "top-1", "top-5", "unscaled source", "",
     )  # fmt: skip
-    for run, words in (
-        ("spread", title),
-        ("whole", f"Every position up to {result.length:,}, {result.chunk} at a time"),
-    ):
+    whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
+    for run, words in (("spread", title), ("whole", whole)):
         rows = [
             (
                 bucket.name, f"{bucket.kl_mean:.1e}", f"{bucket.kl_95:.1e}", f"{bucket.kl_max:.1e}",
@@ -84,6 +82,8 @@ def show_validation(result: Validation, title: str, output: Output) -> None:
         if rows:
             output.table(words, columns, rows)
     output.say(result.sentence)
+    if result.unchecked:
+        output.say(f"Not seen this way: {'; '.join(result.unchecked)}.")
     if result.precision_kl:
         output.say(f"In {result.dtype} the reference itself is a KL of {result.precision_kl:.1e} away from float32.")
 

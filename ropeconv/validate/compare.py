@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,10 @@ class Measures:
 
 @dataclass(frozen=True)
 class Figures:
-    """Measures over many positions: mean, 95th percentile and maximum of KL, and means of the others."""
+    """Measures over many positions: mean, 95th percentile and maximum of KL, and means of the others.
+
+    Losses are None where no next token is known.
+    """
 
     kl_mean: float
     kl_95: float
@@ -40,8 +44,8 @@ class Figures:
     max_dlogit: float
     top1: float
     top5: float
-    loss_reference: float
-    loss_other: float
+    loss_reference: float | None
+    loss_other: float | None
 
 
 def measure(reference: Any, other: Any, targets: Any = None) -> Measures:
@@ -67,7 +71,7 @@ def measure(reference: Any, other: Any, targets: Any = None) -> Measures:
         loss = -logs.gather(1, ahead.clamp(min=0)[:, None])[:, 0]
         losses.append(torch.where(ahead < 0, torch.nan, loss).cpu())
     return Measures(
-        terms.sum(dim=-1, dtype=torch.float64).clamp(min=0).cpu(),
+        terms.sum(dim=-1).clamp(min=0).cpu().double(),
         (reference - other).abs().amax(dim=-1).cpu(),
         (likely[:, 0] == likely_other[:, 0]).float().cpu(),
         same.cpu(),
@@ -75,22 +79,18 @@ def measure(reference: Any, other: Any, targets: Any = None) -> Measures:
     )
 
 
-def in_blocks(
-    reference: Callable[[slice], Any], other: Callable[[slice], Any], count: int, vocabulary: int, targets: Any
-) -> Measures:
-    """Measures of `count` positions whose logits are made a few at a time: the whole matrix never exists."""
+def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int) -> Measures:
+    """Measures of `count` positions, made a few positions at a time: the whole matrix of logits never exists."""
     import torch
 
     rows = max(1, BLOCK_BYTES // (4 * vocabulary))
-    parts = []
-    for first in range(0, count, rows):
-        block = slice(first, min(first + rows, count))
-        parts.append(measure(reference(block), other(block), targets[block]))
+    parts = [measured(slice(first, min(first + rows, count))) for first in range(0, count, rows)]
     return Measures(*(torch.cat([vars(part)[name] for part in parts]) for name in Measures.__dataclass_fields__))
 
 
 def summarise(found: Measures) -> Figures:
     """The figures of some positions."""
+    losses = (found.loss_reference.nanmean().item(), found.loss_other.nanmean().item())
     return Figures(
         found.kl.mean().item(),
         found.kl.quantile(0.95).item(),
@@ -98,8 +98,7 @@ def summarise(found: Measures) -> Figures:
         found.max_dlogit.max().item(),
         found.top1.mean().item(),
         found.top5.mean().item(),
-        found.loss_reference.nanmean().item(),
-        found.loss_other.nanmean().item(),
+        *(None if math.isnan(loss) else loss for loss in losses),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,17 @@ def load_stock(folder: Path, where: str | Place, trust: bool = False) -> Any:
     if at.device_map or at.device != "cpu":
         given["device_map"] = at.device_map or at.device
     return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
+
+
+def load_widened(folder: Path, at: Place) -> Any:
+    """A checkpoint that computes in float32 with the weights that it has in the precision of `at`."""
+    import torch
+
+    model = load_stock(folder, replace(at, dtype="float32"))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.to(getattr(torch, at.dtype)))
+    return model
 
 
 def room() -> int:

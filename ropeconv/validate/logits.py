@@ -13,14 +13,14 @@ from typing import Any
 from ..errors import BadSource
 from ..sources import open_checkpoint
 from ..sources.receipt import read_receipt
-from .compare import Measures, in_blocks, summarise
+from .compare import Measures, in_blocks, measure, summarise
 from .hidden import keep_head, logits
-from .loading import load_stock, local_folder, place, stored_dtype
+from .loading import load_stock, load_widened, local_folder, place, stored_dtype
 from .passages import Passage, passages
 from .result import BucketResult, Validation, judge, verdict
 from .schedule import described, query_scales, schedule_of
 from .settings import Settings, Watch
-from .sides import Sides, read_float32, read_source, states
+from .sides import Sides, read_reference, read_source, states
 from .trust import needs_trust
 
 Curve = tuple[tuple[int, float], ...]
@@ -64,8 +64,8 @@ def validate(
     if at.dtype != "float32":
         del stock  # makes room
         last = sum(run.kind == "spread" for run in cut) - 1
-        wide = load_stock(folder, replace(at, dtype="float32"))
-        read = read_float32(wide, source, schedule, spec, scale, cut[last], settings, watch)
+        wide = load_widened(folder, at)
+        read = read_reference(wide, source, schedule, spec, scale, cut[last], settings, watch)
         precision = _against(wide, read, head, sides.reference[last], cut[last].targets()).kl.mean().item()
     if sides.formula:
         sentence += _apart(cut, sides, head)
@@ -101,13 +101,10 @@ def _against(head: Any, wanted: Any, other_head: Any, read: Any, targets: Any) -
     count = min(len(wanted), len(read), len(targets))
     vocabulary = head.get_output_embeddings().weight.shape[0]
 
-    def one(rows: slice) -> Any:
-        return logits(head, wanted[rows])
+    def measured(rows: slice) -> Measures:
+        return measure(logits(head, wanted[rows]), logits(other_head, read[rows]), targets[rows])
 
-    def other(rows: slice) -> Any:
-        return logits(other_head, read[rows])
-
-    return in_blocks(one, other, count, vocabulary, targets)
+    return in_blocks(measured, count, vocabulary)
 
 
 def _apart(runs: list[Passage], sides: Sides, head: Any) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+LONGEST = 8192
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -17,6 +19,11 @@ class Bucket:
     name: str
     positions: list[int]
     counted: slice
+
+
+def usual_length(original: int, context: int) -> int:
+    """Tokens of a run over every position that shows what there is to see, where nobody has said how many."""
+    return min(context, max(512, 4 * original), LONGEST)
 
 
 def buckets(original: int, context: int, tokens: int) -> list[Bucket]:

@@ -26,8 +26,8 @@ class BucketResult:
 
     last: its last position. run: "spread" (a few tokens over the whole range) or "whole" (every token before it).
     kl_*, max_dlogit: of the baked checkpoint from the reference. top1, top5: share of equal likeliest tokens. loss_*:
-    of the next token. control_kl: mean of the unscaled source. noise_kl: the floor, a 95th percentile.
-    tolerance: the KL allowed.
+    of the next token, None where it is not known. control_kl: mean of the unscaled source. noise_kl: the floor, a
+    95th percentile. tolerance: the KL allowed.
 
     A bucket agrees when 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while a
     router of experts may tip over at single tokens by a rounding.
@@ -44,8 +44,8 @@ class BucketResult:
     tolerance: float
     agrees: bool
     top5: float = 1.0
-    loss_reference: float = 0.0
-    loss_baked: float = 0.0
+    loss_reference: float | None = None
+    loss_baked: float | None = None
     noise_kl: float = 0.0
     run: Literal["spread", "whole"] = "spread"
 
@@ -57,7 +57,8 @@ class Validation:
     tokens: of a spread run; length: of the run over every position, 0 without one. curve: of that run, position and KL.
     speed: tokens per second of the reference's and the baked checkpoint's whole runs. partial: whether it was stopped.
     precision_kl: in low precision, how far the reference is from itself in float32, at the end of the context.
-    frequencies: before and after, radians per token. lengths: trained and new, in tokens.
+    frequencies: before and after, radians per token. lengths: trained and new, in tokens. unchecked: what this way of
+    running cannot tell.
     """
 
     transformers: str
@@ -78,6 +79,7 @@ class Validation:
     speed: dict[str, float] = field(default_factory=dict)
     frequencies: dict[str, list[float]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
+    unchecked: tuple[str, ...] = ()
     rule: str = RULE
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,23 +13,24 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..sources import Source
-from ..sources.inspection import inspect_config
+from ..sources import GgufSource, Source, inspect_source
 from ..sources.receipt import read_receipt
 
 
-def schedule_of(baked: Path, source: Source) -> tuple[Schedule, RopeSpec, bool]:
+def schedule_of(baked: Path, source: Source | GgufSource) -> tuple[Schedule, RopeSpec, bool]:
     """The schedule, made again from the recipe and the source; it has to be the one in the receipt."""
     receipt = read_receipt(baked)
     recipe = Recipe.from_dict(receipt["recipe"])
-    seen = inspect_config(source).spec
+    seen = inspect_source(source).spec
     spec = seen if isinstance(recipe.method, AsIs) or not seen.scaled else seen.unscaled()
     schedule = recipe.schedule(spec)
-    if schedule.digest != receipt["schedule"]["digest"]:
+    said = receipt["schedule"]
+    said = said if isinstance(said, dict) else {"digest": said, "context": schedule.context}
+    if schedule.digest != said["digest"]:
         raise BadSource(
             f"{source.reference} is not what {baked} was made from: the recipe gives another schedule; name its source"
         )
-    schedule = replace(schedule, context=int(receipt["schedule"]["context"]))
+    schedule = replace(schedule, context=int(said["context"]))
     return schedule, seen, schedule.digest == seen.current().digest
 
 

@@ -87,11 +87,11 @@ def read_source(
     return sides
 
 
-def read_float32(
+def read_reference(
     model: Any, source: Source, schedule: Schedule, spec: RopeSpec, scale: LogN | Staircase | None, passage: Passage,
     settings: Settings, watch: Watch,
 ) -> Any:  # fmt: skip
-    """The reference's hidden states of one passage, of the source loaded in float32."""
+    """The reference's hidden states of one passage, of a model in another precision."""
     patch(model, patched_at(schedule, passage.positions[-1]), spec)
     if scale is not None:
         scale_queries(model, scale, query_module(source))

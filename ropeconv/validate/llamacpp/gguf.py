@@ -6,7 +6,6 @@ can say it. Against the checkpoint it was made from: transformers in float32, pa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,24 +14,21 @@ from typing import Any
 from ...errors import BadSource
 from ...formats.gguf.types import F32, TYPES
 from ...rope.log_n import LogN, Staircase
-from ...rope.methods.special import AsIs
-from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.reading import WINDOW_NORM
-from ...sources import GgufSource, Source, inspect_source, open_source
-from ...sources.base import RECEIPT
+from ...sources import GgufSource, Source, open_source
+from ...sources.receipt import read_receipt
 from ..compare import compare_logits
 from ..loading import load_stock, local_folder
-from ..positions import stretches
+from ..positions import stretches, usual_length
 from ..reference import patch, patched_at, scale_queries
 from ..result import SEPARATION, Validation, judge, verdict
-from ..schedule import described, query_module, query_scales
+from ..schedule import described, query_module, query_scales, schedule_of
 from .overrides import overrides
 from .process import run_logits
 
 EACH = 128
-LONGEST = 8192
 
 
 def validate_gguf(
@@ -50,19 +46,20 @@ def validate_gguf(
     import torch
 
     file, source = GgufSource(baked), open_source(against)
-    schedule, spec = _schedule(file, source)
-    length = min(schedule.context, tokens or min(LONGEST, max(512, 4 * schedule.original_context)))
+    schedule, spec, unchanged = schedule_of(baked, source)
+    usual = usual_length(schedule.original_context, schedule.context)
+    length = min(schedule.context, tokens or usual)
     if length <= schedule.original_context:
         note(f"{length} tokens stay inside the trained context of {schedule.original_context}; --tokens reaches beyond")
-    unchanged, rounded = schedule.digest == spec.current().digest, ""
+    rounded = ""
     if isinstance(source, Source):
-        rounded = _rounded(file)
+        rounded = weights_type(file)
         if rounded and unchanged:
             raise BadSource(
                 f"{baked} changes nothing but the weights' type ({rounded}), and then there is no measure for a "
                 "difference; compare a --outtype f32 export"
             )
-    scale = query_scales(_receipt(file), schedule)
+    scale = query_scales(read_receipt(baked), schedule)
     runs = stretches(schedule.original_context, length, EACH)
     wanted = [position for run in runs for position in run.positions]
     width = file.file.tensors["token_embd.weight"].shape[1]
@@ -98,27 +95,6 @@ def validate_gguf(
     )  # fmt: skip
 
 
-def _schedule(file: GgufSource, source: Source | GgufSource) -> tuple[Schedule, RopeSpec]:
-    receipt = _receipt(file)
-    recipe, seen = Recipe.from_dict(receipt["recipe"]), inspect_source(source).spec
-    spec = seen if isinstance(recipe.method, AsIs) or not seen.scaled else seen.unscaled()
-    schedule = recipe.schedule(spec)
-    if schedule.digest != receipt["schedule"]:
-        raise BadSource(
-            f"{source.reference} is not what {file.reference} was made from: the recipe gives another schedule; "
-            "name its source"
-        )
-    return schedule, seen
-
-
-def _receipt(file: GgufSource) -> dict[str, Any]:
-    text = file.file.get(RECEIPT)
-    if not isinstance(text, str):
-        raise BadSource(f"{file.reference} has no receipt among its keys, so it is not an output of ropeconv")
-    receipt: dict[str, Any] = json.loads(text)
-    return receipt
-
-
 def _cannot_be_told(source: GgufSource, file: GgufSource) -> bool:
     """Rope tensors, a temperature of its own, and norms that take an amplitude back are no keys."""
     arch = source.arch
@@ -147,8 +123,8 @@ def _transformers(
     return control.numpy(), reference.numpy()
 
 
-def _rounded(file: GgufSource) -> str:
-    """The type of the weights where they are not F32, and so not those of the reference."""
+def weights_type(file: GgufSource) -> str:
+    """The type of the weights where they are not F32, and so not those of a reference in float32; empty else."""
     types = [info.type for info in file.file.tensors.values() if len(info.shape) > 1]
     usual = max(set(types), key=types.count)
     return "" if usual == F32 else TYPES[usual].name

@@ -46,6 +46,10 @@ def validate_command(
         typer.Option("--server", metavar="URL", help="Judge what a running vLLM, SGLang or llama-server says of it."),
     ] = "",
     model: Annotated[str, typer.Option("--model", help="Which of the models that the server runs.")] = "",
+    reference: Annotated[
+        str,
+        typer.Option("--reference", help="patched, or config: also run SOURCE with the method in its config."),
+    ] = "patched",
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write a page with plots and all numbers (HTML).")
     ] = None,
@@ -63,32 +67,42 @@ def validate_command(
 
     Exit code 3 when it does not, or when the unscaled source agrees too, which would mean that the test is blind.
     """
+    from ..validate.parallel import first, world
     from ..validate.process import Probe
     from ..validate.settings import Settings
     from .views import show_validation
 
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
-    output = Output(as_json, quiet)
+    if reference not in ("patched", "config"):
+        raise UsageError(f"--reference {reference} is not known; choose patched or config")
+    output = Output(as_json, quiet or not first())
     settings = Settings(
         device=device, dtype=dtype, device_map=device_map, tokens=tokens, length=parse_tokens(length) if length else 0,
-        chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code,
+        chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code, third=reference == "config",
     )  # fmt: skip
+    if server and (settings.third or device_map):
+        raise UsageError("--reference config and --device-map are for validation without --server")
+    if world() > 1 and (server or baked.suffix == ".gguf" or device_map):
+        raise UsageError("torchrun is for checkpoints, without --server and --device-map; start it without torchrun")
     if server:
         result = of_server(baked, against, server, model, settings, output)
     elif baked.suffix == ".gguf":
         from ..validate.llamacpp.gguf import validate_gguf
 
-        if length or text or dtype != "auto" or device_map:
-            raise UsageError("--length, --text, --dtype and --device-map are for checkpoints; for GGUF give --tokens")
+        if length or text or dtype != "auto" or device_map or settings.third:
+            raise UsageError(
+                "--length, --text, --dtype, --device-map and --reference are for checkpoints; for GGUF give --tokens"
+            )
         result = validate_gguf(baked, against, tokens=tokens, seed=seed, note=output.note)
     else:
         result = of_checkpoint(baked, against, settings, output, ignore_receipt)
-    _write_evidence(result, baked, against, report, plot)
-    if as_json:
-        output.data(result.to_dict())
-    else:
-        show_validation(result, f"{baked} against {against}, scaled at run time", output)
+    if first():
+        _write_evidence(result, baked, against, report, plot)
+        if as_json:
+            output.data(result.to_dict())
+        else:
+            show_validation(result, f"{baked} against {against}, scaled at run time", output)
     if not result.agrees:
         raise typer.Exit(3)
 
@@ -101,14 +115,16 @@ def of_checkpoint(
     from ..validate.checks import check_first
     from ..validate.loading import out_of_memory
     from ..validate.logits import validate
+    from ..validate.parallel import first, together
     from ..validate.settings import Watch
 
     check = check_first(baked, against, ignore_receipt, settings.trust_remote_code)
     output.note(f"Files and frequencies are right (within {check.max_ulp} ulp of float32).")
     with output.counting("Running") as (total, advance), _stopping(output) as stopped:
-        watch = Watch(output.note, total, advance, stopped)
+        watch = Watch(output.note, total, advance, together(stopped))
         result: Validation = out_of_memory(lambda: validate(baked, against, settings, watch))
-    record_validation(baked, result.to_dict())
+    if first():
+        record_validation(baked, result.to_dict())
     return result
 
 

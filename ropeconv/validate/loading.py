@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from ..errors import BadSource, RopeconvError
 from ..sources import Source
+from .parallel import shared, world
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -44,8 +46,10 @@ def place(device: str = "auto", dtype: str = "auto", device_map: str = "", store
     return Place(device, dtype, device_map)
 
 
-def load_stock(folder: Path, where: str | Place, trust: bool = False) -> Any:
-    """A checkpoint as the installed transformers loads it. trust: with the code that it brings."""
+def load_stock(folder: Path, where: str | Place, trust: bool = False, config: Any = None) -> Any:
+    """A checkpoint as the installed transformers loads it. trust: with the code that it brings. config: in the place
+    of its own.
+    """
     import torch
     import transformers
     from transformers import AutoModelForCausalLM
@@ -56,8 +60,12 @@ def load_stock(folder: Path, where: str | Place, trust: bool = False) -> Any:
     # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
     key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
     given: dict[str, Any] = {key: getattr(torch, at.dtype), "trust_remote_code": trust}
-    if at.device_map or at.device != "cpu":
+    if world() > 1:
+        given |= shared()
+    elif at.device_map or at.device != "cpu":
         given["device_map"] = at.device_map or at.device
+    if config is not None:
+        given["config"] = config
     return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
 
 
@@ -73,10 +81,15 @@ def load_widened(folder: Path, at: Place) -> Any:
 
 
 def room() -> int:
-    """Free memory of the GPU in bytes; 0 without one."""
+    """Free memory of all GPUs in bytes; 0 without one."""
     import torch
 
-    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0
+    return sum(int(torch.cuda.mem_get_info(number)[0]) for number in range(torch.cuda.device_count()))
+
+
+def fits(source: Source, width: int) -> bool:
+    """Whether a checkpoint with numbers of `width` bytes fits into the GPUs; true without one."""
+    return not room() or 1.1 * width * sum(math.prod(info.shape) for info in source.tensors.values()) < room()
 
 
 def stored_dtype(config: dict[str, Any]) -> str:

@@ -13,14 +13,16 @@ from typing import Any
 from ..errors import BadSource
 from ..sources import open_checkpoint
 from ..sources.receipt import read_receipt
+from .by_config import load_by_config, parameters
 from .compare import Measures, in_blocks, measure, summarise
 from .hidden import keep_head, logits
-from .loading import load_stock, load_widened, local_folder, place, stored_dtype
+from .loading import Place, fits, load_stock, load_widened, local_folder, place, stored_dtype
+from .parallel import check_heads, world
 from .passages import Passage, passages
-from .result import BucketResult, Validation, judge, verdict
+from .result import BucketResult, Validation, judge, noise_floor, verdict
 from .schedule import described, query_scales, schedule_of
 from .settings import Settings, Watch
-from .sides import Sides, read_reference, read_source, states
+from .sides import Case, Sides, read_again, read_source, states
 from .trust import needs_trust
 
 Curve = tuple[tuple[int, float], ...]
@@ -41,17 +43,27 @@ def validate(
     schedule, spec, unchanged = schedule_of(baked, source)
     if settings.length > schedule.context:
         raise BadSource(f"{baked} is made for {schedule.context} tokens, so --length {settings.length} is beyond it")
+    if settings.third:
+        parameters(schedule, spec)  # raises before anything long
+    if world() > 1:
+        check_heads(source.config())
     at = place(settings.device, settings.dtype, settings.device_map, stored_dtype(source.config()))
     folder = local_folder(source)
     model = load_stock(folder, at)
     runs = passages(settings, schedule, model.get_input_embeddings().weight.shape[0], folder)
-    work = sum(len(run.ids) * (5 if run.kind == "spread" else 2) for run in runs)
+    times = {"spread": 5 + settings.third + (at.dtype != "float32"), "whole": 2}
+    work = sum(len(run.ids) * times[run.kind] for run in runs)
     watch.total(work)
     watch.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: control, reference, noise floor, baked.")
     fold, scale = receipt.get("fold") or {}, query_scales(receipt, schedule)
-    folded = fold["tensors"] if fold.get("expected_kl") else []
-    sides = read_source(model, source, schedule, spec, scale, folded, runs, settings, watch)
-    head = keep_head(model)
+    folded = fold["tensors"] if fold and (fold["expected_kl"] or at.dtype != "float32") else []
+    case = Case(source, schedule, spec, scale, settings, watch)
+    sides = read_source(model, case, folded, runs)
+    head, wide = keep_head(model), at.dtype != "float32" and fits(source, 4)
+    if wide:
+        sides.again.append(read_again(load_widened(folder, at), case, runs))
+    elif at.dtype != "float32":
+        watch.note("There is no room for the source in float32, so the noise floor is without it.")
     stock = load_stock(baked, at, trust)
     _same_vocabulary(head, stock, baked)
     cut = [run.until(len(read)) for run, read in zip(runs, sides.reference, strict=True)]
@@ -60,21 +72,23 @@ def validate(
     partial = [len(run.kept) for run in cut] != [len(run.kept) for run in runs]
     results, curve = _judged(cut, sides, head, stock)
     agrees, sentence = verdict(results, unchanged)
-    precision = 0.0
-    if at.dtype != "float32":
-        del stock  # makes room
-        last = sum(run.kind == "spread" for run in cut) - 1
-        wide = load_widened(folder, at)
-        read = read_reference(wide, source, schedule, spec, scale, cut[last], settings, watch)
-        precision = _against(wide, read, head, sides.reference[last], cut[last].targets()).kl.mean().item()
+    third = None
+    if settings.third:
+        stock = None
+        third, agreed = _third(folder, at, case, cut, sides, head, results)
+        agrees = agrees and agreed
+        words = "agrees" if agreed else "does not agree"
+        sentence += f" The source with the method in its config {words} with the reference (KL up to {third:.1e})."
+    precision = _precision(cut, sides, head) if wide else 0.0
     if sides.formula:
         sentence += _apart(cut, sides, head)
     if partial:
         sentence += " It was stopped before its end."
+    where = f"{at.device} x {world()}" if world() > 1 else at.device
     return Validation(
-        transformers.__version__, at.device, schedule.digest, settings.spread, settings.seed, tuple(results), agrees,
+        transformers.__version__, where, schedule.digest, settings.spread, settings.seed, tuple(results), agrees,
         sentence, dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
-        precision_kl=precision, speed=sides.speed, **described(schedule, spec),
+        precision_kl=precision, third_kl=third, speed=sides.speed, **described(schedule, spec),
     )  # fmt: skip
 
 
@@ -82,13 +96,17 @@ def _judged(runs: list[Passage], sides: Sides, head: Any, stock: Any) -> tuple[l
     """Results per bucket, those of spread runs first; and the curve of the whole run."""
     results: list[BucketResult] = []
     curve: Curve = ()
+    noise = 0.0  # does not fall with the position
     for number, run in enumerate(runs):
         wanted, targets = sides.reference[number], run.targets()
         found = _against(head, wanted, stock, sides.baked[number], targets)
         if run.kind == "spread":
             control = _against(head, wanted, head, sides.control[number], targets).kl.mean().item()
-            again = (_against(head, wanted, head, read[number], targets) for read in sides.again)
-            noise = max(measures.kl.quantile(0.95).item() for measures in again)
+            floors = [
+                _against(head, wanted, own or head, read[number], targets).kl.quantile(0.95).item()
+                for own, read in sides.again
+            ]
+            noise = max(noise, noise_floor(*sides.parted(floors)))
             results.append(judge(run.buckets[0], summarise(found), control, noise))
             continue
         for like, (bucket, rows) in zip(list(results), run.parts(), strict=False):
@@ -105,6 +123,27 @@ def _against(head: Any, wanted: Any, other_head: Any, read: Any, targets: Any) -
         return measure(logits(head, wanted[rows]), logits(other_head, read[rows]), targets[rows])
 
     return in_blocks(measured, count, vocabulary)
+
+
+def _third(
+    folder: Path, at: Place, case: Case, runs: list[Passage], sides: Sides, head: Any, results: list[BucketResult]
+) -> tuple[float, bool]:
+    """The KL of transformers' own method from the reference, and whether it is within what each bucket allows."""
+    model = load_by_config(folder, at, case.schedule, case.spec)
+    worst, agrees = 0.0, True
+    for run, wanted, result in zip(runs, sides.reference, results, strict=False):
+        if run.kind == "spread":
+            found = _against(head, wanted, model, states(model, run, case.settings.chunk, case.watch), run.targets())
+            kl = found.kl.quantile(0.95).item()
+            worst, agrees = max(worst, kl), agrees and kl <= result.tolerance
+    return worst, agrees
+
+
+def _precision(runs: list[Passage], sides: Sides, head: Any) -> float:
+    """The KL between float32 and the precision that was run in, at the end of the context."""
+    wide, read = sides.again[-1]
+    last = len(read) - 1
+    return float(_against(wide, read[last], head, sides.reference[last], runs[last].targets()).kl.mean())
 
 
 def _apart(runs: list[Passage], sides: Sides, head: Any) -> str:

@@ -55,16 +55,17 @@ def nudged(schedule: Schedule, seed: int = 0) -> Schedule:
 
 
 def round_weights(model: Any, stored: Mapping[str, str]) -> None:
-    """Rounds weights once, as a factor on them does: times a number and back, in the type they are stored in between.
+    """Rounds weights once, as a factor on them does: times a number and back, and between in the narrower type of
+    those that they are stored in and computed in.
 
-    stored: that type per weight, as safetensors names it.
+    stored: the former per weight, as safetensors names it.
     """
     import torch
 
     types = {"BF16": torch.bfloat16, "F16": torch.float16}
     for name, weight in model.named_parameters():
-        if stored.get(name) in types:
-            rounded = (weight.data.float() * ROUNDED_BY).to(types[stored[name]]).float() / ROUNDED_BY
+        if name in stored:
+            rounded = (weight.data.float() * ROUNDED_BY).to(types.get(stored[name], weight.dtype)).float() / ROUNDED_BY
             weight.data = rounded.to(weight.dtype)
 
 

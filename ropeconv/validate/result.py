@@ -15,8 +15,9 @@ NOISE = 5.0
 RULE = (
     f"a bucket agrees when 95 % of its positions have a KL of at most {KL_FLOOR:g} + (last position * 2^-22)^2 + "
     f"{NOISE:g} x the noise floor; beyond the trained context the unscaled source has to be {SEPARATION:g} times "
-    "further away than that; the noise floor is the reference against itself in other chunks, with frequencies two "
-    "steps of float32 away, and with weights rounded where a fold rounds them"
+    "further away than that; the noise floor is the sum of the KLs of the reference from itself in other chunks, with "
+    "frequencies two steps of float32 away, and with weights rounded where a fold rounds them, or a fifth of that from "
+    "float32 in low precision, at the worst up to that bucket"
 )
 
 
@@ -58,7 +59,8 @@ class Validation:
     speed: tokens per second of the reference's and the baked checkpoint's whole runs. partial: whether it was stopped.
     precision_kl: in low precision, how far the reference is from itself in float32, at the end of the context.
     frequencies: before and after, radians per token. lengths: trained and new, in tokens. unchecked: what this way of
-    running cannot tell.
+    running cannot tell. third_kl: of the source with the method said through its config from the reference, the worst
+    95th percentile of a spread run; None where that was not asked for.
     """
 
     transformers: str
@@ -80,6 +82,7 @@ class Validation:
     frequencies: dict[str, list[float]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     unchecked: tuple[str, ...] = ()
+    third_kl: float | None = None
     rule: str = RULE
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,6 +117,14 @@ def judge(
         noise_kl=noise,
         run=kind,
     )
+
+
+def noise_floor(same: list[float], other: list[float]) -> float:
+    """Of 95th percentiles of the KL, in the same precision and against another one.
+
+    Small independent errors of logits add in the KL, which is quadratic in them.
+    """
+    return max(sum(same), *(kl / NOISE for kl in other), 0.0)
 
 
 def verdict(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:

@@ -14,7 +14,7 @@ class Settings:
     device, dtype, device_map: where and in which precision; "auto" takes what is there, and on an accelerator the
     checkpoint's own. tokens: of each spread run (512, and less beside a short run over every position). length: of a
     run over every position, 0 for none. chunk: tokens that the backbone sees at a time. text: a file to read instead of
-    synthetic tokens.
+    synthetic tokens. third: whether the source also runs with the method said through its config.
     """
 
     device: str = "auto"
@@ -26,6 +26,7 @@ class Settings:
     seed: int = 0
     text: Path | None = None
     trust_remote_code: bool = False
+    third: bool = False
 
     @property
     def spread(self) -> int:

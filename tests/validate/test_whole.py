@@ -65,7 +65,7 @@ def test_measures_against_float64() -> None:
         kl = (p.exp() * (p - q)).sum(-1)
         torch.testing.assert_close(found.kl, kl, rtol=2e-3, atol=1e-13)
         torch.testing.assert_close(found.loss_other.double(), -q[range(50), targets], rtol=1e-5, atol=1e-5)
-        blocks = in_blocks(lambda rows: one[rows], lambda rows, o=other: o[rows], 50, 1 << 24, targets)
+        blocks = in_blocks(lambda rows, o=other, t=targets: measure(one[rows], o[rows], t[rows]), 50, 1 << 24)
         torch.testing.assert_close(blocks.kl, found.kl)
     same = compare_logits(one, one)
     assert (same.kl_max, same.top1, same.top5) == (0, 1, 1)

@@ -18,10 +18,10 @@ from ..llamacpp.gguf import weights_type
 from ..loading import load_stock, load_widened, local_folder, place, stored_dtype
 from ..passages import KEPT, Passage
 from ..positions import spread, usual_length
-from ..result import SEPARATION, Validation, judge, verdict
+from ..result import SEPARATION, Validation, judge, noise_floor, verdict
 from ..schedule import described, query_scales, schedule_of
 from ..settings import Settings, Watch
-from ..sides import Sides, read_reference, read_source
+from ..sides import Case, Sides, read_again, read_source
 from ..tokens import of_text, synthetic
 from .base import LogProbs, Served
 from .compare import as_said, coarse
@@ -52,16 +52,16 @@ def validate_server(
     at = place(settings.device, dtype, settings.device_map, dtype)
     loaded, scale = load_stock(local_folder(source), at), query_scales(receipt, schedule)
     watch.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
-    sides = read_source(loaded, source, schedule, spec, scale, [], [run], settings, watch)
+    case = Case(source, schedule, spec, scale, settings, watch)
+    sides = read_source(loaded, case, [], [run])
     head = keep_head(loaded)
-    again = [(head, read[0]) for read in sides.again]
     if at.dtype != "float32" or server.computes_in:
         folder = local_folder(source)
         wide = at.dtype != "float32"
         there = load_widened(folder, at) if wide else load_stock(folder, replace(at, dtype=server.computes_in))
-        again.append((there, read_reference(there, source, schedule, spec, scale, run, settings, watch)))
+        sides.again.append(read_again(there, case, [run]))
     rounded = weights_type(GgufSource(baked)) if baked.suffix == ".gguf" else ""
-    results, curve = _judged(run, sides, again, head, said, bool(rounded))
+    results, curve = _judged(run, sides, head, said, bool(rounded))
     agrees, sentence = verdict(results, unchanged)
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
         sentence += " The server is further away than the unscaled source is, as another model would be."
@@ -96,7 +96,7 @@ def _passage(settings: Settings, schedule: Schedule, source: Source, served: Ser
 
 
 def _judged(
-    run: Passage, sides: Sides, again: list[tuple[Any, Any]], head: Any, said: list[LogProbs], rounded: bool
+    run: Passage, sides: Sides, head: Any, said: list[LogProbs], rounded: bool
 ) -> tuple[list[Any], tuple[tuple[int, float], ...]]:
     wanted, vocabulary = sides.reference[0], head.get_output_embeddings().weight.shape[0]
     targets = run.targets().tolist()
@@ -111,11 +111,12 @@ def _judged(
         return compared(lambda rows: as_said(logits(model, read[rows]), said[rows]))
 
     found, control = compared(lambda rows: said[rows]), ours(head, sides.control[0])
-    floors = [ours(model, read) for model, read in again]
-    results = []
+    floors = [ours(own or head, read[0]) for own, read in sides.again]
+    results, noise = [], 0.0
     for bucket, rows in run.parts():
         away = control[rows].kl.mean().item()
-        noise = max(measures[rows].kl.quantile(0.95).item() for measures in floors)
+        same, other = sides.parted([measures[rows].kl.quantile(0.95).item() for measures in floors])
+        noise = max(noise, noise_floor(same, []), *other)  # whole: a server's kernels are others
         result = judge(bucket, summarise(found[rows]), away, noise, "whole")
         if rounded:  # of quantised weights nothing smaller can be told
             allowed = max(result.tolerance, away / SEPARATION)

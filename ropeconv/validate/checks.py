@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..encode.fold import fold
+from ..encode.ministral3 import NAME as SWAPPED
 from ..errors import BadSource, Disagreement
-from ..families.config import detect
+from ..families.config import STORED_ROPE, detect
 from ..formats.digest import sha256
 from ..formats.floats import STORED, widened
 from ..formats.index import INDEX
@@ -45,6 +46,7 @@ def check_first(
     schedule, spec, _ = schedule_of(baked, source)
     if not ignore_receipt:
         check_files(baked, receipt)
+    _check_same_model(baked, source)
     _check_tokenizer(baked, source)
     own = needs_trust(baked, trust_remote_code)
     said = receipt["in_config"]
@@ -80,6 +82,23 @@ def check_files(baked: Path, receipt: dict[str, Any]) -> None:
                 f"{path} is not the file that ropeconv wrote; bake anew, or pass --ignore-receipt if it was edited on "
                 "purpose"
             )
+
+
+def _check_same_model(baked: Path, source: Source) -> None:
+    """Raises BadSource where the weights are not of one shape, or of an architecture that no encoding turns into."""
+    ours = {name: t for path in baked.glob("*.safetensors") for name, t in read_header(path).tensors.items()}
+    for name, tensor in source.tensors.items():
+        if name not in ours:
+            raise BadSource(f"{baked} has no {name}, which {source.reference} has; name the source it was made from")
+        if ours[name].shape != tensor.shape:
+            raise BadSource(
+                f"{name} is {list(ours[name].shape)} in {baked} and {list(tensor.shape)} in {source.reference}; name "
+                "the source it was made from"
+            )
+    one = source.config().get("model_type")
+    other = json.loads((baked / "config.json").read_text("utf-8")).get("model_type")
+    if one != other and other not in (f"{one}{STORED_ROPE}", SWAPPED):
+        raise BadSource(f"{baked} is a {other} and {source.reference} a {one}; name the source it was made from")
 
 
 def _check_tokenizer(baked: Path, source: Source) -> None:

@@ -84,7 +84,7 @@ def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> Callable
 
     def multiply(module: Any, args: Any, output: Any) -> Any:
         ids = positions[0]
-        factor = torch.from_numpy(scale.scale(ids.cpu().numpy())).to(output.device, torch.float32)
+        factor = torch.from_numpy(scale.scale(ids.cpu().numpy()).astype(np.float32)).to(output.device)
         return (output * factor.reshape(*factor.shape, *[1] * (output.dim() - 2))).to(output.dtype)
 
     found = [module for name, module in model.named_modules() if queries and name.endswith(queries)]
@@ -105,7 +105,7 @@ def _overwrite(module: Any, prefix: str, inv_freq: Vector, attention_factor: flo
     import torch
 
     old = getattr(module, f"{prefix}inv_freq")
-    new = torch.tensor(inv_freq, dtype=torch.float32, device=old.device)
+    new = torch.from_numpy(inv_freq.astype(np.float32)).to(old.device)
     setattr(module, f"{prefix}inv_freq", new)
     if hasattr(module, f"{prefix}original_inv_freq"):
         setattr(module, f"{prefix}original_inv_freq", new.clone())

@@ -201,6 +201,21 @@ def test_another_tokenizer_is_noticed(run: Run, tmp_path: Path) -> None:
     assert (done.returncode, "is not the tokenizer of" in done.stderr) == (1, True)
 
 
+def test_another_model_is_noticed(run: Run, tmp_path: Path) -> None:
+    """The same RoPE in another architecture, of other sizes, of another vocabulary, and with a layer more."""
+    make("llama", tmp_path / "model")
+    assert run("apply", "model", "--yarn", "16", "-o", "out", "-q").returncode == 0
+    for name, model_type, changes, said in (
+        ("mistral", "mistral", {}, "out is a llama and mistral a mistral"),
+        ("wide", "llama", {"intermediate_size": 128}, "is [128, 96] in out and [128, 128] in wide"),
+        ("words", "llama", {"vocab_size": 384}, "is [320, 128] in out and [384, 128] in words"),
+        ("deep", "llama", {"num_hidden_layers": 3}, "out has no model.layers.2"),
+    ):
+        make(model_type, tmp_path / name, **changes)
+        done = run("validate", "out", "--against", name, "-q")
+        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+
+
 def test_a_run_that_is_stopped_is_judged_as_far_as_it_came(tmp_path: Path) -> None:
     source = make("llama", tmp_path / "source")
     out = baked(source, tmp_path / "out")

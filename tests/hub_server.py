@@ -94,9 +94,15 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return
             content = path.read_bytes()
             headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": hub.commit(repo)}
+            asked = self.headers.get("Range")
+            if asked and body:
+                first, _, last = asked.removeprefix("bytes=").partition("-")
+                stop = min(int(last) + 1 if last else len(content), len(content))
+                headers["Content-Range"] = f"bytes {first}-{stop - 1}/{len(content)}"
+                content = content[int(first) : stop]
             if body:
                 hub.sent[name] = hub.sent.get(name, 0) + len(content)
-            self.reply(200, content, body, headers)
+            self.reply(206 if asked and body else 200, content, body, headers)
 
         def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
             self.send_response(status)

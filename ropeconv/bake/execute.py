@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +33,30 @@ def apply(
     force: bool = False,
     checksum: bool = False,
     advance: Advance = lambda done: None,
+    staged: bool = False,
 ) -> Path:
     """Writes the output and returns its place: a folder, or a GGUF file (of several shards the first).
 
     verify: looks at the finished files in their folder before they take their names, and returns what to note in the
     receipt; it raises to stop. link: hard-link unchanged files. force: replace an output that exists. advance: bytes
-    done.
+    done. staged: leave out what is merely copied, for somebody who takes that from the source.
 
     A known failure leaves nothing behind. An interrupted run leaves its finished files in a hidden sibling, and the
     same command picks them up.
     """
     _refuse_place(plan, force)
     partial = plan.out.parent / f".{plan.out.name}.ropeconv-partial"
+    if staged:
+        plan, whole = replace(plan, steps=tuple(step for step in plan.steps if step.action != "copy")), plan
+    else:
+        whole = plan
     try:
         _resume_or_clear(partial, _stamp(plan, link))
         _need_space(plan, partial, link)
         _carry_out_all(plan, partial, link, advance)
         check = verify(partial)
         if plan.is_folder:
-            (partial / RECEIPT).write_text(receipt(plan, partial, check, checksum), "utf-8")
+            (partial / RECEIPT).write_text(receipt(whole, partial, check, checksum), "utf-8")
         (partial / STAMP).unlink()
     except OSError as problem:
         shutil.rmtree(partial, ignore_errors=True)

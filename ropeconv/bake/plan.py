@@ -76,6 +76,12 @@ class Plan:
             "out": str(self.out),
             "family": self.name,
             "recipe": self.recipe.to_dict(),
+            "before": {
+                "rope": describe(self.before.form),
+                "after": describe(self.schedule.form) if self.schedule.form else "a vector of its own",
+                "attention_factor": self.before.attention_factor,
+                "context": self.before.context,
+            },
             "encoding": self.choice.encoding,
             "steps": self.choice.steps_to_dict(),
             "considered": [entry.to_dict() for entry in self.choice.considered],

@@ -26,6 +26,9 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
     files = []
     for step in plan.steps:
         path = folder / step.name
+        if not path.exists():  # left where it is, for the Hub to copy
+            files.append({"name": step.name, "action": step.action, "size": step.size, "sha256": step.sha256})
+            continue
         known = step.sha256 if step.action in ("copy", "patch") and not checksum else sha256(path)
         files.append({"name": step.name, "action": step.action, "size": path.stat().st_size, "sha256": known})
     data = plan.to_dict()
@@ -36,6 +39,7 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
             "source": {"name": plan.source.name, **origin},
             "family": data["family"],
             "recipe": data["recipe"],
+            "before": data["before"],
             "encoding": data["encoding"],
             "fold": data["fold"],
             "in_config": data["in_config"],

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
-from . import apply, inspect, schedule, tables, validate
+from . import apply, inspect, push, schedule, tables, validate
 
 app = typer.Typer(
     name="ropeconv",
@@ -38,6 +38,7 @@ app.command("apply", epilog=apply.EXAMPLES)(apply.apply_command)
 app.command("inspect")(inspect.inspect_command)
 app.command("schedule", epilog=schedule.EXAMPLES)(schedule.schedule_command)
 app.command("validate")(validate.validate_command)
+app.command("push")(push.push_command)
 app.command("methods")(tables.methods_command)
 app.command("families")(tables.families_command)
 app.command("archs")(tables.archs_command)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import Disagreement, UsageError
+from ..hub.settings import Publish
 from ..rope.recipe import Recipe
 from .options import JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
 from .output import Output
+from .push import named, send, staged, with_publish
 
 if TYPE_CHECKING:
     from ..bake import CheckpointPlan, Plan
@@ -48,10 +50,12 @@ RuntimeOption = Annotated[
 ]
 
 
+@with_publish
 @with_recipe(build_recipe)
 def apply_command(
     source: SourceArgument,
     recipe: Recipe,
+    how: Publish,
     out: OutOption = None,
     runtime: RuntimeOption = None,
     encoding: EncodingOption = "auto",
@@ -96,6 +100,12 @@ def apply_command(
         str,
         typer.Option("--validate", metavar="WHERE", help="Validate on logits: cpu, cuda, auto (a GPU that fits), off."),
     ] = "off",
+    push: Annotated[
+        str,
+        typer.Option(
+            "--push", metavar="OWNER/NAME", help="Publish it on the Hub; without -o nothing large touches this disk."
+        ),
+    ] = "",
     checksum: Annotated[bool, typer.Option("--checksum", help="Hash copied weights as well, for the receipt.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -143,11 +153,23 @@ def apply_command(
             output.data(plan.to_dict()) if as_json else show_plan(plan, output, explain)
             return
         check = None
+        if push:
+            how = named(how, push)
+            if in_place or (validate != "off" and out is None):
+                raise UsageError("--push with --validate needs -o, and does not go with --in-place; push afterwards")
+        if push and out is None and isinstance(plan, CheckpointPlan):
+            show_plan(plan, output, explain)
+            staged(plan, probe, how, output, checksum=checksum)
+            return
         if isinstance(plan, CheckpointPlan):
             check, place = carry_out(plan, probe, output, link=link, force=force, checksum=checksum)
         else:
             place = _write(plan, output, in_place, link=link, force=force)
     proof = None if validate == "off" else _proof(plan, place, validate, output)
+    if push:
+        from ..hub.outgoing import of_gguf, of_plan
+
+        send(of_plan(plan, place) if plan.is_folder else of_gguf(place), how, output)
     if as_json:
         validated = {} if proof is None else {"validation": proof.to_dict()}
         output.data(plan.to_dict() | {"check": check.to_dict() if check else None} | validated)

@@ -8,7 +8,6 @@ import json
 import types
 import typing
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from ..rope.lengths import parse_tokens
 from ..rope.methods import REGISTRY, Method, Value
 from ..rope.methods.base import tokens
 from ..rope.recipe import MODIFIERS, Recipe
+from .spread import spread
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
@@ -53,22 +53,7 @@ def with_recipe(build: Callable[[dict[str, Any]], Any]) -> Callable[[Callable[..
     `ropeconv methods` at once. build: makes the command's `recipe` from what was given.
     """
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "recipe"]
-        added = [*_method_options(), *_setting_options(), *_modifier_options()]
-        names = {parameter.name for parameter in added}
-
-        @wraps(command)
-        def wrapper(**given: Any) -> Any:
-            chosen = {name: value for name, value in given.items() if name in names}
-            return command(recipe=build(chosen), **{k: v for k, v in given.items() if k not in names})
-
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *added)]
-        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return wrapper
-
-    return decorate
+    return spread("recipe", lambda: [*_method_options(), *_setting_options(), *_modifier_options()], build)
 
 
 def _parameter(name: str, annotation: Any, flag: str, **details: Any) -> inspect.Parameter:

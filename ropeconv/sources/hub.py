@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource
+from ..formats.safetensors import Header, parse_header, read_header
 from .base import Source, SourceFile
 from .folder import FolderSource
+
+BLOCK = 1 << 16  # bytes asked for at a time
 
 
 class HubSource(Source):
@@ -44,6 +47,22 @@ class HubSource(Source):
             )
         self.commit = Path(found).parent.name
         return FolderSource(Path(found).parent).files()
+
+    @cached_property
+    def headers(self) -> dict[str, Header]:
+        """The header of every safetensors file of the model: from the cache, else the first bytes of each."""
+        sizes = {file.name: file.size for file in self.files()}
+        return {name: self._header(name, sizes[name]) for name in self.weights()}
+
+    def _header(self, name: str, size: int) -> Header:
+        from huggingface_hub import HfFileSystem, try_to_load_from_cache
+
+        cached = try_to_load_from_cache(self.repo_id, name, revision=self.commit)
+        if isinstance(cached, str):
+            return read_header(Path(cached))
+        place = f"{self.repo_id}@{self.commit}/{name}"
+        with HfFileSystem().open(place, "rb", block_size=BLOCK, cache_type="readahead") as file:
+            return parse_header(file, size, name)
 
     def files(self) -> tuple[SourceFile, ...]:
         return self._listing

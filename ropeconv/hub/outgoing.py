@@ -1,0 +1,108 @@
+"""What a repository is to hold: files of this machine, and files that the Hub copies from another repository."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..bake import Plan
+from ..errors import BadSource
+from ..formats.gguf.file import SHARD
+from ..sources import RECEIPT, GgufSource
+from ..sources.receipt import read_receipt
+
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """adds: local files by their name in the repository. copies: names there, to names in `source` at `commit`.
+
+    receipt: what was done. source: a repository, empty where the source is none. card: the text of a card that is there
+    already, and `own_card` whether a person wrote it.
+    """
+
+    adds: dict[str, Path]
+    receipt: dict[str, Any]
+    copies: dict[str, str] = field(default_factory=dict)
+    source: str = ""
+    commit: str = ""
+    card: str = ""
+    own_card: bool = False
+
+    @property
+    def gguf(self) -> list[str]:
+        """Names of GGUF files."""
+        return sorted(name for name in self.adds if name.endswith(".gguf"))
+
+
+def of_plan(plan: Plan, staged: Path) -> Outgoing:
+    """A plan that was carried out in `staged`, at least as far as it does more than copy."""
+    adds, copies = {RECEIPT: staged / RECEIPT}, {}
+    on_hub = plan.source.kind == "hub"
+    for step in plan.steps:
+        if on_hub and step.action == "copy":
+            copies[step.name] = step.origin or step.name
+        elif (staged / step.name).exists():
+            adds[step.name] = staged / step.name
+        else:
+            origin = plan.origin(step)
+            assert origin is not None, step
+            adds[step.name] = origin
+    receipt = read_receipt(staged)
+    return _without_base_card(adds, copies, receipt, _repository(receipt), own_card=False)
+
+
+def of_folder(folder: Path) -> Outgoing:
+    """A folder that `apply` wrote; what its source on the Hub has as well is copied from there."""
+    receipt, copies = read_receipt(folder), {}
+    repository = _repository(receipt)
+    known = {file["name"]: file for file in receipt["files"]}
+    adds = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".cache") for part in path.relative_to(folder).parts)
+    }
+    for name in list(adds):
+        file = known.get(name)
+        if repository and file and file["action"] == "copy" and file["sha256"]:
+            del adds[name]
+            copies[name] = file.get("origin") or name
+    written = CARD in adds and (CARD not in known or known[CARD]["size"] != adds[CARD].stat().st_size)
+    return _without_base_card(adds, copies, receipt, repository, own_card=written)
+
+
+def of_gguf(path: Path) -> Outgoing:
+    """A GGUF file that ropeconv wrote, with its other shards."""
+    receipt = read_receipt(path)
+    match = SHARD.match(path.name)
+    names = [path.name]
+    if match:
+        count = int(match["count"])
+        names = [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    missing = [name for name in names if not path.with_name(name).is_file()]
+    if missing:
+        raise BadSource(f"{missing[0]} is missing beside {path}; fetch or bake it anew")
+    receipt["context"] = GgufSource(path.with_name(names[0])).reading().spec.context
+    return Outgoing({name: path.with_name(name) for name in names}, receipt, source=_repository(receipt))
+
+
+def _repository(receipt: dict[str, Any]) -> str:
+    source = receipt["source"]
+    if source.get("kind") not in ("hub", "gguf") or not source.get("commit"):
+        return ""
+    reference = str(source.get("reference") or "").split("@")[0]
+    return "/".join(reference.split("/")[:2])
+
+
+def _without_base_card(
+    adds: dict[str, Path], copies: dict[str, str], receipt: dict[str, Any], repository: str, own_card: bool
+) -> Outgoing:
+    """The source's own card speaks of another model: it is linked, not copied."""
+    text = adds[CARD].read_text("utf-8", errors="replace") if CARD in adds else ""
+    if not own_card:
+        adds.pop(CARD, None)
+        copies.pop(CARD, None)
+    commit = str(receipt["source"].get("commit") or "")
+    return Outgoing(adds, receipt, copies, repository, commit, text, own_card)

@@ -1,0 +1,170 @@
+"""One commit: changed files are uploaded, unchanged ones are copied by the Hub from the source's commit.
+
+https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_commit`, `CommitOperationCopy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import RopeconvError
+from .card import MARK, card
+from .outgoing import CARD, Outgoing
+from .settings import Publish
+from .terms import terms_of
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+Note = Callable[[str], None]
+LOGIN = "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+REFUSED = {
+    401: LOGIN,
+    403: LOGIN,
+    412: "has changed while this was prepared; look at the new commit and run again",
+}
+
+
+def publish(what: Outgoing, how: Publish, note: Note = lambda message: None) -> str:
+    """Publishes, and returns the URL of the commit, or of the pull request.
+
+    Raises RopeconvError where the repository exists already without `exist_ok`, changes meanwhile, or the licence of
+    the source forbids it; and what huggingface_hub raises. A repository that was made for it does not stay behind then.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    from ..version import __version__
+
+    api = HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
+    try:
+        return _publish(api, what, how, note)
+    except HfHubHTTPError as problem:
+        words = REFUSED.get(problem.response.status_code)
+        if words is None:
+            raise
+        raise RopeconvError(f"{how.repo_id} {words}") from None
+
+
+def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
+    base, closed = _source(api, what, note)
+    private = closed if how.private is None else how.private
+    if closed and how.private is None:
+        note(f"{what.source} is gated or private, so {how.repo_id} is made private; --public makes it public.")
+    made = _create(api, how, private)
+    try:
+        head = api.model_info(how.repo_id, revision=how.revision).sha
+        return _commit(api, what, how, head, _card(api, what, how, base, note), note)
+    except BaseException:
+        if made:
+            api.delete_repo(how.repo_id, missing_ok=True)
+        raise
+
+
+def _source(api: HfApi, what: Outgoing, note: Note) -> tuple[str, bool]:
+    """The text of the source's card, and whether it is gated or private. Says what its licence asks for."""
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    text, closed = what.card, False
+    if what.source:
+        try:
+            info = api.model_info(what.source, revision=what.commit or None)
+            closed = bool(info.private or info.gated)
+            with open(api.hf_hub_download(what.source, CARD, revision=what.commit or None), encoding="utf-8") as file:
+                text = file.read()
+        except EntryNotFoundError:
+            text = ""
+        except HfHubHTTPError as problem:
+            note(f"{what.source} cannot be seen ({problem.response.status_code}); its licence and card are left out.")
+    from .card import inherited
+
+    said, forbids = terms_of(str(inherited(text).get("license") or ""))
+    if forbids:
+        raise RopeconvError(f"{said}, so nothing made from {what.source} may be published; keep it to yourself")
+    note(said and f"Note: {said}.")
+    return text, closed
+
+
+def _create(api: HfApi, how: Publish, private: bool) -> bool:
+    """Makes the repository; whether it was not there before."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if how.create_pr and api.repo_exists(how.repo_id):
+        return False
+    try:
+        api.create_repo(how.repo_id, private=private, exist_ok=False)
+    except HfHubHTTPError as problem:
+        if problem.response.status_code != 409:
+            raise
+        if not how.exist_ok:
+            raise RopeconvError(
+                f"{how.repo_id} exists; pass --exist-ok to commit to it, or --create-pr for a pull request"
+            ) from None
+        return False
+    return True
+
+
+def _card(api: HfApi, what: Outgoing, how: Publish, base: str, note: Note) -> str | None:
+    """The card to write; None where a person's own stays."""
+    if what.own_card and not how.overwrite_card:
+        note("README.md is your own and is published as it is; --overwrite-card replaces it.")
+        return None
+    if api.file_exists(how.repo_id, CARD, revision=how.revision):
+        with open(api.hf_hub_download(how.repo_id, CARD, revision=how.revision), encoding="utf-8") as file:
+            if MARK not in file.read() and not how.overwrite_card:
+                note(f"The README.md of {how.repo_id} is not ropeconv's and stays; --overwrite-card replaces it.")
+                return None
+    return card(what.receipt, how.repo_id, what.source, base, what.gguf, how.command)
+
+
+def _commit(api: HfApi, what: Outgoing, how: Publish, head: str | None, written: str | None, note: Note) -> str:
+    from huggingface_hub import CommitOperationAdd, CommitOperationCopy
+
+    message = how.message or f"Bake {what.receipt['recipe']['method']} into {what.source or 'the model'} with ropeconv"
+
+    def adds() -> list[Any]:
+        files = {name: path for name, path in what.adds.items() if not (name == CARD and written is not None)}
+        made = [CommitOperationAdd(name, str(path)) for name, path in files.items()]
+        return made + ([CommitOperationAdd(CARD, written.encode())] if written is not None else [])
+
+    def send(operations: list[Any]) -> str:
+        done = api.create_commit(
+            how.repo_id, operations, commit_message=message, parent_commit=head, revision=how.revision,
+            create_pr=how.create_pr or None,
+        )  # fmt: skip
+        return str(done.pr_url or done.commit_url)
+
+    if not what.copies:
+        return send(adds())
+    try:
+        copies = [
+            CommitOperationCopy(origin, name, src_revision=what.commit, src_repo_id=what.source, src_repo_type="model")
+            for name, origin in what.copies.items()
+        ]
+        return send([*adds(), *copies])
+    except Exception as problem:
+        if not _no_copy(problem):
+            raise
+        note(f"The Hub does not copy these files itself ({_first_line(problem)}); fetching and uploading them.")
+    fetched = [
+        CommitOperationAdd(name, api.hf_hub_download(what.source, origin, revision=what.commit))
+        for name, origin in what.copies.items()
+    ]
+    return send([*adds(), *fetched])
+
+
+def _no_copy(problem: Exception) -> bool:
+    """Whether a failure is that of the copy on the server: no Xet hash, another region, an old server or client."""
+    if isinstance(problem, TypeError):  # huggingface_hub before 1.17
+        return "src_repo_id" in str(problem)
+    if isinstance(problem, ValueError) and "no xet hash" in str(problem):
+        return True
+    if type(problem).__name__ == "FileDuplicationError":
+        return True
+    response = getattr(problem, "response", None)
+    return response is not None and str(response.url).endswith("/lfs-files/duplicate")
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).strip().splitlines() or [type(problem).__name__])[0][:160]

@@ -1,0 +1,230 @@
+"""Publishing, through the real client and the real command line, on a Hub of this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Run, hashes
+from ..hub_writing import WritingHub, serving_writes
+
+Push = Callable[..., "subprocess.CompletedProcess[str]"]
+BASE_CARD = """---
+license: llama3.1
+language: [en, de]
+datasets: [some/data]
+pipeline_tag: text-generation
+tags: [base-tag]
+---
+# The base
+SECRET PROSE
+"""
+
+
+@pytest.fixture
+def hub(llama: Path, tmp_path: Path) -> Iterator[WritingHub]:
+    """A Hub with one Llama of two shards' worth of files, a card, and a licence."""
+    (llama / "README.md").write_text(BASE_CARD)
+    (llama / "LICENSE").write_text("Terms")
+    (llama / "tokenizer_config.json").write_text('{"model_max_length": 64}')
+    with serving_writes(tmp_path / "hub") as running:
+        running.repos["base/tiny"] = llama
+        yield running
+
+
+@pytest.fixture
+def push(run: Run, hub: WritingHub, tmp_path: Path) -> Push:
+    environment = {**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"}
+    return lambda *arguments, **more: run(*arguments, env={**environment, **more})
+
+
+def test_a_config_travels_and_weights_do_not(push: Push, hub: WritingHub, llama: Path, tmp_path: Path) -> None:
+    done = push("apply", "base/tiny", "--yarn", "16", "--push", "me/tiny-1k")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().splitlines()[-1] == f"{hub.url}/me/tiny-1k/commit/{hub.commit('me/tiny-1k')}"
+    assert "model.safetensors" not in hub.sent
+    assert (hub.received < 100_000, hub.stored) == (True, {})
+    assert not list(tmp_path.glob("tiny*"))
+    made = hub.repos["me/tiny-1k"]
+    assert hashes(made)["model.safetensors"] == hashes(llama)["model.safetensors"]
+    assert hashes(made)["LICENSE"] == hashes(llama)["LICENSE"]
+    assert json.loads((made / "config.json").read_text())["max_position_embeddings"] == 1024
+    receipt = json.loads((made / "ropeconv.json").read_text())
+    assert receipt["source"]["commit"] == hub.commit("base/tiny")
+    listed = {file["name"]: file["sha256"] for file in receipt["files"]}
+    assert listed["model.safetensors"] == hashes(llama)["model.safetensors"]
+    loads = "import sys; from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", loads, str(made)], check=True, capture_output=True)
+
+
+def test_a_fold_sends_the_changed_shard_alone(push: Push, hub: WritingHub, llama: Path) -> None:
+    done = push("apply", "base/tiny", "--yarn", "16", "--encoding", "weights", "--push", "me/folded")
+    assert done.returncode == 0, done.stderr
+    made = hashes(hub.repos["me/folded"])
+    assert made["model.safetensors"] != hashes(llama)["model.safetensors"]
+    assert set(hub.stored) == {made["model.safetensors"]}
+
+
+@pytest.mark.parametrize("encoding", ["native", "weights", "ministral3", "buffers"])
+def test_a_plan_reads_headers_alone(encoding: str, push: Push, hub: WritingHub, tmp_path: Path) -> None:
+    given = ("--encoding", encoding, *(("--log-n", "full") if encoding in ("ministral3", "buffers") else ()))
+    done = push("apply", "base/tiny", "--yarn", "16", *given, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert (
+        hub.sent.get("model.safetensors", 0)
+        <= 2 * 65536
+        < (hub.repos["base/tiny"] / "model.safetensors").stat().st_size
+    )
+    assert not list((tmp_path / "home").rglob("*.safetensors"))
+
+
+def test_a_folder_that_was_baked_before(push: Push, hub: WritingHub) -> None:
+    assert push("apply", "base/tiny", "--yarn", "16", "-o", "out", "-q").returncode == 0
+    done = push("push", "out", "me/later")
+    assert done.returncode == 0, done.stderr
+    assert hub.stored == {}
+    assert (hub.repos["me/later"] / "model.safetensors").is_file()
+    assert "# later" in (hub.repos["me/later"] / "README.md").read_text()
+
+
+def test_a_folder_of_local_files(push: Push, hub: WritingHub, llama: Path) -> None:
+    for given in (("apply", "model", "--yarn", "16", "--push", "me/direct"), ("push", "out", "me/folder")):
+        if given[0] == "push":
+            assert push("apply", "model", "--yarn", "16", "-o", "out", "-q").returncode == 0
+        done = push(*given)
+        assert done.returncode == 0, done.stderr
+        made = hashes(hub.repos[given[-1]])
+        assert made["model.safetensors"] == hashes(llama)["model.safetensors"]
+        assert "SECRET PROSE" not in (hub.repos[given[-1]] / "README.md").read_text()
+
+
+@pytest.mark.parametrize("why", ["region", "no xet"])
+def test_where_the_hub_does_not_copy(why: str, push: Push, hub: WritingHub, llama: Path) -> None:
+    if why == "region":
+        hub.faults["region"] = 1
+    else:
+        hub.no_xet.add("base/tiny")
+    done = push("apply", "base/tiny", "--yarn", "16", "--push", "me/far")
+    assert done.returncode == 0, done.stderr
+    assert "fetching and uploading them" in done.stderr
+    assert hashes(hub.repos["me/far"])["model.safetensors"] == hashes(llama)["model.safetensors"]
+    assert len(hub.stored) == 1
+
+
+def test_the_card(push: Push, hub: WritingHub) -> None:
+    from huggingface_hub import ModelCard
+
+    done = push("apply", "base/tiny", "--yarn", "16", "--push", "me/tiny-1k", "--token", "hf_other")
+    assert done.returncode == 0, done.stderr
+    assert 'asks for "Built with Llama"' in done.stderr
+    text = (hub.repos["me/tiny-1k"] / "README.md").read_text()
+    data = ModelCard(text).data
+    assert (data.base_model, data.base_model_relation) == ("base/tiny", "finetune")
+    assert (data.license, data.language, data.pipeline_tag) == ("llama3.1", ["en", "de"], "text-generation")
+    assert data.tags == ["base-tag", "ropeconv", "yarn", "long-context"]
+    for words in (
+        "stretched to 1,024 tokens", "Peng et al. 2023", "Not fine-tuned", hub.commit("base/tiny"),
+        "vllm serve me/tiny-1k", "ropeconv apply base/tiny --yarn 16 --push me/tiny-1k", "| context | 64 | 1,024 |",
+        "| vLLM 0.33 | exact |",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "SECRET PROSE" not in text
+    everything = done.stdout + done.stderr + text + (hub.repos["me/tiny-1k"] / "ropeconv.json").read_text()
+    assert "hf_other" not in everything
+    assert "hf_sesame" not in everything
+    python = text.split("```python")[1].split("```")[0]
+    compile(python, "snippet", "exec")
+
+
+def test_a_card_of_ones_own_stays(push: Push, hub: WritingHub) -> None:
+    assert push("apply", "base/tiny", "--yarn", "16", "--push", "me/a", "-q").returncode == 0
+    card = hub.repos["me/a"] / "README.md"
+    card.write_text("# Mine\n")
+    hub.version["me/a"] += 1
+    done = push("apply", "base/tiny", "--yarn", "8", "--push", "me/a", "--exist-ok")
+    assert (done.returncode, card.read_text()) == (0, "# Mine\n"), done.stderr
+    assert "stays; --overwrite-card" in done.stderr
+    done = push("apply", "base/tiny", "--yarn", "8", "--push", "me/a", "--exist-ok", "--overwrite-card")
+    assert (done.returncode, "Not fine-tuned" in card.read_text()) == (0, True)
+    assert push("apply", "base/tiny", "--yarn", "16", "-o", "out", "-q").returncode == 0
+    Path(hub.root.parent / "out" / "README.md").write_text("# Also mine\n")
+    assert push("push", "out", "me/b", "--ignore-receipt").returncode == 0
+    assert (hub.repos["me/b"] / "README.md").read_text() == "# Also mine\n"
+
+
+def test_who_may_see_it(push: Push, hub: WritingHub) -> None:
+    assert push("apply", "base/tiny", "--yarn", "16", "--push", "me/open", "-q").returncode == 0
+    assert push("apply", "base/tiny", "--yarn", "16", "--push", "me/closed", "--private", "-q").returncode == 0
+    hub.gated.add("base/tiny")
+    done = push("apply", "base/tiny", "--yarn", "16", "--push", "me/gated")
+    assert "is made private; --public makes it public" in done.stderr
+    assert push("apply", "base/tiny", "--yarn", "16", "--push", "me/public", "--public", "-q").returncode == 0
+    assert hub.private == {"me/closed", "me/gated"}
+    both = push("push", "out", "me/x", "--private", "--public")
+    assert (both.returncode, "contradict" in both.stderr) == (2, True)
+
+
+def test_what_goes_wrong_leaves_nothing(push: Push, hub: WritingHub) -> None:
+    def refused(words: str, *more: str, code: int = 1, **environment: str) -> None:
+        done = push("apply", "base/tiny", "--yarn", "16", "--push", "me/new", *more, **environment)
+        assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+        assert "me/new" not in hub.repos
+
+    hub.faults["race"] = 1
+    refused("has changed while this was prepared")
+    hub.faults["commit"] = 99
+    refused("the Hub answered with an error")
+    hub.faults["commit"] = 0
+    hub.faults["put"] = 99
+    refused("the Hub", "--encoding", "weights")
+    hub.faults["put"] = 0
+    refused("log in", HF_TOKEN="")
+    (hub.repos["base/tiny"] / "README.md").write_text("---\nlicense: cc-by-nd-4.0\n---\n")
+    hub.version["base/tiny"] = 1
+    refused("allows no derivatives")
+    done = push("apply", "base/tiny", "--yarn", "16", "--push", "new")
+    assert (done.returncode, "write owner/name" in done.stderr) == (2, True)
+
+
+def test_an_existing_repository(push: Push, hub: WritingHub) -> None:
+    assert push("apply", "base/tiny", "--yarn", "16", "--push", "me/a", "-q").returncode == 0
+    again = push("apply", "base/tiny", "--yarn", "8", "--push", "me/a")
+    assert (again.returncode, "exists; pass --exist-ok" in again.stderr) == (1, True)
+    assert "me/a" in hub.repos
+    hub.faults["commit"] = 99
+    assert push("apply", "base/tiny", "--yarn", "8", "--push", "me/a", "--exist-ok", "-q").returncode == 1
+    assert "me/a" in hub.repos, "what was there before stays"
+    hub.faults["commit"] = 0
+    pull = push("apply", "base/tiny", "--yarn", "8", "--push", "me/a", "--create-pr", "--commit-message", "Longer")
+    assert pull.returncode == 0, pull.stderr
+    assert pull.stdout.strip().splitlines()[-1].endswith("/me/a/discussions/1")
+    assert (hub.pulls, hub.messages[-1]) == (["me/a"], "Longer")
+
+
+def test_a_gguf_file(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+    from ..llamacpp import checkpoint
+
+    checkpoint("llama", tmp_path / "source")
+    given = ("apply", "source", "--yarn", "16", "--to", "gguf", "--outtype", "f16", "-o", "tiny-F16.gguf", "-q")
+    assert push(*given).returncode == 0
+    done = push("push", "tiny-F16.gguf", "me/tiny-gguf")
+    assert done.returncode == 0, done.stderr
+    text = (hub.repos["me/tiny-gguf"] / "README.md").read_text()
+    assert "llama-server -hf me/tiny-gguf" in text
+    assert "library_name: gguf" in text
+    assert "stretched to 1,024 tokens" in text
+    assert set(hub.stored) == {hashes(tmp_path)["tiny-F16.gguf"]}
+
+
+def test_edited_files_are_not_published(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+    assert push("apply", "base/tiny", "--yarn", "16", "-o", "out", "-q").returncode == 0
+    (tmp_path / "out" / "config.json").write_text("{}")
+    done = push("push", "out", "me/edited")
+    assert (done.returncode, "pass --ignore-receipt" in done.stderr) == (1, True)
+    missing = push("push", "nothing", "me/edited")
+    assert (missing.returncode, "neither a folder nor a GGUF file" in missing.stderr) == (1, True)

@@ -1,0 +1,233 @@
+"""A Hub on localhost that can be written to, driven through the real client: repositories, commits, LFS, copies.
+
+Faults are switched on by name in `faults`, each a number of times. `received` counts the bytes of bodies that arrived,
+`stored` what came in by upload, by sha256.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from .hub_server import LARGE, Hub, handler
+
+
+class WritingHub(Hub):
+    """root: where repositories are made. private, pulls: repositories, and pull requests in them. no_xet: whose files
+    cannot be copied."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+        self.version: dict[str, int] = {}
+        self.private: set[str] = set()
+        self.no_xet: set[str] = set()
+        self.pulls: list[str] = []
+        self.deleted: list[str] = []
+        self.messages: list[str] = []
+        self.stored: dict[str, bytes] = {}
+        self.allowed: dict[str, set[str]] = {}
+        self.received = 0
+        self.faults: dict[str, int] = {}
+        self.seen: list[str] = []
+
+    def commit(self, repo: str) -> str:
+        return hashlib.sha1(f"{repo}{self.version.get(repo, 0)}".encode()).hexdigest()
+
+    def fails(self, what: str) -> bool:
+        left = self.faults.get(what, 0)
+        self.faults[what] = left - 1
+        return left > 0
+
+    def row(self, repo: str, path: Path) -> dict[str, Any]:
+        content = path.read_bytes()
+        name, digest = path.relative_to(self.repos[repo]).as_posix(), hashlib.sha256(content).hexdigest()
+        row: dict[str, Any] = {
+            "type": "file",
+            "path": name,
+            "size": len(content),
+            "oid": hashlib.sha1(content).hexdigest(),
+        }
+        if name.endswith(LARGE):
+            row["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
+            if repo not in self.no_xet:
+                row["xetHash"] = digest
+        return row
+
+    def by_sha(self, digest: str) -> bytes | None:
+        for root in self.repos.values():
+            for path in root.rglob("*"):
+                if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+                    return path.read_bytes()
+        return None
+
+
+def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
+    class Handler(handler(hub)):  # type: ignore[misc]
+        def do_GET(self) -> None:
+            parts = self.path.split("?")[0].strip("/").split("/")
+            if parts[:2] == ["api", "models"] and len(parts) > 4 and parts[4] == "tree":
+                repo = "/".join(parts[2:4])
+                self.json(200, [hub.row(repo, p) for p in sorted(hub.repos[repo].rglob("*")) if p.is_file()])
+            elif parts == ["api", "whoami-v2"]:
+                self.json(200, {"type": "user", "name": "me", "orgs": []})
+            else:
+                super().do_GET()
+
+        def info(self, repo: str, revision: str, body: bool) -> None:
+            if self.known(repo, revision, body):
+                data = {"id": repo, "modelId": repo, "sha": hub.commit(repo), "tags": [], "downloads": 0, "likes": 0}
+                files = [hub.row(repo, p) for p in sorted(hub.repos[repo].rglob("*")) if p.is_file()]
+                rows = [{"rfilename": r["path"], "size": r["size"], "blobId": r["oid"]} for r in files]
+                for row, file in zip(rows, files, strict=True):
+                    if "lfs" in file:
+                        row["lfs"] = {"sha256": file["lfs"]["oid"], "size": file["size"], "pointerSize": 130}
+                access = {"private": repo in hub.private, "gated": "manual" if repo in hub.gated else False}
+                self.json(200, {**data, **access, "siblings": rows})
+
+        def read(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") == "chunked":
+                data = b""
+                while size := int(self.rfile.readline().split(b";")[0], 16):
+                    data += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+            else:
+                data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            hub.received += len(data)
+            return data
+
+        def json(self, status: int, data: Any, headers: dict[str, str] | None = None) -> None:
+            self.reply(status, json.dumps(data).encode(), True, {"Content-Type": "application/json", **(headers or {})})
+
+        def do_PUT(self) -> None:
+            data = self.read()
+            if hub.fails("put"):
+                self.json(500, {})
+                return
+            hub.stored[hashlib.sha256(data).hexdigest()] = data
+            self.json(200, {})
+
+        def do_DELETE(self) -> None:
+            said = json.loads(self.read())
+            repo = "/".join(filter(None, [said.get("organization"), said["name"]]))
+            shutil.rmtree(hub.repos.pop(repo))
+            hub.deleted.append(repo)
+            self.json(200, {})
+
+        def do_POST(self) -> None:
+            path, _, query = self.path.partition("?")
+            parts, data = path.strip("/").split("/"), self.read()
+            hub.seen.append(path)
+            if not self.headers.get("Authorization"):
+                self.json(401, {"error": "Invalid username or password."})
+            elif path == "/api/validate-yaml":
+                self.json(200, {"errors": [], "warnings": []})
+            elif path == "/api/repos/create":
+                self.create(json.loads(data))
+            elif path.endswith(".git/info/lfs/objects/batch"):
+                self.batch("/".join(parts[:2]).removesuffix(".git"), json.loads(data))
+            elif parts[4] == "paths-info":
+                repo, names = "/".join(parts[2:4]), parse_qs(data.decode()).get("paths", [])
+                found = [hub.repos[repo] / name for name in names]
+                self.json(200, [hub.row(repo, file) for file in found if file.is_file()])
+            elif parts[4] == "preupload":
+                files = [
+                    {"path": f["path"], "uploadMode": "lfs" if f["path"].endswith(LARGE) else "regular",
+                     "shouldIgnore": False, "oid": None}
+                    for f in json.loads(data)["files"]
+                ]  # fmt: skip
+                self.json(200, {"files": files})
+            elif parts[4:] == ["lfs-files", "duplicate"]:
+                self.duplicate(json.loads(data))
+            elif parts[4] == "commit":
+                self.commit("/".join(parts[2:4]), data, "create_pr=1" in query)
+            else:
+                self.json(404, {})
+
+        def create(self, said: dict[str, Any]) -> None:
+            repo = "/".join(filter(None, [said.get("organization") or "me", said["name"]]))
+            if repo in hub.repos:
+                self.json(409, {"error": "You already created this model repo", "url": f"{hub.url}/{repo}"})
+                return
+            hub.repos[repo] = hub.root / repo
+            hub.repos[repo].mkdir(parents=True)
+            (hub.repos[repo] / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+            if said.get("private") or said.get("visibility") == "private":
+                hub.private.add(repo)
+            self.json(200, {"url": f"{hub.url}/{repo}"})
+
+        def batch(self, repo: str, said: dict[str, Any]) -> None:
+            found = []
+            for file in said["objects"]:
+                there = file["oid"] in hub.stored or file["oid"] in hub.allowed.get(repo, set())
+                upload = {"upload": {"href": f"{hub.url}/upload/{file['oid']}", "header": {}}}
+                found.append({**file, **({} if there else {"actions": upload})})
+            self.json(200, {"transfer": "basic", "objects": found})
+
+        def duplicate(self, said: dict[str, Any]) -> None:
+            if hub.fails("region"):
+                self.json(400, {"error": "Repositories are in different regions"})
+                return
+            hub.allowed.setdefault(said["target"]["name"], set()).update(file["sha256"] for file in said["files"])
+            self.json(200, {"failed": []})
+
+        def commit(self, repo: str, data: bytes, pull: bool) -> None:
+            lines = [json.loads(line) for line in data.splitlines()]
+            header = lines[0]["value"]
+            if hub.fails("race"):
+                hub.version[repo] = hub.version.get(repo, 0) + 1
+            if hub.fails("commit"):
+                self.json(500, {"error": "Internal Error"})
+                return
+            if header.get("parentCommit") not in (None, hub.commit(repo)):
+                self.json(412, {"error": "A commit has happened since. Please refresh and try again."})
+                return
+            root = hub.repos[repo] if not pull else hub.root / f"pull-{len(hub.pulls)}"
+            contents = {}
+            for line in lines[1:]:
+                value = line["value"]
+                if line["key"] == "file":
+                    contents[value["path"]] = base64.b64decode(value["content"])
+                elif line["key"] == "lfsFile":
+                    known = value["oid"] in hub.stored or value["oid"] in hub.allowed.get(repo, set())
+                    content = hub.stored.get(value["oid"]) or (hub.by_sha(value["oid"]) if known else None)
+                    if content is None:
+                        self.json(400, {"error": f"LFS object {value['oid']} is not here"})
+                        return
+                    contents[value["path"]] = content
+            for name, content in contents.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_bytes(content)
+            hub.messages.append(header["summary"])
+            if not pull:
+                hub.version[repo] = hub.version.get(repo, 0) + 1
+            else:
+                hub.pulls.append(repo)
+            url = f"{hub.url}/{repo}/commit/{hub.commit(repo)}"
+            more = {"pullRequestUrl": f"{hub.url}/{repo}/discussions/1"} if pull else {}
+            self.json(200, {"success": True, "commitOid": hub.commit(repo), "commitUrl": url, **more})
+
+    return Handler
+
+
+@contextmanager
+def serving_writes(root: Path) -> Iterator[WritingHub]:
+    """A running Hub that keeps new repositories below `root`."""
+    hub = WritingHub(root)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), writing(hub))
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()

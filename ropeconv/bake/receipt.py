@@ -55,10 +55,11 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
 
 def embedded(source: Origin, recipe: Recipe, schedule: Schedule, choice: Choice) -> str:
     """The receipt that a GGUF file carries among its keys, on one line."""
+    repository = {"reference": source.reference} if source.commit else {}
     return json.dumps(
         {
             "ropeconv": __version__,
-            "source": {"name": source.name, "kind": source.kind, "commit": source.commit},
+            "source": {"name": source.name, "kind": source.kind, "commit": source.commit, **repository},
             "recipe": recipe.to_dict(),
             "encoding": choice.encoding,
             "steps": choice.steps_to_dict(),

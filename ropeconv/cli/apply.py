@@ -149,30 +149,29 @@ def apply_command(
             raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
         if in_place and isinstance(plan, GgufPlan):
             plan = where_it_lies(plan)
-        if dry_run:
-            output.data(plan.to_dict()) if as_json else show_plan(plan, output, explain)
-            return
-        check = None
         if push:
             how = named(how, push)
             if in_place or (validate != "off" and out is None):
                 raise UsageError("--push with --validate needs -o, and does not go with --in-place; push afterwards")
-        if push and out is None and isinstance(plan, CheckpointPlan):
-            show_plan(plan, output, explain)
-            staged(plan, probe, how, output, checksum=checksum)
+        if dry_run:
+            output.data(plan.to_dict()) if as_json else show_plan(plan, output, explain)
             return
-        if isinstance(plan, CheckpointPlan):
+        check, place, published = None, None, ""
+        if push and out is None and isinstance(plan, CheckpointPlan):
+            check, published = staged(plan, probe, how, output, checksum=checksum)
+        elif isinstance(plan, CheckpointPlan):
             check, place = carry_out(plan, probe, output, link=link, force=force, checksum=checksum)
         else:
             place = _write(plan, output, in_place, link=link, force=force)
-    proof = None if validate == "off" else _proof(plan, place, validate, output)
-    if push:
+    proof = None if validate == "off" or place is None else _proof(plan, place, validate, output)
+    if push and place and (proof is None or proof.agrees):
         from ..hub.outgoing import of_gguf, of_plan
 
-        send(of_plan(plan, place) if plan.is_folder else of_gguf(place), how, output)
+        published = send(of_plan(plan, place) if plan.is_folder else of_gguf(place), how, output)
     if as_json:
-        validated = {} if proof is None else {"validation": proof.to_dict()}
-        output.data(plan.to_dict() | {"check": check.to_dict() if check else None} | validated)
+        more: dict[str, Any] = {} if proof is None else {"validation": proof.to_dict()}
+        more |= {"published": published} if published else {}
+        output.data(plan.to_dict() | {"check": check.to_dict() if check else None} | more)
         _end(proof)
         return
     show_plan(plan, output, explain)
@@ -181,9 +180,12 @@ def apply_command(
             f"Checked: transformers {check.transformers} loads it and computes the schedule "
             f"(within {check.max_ulp} ulp of float32, attention factor {check.attention_factor:.6f})."
         )
-    output.say(f"Changed {place} in place." if in_place else f"Wrote {place}")
+    if place:
+        output.say(f"Changed {place} in place." if in_place else f"Wrote {place}")
     if proof is not None:
         show_validation(proof, f"{place} against {plan.source.reference}, scaled at run time", output)
+    if published:
+        output.say(published)
     _end(proof)
 
 

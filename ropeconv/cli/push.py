@@ -80,7 +80,8 @@ def named(how: Publish, repo_id: str) -> Publish:
 @with_publish
 def push_command(
     baked: Annotated[
-        Path, typer.Argument(metavar="FOLDER_OR_GGUF", help="A folder or GGUF file that `ropeconv apply` wrote.")
+        list[Path],
+        typer.Argument(metavar="FOLDER_OR_GGUF...", help="A folder or GGUF files that `ropeconv apply` wrote."),
     ],
     repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository; it is made if need be.")],
     how: Publish,
@@ -93,39 +94,45 @@ def push_command(
 
     The URL of the commit is printed last.
     """
-    from ..hub.outgoing import of_folder, of_gguf
+    from ..hub.outgoing import of_folder, of_gguf, together
     from ..sources.receipt import read_receipt
     from ..validate.checks import check_files
 
     output, how = Output(False, quiet), named(how, repo_id)
-    if baked.suffix == ".gguf":
-        what = of_gguf(baked)
-    elif baked.is_dir():
+    folder = baked[0]
+    if all(path.suffix == ".gguf" for path in baked):
+        what = together([of_gguf(path) for path in baked])
+    elif len(baked) > 1:
+        raise UsageError("several things can be pushed at once only if all are GGUF files; push folders one by one")
+    elif folder.is_dir():
         if not ignore_receipt:
-            check_files(baked, read_receipt(baked))
-        what = of_folder(baked)
+            check_files(folder, read_receipt(folder))
+        what = of_folder(folder)
     else:
-        raise RopeconvError(f"{baked} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote")
-    send(what, how, output)
+        raise RopeconvError(f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote")
+    output.say(send(what, how, output))
 
 
 def staged(
     plan: CheckpointPlan, probe: Probe | None, how: Publish, output: Output, **options: Any
-) -> FrequencyCheck | None:
-    """Bakes only what is more than a copy, in a temporary folder, and publishes it with the rest."""
+) -> tuple[FrequencyCheck | None, str]:
+    """Bakes only what is more than a copy, in a temporary folder, and publishes it with the rest. Returns where."""
     from ..hub.outgoing import of_plan
     from .apply import carry_out
 
     with tempfile.TemporaryDirectory(prefix="ropeconv-") as folder:
         plan = replace(plan, out=Path(folder) / plan.out.name)
         check, place = carry_out(plan, probe, output, staged=True, **options)
-        send(of_plan(plan, place), how, output)
-    return check
+        return check, send(of_plan(plan, place), how, output)
 
 
-def send(what: Outgoing, how: Publish, output: Output) -> None:
-    """Publishes, and prints where."""
+def send(what: Outgoing, how: Publish, output: Output) -> str:
+    """Publishes, and returns where."""
     from ..hub.publish import publish
 
+    if output.quiet:
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
     output.note(f"{len(what.adds)} files to upload, {len(what.copies)} to copy on the Hub from {what.source or '-'}.")
-    output.say(publish(what, how, output.note))
+    return publish(what, how, output.note)

@@ -5,6 +5,9 @@ https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation).
 
 from __future__ import annotations
 
+import importlib.util
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from ..formats.template import render
@@ -14,6 +17,7 @@ from ..version import __version__
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 MARK = "<!-- written by ropeconv -->"
+PICTURE = "validation.png"
 
 
 def inherited(text: str) -> dict[str, Any]:
@@ -58,8 +62,22 @@ def card(receipt: dict[str, Any], repo_id: str, base: str, base_card: str, ggufs
         command=command,
         version=__version__,
         validation=receipt.get("validation"),
+        picture=PICTURE if drawn(receipt) else "",
         own_code=receipt["encoding"] == "buffers",
     )
+
+
+def drawn(receipt: dict[str, Any]) -> dict[str, bytes]:
+    """The picture that the card shows, by its name; none without a validation, or without matplotlib."""
+    if not receipt.get("validation") or importlib.util.find_spec("matplotlib") is None:
+        return {}
+    from ..validate.plots import write_plot
+    from ..validate.result import Validation
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / PICTURE
+        write_plot(Validation.from_dict(receipt["validation"]), path)
+        return {PICTURE: path.read_bytes()}
 
 
 def _context(receipt: dict[str, Any]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,15 @@ def of_gguf(path: Path) -> Outgoing:
         raise BadSource(f"{missing[0]} is missing beside {path}; fetch or bake it anew")
     receipt["context"] = GgufSource(path.with_name(names[0])).reading().spec.context
     return Outgoing({name: path.with_name(name) for name in names}, receipt, source=_repository(receipt))
+
+
+def together(parts: list[Outgoing]) -> Outgoing:
+    """Several quantisations of one model in one repository. Raises BadSource where they are not of one recipe."""
+    first = parts[0]
+    for part in parts[1:]:
+        if (part.receipt["recipe"], part.receipt["schedule"]) != (first.receipt["recipe"], first.receipt["schedule"]):
+            raise BadSource(f"{part.gguf[0]} and {first.gguf[0]} are not of one recipe; push them to two repositories")
+    return replace(first, adds={name: path for part in parts for name, path in part.adds.items()})
 
 
 def _repository(receipt: dict[str, Any]) -> str:

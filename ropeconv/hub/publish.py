@@ -6,10 +6,12 @@ https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_co
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError
-from .card import MARK, card
+from .card import MARK, card, drawn
 from .outgoing import CARD, Outgoing
 from .settings import Publish
 from .terms import terms_of
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 Note = Callable[[str], None]
+TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
 LOGIN = "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 REFUSED = {
     401: LOGIN,
@@ -48,7 +51,8 @@ def publish(what: Outgoing, how: Publish, note: Note = lambda message: None) -> 
 
 
 def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
-    base, closed = _source(api, what, note)
+    base, closed, terms = _source(api, what, note)
+    what = replace(what, copies=what.copies | terms)
     private = closed if how.private is None else how.private
     if closed and how.private is None:
         note(f"{what.source} is gated or private, so {how.repo_id} is made private; --public makes it public.")
@@ -62,15 +66,20 @@ def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
         raise
 
 
-def _source(api: HfApi, what: Outgoing, note: Note) -> tuple[str, bool]:
-    """The text of the source's card, and whether it is gated or private. Says what its licence asks for."""
+def _source(api: HfApi, what: Outgoing, note: Note) -> tuple[str, bool, dict[str, str]]:
+    """The text of the source's card, whether it is gated or private, and its licence files that are not carried yet.
+
+    Says what its licence asks for.
+    """
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-    text, closed = what.card, False
+    text, closed, terms = what.card, False, {}
     if what.source:
         try:
             info = api.model_info(what.source, revision=what.commit or None)
             closed = bool(info.private or info.gated)
+            names = [sibling.rfilename for sibling in info.siblings or []]
+            terms = {name: name for name in names if any(fnmatch(name.upper(), known) for known in TERMS)}
             with open(api.hf_hub_download(what.source, CARD, revision=what.commit or None), encoding="utf-8") as file:
                 text = file.read()
         except EntryNotFoundError:
@@ -83,7 +92,7 @@ def _source(api: HfApi, what: Outgoing, note: Note) -> tuple[str, bool]:
     if forbids:
         raise RopeconvError(f"{said}, so nothing made from {what.source} may be published; keep it to yourself")
     note(said and f"Note: {said}.")
-    return text, closed
+    return text, closed, {name: origin for name, origin in terms.items() if name not in what.adds}
 
 
 def _create(api: HfApi, how: Publish, private: bool) -> bool:
@@ -115,7 +124,9 @@ def _card(api: HfApi, what: Outgoing, how: Publish, base: str, note: Note) -> st
             if MARK not in file.read() and not how.overwrite_card:
                 note(f"The README.md of {how.repo_id} is not ropeconv's and stays; --overwrite-card replaces it.")
                 return None
-    return card(what.receipt, how.repo_id, what.source, base, what.gguf, how.command)
+    there = [name for name in api.list_repo_files(how.repo_id, revision=how.revision) if name.endswith(".gguf")]
+    ggufs = sorted({*what.gguf, *there}) if what.gguf else []
+    return card(what.receipt, how.repo_id, what.source, base, ggufs, how.command)
 
 
 def _commit(api: HfApi, what: Outgoing, how: Publish, head: str | None, written: str | None, note: Note) -> str:
@@ -124,9 +135,11 @@ def _commit(api: HfApi, what: Outgoing, how: Publish, head: str | None, written:
     message = how.message or f"Bake {what.receipt['recipe']['method']} into {what.source or 'the model'} with ropeconv"
 
     def adds() -> list[Any]:
-        files = {name: path for name, path in what.adds.items() if not (name == CARD and written is not None)}
-        made = [CommitOperationAdd(name, str(path)) for name, path in files.items()]
-        return made + ([CommitOperationAdd(CARD, written.encode())] if written is not None else [])
+        files: dict[str, Any] = {name: str(path) for name, path in what.adds.items()}
+        if written is not None:
+            files[CARD] = written.encode()
+            files |= drawn(what.receipt)
+        return [CommitOperationAdd(name, content) for name, content in files.items()]
 
     def send(operations: list[Any]) -> str:
         done = api.create_commit(

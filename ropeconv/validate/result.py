@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from .compare import Figures
@@ -88,6 +88,13 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Validation:
+        """What `to_dict` made, of this or an earlier version."""
+        known = {item.name for item in fields(cls)}
+        buckets = tuple(BucketResult(**bucket) for bucket in data["buckets"])
+        return cls(**{key: value for key, value in data.items() if key in known} | {"buckets": buckets})
 
 
 def judge(

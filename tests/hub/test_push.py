@@ -182,6 +182,9 @@ def test_what_goes_wrong_leaves_nothing(push: Push, hub: WritingHub) -> None:
     hub.faults["commit"] = 0
     hub.faults["put"] = 99
     refused("the Hub", "--encoding", "weights")
+    hub.faults["put"] = 1  # is tried again
+    given = ("apply", "base/tiny", "--yarn", "16", "--encoding", "weights", "--push", "me/late", "-q")
+    assert push(*given).returncode == 0
     hub.faults["put"] = 0
     refused("log in", HF_TOKEN="")
     (hub.repos["base/tiny"] / "README.md").write_text("---\nlicense: cc-by-nd-4.0\n---\n")
@@ -219,6 +222,53 @@ def test_a_gguf_file(push: Push, hub: WritingHub, tmp_path: Path) -> None:
     assert "library_name: gguf" in text
     assert "stretched to 1,024 tokens" in text
     assert set(hub.stored) == {hashes(tmp_path)["tiny-F16.gguf"]}
+    for kind in ("Q8_0", "F32"):
+        made = ("--outtype", kind.lower(), "-o", f"tiny-{kind}.gguf", "-q")
+        assert push("apply", "source", "--yarn", "16", "--to", "gguf", *made).returncode == 0
+    done = push("push", "tiny-Q8_0.gguf", "tiny-F32.gguf", "me/tiny-gguf", "--exist-ok")
+    assert done.returncode == 0, done.stderr
+    text = (hub.repos["me/tiny-gguf"] / "README.md").read_text()
+    assert all(f"[tiny-{kind}.gguf](./tiny-{kind}.gguf)" in text for kind in ("F16", "Q8_0", "F32"))
+    other = ("apply", "source", "--yarn", "8", "--to", "gguf", "--outtype", "f32", "-o", "other.gguf", "-q")
+    assert push(*other).returncode == 0
+    mixed = push("push", "tiny-F16.gguf", "other.gguf", "me/mixed")
+    assert (mixed.returncode, "are not of one recipe" in mixed.stderr) == (1, True)
+
+
+def test_a_gguf_file_of_a_base_on_the_hub(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    from ..llamacpp import checkpoint
+
+    hub.repos["base/words"] = checkpoint("llama", tmp_path / "words")
+    (tmp_path / "words" / "README.md").write_text(BASE_CARD)
+    (tmp_path / "words" / "LICENSE.txt").write_text("Terms")
+    made = ("--to", "gguf", "--outtype", "q8_0", "-o", "words-Q8_0.gguf")
+    done = push("apply", "base/words", "--yarn", "16", *made, "--push", "hf://me/words-gguf")
+    assert done.returncode == 0, done.stderr
+    repo = hub.repos["me/words-gguf"]
+    data = ModelCard((repo / "README.md").read_text()).data
+    assert (data.base_model, data.base_model_relation, data.license) == ("base/words", "quantized", "llama3.1")
+    assert (repo / "LICENSE.txt").read_text() == "Terms"
+    assert not (repo / "model.safetensors").exists()
+
+
+def test_validation_stands_in_the_card(push: Push, hub: WritingHub) -> None:
+    given = ("apply", "base/tiny", "--yarn", "16", "-o", "out", "--validate", "cpu", "--push", "me/proved")
+    done = push(*given)
+    assert done.returncode == 0, done.stderr
+    text = (hub.repos["me/proved"] / "README.md").read_text()
+    assert "Agrees everywhere, and the unscaled source does not." in text
+    assert "| 512-1,023 |" in text
+    assert "](validation.png)" in text
+    assert (hub.repos["me/proved"] / "validation.png").read_bytes().startswith(b"\x89PNG")
+    assert done.stdout.strip().splitlines()[-1].startswith(f"{hub.url}/me/proved/commit/")
+
+
+def test_json(push: Push, hub: WritingHub) -> None:
+    done = push("apply", "base/tiny", "--yarn", "16", "--push", "me/a", "--json", "-q")
+    assert json.loads(done.stdout)["published"] == f"{hub.url}/me/a/commit/{hub.commit('me/a')}"
+    assert done.stderr == ""
 
 
 def test_edited_files_are_not_published(push: Push, hub: WritingHub, tmp_path: Path) -> None:
@@ -228,3 +278,29 @@ def test_edited_files_are_not_published(push: Push, hub: WritingHub, tmp_path: P
     assert (done.returncode, "pass --ignore-receipt" in done.stderr) == (1, True)
     missing = push("push", "nothing", "me/edited")
     assert (missing.returncode, "neither a folder nor a GGUF file" in missing.stderr) == (1, True)
+
+
+def test_changed_weights_by_xet(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+    """Xet's own client cuts files into chunks, and stores those that were not there before."""
+    hub.cas = tmp_path / "cas"
+    hub.cas.mkdir()
+
+    def stored() -> int:
+        return sum(path.stat().st_size for path in tmp_path.joinpath("cas").rglob("*") if path.is_file())
+
+    given = ("apply", "base/tiny", "--yarn", "16", "--encoding", "weights")
+    done = push(*given, "-o", "out", "-q", HF_HUB_DISABLE_XET="0")
+    assert done.returncode == 0, done.stderr
+    digest, size = (
+        hashes(tmp_path / "out")["model.safetensors"],
+        (tmp_path / "out" / "model.safetensors").stat().st_size,
+    )
+    for number, name in enumerate(("me/one", "me/two")):
+        done = push("push", "out", name, HF_HUB_DISABLE_XET="0")
+        assert done.returncode == 0, done.stderr
+        assert hub.in_cas == {digest}
+        if number == 0:
+            first = stored()
+            assert first > 0.8 * size
+    assert stored() - first < 0.1 * size
+    assert hub.stored == {}

@@ -50,6 +50,17 @@ def test_applying_fetches_the_rest_once_without_pickles(run: Run, hub: Hub, llam
     assert hub.sent == sent
 
 
+def test_a_dropped_connection_is_taken_up_again(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:
+    environment = hub.environment(tmp_path / "home")
+    assert run("inspect", "me/tiny", env=environment).returncode == 0
+    hub.sent.clear()
+    hub.dropped = 1
+    done = run("apply", "me/tiny", "--yarn", "4", "-q", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert hashes(tmp_path / "tiny-yarn4")["model.safetensors"] == hashes(llama)["model.safetensors"]
+    assert hub.dropped == 0
+
+
 def test_a_warm_cache_serves_offline(run: Run, hub: Hub, tmp_path: Path) -> None:
     environment = hub.environment(tmp_path / "home")
     assert run("apply", "me/tiny", "--yarn", "4", "-q", env=environment).returncode == 0

@@ -26,6 +26,7 @@ class Hub:
         self.sent: dict[str, int] = {}
         self.broken = 0
         self.dropped = 0
+        self.branches: list[str] = []
         self.url = ""
 
     def commit(self, repo: str) -> str:
@@ -71,7 +72,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.reply(404, b'{"error":"Repository not found"}', body, {"X-Error-Code": "RepoNotFound"})
             elif repo in hub.gated and not self.headers.get("Authorization"):
                 self.reply(401, b'{"error":"gated"}', body, {"X-Error-Code": "GatedRepo"})
-            elif revision not in ("main", "v2", hub.commit(repo)):
+            elif revision not in ("main", "v2", hub.commit(repo), *hub.branches):
                 self.reply(404, b"{}", body, {"X-Error-Code": "RevisionNotFound"})
             else:
                 return True

@@ -155,6 +155,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 self.json(200, {"files": files})
             elif parts[4:] == ["lfs-files", "duplicate"]:
                 self.duplicate(json.loads(data))
+            elif parts[4] == "branch":
+                hub.branches.append(parts[5])
+                self.json(200, {})
             elif parts[4] == "commit":
                 self.commit("/".join(parts[2:4]), data, "create_pr=1" in query)
             else:

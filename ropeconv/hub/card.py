@@ -18,6 +18,7 @@ from ..version import __version__
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 MARK = "<!-- written by ropeconv -->"
 PICTURE = "validation.png"
+RUNS = ("exact", "rounded", "approximate")
 
 
 def inherited(text: str) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def card(receipt: dict[str, Any], repo_id: str, base: str, base_card: str, ggufs
     )
     titles = {runtime.key: runtime.title for runtime in runtimes()}
     said = receipt["runtimes"]
-    words = said.items() if isinstance(said, dict) else ((entry["runtime"], entry["verdict"]) for entry in said)
+    words = list(said.items()) if isinstance(said, dict) else [(one["runtime"], one["verdict"]) for one in said]
     return render(
         "card.md.jinja",
         metadata=data.to_yaml().strip(),
@@ -57,13 +58,14 @@ def card(receipt: dict[str, Any], repo_id: str, base: str, base_card: str, ggufs
         receipt=receipt,
         method=method,
         runtimes=[(titles.get(name, name), word) for name, word in words],
+        runs={name.split("@")[0] for name, word in words if word in RUNS},
         ggufs=ggufs,
         context=_context(receipt),
         command=command,
         version=__version__,
         validation=receipt.get("validation"),
         picture=PICTURE if drawn(receipt) else "",
-        own_code=receipt["encoding"] == "buffers",
+        own_code=any(file["name"].endswith(".py") for file in receipt.get("files", ())),
     )
 
 

@@ -58,6 +58,8 @@ def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
         note(f"{what.source} is gated or private, so {how.repo_id} is made private; --public makes it public.")
     made = _create(api, how, private)
     try:
+        if how.revision and not how.create_pr:
+            api.create_branch(how.repo_id, branch=how.revision, exist_ok=True)
         head = api.model_info(how.repo_id, revision=how.revision).sha
         return _commit(api, what, how, head, _card(api, what, how, base, note), note)
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -60,6 +61,28 @@ def test_a_config_travels_and_weights_do_not(push: Push, hub: WritingHub, llama:
     assert listed["model.safetensors"] == hashes(llama)["model.safetensors"]
     loads = "import sys; from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])"
     subprocess.run([sys.executable, "-c", loads, str(made)], check=True, capture_output=True)
+
+
+def test_several_shards(push: Push, hub: WritingHub, llama: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(llama)
+    model.save_pretrained(tmp_path / "shards", max_shard_size="300KB")
+    (tmp_path / "shards" / "config.json").write_bytes((llama / "config.json").read_bytes())
+    hub.repos["base/shards"] = tmp_path / "shards"
+    done = push("apply", "base/shards", "--yarn", "16", "--push", "me/shards")
+    assert done.returncode == 0, done.stderr
+    made, source = hashes(hub.repos["me/shards"]), hashes(tmp_path / "shards")
+    shards = [name for name in source if name.endswith(".safetensors")]
+    assert len(shards) > 2
+    assert {name: made[name] for name in shards} == {name: source[name] for name in shards}
+    assert hub.received < 100_000
+    assert sum(hub.sent.values()) < 100_000
+    loads = "import sys; from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])"
+    environment = {**os.environ, **hub.environment(tmp_path / "clean"), "HF_TOKEN": "hf_sesame"}
+    command = [sys.executable, "-c", loads, "me/shards"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_fold_sends_the_changed_shard_alone(push: Push, hub: WritingHub, llama: Path) -> None:
@@ -207,6 +230,24 @@ def test_an_existing_repository(push: Push, hub: WritingHub) -> None:
     assert pull.returncode == 0, pull.stderr
     assert pull.stdout.strip().splitlines()[-1].endswith("/me/a/discussions/1")
     assert (hub.pulls, hub.messages[-1]) == (["me/a"], "Longer")
+    branch = push("apply", "base/tiny", "--yarn", "8", "--push", "me/a", "--exist-ok", "--revision", "longer")
+    assert (branch.returncode, hub.branches) == (0, ["longer"]), branch.stderr
+
+
+def test_offline(push: Push, hub: WritingHub) -> None:
+    assert push("apply", "base/tiny", "--yarn", "16", "-o", "out", "-q").returncode == 0
+    done = push("push", "out", "me/a", HF_HUB_OFFLINE="1")
+    assert (done.returncode, "HF_HUB_OFFLINE is set" in done.stderr) == (1, True), done.stderr
+    assert "me/a" not in hub.repos
+
+
+def test_own_code_is_said_and_runtimes_that_do_not_run_it_are_not(push: Push, hub: WritingHub) -> None:
+    given = ("apply", "base/tiny", "--yarn", "16", "--log-n", "clamped", "--encoding", "buffers")
+    assert push(*given, "--push", "me/own", "-q").returncode == 0
+    text = (hub.repos["me/own"] / "README.md").read_text()
+    assert "trust_remote_code=True" in text
+    assert "vllm serve" not in text
+    assert (hub.repos["me/own"] / "model-rope.safetensors").is_file()
 
 
 def test_a_gguf_file(push: Push, hub: WritingHub, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 LARGE = (".safetensors", ".bin", ".gguf", ".pth")
 
@@ -38,6 +38,9 @@ class Hub:
             "HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
         }  # fmt: skip
+
+
+H = TypeVar("H", bound=Hub)
 
 
 def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -136,11 +139,16 @@ def row(root: Path, path: Path) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def serving() -> Iterator[Hub]:
-    """A running Hub."""
+def serving() -> AbstractContextManager[Hub]:
+    """A running Hub to read from."""
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub))
+    return running(hub, handler(hub))
+
+
+@contextmanager
+def running(hub: H, kind: type[BaseHTTPRequestHandler]) -> Iterator[H]:
+    """A Hub while it runs."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     hub.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -10,15 +10,13 @@ import base64
 import hashlib
 import json
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from .hub_server import LARGE, Hub, handler
+from .hub_server import LARGE, Hub, handler, running
 
 
 class WritingHub(Hub):
@@ -232,14 +230,7 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-@contextmanager
-def serving_writes(root: Path) -> Iterator[WritingHub]:
+def serving_writes(root: Path) -> AbstractContextManager[WritingHub]:
     """A running Hub that keeps new repositories below `root`."""
     hub = WritingHub(root)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), writing(hub))
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield hub
-    finally:
-        server.shutdown()
+    return running(hub, writing(hub))

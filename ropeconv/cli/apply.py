@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import Disagreement, UsageError
+from ..errors import UsageError
 from ..hub.settings import Publish
 from ..rope.recipe import Recipe
+from .carry_out import carry_out, write_gguf
 from .options import JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
 from .output import Output
 from .push import named, send, staged, with_publish
 
 if TYPE_CHECKING:
-    from ..bake import CheckpointPlan, Plan
-    from ..validate.frequencies import FrequencyCheck
-    from ..validate.process import Probe
+    from ..bake import Plan
     from ..validate.result import Validation
 
 EXAMPLES = """Examples:
@@ -162,7 +160,7 @@ def apply_command(
         elif isinstance(plan, CheckpointPlan):
             check, place = carry_out(plan, probe, output, link=link, force=force, checksum=checksum)
         else:
-            place = _write(plan, output, in_place, link=link, force=force)
+            place = write_gguf(plan, output, in_place, link=link, force=force)
     proof = None if validate == "off" or place is None else _proof(plan, place, validate, output)
     if push and place and (proof is None or proof.agrees):
         from ..hub.outgoing import of_gguf, of_plan
@@ -223,70 +221,3 @@ def _ready_for_place(source: str, gguf: bool, out: Path | None, output: Output, 
         raise UsageError("--in-place changes a GGUF file where it lies; give one as SOURCE, and leave -o out")
     if not dry_run and recover(Path(source)):
         output.note(f"An interrupted change of {source} was undone first.")
-
-
-def _write(plan: Plan, output: Output, in_place: bool, **options: Any) -> Path:
-    """Carries out a plan for a GGUF file."""
-    from ..bake import GgufPlan, apply
-    from ..bake.inplace import apply_in_place
-
-    if in_place:
-        assert isinstance(plan, GgufPlan)
-        return apply_in_place(plan)
-    with output.progress("Writing", plan.bytes) as advance:
-        return apply(plan, advance=advance, **options)
-
-
-def carry_out(
-    plan: CheckpointPlan, probe: Probe | None, output: Output, **options: Any
-) -> tuple[FrequencyCheck | None, Path]:
-    """Applies a plan, and lets the probe check the result before it takes its name."""
-    from ..bake import apply
-    from ..validate.frequencies import compare
-
-    done: list[FrequencyCheck] = []
-    ask = None if probe is None else questioner(plan, probe)
-
-    def verify(folder: Path) -> dict[str, Any] | None:
-        if ask is None:
-            output.note("not checked: transformers is not installed; pip install 'ropeconv[validate]'")
-            return None
-        answer = ask(folder)
-        version = answer.get("transformers", "")
-        if plan.predicted(version) not in ("exact", "rounded", "approximate"):
-            output.note(
-                f"not checked: transformers {version or 'as installed here'} is not among those that read it exactly"
-            )
-            return None
-        try:
-            done.append(compare(answer, plan.choice.in_config, plan.before, plan.choice.written_as))
-        except Disagreement as problem:
-            raise Disagreement(f"{problem}; nothing was kept") from None
-        return done[0].to_dict()
-
-    with output.progress("Writing", plan.bytes) as advance:
-        folder = apply(plan, verify, advance=advance, **options)
-    return (done[0] if done else None), folder
-
-
-def questioner(plan: CheckpointPlan, probe: Probe) -> Callable[[Path], dict[str, Any]]:
-    """A way to ask transformers about the plan's config: its recorded answer, or the probe, whose answer is kept."""
-    from ..validate import record
-
-    if plan.choice.texts:
-        return lambda folder: probe.ask(folder, plan.schedule.context, own=True)
-    model_type = str(plan.choice.config.get("model_type", ""))
-    text = next(step.text for step in plan.steps if step.name == "config.json") or ""
-    name = record.key(text, model_type, plan.schedule.context)
-    known = record.recall(name)
-    if known is not None:
-        probe.stop()
-        return lambda folder: known
-    probe.prefetch(model_type)
-
-    def ask(folder: Path) -> dict[str, Any]:
-        answer = probe.ask(folder, plan.schedule.context)
-        record.keep(name, answer)
-        return answer
-
-    return ask

@@ -15,6 +15,7 @@ import typer
 
 from ..errors import RopeconvError, UsageError
 from ..hub.settings import Publish
+from .carry_out import carry_out
 from .options import QuietOption
 from .output import Output
 from .spread import spread
@@ -118,7 +119,6 @@ def staged(
 ) -> tuple[FrequencyCheck | None, str]:
     """Bakes only what is more than a copy, in a temporary folder, and publishes it with the rest. Returns where."""
     from ..hub.outgoing import of_plan
-    from .apply import carry_out
 
     with tempfile.TemporaryDirectory(prefix="ropeconv-") as folder:
         plan = replace(plan, out=Path(folder) / plan.out.name)

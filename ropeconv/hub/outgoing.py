@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,26 @@ def of_gguf(path: Path) -> Outgoing:
     missing = [name for name in names if not path.with_name(name).is_file()]
     if missing:
         raise BadSource(f"{missing[0]} is missing beside {path}; fetch or bake it anew")
-    receipt["context"] = GgufSource(path.with_name(names[0])).reading().spec.context
-    return Outgoing({name: path.with_name(name) for name in names}, receipt, source=_repository(receipt))
+    source = GgufSource(path.with_name(names[0]))
+    receipt["context"] = source.reading().spec.context
+    kind = source.file.get("general.file_type")
+    adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}
+    return Outgoing(adds, receipt, source=_repository(receipt))
+
+
+def conventional(name: str, file_type: int | None) -> str:
+    """The name of a GGUF file with its quantisation at the end, where runtimes and the Hub look for it.
+
+    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
+    """
+    from gguf import LlamaFileType
+
+    known = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType}
+    encoding, match = known.get(-1 if file_type is None else file_type, ""), SHARD.match(name)
+    stem = match["stem"] if match else name.removesuffix(".gguf")
+    if encoding and not re.search(rf"[-.]{encoding}$", stem, re.IGNORECASE):
+        stem = re.sub(rf"[-.]{encoding}(?=[-.])", "", stem, count=1, flags=re.IGNORECASE) + f"-{encoding}"
+    return stem + name[len(match["stem"]) if match else len(name) - len(".gguf") :]
 
 
 def together(parts: list[Outgoing]) -> Outgoing:

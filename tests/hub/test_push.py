@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.hub.outgoing import conventional
+
 from ..conftest import Run, hashes
 from ..hub_writing import WritingHub, serving_writes
 
@@ -274,6 +276,21 @@ def test_a_gguf_file(push: Push, hub: WritingHub, tmp_path: Path) -> None:
     assert push(*other).returncode == 0
     mixed = push("push", "tiny-F16.gguf", "other.gguf", "me/mixed")
     assert (mixed.returncode, "are not of one recipe" in mixed.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "file_type", "wanted"),
+    [
+        ("Tiny-8B-Q8_0-yarn16.gguf", 7, "Tiny-8B-yarn16-Q8_0.gguf"),
+        ("Tiny-8B-yarn16-Q4_K_M.gguf", 15, "Tiny-8B-yarn16-Q4_K_M.gguf"),
+        ("tiny.q4_k_m.gguf", 15, "tiny.q4_k_m.gguf"),
+        ("tiny-yarn16.gguf", 1, "tiny-yarn16-F16.gguf"),
+        ("tiny-yarn16-00002-of-00003.gguf", 0, "tiny-yarn16-F32-00002-of-00003.gguf"),
+        ("tiny-yarn16.gguf", None, "tiny-yarn16.gguf"),
+    ],
+)
+def test_names_of_gguf_files(name: str, file_type: int | None, wanted: str) -> None:
+    assert conventional(name, file_type) == wanted
 
 
 def test_a_gguf_file_of_a_base_on_the_hub(push: Push, hub: WritingHub, tmp_path: Path) -> None:

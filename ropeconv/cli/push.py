@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shlex
 import sys
@@ -53,6 +54,8 @@ def how_to_publish(given: dict[str, Any]) -> Publish:
     """`Publish` from what stood on the command line, for a repository that is named later."""
     if given["private"] and given["public"]:
         raise UsageError("--private and --public contradict each other; give one")
+    if given["token"]:
+        os.environ["HF_TOKEN"] = given["token"]  # for the source as well
     words = [word for word in sys.argv[1:] if not word.startswith("--token=")]
     words = [word for last, word in zip(["", *words], words, strict=False) if "--token" not in (word, last)]
     return Publish(

@@ -6,6 +6,7 @@ https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_co
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ def publish(what: Outgoing, how: Publish, note: Note = lambda message: None) -> 
 
 
 def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
+    from huggingface_hub.errors import HfHubHTTPError
+
     base, closed, terms = _source(api, what, note)
     what = replace(what, copies=what.copies | terms)
     private = closed if how.private is None else how.private
@@ -64,7 +67,8 @@ def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
         return _commit(api, what, how, head, _card(api, what, how, base, note), note)
     except BaseException:
         if made:
-            api.delete_repo(how.repo_id, missing_ok=True)
+            with suppress(HfHubHTTPError):
+                api.delete_repo(how.repo_id, missing_ok=True)
         raise
 
 

@@ -20,7 +20,7 @@ from .loading import Place, fits, load_stock, load_widened, local_folder, place,
 from .parallel import check_heads, world
 from .passages import Passage, passages
 from .result import BucketResult, Validation, judge, noise_floor, verdict
-from .schedule import described, query_scales, schedule_of
+from .schedule import described, query_scales, rounded_weights, schedule_of
 from .settings import Settings, Watch
 from .sides import Case, Sides, read_again, read_source, states
 from .trust import needs_trust
@@ -55,10 +55,8 @@ def validate(
     work = sum(len(run.ids) * times[run.kind] for run in runs)
     watch.total(work)
     watch.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: control, reference, noise floor, baked.")
-    fold, scale = receipt.get("fold") or {}, query_scales(receipt, schedule)
-    folded = fold["tensors"] if fold and (fold["expected_kl"] or at.dtype != "float32") else []
-    case = Case(source, schedule, spec, scale, settings, watch)
-    sides = read_source(model, case, folded, runs)
+    case = Case(source, schedule, spec, query_scales(receipt, schedule), settings, watch)
+    sides = read_source(model, case, rounded_weights(receipt, at.dtype), runs)
     head, wide = keep_head(model), at.dtype != "float32" and fits(source, 4)
     if wide:
         sides.again.append(read_again(load_widened(folder, at), case, runs))

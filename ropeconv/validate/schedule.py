@@ -49,6 +49,12 @@ def query_scales(receipt: dict[str, Any], schedule: Schedule) -> LogN | Staircas
     return schedule.log_n
 
 
+def rounded_weights(receipt: dict[str, Any], dtype: str) -> list[str]:
+    """Names of the weights that a fold has rounded, as they are stored or as they are computed with in `dtype`."""
+    fold = receipt.get("fold")
+    return list(fold["tensors"]) if fold and (fold["expected_kl"] or dtype != "float32") else []
+
+
 def query_module(source: Source) -> str:
     """Name of the last module before the rotation that yields queries."""
     weights = detect(source.config()).weights

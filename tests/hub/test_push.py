@@ -189,7 +189,9 @@ def test_who_may_see_it(push: Push, hub: WritingHub) -> None:
     done = push("apply", "base/tiny", "--yarn", "16", "--push", "me/gated")
     assert "is made private; --public makes it public" in done.stderr
     assert push("apply", "base/tiny", "--yarn", "16", "--push", "me/public", "--public", "-q").returncode == 0
-    assert hub.private == {"me/closed", "me/gated"}
+    given = ("apply", "base/tiny", "--yarn", "16", "--push", "me/token", "--token", "hf_other", "-q")
+    assert push(*given, HF_TOKEN="").returncode == 0
+    assert hub.private == {"me/closed", "me/gated", "me/token"}
     both = push("push", "out", "me/x", "--private", "--public")
     assert (both.returncode, "contradict" in both.stderr) == (2, True)
 

@@ -32,9 +32,11 @@ class Served:
 
 
 class Server(ABC):
-    """A protocol. owner: what `owned_by` says in the server's list of models. unchecked: what it cannot tell.
+    """A protocol.
 
-    computes_in: the precision that limits it where the weights are in float32; empty where that is float32 too."""
+    owner: what `owned_by` says in the server's list of models. computes_in: the precision that limits it where the
+    weights are in float32; empty where that is float32 too. unchecked: what it cannot tell.
+    """
 
     owner: str
     computes_in: str = ""

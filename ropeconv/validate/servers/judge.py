@@ -19,7 +19,7 @@ from ..loading import load_stock, load_widened, local_folder, place, stored_dtyp
 from ..passages import KEPT, Passage
 from ..positions import spread, usual_length
 from ..result import SEPARATION, Validation, judge, noise_floor, verdict
-from ..schedule import described, query_scales, schedule_of
+from ..schedule import described, query_scales, rounded_weights, schedule_of
 from ..settings import Settings, Watch
 from ..sides import Case, Sides, read_again, read_source
 from ..tokens import of_text, synthetic
@@ -50,10 +50,10 @@ def validate_server(
     said = server.ask(served.model, run.ids, run.kept, watch.advance)
     dtype = stored_dtype(source.config()) if settings.dtype == "auto" and baked.suffix != ".gguf" else settings.dtype
     at = place(settings.device, dtype, settings.device_map, dtype)
-    loaded, scale = load_stock(local_folder(source), at), query_scales(receipt, schedule)
+    loaded = load_stock(local_folder(source), at)
     watch.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
-    case = Case(source, schedule, spec, scale, settings, watch)
-    sides = read_source(loaded, case, [], [run])
+    case = Case(source, schedule, spec, query_scales(receipt, schedule), settings, watch)
+    sides = read_source(loaded, case, rounded_weights(receipt, at.dtype), [run])
     head = keep_head(loaded)
     if at.dtype != "float32" or server.computes_in:
         folder = local_folder(source)

@@ -67,6 +67,7 @@ def validate_command(
 
     Exit code 3 when it does not, or when the unscaled source agrees too, which would mean that the test is blind.
     """
+    from ..sources.receipt import record_validation
     from ..validate.parallel import first, world
     from ..validate.process import Probe
     from ..validate.settings import Settings
@@ -95,6 +96,7 @@ def validate_command(
                 "--length, --text, --dtype, --device-map and --reference are for checkpoints; for GGUF give --tokens"
             )
         result = validate_gguf(baked, against, tokens=tokens, seed=seed, note=output.note)
+        record_validation(baked, result.to_dict())
     else:
         result = of_checkpoint(baked, against, settings, output, ignore_receipt)
     if first():
@@ -138,8 +140,7 @@ def of_server(baked: Path, against: str, server: str, model: str, settings: Sett
     with output.counting("Running") as (total, advance):
         watch = Watch(output.note, total, advance)
         result: Validation = out_of_memory(lambda: validate_server(baked, against, server, model, settings, watch))
-    if baked.is_dir():
-        record_validation(baked, result.to_dict(), result.runtime)
+    record_validation(baked, result.to_dict(), result.runtime)
     return result
 
 

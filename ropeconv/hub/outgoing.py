@@ -11,7 +11,7 @@ from ..bake import Plan
 from ..errors import BadSource
 from ..formats.gguf.file import SHARD
 from ..sources import RECEIPT, GgufSource
-from ..sources.receipt import read_receipt
+from ..sources.receipt import read_receipt, validations
 
 CARD = "README.md"
 
@@ -86,6 +86,7 @@ def of_gguf(path: Path) -> Outgoing:
     if missing:
         raise BadSource(f"{missing[0]} is missing beside {path}; fetch or bake it anew")
     source = GgufSource(path.with_name(names[0]))
+    receipt |= validations(path)
     receipt["context"] = source.reading().spec.context
     kind = source.file.get("general.file_type")
     adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}

@@ -311,6 +311,18 @@ def test_a_gguf_file_of_a_base_on_the_hub(push: Push, hub: WritingHub, tmp_path:
     assert (data.base_model, data.base_model_relation, data.license) == ("base/words", "quantized", "llama3.1")
     assert (repo / "LICENSE.txt").read_text() == "Terms"
     assert not (repo / "model.safetensors").exists()
+    assert "## Validation" not in (repo / "README.md").read_text()
+    f32 = ("--to", "gguf", "--outtype", "f32", "-o", "words-F32.gguf")
+    assert push("apply", "words", "--yarn", "16", *f32, "-q").returncode == 0
+    assert push("validate", "words-F32.gguf", "--against", "words", "--tokens", "512", "-q").returncode == 0
+    assert push("push", "words-F32.gguf", "me/proved").returncode == 0
+    text = (hub.repos["me/proved"] / "README.md").read_text()
+    assert "Agrees everywhere" in text
+    assert "llama.cpp (llama-cpp-python" in text
+    assert {path.name for path in hub.repos["me/proved"].iterdir()} >= {"words-F32.gguf", "README.md", "validation.png"}
+    (tmp_path / "words-F32.gguf").write_bytes((tmp_path / "words-F32.gguf").read_bytes() + bytes(32))
+    assert push("push", "words-F32.gguf", "me/changed").returncode == 0
+    assert "## Validation" not in (hub.repos["me/changed"] / "README.md").read_text()
 
 
 def test_validation_stands_in_the_card(push: Push, hub: WritingHub) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...errors import RopeconvError
 from .base import TOP, Advance, LogProbs, Served, Server, misread
 
 
@@ -18,7 +19,10 @@ class Sglang(Server):
     unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")
 
     def describe(self, entry: dict[str, Any]) -> Served:
-        known = self.get("/server_info")
+        try:
+            known = self.get("/server_info")
+        except RopeconvError:  # its name before SGLang 0.5
+            known = self.get("/get_server_info")
         return Served(
             entry["id"],
             f"SGLang {known.get('version', '')}".strip(),

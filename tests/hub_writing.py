@@ -193,6 +193,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             header = lines[0]["value"]
             if hub.fails("race"):
                 hub.version[repo] = hub.version.get(repo, 0) + 1
+            if hub.fails("cut"):
+                self.close_connection = True
+                return
             if hub.fails("commit"):
                 self.json(500, {"error": "Internal Error"})
                 return

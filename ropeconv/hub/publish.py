@@ -5,8 +5,8 @@ https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_co
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 Note = Callable[[str], None]
+WAITS = (1.0, 3.0)  # seconds between attempts to commit
 TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
 LOGIN = "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 REFUSED = {
@@ -52,8 +53,6 @@ def publish(what: Outgoing, how: Publish, note: Note = lambda message: None) -> 
 
 
 def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
-    from huggingface_hub.errors import HfHubHTTPError
-
     base, closed, terms = _source(api, what, note)
     what = replace(what, copies=what.copies | terms)
     private = closed if how.private is None else how.private
@@ -67,9 +66,15 @@ def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
         return _commit(api, what, how, head, _card(api, what, how, base, note), note)
     except BaseException:
         if made:
-            with suppress(HfHubHTTPError):
-                api.delete_repo(how.repo_id, missing_ok=True)
+            _remove(api, how.repo_id, note)
         raise
+
+
+def _remove(api: HfApi, repo_id: str, note: Note) -> None:
+    try:
+        api.delete_repo(repo_id, missing_ok=True)
+    except Exception:
+        note(f"{repo_id} was made and could not be removed again; delete it on the Hub.")
 
 
 def _source(api: HfApi, what: Outgoing, note: Note) -> tuple[str, bool, dict[str, str]]:
@@ -148,11 +153,18 @@ def _commit(api: HfApi, what: Outgoing, how: Publish, head: str | None, written:
         return [CommitOperationAdd(name, content) for name, content in files.items()]
 
     def send(operations: list[Any]) -> str:
-        done = api.create_commit(
-            how.repo_id, operations, commit_message=message, parent_commit=head, revision=how.revision,
-            create_pr=how.create_pr or None,
-        )  # fmt: skip
-        return str(done.pr_url or done.commit_url)
+        for wait in (*WAITS, None):
+            try:
+                done = api.create_commit(
+                    how.repo_id, operations, commit_message=message, parent_commit=head, revision=how.revision,
+                    create_pr=how.create_pr or None,
+                )  # fmt: skip
+                return str(done.pr_url or done.commit_url)
+            except Exception as problem:
+                if wait is None or not _passes(problem):
+                    raise
+            time.sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
 
     if not what.copies:
         return send(adds())
@@ -171,6 +183,15 @@ def _commit(api: HfApi, what: Outgoing, how: Publish, head: str | None, written:
         for name, origin in what.copies.items()
     ]
     return send([*adds(), *fetched])
+
+
+def _passes(problem: Exception) -> bool:
+    """Whether a failure may pass: an overloaded Hub, or a connection that broke. A commit that did arrive is noticed
+    by its parent at the second attempt."""
+    response = getattr(problem, "response", None)
+    if response is not None:
+        return bool(response.status_code >= 500)
+    return any(kind.__name__ == "TransportError" for kind in type(problem).__mro__)
 
 
 def _no_copy(problem: Exception) -> bool:

@@ -206,6 +206,12 @@ def test_what_goes_wrong_leaves_nothing(push: Push, hub: WritingHub) -> None:
     refused("has changed while this was prepared")
     hub.faults["commit"] = 99
     refused("the Hub answered with an error")
+    hub.faults["commit"] = 1  # is tried again
+    assert push("apply", "base/tiny", "--yarn", "16", "--push", "me/second", "-q").returncode == 0
+    hub.faults["cut"] = 99
+    refused("the Hub cannot be reached")
+    hub.faults["cut"] = 1
+    assert push("apply", "base/tiny", "--yarn", "16", "--push", "me/third", "-q").returncode == 0
     hub.faults["commit"] = 0
     hub.faults["put"] = 99
     refused("the Hub", "--encoding", "weights")

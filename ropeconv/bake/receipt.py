@@ -26,17 +26,17 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
     files = []
     for step in plan.steps:
         path = folder / step.name
-        if not path.exists():  # left where it is, for the Hub to copy
-            files.append({"name": step.name, "action": step.action, "size": step.size, "sha256": step.sha256})
-            continue
-        known = step.sha256 if step.action in ("copy", "patch") and not checksum else sha256(path)
-        files.append({"name": step.name, "action": step.action, "size": path.stat().st_size, "sha256": known})
+        there = path.exists()  # else it is left where it is, for the Hub to copy
+        told = step.sha256 if not there or (step.action in ("copy", "patch") and not checksum) else sha256(path)
+        size = path.stat().st_size if there else step.size
+        origin = {"origin": step.origin} if step.origin else {}
+        files.append({"name": step.name, "action": step.action, "size": size, "sha256": told, **origin})
     data = plan.to_dict()
-    origin = {key: value for key, value in data["source"].items() if key != "reference" or plan.source.kind != "folder"}
+    source = {key: value for key, value in data["source"].items() if key != "reference" or plan.source.kind != "folder"}
     return jsontext.dump(
         {
             "ropeconv": __version__,
-            "source": {"name": plan.source.name, **origin},
+            "source": {"name": plan.source.name, **source},
             "family": data["family"],
             "recipe": data["recipe"],
             "before": data["before"],

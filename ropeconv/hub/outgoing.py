@@ -63,7 +63,7 @@ def of_folder(folder: Path) -> Outgoing:
     adds = {
         path.relative_to(folder).as_posix(): path
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith(".cache") for part in path.relative_to(folder).parts)
+        if path.is_file() and path.relative_to(folder).parts[0] not in (".cache", ".git")
     }
     for name in list(adds):
         file = known.get(name)
@@ -90,7 +90,7 @@ def of_gguf(path: Path) -> Outgoing:
     receipt["context"] = source.reading().spec.context
     kind = source.file.get("general.file_type")
     adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}
-    return Outgoing(adds, receipt, source=_repository(receipt))
+    return Outgoing(adds, receipt, source=_repository(receipt), commit=str(receipt["source"].get("commit") or ""))
 
 
 def conventional(name: str, file_type: int | None) -> str:

@@ -257,7 +257,17 @@ def test_own_code_is_said_and_runtimes_that_do_not_run_it_are_not(push: Push, hu
     text = (hub.repos["me/own"] / "README.md").read_text()
     assert "trust_remote_code=True" in text
     assert "vllm serve" not in text
-    assert (hub.repos["me/own"] / "model-rope.safetensors").is_file()
+    made = hashes(hub.repos["me/own"])
+    assert "model-rope.safetensors" in made
+    assert push(*given, "-o", "own", "-q").returncode == 0
+    hub.stored.clear()
+    done = push("push", "own", "me/again")
+    assert done.returncode == 0, done.stderr
+    assert set(hub.stored) == {made["model-rope.safetensors"]}, "the renamed shard is copied on the Hub"
+    again = hashes(hub.repos["me/again"])
+    assert {name: again[name] for name in made if name != "README.md"}.items() >= {
+        (name, digest) for name, digest in made.items() if name.endswith((".safetensors", "config.json", ".py"))
+    }
 
 
 def test_a_gguf_file(push: Push, hub: WritingHub, tmp_path: Path) -> None:

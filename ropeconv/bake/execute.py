@@ -46,10 +46,9 @@ def apply(
     """
     _refuse_place(plan, force)
     partial = plan.out.parent / f".{plan.out.name}.ropeconv-partial"
+    whole = plan
     if staged:
-        plan, whole = replace(plan, steps=tuple(step for step in plan.steps if step.action != "copy")), plan
-    else:
-        whole = plan
+        plan = replace(whole, steps=tuple(step for step in whole.steps if step.action != "copy"))
     try:
         _resume_or_clear(partial, _stamp(plan, link))
         _need_space(plan, partial, link)

@@ -14,7 +14,7 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.verdict import describe
+from ..runtimes.verdict import describe, frequencies
 from ..sources.base import Origin
 from ..sources.inspection import Inspection
 
@@ -78,7 +78,7 @@ class Plan:
             "recipe": self.recipe.to_dict(),
             "before": {
                 "rope": describe(self.before.form),
-                "after": describe(self.schedule.form) if self.schedule.form else "a vector of its own",
+                "after": frequencies(self.schedule),
                 "attention_factor": self.before.attention_factor,
                 "context": self.before.context,
             },

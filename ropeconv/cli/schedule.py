@@ -82,9 +82,9 @@ def schedule_command(
 
 def show(schedule: Schedule, spec: RopeSpec, recipe: Recipe, output: Output) -> None:
     """A table of pairs: frequency, wavelength, and what the method divides it by."""
-    from ..runtimes.verdict import describe
+    from ..runtimes.verdict import frequencies
 
-    form = describe(schedule.form) if schedule.form else "a vector of its own"
+    form = frequencies(schedule)
     output.say(f"{recipe.method.name}: {form}")
     output.say(f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}")
     output.say("")

@@ -8,7 +8,7 @@ from ..bake import Plan
 from ..encode import ConfigChoice
 from ..encode.fold import Fold
 from ..rope.spec import RopeSpec
-from ..runtimes.verdict import describe
+from ..runtimes.verdict import describe, frequencies
 from ..sources import Inspection
 from ..validate.result import Validation
 from .output import Output
@@ -17,7 +17,7 @@ from .output import Output
 def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
     """Before and after, a verdict per runtime, the files."""
     before, schedule = plan.before, plan.schedule
-    form = describe(schedule.form) if schedule.form else "a vector of its own"
+    form = frequencies(schedule)
     rows = [
         ("frequencies", describe(before.form), form),
         ("slowest wavelength", *(f"{math.tau / vector[-1]:,.0f} tokens" for vector in _vectors(plan))),

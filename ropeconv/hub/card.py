@@ -31,8 +31,13 @@ def inherited(text: str) -> dict[str, Any]:
     return {key: data[key] for key in INHERITED if data.get(key)} | {"tags": list(data.get("tags") or [])}
 
 
-def card(receipt: dict[str, Any], repo_id: str, base: str, base_card: str, ggufs: list[str], command: str) -> str:
-    """The card's text. base: the repository that it was made from, or empty. command: what was typed."""
+def card(
+    receipt: dict[str, Any], repo_id: str, base: str, base_card: str, ggufs: list[str], command: str, picture: str = ""
+) -> str:
+    """The card's text.
+
+    base: the repository that it was made from, or empty. command: what was typed. picture: the name of one to show.
+    """
     from huggingface_hub import ModelCardData
 
     known = inherited(base_card)
@@ -64,7 +69,7 @@ def card(receipt: dict[str, Any], repo_id: str, base: str, base_card: str, ggufs
         command=command,
         version=__version__,
         validation=receipt.get("validation"),
-        picture=PICTURE if drawn(receipt) else "",
+        picture=picture,
         own_code=any(file["name"].endswith(".py") for file in receipt.get("files", ())),
     )
 

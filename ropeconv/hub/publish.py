@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError
-from .card import MARK, card, drawn
+from .card import MARK, card, drawn, inherited
 from .outgoing import CARD, Outgoing
 from .settings import Publish
 from .terms import terms_of
@@ -97,8 +97,6 @@ def _source(api: HfApi, what: Outgoing, note: Note) -> tuple[str, bool, dict[str
             text = ""
         except HfHubHTTPError as problem:
             note(f"{what.source} cannot be seen ({problem.response.status_code}); its licence and card are left out.")
-    from .card import inherited
-
     said, forbids = terms_of(str(inherited(text).get("license") or ""))
     if forbids:
         raise RopeconvError(f"{said}, so nothing made from {what.source} may be published; keep it to yourself")
@@ -125,31 +123,30 @@ def _create(api: HfApi, how: Publish, private: bool) -> bool:
     return True
 
 
-def _card(api: HfApi, what: Outgoing, how: Publish, base: str, note: Note) -> str | None:
-    """The card to write; None where a person's own stays."""
+def _card(api: HfApi, what: Outgoing, how: Publish, base: str, note: Note) -> dict[str, bytes]:
+    """The card to write with its picture, by name; nothing where a person's own stays."""
     if what.own_card and not how.overwrite_card:
         note("README.md is your own and is published as it is; --overwrite-card replaces it.")
-        return None
+        return {}
     if api.file_exists(how.repo_id, CARD, revision=how.revision):
         with open(api.hf_hub_download(how.repo_id, CARD, revision=how.revision), encoding="utf-8") as file:
             if MARK not in file.read() and not how.overwrite_card:
                 note(f"The README.md of {how.repo_id} is not ropeconv's and stays; --overwrite-card replaces it.")
-                return None
+                return {}
     there = [name for name in api.list_repo_files(how.repo_id, revision=how.revision) if name.endswith(".gguf")]
     ggufs = sorted({*what.gguf, *there}) if what.gguf else []
-    return card(what.receipt, how.repo_id, what.source, base, ggufs, how.command)
+    pictures = drawn(what.receipt)
+    text = card(what.receipt, how.repo_id, what.source, base, ggufs, how.command, *pictures)
+    return {CARD: text.encode(), **pictures}
 
 
-def _commit(api: HfApi, what: Outgoing, how: Publish, head: str | None, written: str | None, note: Note) -> str:
+def _commit(api: HfApi, what: Outgoing, how: Publish, head: str | None, written: dict[str, bytes], note: Note) -> str:
     from huggingface_hub import CommitOperationAdd, CommitOperationCopy
 
     message = how.message or f"Bake {what.receipt['recipe']['method']} into {what.source or 'the model'} with ropeconv"
 
     def adds() -> list[Any]:
-        files: dict[str, Any] = {name: str(path) for name, path in what.adds.items()}
-        if written is not None:
-            files[CARD] = written.encode()
-            files |= drawn(what.receipt)
+        files = {name: str(path) for name, path in what.adds.items()} | written
         return [CommitOperationAdd(name, content) for name, content in files.items()]
 
     def send(operations: list[Any]) -> str:

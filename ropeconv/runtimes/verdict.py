@@ -116,6 +116,11 @@ def _close(left: Vector, right: Vector) -> bool:
     return left.shape == right.shape and bool(np.all(np.abs(left - right) <= TOLERANCE * right))
 
 
+def frequencies(schedule: Schedule) -> str:
+    """What a schedule computes, in a few words."""
+    return describe(schedule.form) if schedule.form else "a vector of its own"
+
+
 def describe(form: Form | None) -> str:
     """A form in a few words: `yarn, theta 10000, factor 4, original_context 4096`."""
     if form is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import RopeconvError
+from ..families.config import detect, text_part
 
 
 def world() -> int:
@@ -50,7 +51,7 @@ def shared() -> dict[str, Any]:
 
 def check_heads(config: dict[str, Any]) -> None:
     """Raises RopeconvError where the heads of a model cannot be shared out."""
-    part = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    part = text_part(config, detect(config))
     for name in ("num_attention_heads", "num_key_value_heads"):
         count = part.get(name)
         if isinstance(count, int) and count % world():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadSource, RopeconvError
+from ...families.config import detect, text_part
 from ...rope.schedule import Schedule
 from ...sources import GgufSource, Source, open_checkpoint
 from ...sources.receipt import read_receipt
@@ -18,7 +19,7 @@ from ..llamacpp.gguf import weights_type
 from ..loading import load_stock, load_widened, local_folder, place, stored_dtype
 from ..passages import KEPT, Passage
 from ..positions import spread, usual_length
-from ..result import SEPARATION, Validation, judge, noise_floor, verdict
+from ..result import RULE, SEPARATION, Validation, judge, noise_floor, verdict
 from ..schedule import described, query_scales, rounded_weights, schedule_of
 from ..settings import Settings, Watch
 from ..sides import Case, Sides, read_again, read_source
@@ -28,6 +29,9 @@ from .compare import as_said, coarse
 from .connect import connect
 
 UNCHECKED = ("the files that it has loaded",)
+SERVER_RULE = (
+    f"{RULE}; of a server, whose kernels are others, that from float32 counts whole, and KL is over what it names"
+)
 
 
 def validate_server(
@@ -68,7 +72,8 @@ def validate_server(
     return Validation(
         "", f"{at.device}, the server at {server.client.base_url}", schedule.digest, len(run.ids), settings.seed,
         tuple(results), agrees, sentence, runtime=served.runtime, dtype=at.dtype, length=len(run.ids),
-        chunk=settings.chunk, curve=curve, unchecked=(*UNCHECKED, *server.unchecked), **described(schedule, spec),
+        chunk=settings.chunk, curve=curve, rule=SERVER_RULE, unchecked=(*UNCHECKED, *server.unchecked),
+        **described(schedule, spec),
     )  # fmt: skip
 
 
@@ -84,12 +89,11 @@ def _passage(settings: Settings, schedule: Schedule, source: Source, served: Ser
         )
     length = min(wanted, served.length - 1) if served.length else wanted  # one token is generated after it
     config = source.config()
-    part = config["text_config"] if isinstance(config.get("text_config"), dict) else config
-    vocabulary = served.vocabulary or int(part["vocab_size"])
+    known = int(text_part(config, detect(config))["vocab_size"])
     if settings.text:
         ids = of_text(settings.text, local_folder(source), length)
     else:
-        ids = synthetic(length, min(vocabulary, int(part["vocab_size"])), settings.seed)
+        ids = synthetic(length, min(served.vocabulary or known, known), settings.seed)
     found = spread(schedule.original_context, length - 1, KEPT)
     kept = [position for bucket in found for position in bucket.positions]
     return Passage("spread", ids, list(range(length)), kept, found)

@@ -47,6 +47,14 @@ class RopeSpec:
         return self.form.theta
 
     @property
+    def unrotated(self) -> float:
+        """(d - r)/2: what the dimensions that do not rotate add to sum_i cos(m theta_i).
+
+        MLA's heads are wider than what they rotate: their content part is at least as wide, and counted as that.
+        """
+        return self.rotary_dim / 2 if self.mla else (self.head_dim - self.rotary_dim) / 2
+
+    @property
     def scaled(self) -> bool:
         """Whether some context extension is in force already."""
         return self.form.scaled or self.attention_factor != 1.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..bound import wide_window
+from ..bound import first_violation, wide_base
 from ..errors import RecipeError
-from ..forms import Plain
+from ..forms import Plain, base_inv_freq
 from ..laws import theta_for_length
+from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .base import Method, Value, param, positive, register, tokens
@@ -64,8 +65,8 @@ class ThetaFor(Method):
 class ThetaBound(Method):
     """A base with sum_i cos(m theta_i) >= 0 for every distance m below the target length.
 
-    The bare infimum lies in windows down to a millionth wide, which float32 does not survive; this is the
-    geometric middle of the first window at least 1 % wide, checked on the float32 frequencies.
+    The smallest such base opens a window that may be a millionth wide, which float32 does not survive; this is the
+    geometric middle of the first 1 % of the first window at least that wide, checked on the float32 frequencies.
     """
 
     name = "theta-bound"
@@ -77,9 +78,19 @@ class ThetaBound(Method):
 
     @property
     def patience(self) -> str:
-        long = self.target > 1 << 16
-        return "Searching for a base: 5 seconds at 128k tokens, a minute at 1M." if long else ""
+        long = self.target > 1 << 20
+        return "Searching for a base: a minute at 4M tokens, several beyond." if long else ""
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        low, high = wide_window(self.target, spec.rotary_dim, spec.head_dim)
-        return plain_schedule(spec, float(math.floor(math.sqrt(low * high))), self.target)
+        if spec.unrotated >= spec.rotary_dim / 2:
+            raise RecipeError(
+                f"--theta-bound: of {spec.head_dim} dimensions {spec.rotary_dim} rotate, so every base will do; "
+                "choose one with --theta"
+            )
+        for number in range(100):
+            low, high = wide_base(self.target, spec.rotary_dim, spec.head_dim, number)
+            theta = float(math.floor(math.sqrt(low * high)))
+            stored = base_inv_freq(theta, spec.rotary_dim).astype(np.float32).astype(np.float64)
+            if first_violation(stored, spec.unrotated, self.target) is None:
+                return plain_schedule(spec, theta, self.target)
+        raise RecipeError(f"no base keeps the bound for {self.target} tokens in float32; choose one with --theta")

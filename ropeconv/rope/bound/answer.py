@@ -1,0 +1,176 @@
+"""The answer to "is my theta large enough": the smallest base, and what of it a person can use."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ..errors import RecipeError
+from .smallest import Proof, exp, smallest_log_base, up
+from .sums import Sums
+from .table import FIRST, Kind, Step, farthest, look_up, published
+from .windows import last_violating, wide_windows, window_end
+
+LONGEST = 1 << 27
+WINDOWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bases with which B(m) >= 0 for every m < length.
+
+    base: the smallest one, rounded up to float64. binding_distance: B is zero there; None where every base above 1 will
+    do. window: the interval of good bases that it begins; its end is None where all larger ones are good.
+    first_wide_window: the first at least 1 % wide. last_violating_base: all above it are good; None where none is bad.
+    known_windows: whether the two have been looked for.
+    """
+
+    length: int
+    rotary_dim: int
+    head_dim: int
+    base: float
+    binding_distance: int | None
+    window: tuple[float, float | None]
+    first_wide_window: tuple[float, float | None] | None
+    last_violating_base: float | None
+    known_windows: bool
+
+    @property
+    def width(self) -> float | None:
+        """The window's relative width."""
+        return None if self.window[1] is None else self.window[1] / self.window[0] - 1
+
+    @property
+    def published(self) -> dict[str, float]:
+        """What others have published for this length, by source (they have 128 rotated dimensions)."""
+        if (self.rotary_dim, self.head_dim) != (128, 128):
+            return {}
+        return {source: row[self.length] for source, row in published().items() if self.length in row}
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, stable."""
+        wide = self.first_wide_window
+        return {
+            "length": self.length,
+            "rotary_dim": self.rotary_dim,
+            "head_dim": self.head_dim,
+            "base": self.base,
+            "binding_distance": self.binding_distance,
+            "window": list(self.window),
+            "first_wide_window": list(wide) if wide else None,
+            "last_violating_base": self.last_violating_base,
+            "known_windows": self.known_windows,
+            "asymptotic": asymptotic_base(self.length),
+            "published": self.published,
+        }
+
+
+def bound(
+    length: int, rotary_dim: int, head_dim: int, windows: bool | None = None, proof: Proof | None = None
+) -> Bound:
+    """The bound for one length and head: from the tables where they go, else computed.
+
+    windows: whether to look for the first wide window and the last violation, which takes minutes beyond 128k tokens
+    outside the tables; by default up to 1M tokens. proof: a list that gets the pieces of ln b that are ruled out, and
+    the distance that does it; then the answer is computed. Raises RecipeError for lengths beyond 2^27.
+    """
+    if length > LONGEST:
+        raise RecipeError(
+            f"the bound is computed up to {LONGEST} tokens, and {length} is more; choose a smaller length"
+        )
+    sums = Sums(rotary_dim, head_dim)
+    windows = length <= WINDOWS if windows is None else windows
+    if sums.automatic:
+        return Bound(length, rotary_dim, head_dim, 1.0, None, (1.0, None), (1.0, None), None, True)
+    step = _base(sums, length, proof)
+    wide, last = _windows(sums, length, step) if windows else (None, None)
+    return Bound(
+        length=length,
+        rotary_dim=rotary_dim,
+        head_dim=head_dim,
+        base=step.begin,
+        binding_distance=step.distance,
+        window=_ends(step),
+        first_wide_window=_ends(wide) if wide else None,
+        last_violating_base=last.begin if last and last.distance else None,
+        known_windows=windows,
+    )
+
+
+def smallest_base(length: int, rotary_dim: int, head_dim: int) -> float | None:
+    """The smallest base, where the tables have it: for warnings, which cannot wait for a search."""
+    if head_dim != rotary_dim:
+        return None
+    step = look_up("base", rotary_dim, length)
+    return None if step is None else step.begin
+
+
+def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
+    """The window number `skip` (from 0) of those at least 1 % wide, cut to 1 %: (b, 1.01 b)."""
+    sums = Sums(rotary_dim, head_dim)
+    known = _table("wide", sums, length)
+    if known is not None and skip == 0:
+        return known.begin, min(known.end, known.begin * 1.01)
+    start = known.begin if known is not None else _base(sums, length, None).begin
+    low, high = next(islice(wide_windows(sums, length, math.log(start)), skip, None), (math.inf, math.inf))
+    return exp(low), min(exp(high), exp(low) * 1.01)
+
+
+def asymptotic_base(length: int) -> float:
+    """L / x0 with Ci(x0) = 0, x0 = 0.6165...: what the smallest base tends to as the head grows.
+
+    (2 / d) sum_i cos(m theta_i) tends to (Ci(m) - Ci(m / b)) / ln b, and Ci(m) to 0 (Su 2024).
+    """
+    return length / CI_ZERO
+
+
+def cosine_integral(x: float) -> float:
+    """Ci(x) = gamma + ln x + sum_k (-1)^k x^(2k) / (2k (2k)!), for 0 < x up to about 20."""
+    total, term, k = 0.5772156649015329 + math.log(x), 1.0, 0
+    while abs(term) > 1e-18:
+        k += 2
+        term *= -x * x / (k * (k - 1))
+        total += term / k
+    return total
+
+
+def _zero_of_ci() -> float:
+    x = 0.6
+    for _ in range(8):
+        x -= cosine_integral(x) * x / math.cos(x)
+    return x
+
+
+CI_ZERO = _zero_of_ci()
+
+
+def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
+    return look_up(kind, sums.rotary_dim, length) if sums.head_dim == sums.rotary_dim else None
+
+
+def _base(sums: Sums, length: int, proof: Proof | None) -> Step:
+    known = None if proof is not None else _table("base", sums, length)
+    if known is not None:
+        return known
+    reached = (1, 1.0) if proof is not None or sums.unrotated else farthest(sums.rotary_dim)
+    exact, distance = smallest_log_base(sums, length, reached, proof)
+    if distance is None:
+        return FIRST
+    return Step(length, up(exact.exp()), exp(window_end(sums, length, float(exact))), distance)
+
+
+def _windows(sums: Sums, length: int, base: Step) -> tuple[Step, Step]:
+    wide, last = _table("wide", sums, length), _table("last", sums, length)
+    if wide is None:
+        low, high = next(wide_windows(sums, length, math.log(base.begin)))
+        wide = Step(length, math.exp(low), exp(high), None)
+    if last is None:
+        at, distance = last_violating(sums, length)
+        last = Step(length, math.exp(at), math.inf, distance)
+    return wide, last
+
+
+def _ends(step: Step) -> tuple[float, float | None]:
+    return step.begin, None if math.isinf(step.end) else step.end

@@ -1,0 +1,106 @@
+"""How far a vector of frequencies keeps near tokens preferred: L_theta = sup{L : B(m) >= 0 for every m <= L}.
+
+B(m) = (d - r)/2 + sum_i cos(m theta_i). Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024,
+https://kexue.fm/archives/10122. Where B is negative, a key like the query counts for less, on average, than a random
+one at that distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from ..lazy import np
+from .sums import CHUNK, Distances, exact_value, float64_error, scan, values
+
+if TYPE_CHECKING:
+    from ..forms import Vector
+
+FARTHEST = 1 << 27
+SHOWN = 100
+
+
+def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
+    """Every distance 1 <= m < length with B(m) < 0, in order, by chunks. The float64 frequencies are taken as exact."""
+    if unrotated >= len(inv_freq):
+        return
+    error = float64_error(len(inv_freq), length)
+    for distances in scan(inv_freq, unrotated, 1, length, 0.0):
+        if len(distances):
+            value = values(inv_freq, unrotated, distances)
+            for unclear in np.flatnonzero(np.abs(value) < error):
+                value[unclear] = float(exact_value(inv_freq, unrotated, int(distances[unclear])))
+            yield distances[value < 0]
+
+
+def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:
+    """The smallest distance 1 <= m < length with B(m) < 0, or None."""
+    return next((int(found[0]) for found in violations(inv_freq, unrotated, length) if len(found)), None)
+
+
+def margins(inv_freq: Vector, unrotated: float, length: int, points: int = 2000) -> tuple[Vector, Vector]:
+    """The smallest B(m) in each of `points` stretches of 1 .. length - 1, equal in ln m, as (m, B(m))."""
+    ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
+    at, lowest = [], []
+    for start, stop in pairwise(ends):
+        best = (0.0, np.inf)
+        for first in range(int(start), int(stop), CHUNK):
+            distances = np.arange(first, min(first + CHUNK, int(stop)))
+            value = values(inv_freq, unrotated, distances)
+            low = int(value.argmin())
+            best = min(best, (float(distances[low]), float(value[low])), key=lambda one: one[1])
+        at.append(best[0])
+        lowest.append(best[1])
+    return np.array(at), np.array(lowest)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a schedule's sums do at the distances below `length`.
+
+    first_violation: the smallest distance with B < 0, as far as `searched`. count: of all below `length`.
+    places: the first hundred runs of neighbours among them, as (first, last); runs: how many there are.
+    automatic: whether no frequencies could violate, because half of the head or more does not rotate.
+    """
+
+    length: int
+    searched: int
+    first_violation: int | None
+    count: int
+    runs: int
+    places: tuple[tuple[int, int], ...]
+    automatic: bool
+
+    @property
+    def effective_length(self) -> int | None:
+        """L_theta; None where no violation was found."""
+        return None if self.first_violation is None else self.first_violation - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, stable."""
+        return {
+            "effective_length": self.effective_length,
+            "first_violation": self.first_violation,
+            "searched": self.searched,
+            "automatic": self.automatic,
+            "violations": {
+                "below": self.length,
+                "count": self.count,
+                "runs": self.runs,
+                "places": [list(place) for place in self.places],
+            },
+        }
+
+
+def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
+    """Counts below `length`, and looks for the first violation up to 2^27 tokens (a second) where there is none."""
+    found = np.concatenate([np.empty(0, dtype=np.int64), *violations(inv_freq, unrotated, length)])
+    first, searched = (int(found[0]) if len(found) else None), length
+    if first is None and length < FARTHEST:
+        first, searched = first_violation(inv_freq, unrotated, FARTHEST), FARTHEST
+    begins = np.flatnonzero(np.diff(found, prepend=-1) > 1)
+    ends = np.append(begins[1:], len(found)) - 1 if len(begins) else begins
+    places = tuple((int(found[a]), int(found[b])) for a, b in zip(begins[:SHOWN], ends[:SHOWN], strict=True))
+    return Reach(length, searched, first, len(found), len(begins), places, unrotated >= len(inv_freq))

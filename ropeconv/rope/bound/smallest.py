@@ -1,0 +1,171 @@
+"""The smallest base: a sweep over ln b that leaves out nothing, however narrow.
+
+At ln b = t a distance m with f(m, t) < 0 rules t out, and with it everything up to the next zero of f(m, .), which a
+bound on the second derivative proves. From there another distance takes over. Where none is left, t is the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from typing import TYPE_CHECKING
+
+from ..lazy import np
+from .sums import BLOCK, DIGITS, SURE, Blocks, Distances, Single, Sums, everything, float64_error, rough, scan, values
+
+if TYPE_CHECKING:
+    from ..forms import Vector
+
+Proof = list[tuple[float, float, int]]
+
+POOL = 512
+TEAM = 16
+NEAR = 1.5
+SLOW = 2.5
+GROUP = 4096
+
+
+@dataclass
+class Sweep:
+    """A walk from small bases to large ones, for distances below `length`.
+
+    proof: where set, gets (from, to, m) for each piece of ln b that is ruled out, without gaps.
+    """
+
+    sums: Sums
+    length: int
+    proof: Proof | None = None
+    pool: Distances = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = np.arange(1, min(self.length, POOL))
+        self.error = float64_error(self.sums.rotary_dim // 2, self.length)
+        self.group = 0
+
+    def feasible_from(self, log_base: float) -> float:
+        """The smallest ln b >= log_base, up to rounding, at which no distance violates."""
+        while True:
+            witnesses = self.witnesses(log_base)
+            if not len(witnesses):
+                return log_base
+            begin, (log_base, distance) = log_base, self._walk(witnesses, log_base)
+            if self.proof is not None:
+                self.proof.append((begin, log_base, distance))
+
+    def witnesses(self, log_base: float) -> Distances:
+        """Some of the distances that violate at one base, from the last search or a new one; none if there is none."""
+        inv_freq = self.sums.inv_freq(log_base)
+        found = self._of_pool(inv_freq)
+        if not len(found) and self._search_slow(inv_freq):
+            found = self._of_pool(inv_freq)
+        if len(found):
+            return found
+        distances = everything(scan(inv_freq, self.sums.unrotated, 1, self.length, NEAR))
+        value = values(inv_freq, self.sums.unrotated, distances)
+        self._keep(distances, value)
+        return distances[value < -self.error]
+
+    def _of_pool(self, inv_freq: Vector) -> Distances:
+        return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -SURE / 2]
+
+    def _search_slow(self, inv_freq: Vector) -> bool:
+        """Looks into the 100 blocks of each group where the slow pairs, all but constant in a block, are lowest."""
+        slow = inv_freq[BLOCK * inv_freq < SLOW]
+        blocks = self.length // BLOCK
+        if blocks < 256 or not len(slow):
+            return False
+        kernel = Blocks(inv_freq, self.sums.unrotated)
+        groups = -(-blocks // GROUP)
+        for turn in range(groups):
+            number = (self.group + turn) % groups
+            first = 1 + BLOCK * np.arange(number * GROUP, min(blocks, (number + 1) * GROUP))
+            level = rough(slow, 0.0, first + (BLOCK - 1) / 2)
+            lowest = first[np.argpartition(level, 100)[:100]] if len(first) > 100 else first
+            value = kernel.rotated(lowest) + np.float32(self.sums.unrotated)
+            rows, columns = np.nonzero(value < NEAR)
+            if value.min(initial=NEAR) < -SURE:
+                distances = lowest[rows] + columns
+                inside = distances < self.length
+                self._keep(distances[inside], value[rows, columns][inside])
+                self.group = number
+                return bool((value[rows, columns][inside] < -SURE).any())
+        return False
+
+    def _keep(self, distances: Distances, value: Vector | Single) -> None:
+        lowest = np.argpartition(value, POOL)[:POOL] if len(value) > POOL else slice(None)
+        self.pool = distances[lowest]
+
+    def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
+        """How far violation is proven, and by which distance: f(t + h) <= f + f' h + M h^2 / 2 < 0, step by step."""
+        distances = witnesses.astype(np.float64)
+        reached = np.full(len(witnesses), log_base)
+        walking = np.arange(len(witnesses))
+        curvatures = self.sums.curvature(distances, log_base)
+        first = True
+        while len(walking):
+            curvature = curvatures[walking]
+            value, slope = self.sums.taylor(distances[walking], reached[walking])
+            step = (np.sqrt(np.maximum(slope**2 - 2 * curvature * value, 0)) - slope) / curvature
+            step[value >= 0] = 0
+            reached[walking] += step
+            if first:
+                walking, first = walking[np.argsort(-step)[:TEAM]], False
+            else:
+                walking = walking[(value < -self.error) & (step > 1e-15 * log_base)]
+        best = int(reached.argmax())
+        return float(reached[best]), int(witnesses[best])
+
+
+def binding(sums: Sums, length: int, log_base: float) -> tuple[Decimal, int] | None:
+    """The exact ln b next to a feasible one, and the distance whose sum is zero there; None where none is near zero.
+
+    Newton's method in decimal arithmetic. Every distance that float64 cannot tell from zero is taken into account.
+    """
+    inv_freq, error = sums.inv_freq(log_base), float64_error(sums.rotary_dim // 2, length)
+    distances = everything(scan(inv_freq, sums.unrotated, 1, length, 0.0))
+    close = distances[np.abs(values(inv_freq, sums.unrotated, distances)) < 1e3 * error]
+    roots = [(root, int(m)) for m in close if (root := _root(sums, int(m), Decimal(log_base))) is not None]
+    return max(roots, default=None)
+
+
+def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
+    with localcontext(prec=DIGITS):
+        for _ in range(12):
+            value, slope = sums.exact(distance, log_base)
+            if slope <= 0:
+                return None
+            step = value / slope
+            log_base -= step
+            if abs(step) < Decimal("1e-35"):
+                return log_base
+    return None
+
+
+def smallest_log_base(
+    sums: Sums, length: int, reached: tuple[int, float] = (1, 1.0), proof: Proof | None = None
+) -> tuple[Decimal, int | None]:
+    """ln b* for `length` and the distance that binds there; (0, None) where every base above 1 will do.
+
+    reached: a smaller length and its b*, to start from: b* does not fall with the length. The lengths in between are
+    doublings, since a short one is swept with few distances that each rule out much.
+    """
+    start = math.log(reached[1]) * (1 - 1e-12)
+    sizes = [length]
+    while sizes[0] // 2 > max(32, reached[0]):
+        sizes.insert(0, sizes[0] // 2)
+    for size in sizes:
+        start = Sweep(sums, size, proof).feasible_from(start)
+    found = binding(sums, length, start)
+    return (Decimal(0), None) if found is None else found
+
+
+def up(value: Decimal) -> float:
+    """The smallest float64 that is not below a number."""
+    near = float(value)
+    return near if Decimal(near) >= value else float(np.nextafter(near, np.inf))
+
+
+def exp(log_base: float) -> float:
+    """The base; infinite where there is none."""
+    return math.exp(log_base) if log_base < 700 else math.inf

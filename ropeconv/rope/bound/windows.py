@@ -1,0 +1,142 @@
+"""Windows: intervals of bases on which no distance violates. The smallest base opens one, which may be very narrow.
+
+Their ends are found as the smallest base is, the other way round: from a base where every sum is positive, a bound on
+the slopes leaves few distances that can come down to zero within a piece of ln b, and those are followed one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..lazy import np
+from .smallest import Sweep
+from .sums import SURE, Distances, Sums, everything, float64_error, phases, scan
+
+if TYPE_CHECKING:
+    from ..forms import Vector
+
+WIDTH = 0.01
+
+
+def tail(sums: Sums, length: int) -> float:
+    """A ln b from which on no distance below `length` violates.
+
+    cos x >= g(x) = cos x up to pi and -1 beyond, which does not rise, so the sum of g at the largest distance is below
+    every sum there and for larger bases.
+    """
+
+    def holds(log_base: float) -> bool:
+        angle = (length - 1) * sums.inv_freq(log_base)
+        return bool(sums.unrotated + np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1).sum() >= 0)
+
+    low, high = 0.0, 1.0
+    while not holds(high):
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+class Walk:
+    """Pieces of ln b, from a feasible one on, towards larger bases (direction 1) or smaller ones (-1)."""
+
+    def __init__(self, sums: Sums, length: int, direction: int) -> None:
+        self.sums, self.direction = sums, direction
+        self.shorten(length)
+        self.reach = 4.0
+
+    def shorten(self, length: int) -> None:
+        """Leaves the distances from `length` on out."""
+        self.length, self.error = length, float64_error(self.sums.rotary_dim // 2, length)
+
+    def edge(self, begin: float, end: float) -> tuple[float, int | None]:
+        """The first ln b on the way from `begin` to `end` at which a distance violates, and that distance; or `end`."""
+        at = begin
+        while (end - at) * self.direction > 0:
+            upto, found, zeros = self.piece(at, end)
+            if len(found):
+                first = int((zeros * self.direction).argmin())
+                return float(zeros[first]), int(found[first])
+            at = upto
+        return end, None
+
+    def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
+        """How far a piece goes, the distances from `start` on that violate in it, and where each does first."""
+        edge = begin + self.direction * 0.1
+        steepness = self.sums.steepness(min(begin, edge))
+        size = min(self.reach / (self.length * steepness), 0.1, abs(end - begin))
+        inv_freq = self.sums.inv_freq(begin)
+        found = everything(scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size))
+        few, many = max(32, self.length // 600), max(128, self.length // 200)
+        self.reach *= 1.3 if len(found) <= few else 1 / 1.3 if len(found) > many else 1
+        stop = end if size == abs(end - begin) else begin + self.direction * size
+        if not len(found):
+            return stop, found, np.empty(0)
+        curvature = self.sums.curvature(found, min(begin, stop))
+        near = lower_bounds(self.sums, found, begin, size, curvature) < SURE
+        zeros = self._zeros(found[near].astype(np.float64), curvature[near], begin, stop)
+        violating = (stop - zeros) * self.direction > 0
+        return stop, found[near][violating], zeros[violating]
+
+    def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
+        """Where each sum gets negative, or a point from `end` on: f(t + h) >= f + f' h - M h^2 / 2 > 0, repeatedly."""
+        at = np.full(len(distances), begin)
+        walking = np.arange(len(distances))
+        while len(walking):
+            value, slope = self.sums.taylor(distances[walking], at[walking])
+            slope = slope * self.direction
+            bound = curvature[walking]
+            step = (slope + np.sqrt(slope**2 + 2 * bound * np.maximum(value, 0))) / bound
+            down = (value < self.error) & ((slope <= 0) | (value < -self.error))
+            step = np.where(down, 0, np.maximum(step, 1e-15 * max(begin, 1.0)))
+            at[walking] += self.direction * step
+            walking = walking[~down & ((end - at[walking]) * self.direction > 0)]
+        return at
+
+
+def lower_bounds(sums: Sums, distances: Distances, log_base: float, size: float, curvature: Vector) -> Vector:
+    """f - |f'| h - M h^2 / 2 within 1e-3: below every value that a sum takes up to h = `size` from here."""
+    inv_freq = sums.inv_freq(log_base)
+    angle = phases(distances, inv_freq)
+    value = np.cos(angle).sum(axis=1) + np.float32(sums.unrotated)
+    slope = distances * (np.sin(angle) @ (sums.exponents * inv_freq).astype(np.float32))
+    return np.asarray(value - np.abs(slope) * size - curvature * size**2 / 2)
+
+
+def window_end(sums: Sums, length: int, log_base: float) -> float:
+    """Where the window that opens at `log_base` closes; infinite when it does not."""
+    last = tail(sums, length)
+    end, distance = Walk(sums, length, 1).edge(log_base, max(last, log_base))
+    return math.inf if distance is None else end
+
+
+def last_violating(sums: Sums, length: int) -> tuple[float, int | None]:
+    """The largest ln b at which some distance below `length` violates, and that distance.
+
+    It takes minutes beyond 2^18: every base from there to the tail is proven.
+    """
+    return Walk(sums, length, -1).edge(tail(sums, length), 0.0)
+
+
+def wide_windows(sums: Sums, length: int, start: float, width: float = WIDTH) -> Iterator[tuple[float, float]]:
+    """Windows at least `width` wide (relative), as ln b, in order. start: ln b*, or another lower bound.
+
+    A window of that width holds a point of any grid half as wide, so only such points are looked at.
+    """
+    reach = math.log1p(width)
+    sweep, right, left = Sweep(sums, length), Walk(sums, length, 1), Walk(sums, length, -1)
+    last, at = tail(sums, length), start
+    while True:
+        if at > last or not len(sweep.witnesses(at)):
+            low, _ = left.edge(at, max(0.0, start, at - reach))
+            high, distance = right.edge(at, max(last, at))
+            if distance is None:
+                yield low, math.inf
+                return
+            if high - low >= reach:
+                yield low, high
+            at = high
+        at += reach / 2

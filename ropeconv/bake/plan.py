@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ..encode import Choice
 from ..encode.gguf import GgufChoice
 from ..errors import RopeconvError, UnsupportedBake
+from ..rope.bound import shortfall
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -126,8 +127,9 @@ def start_spec(seen: Inspection, recipe: Recipe, replace_scaling: bool) -> RopeS
 
 def warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> list[str]:
     """What people should know before they use the output."""
+    found = [short] if (short := shortfall(schedule, seen.spec)) else []
     keep = {"trained", "window", "custom-code", "stale-inv-freq", "ignored-tensor"}
-    found = [problem.message for problem in seen.problems if problem.code in keep]
+    found += [problem.message for problem in seen.problems if problem.code in keep]
     if schedule.context > schedule.original_context and not isinstance(recipe.method, AsIs):
         found.append("the scaling is static: prompts within the trained context see the changed frequencies too")
     if schedule.context == seen.spec.context and recipe.method.name == "theta" and recipe.context is None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
-from . import apply, inspect, push, schedule, tables, validate
+from . import advise, apply, bound, inspect, plot, push, schedule, tables, validate
 
 app = typer.Typer(
     name="ropeconv",
@@ -36,6 +36,9 @@ def root(
 
 app.command("apply", epilog=apply.EXAMPLES)(apply.apply_command)
 app.command("inspect")(inspect.inspect_command)
+app.command("advise", epilog=advise.EXAMPLES)(advise.advise_command)
+app.command("bound", epilog=bound.EXAMPLES)(bound.bound_command)
+app.command("plot", epilog=plot.EXAMPLES)(plot.plot_command)
 app.command("schedule", epilog=schedule.EXAMPLES)(schedule.schedule_command)
 app.command("validate")(validate.validate_command)
 app.command("push")(push.push_command)

@@ -164,6 +164,19 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
     return Recipe(_method(method, given[chosen[0]], _read_tokens(extras)), **modifiers)
 
 
+def build_recipes(given: dict[str, Any]) -> list[Recipe]:
+    """One Recipe per method that stands on the command line; modifiers go to all, settings to those that take them."""
+    flags = {variable(name): method for name, method in REGISTRY.items()}
+    chosen = [name for name in (*flags, "recipe_file") if given.get(name) is not None and given[name] is not False]
+    made = []
+    for name in chosen:
+        others = {other for other in chosen if other != name}
+        if len(chosen) > 1 and name in flags:
+            others |= settings().keys() - {item.name for item in dataclasses.fields(flags[name])}
+        made.append(build_recipe({key: value for key, value in given.items() if key not in others}))
+    return made
+
+
 def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
     if method.value is Value.SWITCH:
         return method()

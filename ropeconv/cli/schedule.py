@@ -3,81 +3,94 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import UsageError
-from ..rope.forms import Plain
+from ..rope.bound import reach, smallest_base
+from ..rope.forms import base_inv_freq
+from ..rope.laws import critical_dimension, theta_steps
 from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .options import JsonOption, build_recipe, with_recipe
+from .options import JsonOption, with_recipe
 from .output import Output
+from .subject import HeadDimOption, RotaryDimOption, Subject, in_numbers, single
 
 EXAMPLES = """Examples:
 
 ropeconv schedule --head-dim 128 --theta 10000 --context 4096 --yarn 16 --json
 
 ropeconv schedule --theta 500000 --original-context 8192 --context 128k --longrope factors.json
+
+ropeconv schedule --theta 500000 --context 8192 --steps 65k,262k,1048k
 """
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model that is only numbers, and the recipe for it."""
-
-    recipe: Recipe
-    theta: float
-    trained: int
-
-
-def read_model(given: dict[str, Any]) -> Model:
-    """Here `--theta` is the model's base, unless it is the only method; `--context` its trained length, unless
-    `--original-context` says that, and then the length to reach.
-    """
-    others = {name: value for name, value in given.items() if name != "theta"}
-    theta = given.get("theta")
-    trained = given.get("original_context") or given.get("context") or "4096"
-    if given.get("original_context") is None:
-        others["context"] = None
-    try:
-        recipe = build_recipe(others)
-    except UsageError:
-        if theta is None:
-            raise
-        recipe = build_recipe({**others, "theta": theta})
-    return Model(recipe, 10000.0 if theta is None else theta, parse_tokens(trained))
-
-
-@with_recipe(read_model)
+@with_recipe(dict)
 def schedule_command(
-    recipe: Model,
-    head_dim: Annotated[int, typer.Option("--head-dim", help="Width of one attention head.")] = 128,
-    rotary_dim: Annotated[
-        int | None, typer.Option("--rotary-dim", help="How many of its dimensions rotate (default: all).")
-    ] = None,
+    recipe: dict[str, Any],
+    head_dim: HeadDimOption = None,
+    rotary_dim: RotaryDimOption = None,
+    steps: Annotated[
+        str, typer.Option("--steps", metavar="TOKENS,TOKENS", help="Bases by the scaling law for a training in steps.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Print the schedule of a method for a model of given sizes.
 
     --theta is the model's base and --context its trained length (defaults: 10000, 4096).
     """
-    rotary = head_dim if rotary_dim is None else rotary_dim
-    if rotary < 2 or rotary % 2 or rotary > head_dim:
-        raise UsageError(f"--rotary-dim {rotary} must be even, at least 2, and not above --head-dim {head_dim}")
-    if recipe.theta <= 1:
-        raise UsageError(f"--theta {recipe.theta:g} must be above 1")
-    spec = RopeSpec(head_dim, rotary, Plain(recipe.theta), recipe.trained, recipe.trained)
-    output = Output(as_json)
-    output.note(recipe.recipe.method.patience)
-    schedule = recipe.recipe.schedule(spec)
+    subject, output = in_numbers(recipe, head_dim, rotary_dim), Output(as_json)
+    if steps:
+        show_steps(subject, [parse_tokens(step) for step in steps.split(",")], output)
+        return
+    chosen = single(subject)
+    output.note(chosen.method.patience)
+    schedule = chosen.schedule(subject.spec)
     if as_json:
-        output.data({**recipe.recipe.to_dict(), **schedule.to_dict()})
+        output.data({**chosen.to_dict(), **schedule.to_dict()})
     else:
-        show(schedule, spec, recipe.recipe, output)
+        show(schedule, subject.spec, chosen, output)
+
+
+def show_steps(subject: Subject, targets: list[int], output: Output) -> None:
+    """A row per stage: the law's base, and whether it keeps near tokens preferred up to the stage's length."""
+    spec = subject.spec
+    if targets != sorted(targets) or targets[0] <= max(spec.original_context, 6):
+        raise UsageError(f"--steps are lengths that rise from above the trained {spec.original_context} tokens")
+    stages = []
+    for target, theta in zip(targets, theta_steps(spec.rope_theta, spec.original_context, targets), strict=True):
+        found = reach(base_inv_freq(theta, spec.rotary_dim), spec.unrotated, target)
+        least = smallest_base(target, spec.rotary_dim, spec.head_dim)
+        stages.append(
+            {
+                "context": target,
+                "rope_theta": theta,
+                "critical_dimension": critical_dimension(theta, target, spec.rotary_dim),
+                "effective_length": found.effective_length,
+                "smallest_base": least,
+            }
+        )
+    if output.as_json:
+        start = {"rope_theta": spec.rope_theta, "context": spec.original_context, "rotary_dim": spec.rotary_dim}
+        output.data({**start, "critical_dimension": _critical(spec), "steps": stages})
+        return
+    rows = [[_number(value) for value in stage.values()] for stage in stages]
+    first = [f"{spec.original_context:,}", f"{spec.rope_theta:.12g}", str(_critical(spec)), "", ""]
+    columns = ("context", "rope_theta", "critical dimension", "effective length", "smallest base")
+    output.table("theta^(ln(L'/2pi) / ln(L/2pi))", columns, [first, *rows])
+    output.say("Each stage: --theta-for its context on the first model, then training.")
+
+
+def _critical(spec: RopeSpec) -> int:
+    return critical_dimension(spec.rope_theta, spec.original_context, spec.rotary_dim)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{math.floor(value):,}"
 
 
 def show(schedule: Schedule, spec: RopeSpec, recipe: Recipe, output: Output) -> None:

@@ -78,7 +78,7 @@ def drawn(receipt: dict[str, Any]) -> dict[str, bytes]:
     """The picture that the card shows, by its name; none without a validation, or without matplotlib."""
     if not receipt.get("validation") or importlib.util.find_spec("matplotlib") is None:
         return {}
-    from ..validate.plots import write_plot
+    from ..validate.report import write_plot
     from ..validate.result import Validation
 
     with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,14 @@ def theta_for_length(theta: float, context: int, target: int) -> float:
     return float(theta ** (math.log(target / (2 * math.pi)) / math.log(context / (2 * math.pi))))
 
 
+def theta_steps(theta: float, context: int, targets: list[int]) -> list[float]:
+    """The law's base for each stage of a training in steps, rounded down, as Gradient's checkpoints have them.
+
+    The law composes, so each is taken from the first model, and not from the rounded base of the stage before.
+    """
+    return [float(math.floor(theta_for_length(theta, context, target))) for target in targets]
+
+
 def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
     """NTK-aware base `theta s^(r/(r-2))`: the lowest frequency is divided by exactly s (bloc97 2023)."""
     return float(theta * factor ** (rotary_dim / (rotary_dim - 2)))

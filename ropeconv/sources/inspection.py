@@ -14,7 +14,7 @@ from ..runtimes.reading import Unread, read_spec
 from .base import Origin, Source
 from .gguf import GgufSource
 from .gguf_problems import gguf_problems
-from .problems import Problem, config_problems, limit_problem, tensor_problems
+from .problems import Problem, bound_problem, config_problems, limit_problem, tensor_problems
 
 TOKENIZER = "tokenizer_config.json"
 
@@ -76,7 +76,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     """Reads the RoPE of a GGUF file as llama.cpp does."""
     reading = source.reading()
     title = f"GGUF, {source.file.get('general.name', 'unnamed')}"
-    problems = tuple(gguf_problems(reading, source.file, source.vectors))
+    problems = (*gguf_problems(reading, source.file, source.vectors), *bound_problem(reading.spec))
     return Inspection(source, reading.arch.name, title, reading.spec, problems)
 
 
@@ -90,6 +90,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
     problems = [
         *config_problems(config, family, spec),
+        *bound_problem(spec),
         *limit_problem(limit(source.text(TOKENIZER)), spec),
         *tensor_problems(source.tensor_names()),
     ]

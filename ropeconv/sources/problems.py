@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..errors import BadSource
 from ..families import Family
 from ..families.config import Config, text_part
+from ..rope.bound import shortfall
 from ..rope.forms import DynamicNtk, Llama3, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes import find, newest
@@ -91,6 +92,13 @@ def _window(part: Config, spec: RopeSpec) -> Iterator[Problem]:
     yield Problem(
         "window", f"sliding_window {window}: every layer sees only that many tokens back, whatever the context"
     )
+
+
+def bound_problem(spec: RopeSpec) -> Iterator[Problem]:
+    """Frequencies that do not keep near tokens preferred up to the declared context."""
+    short = shortfall(spec.current(), spec)
+    if short:
+        yield Problem("bound", short)
 
 
 def limit_problem(limit: int | None, spec: RopeSpec) -> Iterator[Problem]:

@@ -1,66 +1,35 @@
-"""The pictures of a validation: KL and agreement over position, and wavelengths before and after."""
+"""The pictures of a validation: KL and agreement over position, wavelengths before and after, and B(m)."""
 
 from __future__ import annotations
 
-import io
-import math
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..pictures.schedules import preference, wavelengths
+from ..pictures.style import BLUE, GREY, ORANGE, RED, Panel
+from ..pictures.style import figure as drawn
 from .result import BucketResult, Validation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, RED, GREY = (
-    "#3b82c4",
-    "#d9822b",
-    "#c9444d",
-    "#808080",
-)
 FLOOR = 1e-14
-STYLE: Any = {
-    "axes.edgecolor": GREY, "axes.labelcolor": GREY, "xtick.color": GREY, "ytick.color": GREY, "text.color": GREY,
-    "axes.grid": True, "grid.color": GREY, "grid.alpha": 0.25, "legend.frameon": False, "font.size": 9,
-    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.transparent": True, "svg.hashsalt": "ropeconv",
-    "axes.titlelocation": "left",
-}  # fmt: skip
 
 
 def figure(result: Validation) -> Figure:
-    """All pictures beside each other, without a display."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        made = Figure(figsize=(12, 3.6), layout="constrained")
-        first, second, third = made.subplots(1, 3)
-        _kl(first, result)
-        _agreement(second, result)
-        _wavelengths(third, result)
-    return made
-
-
-def svg(result: Validation) -> str:
-    """The pictures as an <svg> element, to stand inside a page."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        text = io.StringIO()
-        figure(result).savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    drawn = text.getvalue()
-    return drawn[drawn.index("<svg") :]
-
-
-def write_plot(result: Validation, path: Path) -> None:
-    """The pictures as a file, .png or .svg; PNG on white, since it may be shown anywhere."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        if path.suffix == ".svg":
-            path.write_text(svg(result), "utf-8")
-        else:
-            figure(result).savefig(path, dpi=150, transparent=False, facecolor="white")
+    """All pictures beside each other, without a display. Receipts of earlier versions lack some."""
+    panels: list[Panel] = [partial(_kl, result=result), partial(_agreement, result=result)]
+    if {"before", "after"} <= result.frequencies.keys():
+        before, after = (np.array(result.frequencies[name]) for name in ("before", "after"))
+        panels.append(partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths))
+        if result.unrotated is not None:
+            length = max(result.lengths.values())
+            panels.append(
+                lambda axes: preference(axes, before, {"after": after}, result.unrotated or 0, length, result.lengths)
+            )
+    return drawn(*panels)
 
 
 def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[float]]:
@@ -99,19 +68,6 @@ def _agreement(axes: Any, result: Validation) -> None:
     axes.plot(*_steps(shown, "top5"), color=ORANGE, linestyle="--", label="five likeliest")
     axes.set(xscale="log", ylim=(0, 1.05), xlabel="position", title="Same tokens")
     _trained(axes, result)
-    axes.legend(fontsize=7)
-
-
-def _wavelengths(axes: Any, result: Validation) -> None:
-    for name, colour, style in (("before", GREY, "--"), ("after", BLUE, "-")):
-        waves = [math.tau / value for value in result.frequencies.get(name, [])]
-        axes.plot(range(len(waves)), waves, style, color=colour, label=name)
-    for name in ("trained", "new"):
-        if name in result.lengths:
-            axes.axhline(
-                result.lengths[name], color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-."
-            )
-    axes.set(yscale="log", xlabel="pair of dimensions", title="Wavelength, trained and new length, tokens")
     axes.legend(fontsize=7)
 
 

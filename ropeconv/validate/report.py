@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 
 from ..formats.template import render
+from ..pictures.style import svg, write
 from ..version import __version__
-from .plots import svg, write_plot
+from .plots import figure
 from .result import Validation
 
 __all__ = ["write_plot", "write_report"]
+
+
+def write_plot(result: Validation, path: Path) -> None:
+    """The pictures of a validation as a file, .png or .svg."""
+    write(figure(result), path)
 
 
 def write_report(result: Validation, baked: Path, against: str, path: Path) -> None:
@@ -30,6 +36,6 @@ def write_report(result: Validation, baked: Path, against: str, path: Path) -> N
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
     page = render(
-        "report.html.jinja", result=result, baked=str(baked), against=against, facts=facts, pictures=svg(result)
+        "report.html.jinja", result=result, baked=str(baked), against=against, facts=facts, pictures=svg(figure(result))
     )
     path.write_text(page, "utf-8")

@@ -58,7 +58,8 @@ class Validation:
     tokens: of a spread run; length: of the run over every position, 0 without one. curve: of that run, position and KL.
     speed: tokens per second of the reference's and the baked checkpoint's whole runs. partial: whether it was stopped.
     precision_kl: in low precision, how far the reference is from itself in float32, at the end of the context.
-    frequencies: before and after, radians per token. lengths: trained and new, in tokens. unchecked: what this way of
+    frequencies: before and after, radians per token. lengths: trained and new, in tokens. unrotated: what dimensions
+    without rotation add to sum_i cos(m theta_i), None in results of earlier versions. unchecked: what this way of
     running cannot tell. third_kl: of the source with the method said through its config from the reference, the worst
     95th percentile of a spread run; None where that was not asked for.
     """
@@ -81,6 +82,7 @@ class Validation:
     speed: dict[str, float] = field(default_factory=dict)
     frequencies: dict[str, list[float]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
+    unrotated: float | None = None
     unchecked: tuple[str, ...] = ()
     third_kl: float | None = None
     rule: str = RULE

@@ -38,7 +38,7 @@ def described(schedule: Schedule, before: RopeSpec) -> dict[str, Any]:
     """What a report says of a schedule: its frequencies beside those before, and the lengths."""
     frequencies = {"before": before.current().inv_freq.tolist(), "after": schedule.inv_freq.tolist()}
     lengths = {"trained": schedule.original_context, "new": schedule.context}
-    return {"frequencies": frequencies, "lengths": lengths}
+    return {"frequencies": frequencies, "lengths": lengths, "unrotated": before.unrotated}
 
 
 def query_scales(receipt: dict[str, Any], schedule: Schedule) -> LogN | Staircase | None:

@@ -2,6 +2,7 @@
 
 from .answer import Bound, asymptotic_base, bound, smallest_base, wide_base
 from .reach import Reach, first_violation, reach, violations
+from .shortfall import shortfall
 
 __all__ = [
     "Bound",
@@ -10,6 +11,7 @@ __all__ = [
     "bound",
     "first_violation",
     "reach",
+    "shortfall",
     "smallest_base",
     "violations",
     "wide_base",

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..lazy import np
-from .sums import CHUNK, Distances, exact_value, float64_error, scan, values
+from .sums import CHUNK, Distances, exact_value, float64_error, rough, scan, values
 
 if TYPE_CHECKING:
     from ..forms import Vector
@@ -40,15 +40,15 @@ def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | No
     return next((int(found[0]) for found in violations(inv_freq, unrotated, length) if len(found)), None)
 
 
-def margins(inv_freq: Vector, unrotated: float, length: int, points: int = 2000) -> tuple[Vector, Vector]:
-    """The smallest B(m) in each of `points` stretches of 1 .. length - 1, equal in ln m, as (m, B(m))."""
+def margins(inv_freq: Vector, unrotated: float, length: int, points: int = 300) -> tuple[Vector, Vector]:
+    """The smallest B(m) in each of `points` stretches of 1 .. length - 1, equal in ln m, as (m, B(m)), to 1e-4."""
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
     at, lowest = [], []
     for start, stop in pairwise(ends):
         best = (0.0, np.inf)
         for first in range(int(start), int(stop), CHUNK):
             distances = np.arange(first, min(first + CHUNK, int(stop)))
-            value = values(inv_freq, unrotated, distances)
+            value = rough(inv_freq, unrotated, distances)
             low = int(value.argmin())
             best = min(best, (float(distances[low]), float(value[low])), key=lambda one: one[1])
         at.append(best[0])

@@ -79,12 +79,18 @@ def param(check: Check, help: str, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to extend the context. Raises RecipeError when a parameter fails its check."""
+    """A way to extend the context. Raises RecipeError when a parameter fails its check.
+
+    untuned: the largest factor that is reported to work without fine-tuning; 1 where training is part of the method.
+    tuning: the report, with its source.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     reference: ClassVar[str]
     value: ClassVar[Value] = Value.NUMBER
+    untuned: ClassVar[float] = 1.0
+    tuning: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -98,9 +104,22 @@ class Method:
         """The command-line flag that chooses this method."""
         return f"--{cls.name}"
 
+    @classmethod
+    def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
+        """The method with the value that reaches a context; None where that is not a matter of one number."""
+        name = dataclasses.fields(cls)[0].name
+        known = {"factor": context / spec.original_context, "target": context}
+        return cls(**{name: known[name]}) if name in known else None
+
     def schedule(self, spec: RopeSpec) -> Schedule:
         """The schedule this method makes of an unscaled checkpoint."""
         raise NotImplementedError
+
+    @property
+    def command(self) -> str:
+        """The flag with its value, as it is typed."""
+        value = getattr(self, dataclasses.fields(self)[0].name)
+        return f"{self.flag()} {value if isinstance(value, str) else format(value, '.12g')}"
 
     @property
     def label(self) -> str:

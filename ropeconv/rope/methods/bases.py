@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..bound import first_violation, wide_base
 from ..errors import RecipeError
 from ..forms import Plain, base_inv_freq
-from ..laws import theta_for_length
+from ..laws import theta_steps
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
@@ -29,6 +29,7 @@ class Theta(Method):
     name = "theta"
     summary = "a new base"
     reference = "Su et al. 2021, https://arxiv.org/abs/2104.09864"
+    tuning = "needs training at the new length"
 
     base: float = param(positive, "the new rope_theta")
 
@@ -49,6 +50,7 @@ class ThetaFor(Method):
     name = "theta-for"
     summary = "a base for a length, by the scaling law"
     reference = "Liu et al. 2024, https://arxiv.org/abs/2310.05209; Gradient 2024"
+    tuning = "needs training at the new length (Liu et al. 2024; Gradient 2024)"
     value = Value.TOKENS
 
     target: int = param(tokens, "the context to reach, in tokens")
@@ -56,8 +58,8 @@ class ThetaFor(Method):
     def schedule(self, spec: RopeSpec) -> Schedule:
         if spec.original_context <= 2 * math.pi:
             raise RecipeError("--theta-for needs a trained context above 6 tokens; pass --original-context")
-        theta = theta_for_length(spec.rope_theta, spec.original_context, self.target)
-        return plain_schedule(spec, float(math.floor(theta)), self.target)
+        (theta,) = theta_steps(spec.rope_theta, spec.original_context, [self.target])
+        return plain_schedule(spec, theta, self.target)
 
 
 @register
@@ -72,6 +74,7 @@ class ThetaBound(Method):
     name = "theta-bound"
     summary = "a base above the bound that keeps near tokens preferred"
     reference = "Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122"
+    tuning = "says which base training at the new length needs (Men et al. 2024)"
     value = Value.TOKENS
 
     target: int = param(tokens, "the context to reach, in tokens")

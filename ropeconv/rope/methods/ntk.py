@@ -21,6 +21,7 @@ class Linear(Method):
     name = "linear"
     summary = "position interpolation"
     reference = "Chen et al. 2023, https://arxiv.org/abs/2306.15595"
+    tuning = "needs fine-tuning, about 1,000 steps (Chen et al. 2023)"
 
     factor: float = param(scale, "scale factor s")
 
@@ -36,6 +37,8 @@ class Ntk(Method):
     name = "ntk"
     summary = "NTK-aware scaling, through the base"
     reference = "bloc97 2023, https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5"
+    untuned = 4.0
+    tuning = "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97 2023)"
 
     factor: float = param(scale, "scale factor s")
 
@@ -52,6 +55,8 @@ class NtkOld(Method):
     name = "ntk-old"
     summary = "NTK-RoPE-old: the base times s"
     reference = "Su 2023, https://kexue.fm/archives/9675"
+    untuned = 4.0
+    tuning = "made for use without fine-tuning (Su 2023)"
 
     factor: float = param(scale, "scale factor s")
 
@@ -67,6 +72,8 @@ class NtkFixed(Method):
     name = "ntk-fixed"
     summary = "NTK-RoPE-fixed: base times s, positions divided by s^(2/r)"
     reference = "Su 2023, https://kexue.fm/archives/9706"
+    untuned = 8.0
+    tuning = "tried without fine-tuning at 8 times the trained length (Su 2023)"
 
     factor: float = param(scale, "scale factor s")
 
@@ -86,6 +93,8 @@ class NtkMixed(Method):
     name = "mixed"
     summary = "NTK-RoPE-mixed: a mixture of bases"
     reference = "Su 2023, https://kexue.fm/archives/9706"
+    untuned = 8.0
+    tuning = "tried without fine-tuning at 8 times the trained length, above the other NTK forms there (Su 2023)"
 
     factor: float = param(scale, "scale factor s")
     mixed_exponent: float = param(share, "exponent e of the mixture, 0 (linear) to 1 (NTK-fixed)", 0.625)

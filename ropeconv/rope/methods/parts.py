@@ -25,6 +25,8 @@ class YarnMethod(Method):
     name = "yarn"
     summary = "YaRN as every runtime computes it (ramp over dimensions)"
     reference = "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+    untuned = 4.0
+    tuning = "made for 400 steps of fine-tuning (Peng et al. 2023); Qwen 2.5 and 3 are run at 4 times without any"
 
     factor: float = param(scale, "scale factor s")
     beta_fast: float = param(positive, "turns in the trained context above which a pair is left alone", 32.0)
@@ -70,6 +72,8 @@ class ByParts(Method):
     name = "by-parts"
     summary = "NTK-by-parts as published (ramp over wavelengths)"
     reference = "Peng et al. 2023, section 3.2, https://arxiv.org/abs/2309.00071"
+    untuned = 4.0
+    tuning = "better than NTK-aware with and without fine-tuning (Peng et al. 2023)"
 
     factor: float = param(scale, "scale factor s")
     alpha: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
@@ -93,6 +97,7 @@ class Llama3(Method):
     name = "llama3"
     summary = "Llama 3.1 scaling"
     reference = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
+    tuning = "part of Llama 3.1's training at the new length (Meta 2024)"
 
     factor: float = param(scale, "scale factor s")
     low_freq_factor: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import RecipeError
 from ..forms import LongRope, base_inv_freq
-from ..laws import longrope_attention_factor
+from ..laws import critical_dimension, longrope_attention_factor
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
@@ -36,6 +36,8 @@ class LongRopeMethod(Method):
     name = "longrope"
     summary = "short and long factor lists"
     reference = "Ding et al. 2024, https://arxiv.org/abs/2402.13753"
+    untuned = 8.0
+    tuning = "searched lists reach 8 times without fine-tuning (Ding et al. 2024)"
     value = Value.FILE
 
     long_factor: tuple[float, ...] = param(positive_list, "divisor per pair beyond the trained context")
@@ -72,6 +74,7 @@ class Piecewise(Method):
     name = "piecewise"
     summary = "two bases that meet at a pair"
     reference = "Men et al. 2024, table 4, https://arxiv.org/abs/2405.14591"
+    tuning = "a counter-example: every angle is a trained one, and retrieval is lost (Men et al. 2024)"
     value = Value.TEXT
 
     spec: str = param(lambda v: None if isinstance(v, str) else "must be written S@I", "factor and pair, as in 8@44")
@@ -79,6 +82,14 @@ class Piecewise(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.parts()
+
+    @classmethod
+    def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
+        """Split at the first pair that completes no period in the trained context."""
+        split = critical_dimension(spec.rope_theta, spec.original_context, spec.rotary_dim) // 2
+        if not 0 < split < spec.rotary_dim // 2:
+            return None
+        return cls(f"{context / spec.original_context:.12g}@{split}")
 
     def parts(self) -> tuple[float, int]:
         """The factor and the pair at which the bases meet."""

@@ -1,0 +1,158 @@
+"""Every method that reaches a length, with what can be said about it before anything is written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import RopeconvError, UsageError
+from ..rope.errors import RecipeError
+from ..rope.methods import REGISTRY, Method
+from ..rope.profile import Profile, profile
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+from ..runtimes.verdict import Verdict
+from ..sources import Source, inspect_source
+from ..sources.gguf import GgufSource
+from .planning import make_plan
+
+CRITERION = (
+    "meant to be used without fine-tuning at this factor, then fewer dimensions outside the trained angles, then the "
+    "longer effective length, then the smaller change of the pairs that complete a period"
+)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How one kind of output holds a schedule: its encoding and verdicts, or why it cannot."""
+
+    encoding: str
+    verdicts: tuple[Verdict, ...]
+    because: str = ""
+
+    @property
+    def words(self) -> str:
+        """The verdicts, counted."""
+        if not self.verdicts:
+            return "refused"
+        counts: dict[str, int] = {}
+        for verdict in self.verdicts:
+            counts[verdict.word] = counts.get(verdict.word, 0) + 1
+        if len(self.verdicts) == 1:
+            return self.verdicts[0].word
+        return ", ".join(f"{word} in {count}" for word, count in counts.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        rows = [{"runtime": v.runtime, "verdict": v.word, "because": v.because} for v in self.verdicts]
+        return {"encoding": self.encoding or None, "runtimes": rows, "because": self.because or None}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One method at the wanted length. untuned: whether it is reported to work at this factor without fine-tuning."""
+
+    method: Method
+    schedule: Schedule
+    profile: Profile
+    untuned: bool
+    writings: dict[str, Writing]
+    command: str
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Sorts by CRITERION."""
+        first = self.profile.reach.first_violation
+        effective = self.schedule.context if first is None else min(first - 1, self.schedule.context)
+        return not self.untuned, self.profile.outside, -effective, self.profile.fast_change, self.method.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, stable."""
+        return {
+            "method": self.method.name,
+            "recipe": Recipe(self.method, context=self.schedule.context).to_dict(),
+            "command": self.command,
+            "context": self.schedule.context,
+            "attention_factor": self.schedule.attention_factor,
+            **self.profile.to_dict(),
+            "without_fine_tuning": self.untuned,
+            "tuning": self.method.tuning,
+            "outputs": {name: writing.to_dict() for name, writing in self.writings.items()},
+        }
+
+
+def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dict[str, str]]:
+    """Advice by CRITERION, and why a method is not among it.
+
+    A scaled model is judged from its unscaled RoPE. Raises UsageError for a length that it is trained for already.
+    """
+    spec = inspect_source(source).spec
+    start = spec.unscaled() if spec.scaled else spec
+    if context <= start.original_context:
+        raise UsageError(
+            f"--context {context} is within the trained {start.original_context} tokens; give a longer one"
+        )
+    found, passed = [], {}
+    for name, kind in REGISTRY.items():
+        try:
+            method = kind.reaching(start, context)
+            if method is None:
+                continue
+            recipe = Recipe(method, context=context)
+            schedule = recipe.schedule(replace(start, context=context))
+        except RecipeError as problem:
+            passed[name] = str(problem)
+            continue
+        found.append(
+            Advice(
+                method=method,
+                schedule=schedule,
+                profile=profile(schedule, start),
+                untuned=context / start.original_context <= method.untuned,
+                writings=_writings(source, recipe),
+                command=f"ropeconv apply {source.reference} {method.command}"
+                + ("" if method.schedule(start).context == context else f" --context {context}")
+                + (" --replace" if spec.scaled else ""),
+            )
+        )
+    return sorted(found, key=lambda one: one.rank), passed
+
+
+def _writings(source: Source | GgufSource, recipe: Recipe) -> dict[str, Writing]:
+    outputs = {"gguf": ""} if isinstance(source, GgufSource) else {"safetensors": "", "gguf": "gguf"}
+    found = {}
+    for name, to in outputs.items():
+        try:
+            choice = make_plan(source, recipe, replace_scaling=True, to=to).choice
+        except RopeconvError as problem:
+            found[name] = Writing("", (), str(problem))
+        else:
+            found[name] = Writing(choice.encoding, choice.verdicts)
+    return found
+
+
+def leaders(found: list[Advice]) -> list[str]:
+    """One sentence per question, each with its criterion and every method that answers it equally well."""
+    if not found:
+        return []
+
+    def least(question: str, key: Any, words: Any) -> str:
+        best = min(key(one) for one in found)
+        names = [one.method.command for one in found if math.isclose(key(one), best, rel_tol=1e-9, abs_tol=1e-9)]
+        return f"{question}: {', '.join(names)} ({words(best)})."
+
+    context = found[0].schedule.context
+    return [
+        least("Fewest dimensions outside the trained angles", lambda one: one.profile.outside, lambda n: f"{n:g}"),
+        least(
+            "Longest effective length",
+            lambda one: -min((one.profile.reach.effective_length or math.inf), context),
+            lambda n: f"{-n:,.0f} of {context:,} tokens",
+        ),
+        least(
+            "Smallest change of the pairs that complete a period in the trained length",
+            lambda one: one.profile.fast_change,
+            lambda n: f"by at most {n:.3g}",
+        ),
+    ]

@@ -1,0 +1,143 @@
+"""`ropeconv bound`: the smallest base for a length, or how far a given schedule keeps near tokens preferred."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ..rope.bound import Bound, Reach, bound, reach
+from ..rope.bound.answer import WINDOWS, asymptotic_base
+from ..rope.lengths import parse_tokens
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from .options import JsonOption, with_recipe
+from .output import Output
+from .subject import HeadDimOption, RotaryDimOption, find, head_size, is_length
+
+EXAMPLES = """Examples:
+
+ropeconv bound 128k
+
+ropeconv bound 1M --head-dim 64 --json
+
+ropeconv bound --theta 500000
+
+ropeconv bound meta-llama/Llama-2-7b-hf --yarn 16 --up-to 64k
+"""
+
+
+@with_recipe(dict)
+def bound_command(
+    recipe: dict[str, Any],
+    what: Annotated[
+        str | None, typer.Argument(metavar="[LENGTH|SOURCE]", help="A number of tokens, or a model to judge.")
+    ] = None,
+    head_dim: HeadDimOption = None,
+    rotary_dim: RotaryDimOption = None,
+    up_to: Annotated[
+        str, typer.Option("--up-to", metavar="TOKENS", help="Count violations below this (default: the context).")
+    ] = "",
+    windows: Annotated[
+        bool | None,
+        typer.Option(
+            "--windows/--no-windows",
+            help="Look for the first wide window and the last violation (default: up to 1M tokens).",
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="Write the proof: intervals of ln b, each with a distance."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bases that keep sum_i cos(m theta_i) + (d - r)/2 >= 0 for every distance m below a length; or how far others do.
+
+    With a LENGTH: the smallest base above 1, proven, and what of it a person can use. With a SOURCE, methods, or
+    --theta alone: the effective length, and where the sum is negative.
+    """
+    output = Output(as_json)
+    given = {name: value for name, value in recipe.items() if value is not None and value is not False}
+    if what is not None and is_length(what):
+        if given:
+            flag = next(iter(given)).replace("_", "-")
+            raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
+        _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, output)
+        return
+    if certificate is not None or windows is not None:
+        raise UsageError("--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`")
+    if what is None and not given:
+        raise UsageError("give a length such as 128k, a SOURCE, or --theta B")
+    subject = find(what, recipe, head_dim, rotary_dim)
+    if not up_to and what is None and not given.keys() - {"theta"}:
+        up_to = "1M"
+    found = {}
+    for label, schedule in subject.schedules().items():
+        length = parse_tokens(up_to) if up_to else schedule.context
+        found[label] = (schedule, reach(schedule.inv_freq, subject.spec.unrotated, length))
+    _show_reach(subject.spec, found, output)
+
+
+def _smallest(
+    length: int, head_dim: int, rotary_dim: int, windows: bool | None, certificate: Path | None, output: Output
+) -> None:
+    proof: list[tuple[float, float, int]] | None = None if certificate is None else []
+    found = bound(length, rotary_dim, head_dim, windows, proof)
+    if certificate is not None and proof is not None:
+        lines = [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
+        certificate.write_text("# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines), "utf-8")
+    if output.as_json:
+        output.data(found.to_dict())
+    else:
+        _show_bound(found, output)
+
+
+def _show_bound(found: Bound, output: Output) -> None:
+    what = f"{found.length:,} tokens, {found.rotary_dim} of {found.head_dim} dimensions rotate"
+    if found.binding_distance is None:
+        output.say(f"{what}: every base above 1 keeps the sum from being negative.")
+        return
+    rows = [
+        ("smallest base", f"{found.base:.15g}", f"the sum is 0 at distance {found.binding_distance:,}"),
+        ("the window it opens", _window(found.window), "" if found.width is None else f"{found.width:.2g} wide"),
+    ]
+    if found.first_wide_window:
+        rows.append(("first window 1 % wide", _window(found.first_wide_window), "what --theta-bound takes"))
+    if found.last_violating_base:
+        rows.append(("last base that violates", f"{found.last_violating_base:,.0f}", "all larger ones will do"))
+    rows += [("published", f"{base:.2g}", source) for source, base in found.published.items()]
+    rows.append(("estimate L / x0", f"{asymptotic_base(found.length):,.0f}", "for ever wider heads"))
+    output.table(what, ("", "base", ""), rows)
+    if not found.known_windows:
+        output.say(f"Beyond {WINDOWS:,} tokens --windows looks for the first wide window and the last violation.")
+
+
+def _window(ends: tuple[float, float | None]) -> str:
+    return f"{ends[0]:,.1f} and above" if ends[1] is None else f"{ends[0]:,.1f} to {ends[1]:,.1f}"
+
+
+def _show_reach(spec: RopeSpec, found: dict[str, tuple[Schedule, Reach]], output: Output) -> None:
+    head = {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim}
+    if output.as_json:
+        rows = {label: {"context": one.context} | at.to_dict() for label, (one, at) in found.items()}
+        output.data(head | next(iter(rows.values())) if len(rows) == 1 else head | {"schedules": rows})
+        return
+    table = [
+        (label, _effective(at), f"{at.count:,} in {at.runs:,} runs below {at.length:,}", _places(at))
+        for label, (_, at) in found.items()
+    ]
+    columns = ("", "effective length", "distances with a negative sum", "where")
+    output.table(f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate", columns, table)
+
+
+def _effective(at: Reach) -> str:
+    if at.automatic:
+        return "any"
+    return f"above {at.searched - 1:,}" if at.effective_length is None else f"{at.effective_length:,}"
+
+
+def _places(at: Reach) -> str:
+    shown = [f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in at.places[:6]]
+    return ", ".join(shown) + (", ..." if at.runs > 6 else "")

@@ -1,0 +1,1 @@
+"""Pictures, in one style: readable on paper, on white and on black."""

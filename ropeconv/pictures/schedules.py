@@ -1,0 +1,60 @@
+"""What schedules look like: wavelengths per pair, the division of each frequency, and B(m) over the distance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..rope.bound.reach import margins
+from ..rope.forms import Vector
+from .style import BLUE, GREY, ORANGE, line
+
+Curves = Mapping[str, Vector]
+
+
+def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
+    """2 pi / inv_freq per pair, in tokens, with the trained and the new length across."""
+    axes.plot([math.tau / value for value in before], color=GREY, linestyle="--", label="before")
+    for number, (name, inv_freq) in enumerate(curves.items()):
+        axes.plot([math.tau / value for value in inv_freq], label=name, **line(number))
+    for name, length in lengths.items():
+        dashes = ":" if name == "trained" else "-."
+        axes.axhline(length, color=ORANGE, linewidth=0.8, linestyle=dashes)
+        axes.annotate(f"{name} {length:,}", (0, length), xytext=(2, 2), textcoords="offset points", fontsize=7)
+    axes.set(yscale="log", xlabel="pair of dimensions", title="Wavelength, tokens")
+    axes.legend(fontsize=7, loc="lower right")
+
+
+def ramp(axes: Any, before: Vector, curves: Curves) -> None:
+    """theta_i / inv_freq_i per pair: 1 where a frequency is left alone, s where positions are interpolated."""
+    for number, (name, inv_freq) in enumerate(curves.items()):
+        axes.plot(before / inv_freq, label=name, **line(number))
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="pair of dimensions", title="Frequencies divided by")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend(fontsize=7)
+
+
+def preference(
+    axes: Any, before: Vector | None, curves: Curves, unrotated: float, length: int, lengths: Mapping[str, int]
+) -> None:
+    """B(m) = (d - r)/2 + sum_i cos(m theta_i), the lowest of each stretch of distances, and where it is negative."""
+    lowest = 0.0
+    shown = ({} if before is None else {"before": before}) | dict(curves)
+    for number, (name, inv_freq) in enumerate(shown.items()):
+        at, value = margins(inv_freq, unrotated, length)
+        lowest = min(lowest, float(value.min()))
+        style = {"color": GREY, "linestyle": "--"} if name == "before" else line(number - (before is not None))
+        axes.plot(at, value, linewidth=0.9, label=name, **style)
+    axes.axhspan(1.1 * lowest - 1, 0, color=BLUE, alpha=0.08, linewidth=0)
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    for name, tokens in lengths.items():
+        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
+    axes.set(xscale="log", xlabel="distance m", title="B(m), the lowest around m")
+    axes.set_ylim(bottom=1.1 * lowest - 1)
+    if lowest < 0:
+        axes.annotate(
+            "near tokens not preferred", (0.03, 0.03), xycoords="axes fraction", fontsize=7, verticalalignment="bottom"
+        )
+    axes.legend(fontsize=7)

@@ -1,0 +1,74 @@
+"""Colours, line styles, and figures as files. matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import RopeconvError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, RED, VIOLET, GREY = "#3b82c4", "#d9822b", "#3a9a5b", "#c9444d", "#9467bd", "#808080"
+# every line differs in its dashes too, for those who print in grey or do not see the colours
+LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (RED, (0, (1, 1))), (VIOLET, (0, (5, 1, 1, 1, 1, 1))))
+STYLE: Any = {
+    "axes.edgecolor": GREY, "axes.labelcolor": GREY, "xtick.color": GREY, "ytick.color": GREY, "text.color": GREY,
+    "axes.grid": True, "grid.color": GREY, "grid.alpha": 0.25, "legend.frameon": False, "font.size": 9,
+    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.transparent": True, "svg.hashsalt": "ropeconv",
+    "axes.titlelocation": "left",
+}  # fmt: skip
+Panel = Callable[[Any], None]
+
+
+def line(number: int) -> dict[str, Any]:
+    """Colour and dashes of curve `number`."""
+    colour, dashes = LINES[number % len(LINES)]
+    return {"color": colour, "linestyle": dashes}
+
+
+def figure(*panels: Panel) -> Figure:
+    """Panels beside each other, without a display. Each draws on the axes that it is given."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RopeconvError("pictures need matplotlib, which is not installed; pip install 'ropeconv[plot]'") from None
+
+    with matplotlib.rc_context(STYLE):
+        made = Figure(figsize=(4 * len(panels), 3.6), layout="constrained")
+        for axes, draw in zip(made.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            draw(axes)
+    return made
+
+
+def svg(made: Figure) -> str:
+    """A figure as an <svg> element, to stand inside a page."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        text = io.StringIO()
+        made.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    drawn = text.getvalue()
+    return drawn[drawn.index("<svg") :]
+
+
+def checked(path: Path) -> Path:
+    """A name that a picture can have. Raises UsageError for others, before anything is drawn."""
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"{path} is neither .png nor .svg; name the picture like plot.svg")
+    return path
+
+
+def write(made: Figure, path: Path) -> None:
+    """A figure as a file, .png or .svg; PNG on white, since it may be shown anywhere."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        if path.suffix == ".svg":
+            path.write_text(svg(made), "utf-8")
+        else:
+            made.savefig(path, dpi=150, transparent=False, facecolor="white")

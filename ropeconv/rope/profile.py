@@ -1,0 +1,54 @@
+"""What a schedule changes for a trained model: unseen angles, frequencies that moved, and how far B(m) holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .bound.reach import Reach, reach
+from .forms import base_inv_freq
+from .lazy import np
+from .schedule import Schedule
+from .spec import RopeSpec
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Numbers about a schedule at its context, beside the unscaled model at its trained length L.
+
+    reach: where B(m) is negative. critical_dimension: dimensions whose pairs complete a period within L, and so have
+    seen every angle. outside: dimensions of the others whose largest angle, context x inv_freq, is above the trained
+    one, L x theta_i. largest_change: of theta_i / inv_freq_i, or its inverse, and the pair where it is. fast_change:
+    the same among pairs that complete a period, which tell neighbours apart.
+    """
+
+    reach: Reach
+    critical_dimension: int
+    outside: int
+    largest_change: float
+    largest_change_at: int
+    fast_change: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, stable."""
+        own = asdict(self)
+        del own["reach"]
+        return self.reach.to_dict() | own
+
+
+def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
+    """The profile of a schedule made from `spec`."""
+    trained = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+    complete = schedule.original_context * trained >= math.tau
+    beyond = schedule.context * schedule.inv_freq > schedule.original_context * trained * (1 + 1e-9)
+    ratio = trained / schedule.inv_freq
+    change = np.maximum(ratio, 1 / ratio)
+    return Profile(
+        reach=reach(schedule.inv_freq, spec.unrotated, schedule.context),
+        critical_dimension=2 * int(complete.sum()),
+        outside=2 * int((beyond & ~complete).sum()),
+        largest_change=float(change.max()),
+        largest_change_at=int(change.argmax()),
+        fast_change=float(change[complete].max(initial=1.0)),
+    )

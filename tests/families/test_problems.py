@@ -12,12 +12,12 @@ from ropeconv.sources import inspect_source, open_source
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
-    "max_position_embeddings": 32768, "rope_theta": 500000.0,
+    "max_position_embeddings": 32768, "rope_theta": 5e6,
 }  # fmt: skip
 GEMMA3 = {**LLAMA, "model_type": "gemma3_text", "sliding_window": 512}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
-PLAIN = {"rope_type": "default", "rope_theta": 500000.0}
+PLAIN = {"rope_type": "default", "rope_theta": 5e6}
 
 
 def problems(tmp_path: Path, config: dict[str, Any]) -> dict[str, str]:
@@ -36,9 +36,9 @@ def without(key: str, config: dict[str, Any] = LLAMA) -> dict[str, Any]:
         (LLAMA, set()),
         ({**LLAMA, "rope_scaling": None, "rope_parameters": PLAIN}, set()),
         (without("rope_theta") | {"rope_parameters": PLAIN}, {"schemas"}),
-        ({**LLAMA, "rope_parameters": {**PLAIN, "rope_theta": 10000.0}}, {"schemas"}),
+        ({**LLAMA, "rope_parameters": {**PLAIN, "rope_theta": 10000.0}}, {"schemas", "bound"}),
         (
-            without("rope_theta") | {"rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}},
+            without("rope_theta") | {"rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e6}},
             {"schemas"},
         ),
         ({**LLAMA, "rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 4.0}}, {"schemas", "dynamic"}),
@@ -59,8 +59,24 @@ def test_codes(tmp_path: Path, config: dict[str, Any], codes: set[str]) -> None:
     assert set(problems(tmp_path, config)) == codes
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"rope_theta": 500000.0}, "theta 500000 is under 629,978, the smallest for 32,768 tokens"),
+        ({"rope_theta": 1e6}, "the effective length is 27,114, below the context of 32,768"),
+        ({"rope_theta": 5e6, "partial_rotary_factor": 0.5, "model_type": "glm"}, ""),
+        ({"rope_scaling": LINEAR, "max_position_embeddings": 131072}, ""),
+        ({"rope_scaling": LINEAR, "max_position_embeddings": 1 << 40}, "below the context of 1,099,511,627,776"),
+    ],
+)
+def test_near_tokens_have_to_stay_preferred(tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    found = problems(tmp_path, {**LLAMA, **config}).get("bound", "")
+    assert found.startswith(said) if said.startswith("the") else said in found
+    assert bool(found) == bool(said)
+
+
 def test_the_sentences_carry_the_repair(tmp_path: Path) -> None:
     found = problems(tmp_path, without("rope_theta") | {"rope_parameters": PLAIN})["schemas"]
     assert "transformers 4.56-4.57 reads default, theta 10000" in found
-    assert "transformers 5.13-5.23 reads default, theta 500000" in found
+    assert "transformers 5.13-5.23 reads default, theta 5e+06" in found
     assert found.endswith("--as-is writes both schemas alike")

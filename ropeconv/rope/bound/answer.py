@@ -14,7 +14,7 @@ from .table import FIRST, Kind, Step, farthest, look_up, published
 from .windows import last_violating, wide_windows, window_end
 
 LONGEST = 1 << 27
-WINDOWS = 1 << 20
+WINDOWS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,18 @@ def bound(
 ) -> Bound:
     """The bound for one length and head: from the tables where they go, else computed.
 
-    windows: whether to look for the first wide window and the last violation, which takes minutes beyond 128k tokens
-    outside the tables; by default up to 1M tokens. proof: a list that gets the pieces of ln b that are ruled out, and
-    the distance that does it; then the answer is computed. Raises RecipeError for lengths beyond 2^27.
+    windows: whether to look for the first wide window and the last violation: by default where the tables have them,
+    and up to 128k tokens (half a minute); 1M tokens take a quarter of an hour. proof: a list that gets the pieces of
+    ln b that are ruled out, and the distance that does it; then the answer is computed. Raises RecipeError for lengths
+    beyond 2^27.
     """
     if length > LONGEST:
         raise RecipeError(
             f"the bound is computed up to {LONGEST} tokens, and {length} is more; choose a smaller length"
         )
     sums = Sums(rotary_dim, head_dim)
-    windows = length <= WINDOWS if windows is None else windows
+    if windows is None:
+        windows = length <= WINDOWS or all(_table(kind, sums, length) is not None for kind in ("wide", "last"))
     if sums.automatic:
         return Bound(length, rotary_dim, head_dim, 1.0, None, (1.0, None), (1.0, None), None, True)
     step = _base(sums, length, proof)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..lazy import np
-from .sums import CHUNK, Distances, exact_value, float64_error, rough, scan, values
+from .sums import CHUNK, Blocks, Distances, exact_value, float64_error, rough, starts, values
 
 if TYPE_CHECKING:
     from ..forms import Vector
@@ -26,13 +26,16 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
     """Every distance 1 <= m < length with B(m) < 0, in order, by chunks. The float64 frequencies are taken as exact."""
     if unrotated >= len(inv_freq):
         return
-    error = float64_error(len(inv_freq), length)
-    for distances in scan(inv_freq, unrotated, 1, length, 0.0):
-        if len(distances):
-            value = values(inv_freq, unrotated, distances)
-            for unclear in np.flatnonzero(np.abs(value) < error):
-                value[unclear] = float(exact_value(inv_freq, unrotated, int(distances[unclear])))
-            yield distances[value < 0]
+    blocks, error = Blocks(inv_freq, unrotated), float64_error(len(inv_freq), length)
+    for first in starts(1, length):
+        value = (blocks.rotated(first) + np.float32(unrotated)).reshape(-1)[: length - first[0]]
+        negative = value < -blocks.slack
+        unclear = np.flatnonzero(np.abs(value) <= blocks.slack)
+        surer = values(inv_freq, unrotated, first[0] + unclear)
+        for one in np.flatnonzero(np.abs(surer) < error):
+            surer[one] = float(exact_value(inv_freq, unrotated, int(first[0] + unclear[one])))
+        negative[unclear] = surer < 0
+        yield first[0] + np.flatnonzero(negative)
 
 
 def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:

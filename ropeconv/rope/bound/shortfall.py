@@ -6,7 +6,7 @@ from ..forms import DynamicNtk, Plain
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .answer import smallest_base
-from .reach import first_violation
+from .reach import FARTHEST, first_violation
 
 REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
@@ -18,15 +18,14 @@ def shortfall(schedule: Schedule, spec: RopeSpec) -> str:
     """
     if isinstance(schedule.form, DynamicNtk):
         return ""
-    first = first_violation(schedule.inv_freq, spec.unrotated, schedule.context)
+    context, form = schedule.context, schedule.form
+    first = first_violation(schedule.inv_freq, spec.unrotated, min(context, FARTHEST))
     if first is None:
         return ""
-    fact = f"sum cos(m theta_i) is negative from distance {first:,} on and off"
-    least = smallest_base(schedule.context, spec.rotary_dim, spec.head_dim)
-    if isinstance(schedule.form, Plain) and least is not None and schedule.form.theta < least:
-        what = (
-            f"theta {schedule.form.theta:.12g} is under {least:,.0f}, the least for {schedule.context:,} tokens: {fact}"
-        )
+    least = smallest_base(context, spec.rotary_dim, spec.head_dim)
+    if isinstance(form, Plain) and least is not None and form.theta < least:
+        what = f"theta {form.theta:.12g} is under {least:,.0f}, the smallest for {context:,} tokens"
     else:
-        what = f"the effective length is {first - 1:,} of {schedule.context:,} tokens: {fact}"
-    return f"{what}; perplexity can be low there and retrieval lost ({REFERENCE})"
+        what = f"the effective length is {first - 1:,}, below the context of {context:,}"
+    fact = f"sum cos(m theta_i) is negative at distance {first:,} and at larger ones"
+    return f"{what}: {fact}; perplexity can be low there and retrieval lost ({REFERENCE})"

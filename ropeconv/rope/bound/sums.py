@@ -117,13 +117,20 @@ def scan(
     inv_freq: Vector, unrotated: float, start: int, stop: int, limit: float, rate: float = 0.0
 ) -> Iterator[Distances]:
     """Every m in start .. stop - 1 with f(m) < limit + rate m, and a few just above, in order, by chunks."""
-    blocks, size = Blocks(inv_freq, unrotated), 16 * BLOCK
+    blocks = Blocks(inv_freq, unrotated)
     limit += blocks.slack - unrotated
+    for first in starts(start, stop):
+        allowed = (limit + rate * (first + BLOCK)).astype(np.float32)
+        found = first[0] + np.flatnonzero((blocks.rotated(first) < allowed[:, None]).reshape(-1))
+        yield found[found < stop]
+
+
+def starts(start: int, stop: int) -> Iterator[Distances]:
+    """First distances of blocks, by chunks that grow: the first violation is often near."""
+    size = 16 * BLOCK
     while start < stop:
         first = np.arange(start, min(start + size, stop), BLOCK)
-        allowed = (limit + rate * (first + BLOCK)).astype(np.float32)
-        found = np.flatnonzero((blocks.rotated(first) < allowed[:, None]).reshape(-1))
-        yield start + found[found < stop - start]
+        yield first
         start += len(first) * BLOCK
         size = min(CHUNK, size * 4)
 

@@ -1,0 +1,106 @@
+"""Advice: every method that reaches a length, in a stated order, with commands that do what they say."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake.advice import CRITERION, advise, leaders
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.sources import open_source
+
+from ..conftest import CONFIGS, Run
+
+LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+
+
+@pytest.fixture(scope="module")
+def found() -> list:
+    return advise(open_source(str(LLAMA_2)), 32768)[0]
+
+
+def test_every_method_that_reaches_a_length_is_there(found: list) -> None:
+    spec = open_source(str(LLAMA_2))
+    assert spec is not None
+    names = {one.method.name for one in found}
+    assert names == set(REGISTRY) - {"theta", "longrope", "inv-freq", "dynamic", "as-is"}
+
+
+def test_what_is_known_of_llama_2_at_8_times(found: list) -> None:
+    by_name = {one.method.name: one for one in found}
+    first = {name: one.profile.reach.first_violation for name, one in by_name.items()}
+    assert {name: first[name] for name in ("linear", "ntk", "yarn", "theta-for")} == {
+        "linear": 13649, "ntk": 5732, "yarn": 8886, "theta-for": 9937,
+    }  # fmt: skip
+    assert by_name["theta-bound"].profile.reach.count == 0
+    assert by_name["linear"].profile.outside == 0
+    assert by_name["ntk"].profile.outside == 34
+    assert [name for name, one in by_name.items() if one.untuned] == ["ntk-fixed", "mixed"]
+    words = {v.runtime: v.word for v in by_name["yarn"].writings["safetensors"].verdicts}
+    assert words["transformers@4.48"] == "ignored"
+    assert words["vllm@0.33"] == "exact"
+    assert "no safetensors weights" in by_name["yarn"].writings["gguf"].because
+
+
+def test_the_order_is_the_stated_one(found: list) -> None:
+    assert "without fine-tuning" in CRITERION
+    keys = [
+        (
+            not one.untuned,
+            one.profile.outside,
+            -min(one.profile.reach.effective_length or 32768, 32768),
+            one.profile.fast_change,
+        )
+        for one in found
+    ]
+    assert keys == sorted(keys)
+
+
+def test_each_question_has_its_own_answer(found: list) -> None:
+    angles, length, change = leaders(found)
+    assert angles.startswith("Fewest dimensions outside the trained angles: --theta-bound 32768, --linear 8")
+    assert length == "Longest effective length: --theta-bound 32768 (32,768 of 32,768 tokens)."
+    assert "--ntk-old 8 (by at most 4.32)" in change
+
+
+def test_commands_do_what_was_advised(run: Run, llama: Path) -> None:
+    """Each command, typed with --dry-run, plans the schedule that the advice was about."""
+    said = json.loads(run("advise", llama, "--context", "1k", "--json").stdout)
+    assert said["sorted_by"] == CRITERION
+    assert len(said["advice"]) > 8
+    for one in said["advice"]:
+        command = shlex.split(one["command"])
+        assert command[:2] == ["ropeconv", "apply"]
+        plan = json.loads(run(*command[1:], "--dry-run", "--json").stdout)
+        assert plan["schedule"]["context"] == 1024
+        assert plan["schedule"]["attention_factor"] == one["attention_factor"]
+        runtimes = {row["runtime"]: row["verdict"] for row in plan["runtimes"]}
+        assert runtimes == {row["runtime"]: row["verdict"] for row in one["outputs"]["safetensors"]["runtimes"]}
+        gguf = one["outputs"]["gguf"]
+        planned = run(*command[1:], "--to", "gguf", "--dry-run", "--json")
+        assert (planned.returncode == 0) == (gguf["because"] is None), planned.stderr
+
+
+def test_sentences_name_their_criterion_and_never_a_best(run: Run, llama: Path) -> None:
+    said = run("advise", llama, "--context", "512").stdout
+    assert "Sorted by: " in said
+    assert "ropeconv apply" in said
+    assert " best " not in said.lower()
+
+
+def test_scaled_models_start_from_their_unscaled_rope() -> None:
+    source = open_source(str(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"))
+    found, _ = advise(source, 1 << 18)
+    assert all(one.command.endswith(" --replace") for one in found)
+    assert next(one for one in found if one.method.name == "llama3").method.command == "--llama3 32"
+
+
+def test_what_a_method_cannot_do_is_said() -> None:
+    """Half of the head rotates, so that there is no bound to meet."""
+    source = open_source(str(CONFIGS / "EleutherAI--pythia-14m.json"))
+    found, passed = advise(source, 8192)
+    assert "every base will do" in passed["theta-bound"]
+    assert all(one.profile.reach.automatic for one in found)

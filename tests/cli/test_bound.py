@@ -1,0 +1,104 @@
+"""`bound`, `schedule --steps`, `plot`: what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ..conftest import DATA, Run
+
+CONFIGS = DATA / "configs"
+LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
+
+
+def test_the_smallest_base_as_json(run: Run) -> None:
+    found = json.loads(run("bound", "128k", "--json").stdout)
+    assert found["base"] == pytest.approx(4869104.3705287808, rel=1e-14)
+    assert (found["length"], found["rotary_dim"], found["binding_distance"]) == (131072, 128, 124837)
+    assert found["window"] == pytest.approx([4869104.3705, 4872527.1774], rel=1e-9)
+    assert found["first_wide_window"][0] == pytest.approx(1.597e7, rel=1e-3)
+    assert found["last_violating_base"] == pytest.approx(4.227e7, rel=1e-3)
+    assert sorted(found["published"].values()) == [4.9e6, 7.8e6]
+
+
+def test_the_smallest_base_in_words(run: Run) -> None:
+    said = run("bound", "4k").stdout
+    for part in ("26952.3392278579", "4,012", "0.00077 wide", "28,628.7 to 29,079.9", "58,790", "Su 2024"):
+        assert part in said
+    assert "published" not in run("bound", "4k", "--head-dim", "64").stdout
+    assert "every base above 1" in run("bound", "4k", "--head-dim", "128", "--rotary-dim", "64").stdout
+
+
+def test_lengths_beyond_the_windows_say_how_to_get_them(run: Run) -> None:
+    said = run("bound", "16M")
+    assert "19628559571.8271" in said.stdout
+    assert "--windows" in said.stdout
+    assert json.loads(run("bound", "16M", "--json").stdout)["known_windows"] is False
+
+
+def test_the_reach_of_a_base(run: Run) -> None:
+    found = json.loads(run("bound", "--theta", "500000", "--json").stdout)
+    assert (found["effective_length"], found["first_violation"]) == (18437, 18438)
+    assert found["violations"]["below"] == 1 << 20
+    assert found["violations"]["places"][0] == [18438, 18439]
+    fewer = json.loads(run("bound", "--theta", "500000", "--up-to", "20k", "--json").stdout)
+    assert fewer["violations"] == {"below": 20480, "count": 3, "runs": 2, "places": [[18438, 18439], [20266, 20266]]}
+
+
+def test_the_reach_of_a_source_and_of_what_methods_make_of_it(run: Run) -> None:
+    found = json.loads(run("bound", LLAMA_2, "--json").stdout)
+    assert found["first_violation"] == 1707
+    both = json.loads(run("bound", LLAMA_2, "--yarn", "8", "--linear", "8", "--json").stdout)["schedules"]
+    assert {name: one["first_violation"] for name, one in both.items()} == {"yarn8": 8886, "linear8": 13649}
+    numbers = json.loads(run("bound", "--theta", "10000", "--context", "4096", "--yarn", "8", "--json").stdout)
+    assert numbers["first_violation"] == 8886
+    llama_31 = json.loads(run("bound", str(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"), "--json").stdout)
+    assert llama_31["first_violation"] == 85133
+
+
+def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> None:
+    run("bound", "4k", "--certificate", "proof.tsv")
+    rows = [line.split("\t") for line in (tmp_path / "proof.tsv").read_text().splitlines()[1:]]
+    assert float(rows[0][0]) == 0
+    assert all(end == begin for (_, end, _), (begin, _, _) in pairwise(rows))
+    assert math.exp(float(rows[-1][1])) == pytest.approx(26952.339227857868, rel=1e-11)
+
+
+def test_steps_of_the_law(run: Run) -> None:
+    arguments = ("schedule", "--theta", "500000", "--context", "8192", "--steps", "65k,262k,1048k")
+    found = json.loads(run(*arguments, "--json").stdout)
+    assert [step["context"] for step in found["steps"]] == [65536, 262144, 1048576]
+    assert [step["rope_theta"] for step in found["steps"]] == [22443169, 283461213, 3580165449]
+    assert [step["smallest_base"] < step["rope_theta"] for step in found["steps"]] == [True, True, True]
+    assert "283,461,213" in run(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("bound",), "give a length such as 128k, a SOURCE, or --theta B"),
+        (("bound", "128k", "--yarn", "4"), "--yarn does not go with a length"),
+        (("bound", "200M"), "computed up to 134217728 tokens"),
+        (("bound", "128k", "--rotary-dim", "7"), "--rotary-dim 7 must be even"),
+        (("bound", "--theta", "0.5"), "must be above 1"),
+        (("bound", "--theta", "5e5", "--windows"), "go with a LENGTH"),
+        (("bound", LLAMA_2, "--head-dim", "64"), "a SOURCE has its own"),
+        (("bound", LLAMA_2, "--context", "8k"), "--context goes with a method"),
+        (("bound", "nowhere/at/all"), "neither a folder nor a Hub id"),
+        (("schedule", "--theta", "5e5", "--context", "8k", "--steps", "4k"), "rise from above the trained 8192"),
+        (("schedule", "--steps", "65k,many"), "not a number of tokens"),
+        (("schedule", "--yarn", "4", "--linear", "2"), "--linear and --yarn are 2 methods; choose one"),
+        (("plot", "-o", "x.gif"), "neither .png nor .svg"),
+        (("advise", LLAMA_2, "--context", "4k"), "within the trained 4096 tokens"),
+    ],
+)
+def test_what_is_refused(run: Run, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = run(*arguments)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())

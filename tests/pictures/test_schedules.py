@@ -1,0 +1,67 @@
+"""Pictures of schedules: what the lines are, and files that can be read anywhere."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.pictures.schedules import preference, ramp, wavelengths
+from ropeconv.pictures.style import LINES, figure
+from ropeconv.rope.forms import Plain, base_inv_freq
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
+
+from ..conftest import CONFIGS, Run
+
+LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+BEFORE = base_inv_freq(1e4, 128)
+YARN = Recipe(REGISTRY["yarn"](8.0)).schedule(RopeSpec(128, 128, Plain(1e4), 4096, 4096)).inv_freq
+LENGTHS = {"trained": 4096, "new": 32768}
+
+
+def test_lines_are_the_numbers() -> None:
+    curves = {"yarn8": YARN}
+    made = figure(
+        partial(wavelengths, before=BEFORE, curves=curves, lengths=LENGTHS),
+        partial(ramp, before=BEFORE, curves=curves),
+        partial(preference, before=BEFORE, curves=curves, unrotated=0, length=32768, lengths=LENGTHS),
+    )
+    waves, divided, sums = made.axes
+    np.testing.assert_allclose(waves.get_lines()[1].get_ydata(), math.tau / YARN)
+    assert {line.get_ydata()[0] for line in waves.get_lines()[2:]} == {4096, 32768}
+    np.testing.assert_allclose(divided.get_lines()[0].get_ydata(), BEFORE / YARN)
+    at, lowest = sums.get_lines()[1].get_data()
+    spot = int(np.argmin(lowest))
+    assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
+    assert lowest[at <= 8885].min() >= 0
+    assert lowest.min() < 0
+
+
+def test_lines_differ_without_their_colours() -> None:
+    assert len({str(dashes) for _, dashes in LINES}) == len(LINES)
+
+
+def test_a_picture_of_several_methods(run: Run, tmp_path: Path) -> None:
+    run("plot", LLAMA_2, "--yarn", "8", "--mixed", "8", "-o", "x.svg")
+    text = (tmp_path / "x.svg").read_text()
+    assert text.startswith("<svg")
+    assert "<!-- yarn8 -->" in text
+    assert "<!-- mixed8 -->" in text
+    assert "<!-- trained 4,096 -->" in text
+    assert "fill: #ffffff" not in text, "a page in dark mode shows through"
+    run("plot", LLAMA_2, "--yarn", "8", "--mixed", "8", "-o", "again.svg")
+    assert (tmp_path / "again.svg").read_text() == text
+
+
+def test_pictures_of_models_as_they_are(run: Run, tmp_path: Path) -> None:
+    run("plot", LLAMA_2, "-o", "plain.svg")
+    assert "divided by" not in (tmp_path / "plain.svg").read_text()
+    run("plot", CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json", "-o", "scaled.png")
+    assert (tmp_path / "scaled.png").read_bytes().startswith(b"\x89PNG")
+    run("plot", "--theta", "500000", "--context", "8192", "--llama3", "8", "-o", "numbers.svg")
+    assert "llama38" in (tmp_path / "numbers.svg").read_text()

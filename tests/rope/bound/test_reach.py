@@ -1,0 +1,115 @@
+"""How far schedules reach: published figures, figures of schedules measured elsewhere, and sums term by term."""
+
+import json
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropeconv.rope.bound import first_violation, reach, shortfall, violations
+from ropeconv.rope.bound.reach import margins
+from ropeconv.rope.bound.sums import exact_value
+from ropeconv.rope.forms import Plain, base_inv_freq
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
+
+from ...conftest import DATA
+from .naive import sums
+
+# first violation; L = 4096, b = 1e4, s = 8, and L = 8192, b = 5e5, s = 16
+STRETCHED = {
+    "linear": (13649, 295005), "ntk-old": (6505, 61936), "ntk": (5732, 102996), "ntk-fixed": (6719, 64679),
+    "mixed": (5687, 122111), "by-parts": (9767, 165156), "yarn": (8886, 199047),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", STRETCHED)
+def test_first_violations_of_schedules(method: str) -> None:
+    for base, length, factor, first in zip((1e4, 5e5), (4096, 8192), (8.0, 16.0), STRETCHED[method], strict=True):
+        spec = RopeSpec(128, 128, Plain(base), length, length)
+        found = Recipe(REGISTRY[method](factor)).schedule(spec)
+        assert first_violation(found.inv_freq, 0, 1 << 20) == first
+
+
+@pytest.mark.parametrize(("theta", "first"), [(1e4, 1707), (5e5, 18438), (1e6, 27115), (5e7, 416715)])
+def test_first_violations_of_bases(theta: float, first: int) -> None:
+    found = reach(base_inv_freq(theta, 128), 0, 1 << 20)
+    assert (found.first_violation, found.effective_length) == (first, first - 1)
+
+
+def test_table_4_of_the_paper() -> None:
+    """How many m violate within 15k and 30k tokens: Method 1 (base 5e6, interpolated by 8) none, Method 2 many."""
+    method_2 = np.array(json.loads((DATA / "schedules.json").read_text())["table4"]["method2_inv_freq"])
+    llama = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
+    np.testing.assert_allclose(Recipe(REGISTRY["piecewise"]("8@44")).schedule(llama).inv_freq, method_2, rtol=1e-13)
+    counts = [
+        reach(inv_freq, 0, length * 1024).count
+        for inv_freq in (base_inv_freq(5e6, 128) / 8, method_2)
+        for length in (15, 30)
+    ]
+    assert counts == [0, 0, 97, 2554]
+    assert first_violation(method_2, 0, 30 * 1024) == 10264
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(1e-6, 3.2), min_size=1, max_size=70), st.floats(0, 8), st.integers(1, 3000))
+def test_any_vector_term_by_term(vector: list[float], unrotated: float, length: int) -> None:
+    inv_freq = np.array(vector)
+    plain = sums(inv_freq, unrotated, 1, length) if length > 1 else np.empty(0)
+    clear = np.abs(plain) > 1e-9
+    found = np.concatenate([np.empty(0, dtype=int), *violations(inv_freq, unrotated, length)])
+    marked = np.zeros(max(0, length - 1), dtype=bool)
+    marked[found - 1] = True
+    assert (marked == (plain < 0))[clear].all()
+
+
+def test_runs_of_neighbours() -> None:
+    found = reach(base_inv_freq(1e4, 128), 0, 4096)
+    plain = 1 + np.flatnonzero(sums(base_inv_freq(1e4, 128), 0, 1, 4096) < 0)
+    assert found.count == len(plain)
+    covered = [m for first, last in found.places for m in range(first, last + 1)]
+    assert covered == plain[: len(covered)].tolist()
+    assert found.runs >= len(found.places)
+
+
+def test_zero_is_decided_exactly() -> None:
+    """At the float64 next to pi, 1 + cos is 7e-33, so B(1) = 1 + 2 cos(pi) + cos(x) is above 0 for x = 1e-20 only."""
+    assert first_violation(np.array([np.pi, np.pi, 1e-20]), 1.0, 100) is None
+    assert first_violation(np.array([np.pi, np.pi, 1e-9]), 1.0, 100) == 1
+
+
+def test_exact_values_at_a_hundred_million() -> None:
+    inv_freq = base_inv_freq(5e5, 64)
+    with mpmath.workdps(50):
+        wanted = mpmath.fsum(mpmath.cos(10**8 * mpmath.mpf(float(value))) for value in inv_freq) + 3
+        assert abs(mpmath.mpf(str(exact_value(inv_freq, 3.0, 10**8))) - wanted) < mpmath.mpf("1e-38")
+
+
+def test_partial_rotation() -> None:
+    assert first_violation(base_inv_freq(1e4, 96), 16, 1 << 20) == 18607
+    found = reach(base_inv_freq(10.0, 32), 16, 10**6)
+    assert found.automatic
+    assert found.effective_length is None
+
+
+def test_margins_are_the_lowest_of_their_stretches() -> None:
+    inv_freq = base_inv_freq(1e4, 64)
+    at, lowest = margins(inv_freq, 2.0, 5000)
+    plain = sums(inv_freq, 2.0, 1, 5000)
+    np.testing.assert_allclose(lowest, plain[at.astype(int) - 1], atol=1e-4)
+    assert lowest.min() == pytest.approx(plain.min(), abs=1e-4)
+
+
+def test_what_a_person_is_told() -> None:
+    llama_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
+    assert "theta 10000 is under 26,952" in shortfall(llama_2.current(), llama_2)
+    assert "distance 1,707" in shortfall(llama_2.current(), llama_2)
+    llama_3 = RopeSpec(128, 128, Plain(5e5), 8192, 8192)
+    assert shortfall(llama_3.current(), llama_3) == ""
+    in_a_hole = RopeSpec(128, 128, Plain(1e6), 32768, 32768)
+    assert "the effective length is 27,114" in shortfall(in_a_hole.current(), in_a_hole)
+    deepseek = RopeSpec(64, 64, Plain(1e4), 4096, 163840, mla=True)
+    assert shortfall(deepseek.current(), deepseek) == ""

@@ -1,0 +1,130 @@
+"""The smallest base: against published and separately computed values, on both sides of it, and its proof re-proved."""
+
+import math
+from itertools import pairwise
+
+import mpmath
+import pytest
+
+from ropeconv.rope.bound import bound
+from ropeconv.rope.bound.smallest import smallest_log_base
+from ropeconv.rope.bound.sums import Sums
+from ropeconv.rope.bound.table import published
+
+from .naive import holds, negative_throughout, precise
+
+# d = 128, by a sweep in C with Newton's method in multiple precision
+CERTIFIED = {
+    1 << 10: (4293.4375692625784, 1009), 1 << 11: (11587.244303111071, 1788), 1 << 12: (26952.339227857868, 4012),
+    1 << 13: (83763.841015434434, 8172), 1 << 14: (231643.64680690747, 15643), 1 << 15: (629978.26285504400, 30704),
+    1 << 16: (2090179.6740541969, 60076), 1 << 17: (4869104.3705287808, 124837), 1 << 18: (23662397.036966134, 227688),
+    1 << 19: (58496173.802162298, 479857), 1 << 20: (65374955.144080992, 935093),
+    1 << 21: (65448220.968238161, 2093045), 1 << 22: (905907787.61358775, 3841957),
+    1 << 23: (4294962022.1937967, 7764475),    1 << 24: (19628559571.827069, 14311428),
+}  # fmt: skip
+# 6 digits, by the same
+OTHERS = {
+    64: {1024: 7752.98, 4096: 100070, 8192: 323744, 32768: 3.78834e6, 131072: 7.37798e7, 1048576: 2.85226e9},
+    80: {1024: 8837.28, 4096: 66873.2, 8192: 288609, 32768: 2.40749e6, 131072: 3.38493e7, 1048576: 2.28782e8},
+    96: {1024: 4956.94, 4096: 54600.2, 8192: 103141, 32768: 726714, 131072: 1.67489e7, 1048576: 8.98676e8},
+    256: {1024: 2967.51, 4096: 17732.6, 8192: 41307.4, 32768: 223815, 131072: 1.6977e6, 1048576: 3.76893e7},
+}
+
+
+def from_nothing(length: int, rotary_dim: int, head_dim: int | None = None) -> tuple[mpmath.mpf, int | None]:
+    log_base, distance = smallest_log_base(Sums(rotary_dim, head_dim), length)
+    with mpmath.workdps(45):
+        return mpmath.exp(mpmath.mpf(str(log_base))), distance
+
+
+@pytest.mark.parametrize("length", CERTIFIED)
+def test_certified_values(length: int) -> None:
+    found = bound(length, 128, 128, windows=False)
+    base, distance = CERTIFIED[length]
+    assert found.base == pytest.approx(base, rel=1e-14)
+    assert found.binding_distance == distance
+
+
+@pytest.mark.parametrize(("rotary_dim", "length"), [(d, length) for d, row in OTHERS.items() for length in row])
+def test_values_of_other_heads(rotary_dim: int, length: int) -> None:
+    assert bound(length, rotary_dim, rotary_dim, windows=False).base == pytest.approx(
+        OTHERS[rotary_dim][length], rel=5e-6
+    )
+
+
+@pytest.mark.parametrize("rotary_dim", [32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("length", [100, 1000, 5555, 20011])
+def test_both_sides_to_forty_digits(rotary_dim: int, length: int) -> None:
+    base, distance = from_nothing(length, rotary_dim)
+    assert distance is not None
+    assert holds(base * (1 + mpmath.mpf("1e-9")), length, rotary_dim, rotary_dim)
+    assert precise(distance, base * (1 - mpmath.mpf("1e-9")), rotary_dim, rotary_dim) < 0
+    assert abs(precise(distance, base, rotary_dim, rotary_dim)) < 1e-25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rotary_dim", "length"), [(128, 1_000_000), (64, 300_000), (256, 131_072), (96, 777_777)])
+def test_both_sides_of_the_table(rotary_dim: int, length: int) -> None:
+    found = bound(length, rotary_dim, rotary_dim, windows=False)
+    assert found.binding_distance is not None
+    base = mpmath.mpf(found.base)
+    assert holds(base * (1 + mpmath.mpf("1e-9")), length, rotary_dim, rotary_dim)
+    assert precise(found.binding_distance, base * (1 - mpmath.mpf("1e-9")), rotary_dim, rotary_dim) < 0
+    assert precise(found.binding_distance, base, rotary_dim, rotary_dim) >= 0, "rounded up, not down"
+
+
+@pytest.mark.parametrize(("rotary_dim", "head_dim", "length"), [(128, 128, 2000), (64, 64, 500), (96, 128, 3000)])
+def test_the_proof_rules_out_everything_below(rotary_dim: int, head_dim: int, length: int) -> None:
+    proof: list[tuple[float, float, int]] = []
+    log_base, _ = smallest_log_base(Sums(rotary_dim, head_dim), length, proof=proof)
+    assert proof[0][0] == 0
+    assert proof[-1][1] == pytest.approx(float(log_base), abs=1e-12)
+    for (_, end, _), (begin, _, _) in pairwise(proof):
+        assert begin == end
+    for begin, end, distance in proof:
+        assert 1 <= distance < length
+        assert negative_throughout(distance, begin, end - 1e-9, rotary_dim, head_dim)
+    begin, end, distance = proof[len(proof) // 2]
+    assert not negative_throughout(distance, begin, end + 1e-4, rotary_dim, head_dim)
+
+
+def test_no_shorter_length_needs_more() -> None:
+    bases = [bound(length, 128, 128, windows=False).base for length in range(1, 5000, 7)]
+    assert bases == sorted(bases)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_two_tokens_need_nothing(length: int) -> None:
+    assert bound(length, 128, 128, windows=False).base == 1
+
+
+def test_published_values_are_never_lower() -> None:
+    """Su's row is the infimum, rounded to two digits; the paper's is above it at six of eleven lengths."""
+    paper, su = (row for _, row in sorted(published().items()))
+    for length, value in su.items():
+        assert float(f"{bound(length, 128, 128, windows=False).base:.1e}") == value
+        assert paper[length] >= value
+    assert sum(paper[length] > 1.02 * su[length] for length in su) == 6
+
+
+@pytest.mark.parametrize(("rotary_dim", "head_dim"), [(96, 128), (80, 128), (24, 32)])
+def test_partial_rotation_needs_little(rotary_dim: int, head_dim: int) -> None:
+    base, distance = from_nothing(3000, rotary_dim, head_dim)
+    assert distance is not None
+    assert 1 < base < 100
+    assert holds(base * (1 + mpmath.mpf("1e-9")), 3000, rotary_dim, head_dim)
+    assert precise(distance, base * (1 - mpmath.mpf("1e-9")), rotary_dim, head_dim) < 0
+
+
+def test_half_rotated_heads_need_none() -> None:
+    found = bound(1 << 20, 64, 128)
+    assert (found.base, found.binding_distance, found.last_violating_base) == (1.0, None, None)
+
+
+def test_the_estimate_is_the_length_over_the_zero_of_the_cosine_integral() -> None:
+    found = bound(4096, 128, 128).to_dict()["asymptotic"]
+    assert found == pytest.approx(4096 / float(mpmath.findroot(mpmath.ci, 0.6)), rel=1e-14)
+    wide = [bound(1000, width, width, windows=False).base for width in (64, 256, 2048)]
+    estimate = bound(1000, 64, 64).to_dict()["asymptotic"]
+    assert wide[0] > wide[1] > wide[2] > estimate
+    assert math.log(wide[2] / estimate) < 0.1

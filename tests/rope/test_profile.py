@@ -1,0 +1,72 @@
+"""What a schedule changes for a trained model, counted by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ropeconv.rope.forms import Plain, base_inv_freq
+from ropeconv.rope.laws import critical_dimension, theta_steps
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.profile import profile
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
+
+LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
+
+
+def test_interpolation_keeps_every_angle_and_moves_every_frequency() -> None:
+    found = profile(Recipe(REGISTRY["linear"](8.0)).schedule(LLAMA_2), LLAMA_2)
+    assert (found.critical_dimension, found.outside) == (92, 0)
+    assert found.largest_change == pytest.approx(8)
+    assert found.fast_change == pytest.approx(8)
+    assert found.reach.first_violation == 13649
+
+
+def test_a_longer_context_alone_leaves_the_trained_angles() -> None:
+    found = profile(Recipe(REGISTRY["theta"](1e4), context=32768).schedule(LLAMA_2), LLAMA_2)
+    assert found.outside == 128 - 92
+    assert found.largest_change == 1
+    assert found.fast_change == 1
+
+
+def test_ntk_reaches_the_factor_in_its_last_pair_only() -> None:
+    found = profile(Recipe(REGISTRY["ntk"](8.0)).schedule(LLAMA_2), LLAMA_2)
+    assert found.largest_change == pytest.approx(8)
+    assert found.largest_change_at == 63
+    assert found.outside == 128 - 92 - 2
+
+
+@pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if kind.reaching(LLAMA_2, 32768)])
+def test_methods_reach_what_they_say(name: str) -> None:
+    method = REGISTRY[name].reaching(LLAMA_2, 32768)
+    assert method is not None
+    found = Recipe(method).schedule(LLAMA_2)
+    assert found.context == 32768
+    assert method.tuning
+    assert method.command.startswith(f"--{name} ")
+    before = base_inv_freq(1e4, 128)
+    by_hand = sum(
+        32768 * new > 4096 * old * (1 + 1e-9)
+        for old, new in zip(before, found.inv_freq, strict=True)
+        if 4096 * old < 2 * math.pi
+    )
+    assert profile(found, LLAMA_2).outside == 2 * by_hand
+
+
+def test_a_piecewise_split_lies_where_periods_end() -> None:
+    method = REGISTRY["piecewise"].reaching(LLAMA_2, 32768)
+    assert method is not None
+    assert method.command == "--piecewise 8@46"
+    inv_freq = Recipe(method).schedule(LLAMA_2).inv_freq
+    np.testing.assert_allclose(inv_freq[46:], base_inv_freq(1e4, 128)[46:] / 8)
+
+
+def test_steps_end_at_the_published_checkpoints() -> None:
+    """Gradient's 262k and 1048k models of Llama 3: https://huggingface.co/gradientai/Llama-3-8B-Instruct-262k."""
+    steps = theta_steps(5e5, 8192, [65536, 262144, 1048576, 4194304])
+    assert steps == [22443169, 283461213, 3580165449, 45218125209]
+    assert {
+        critical_dimension(base, length, 128)
+        for base, length in zip(steps, (65536, 262144, 1048576, 4194304), strict=True)
+    } == {70}

@@ -20,21 +20,38 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:
     from .bake import apply as apply
     from .bake import make_plan as make_plan
+    from .bake.advice import advise as advise
+    from .rope.bound import bound as bound
+    from .rope.bound import reach as reach
     from .rope.methods import REGISTRY as METHODS
     from .rope.recipe import Recipe as Recipe
     from .sources import inspect_source as inspect_source
     from .sources import open_source as open_source
     from .validate.logits import validate as validate_logits
 
-__all__ = ["METHODS", "Recipe", "apply", "inspect_source", "make_plan", "open_source", "validate_logits"]
+__all__ = [
+    "METHODS",
+    "Recipe",
+    "advise",
+    "apply",
+    "bound",
+    "inspect_source",
+    "make_plan",
+    "open_source",
+    "reach",
+    "validate_logits",
+]
 
 _WHERE = {
     "METHODS": ("rope.methods", "REGISTRY"),
     "Recipe": ("rope.recipe", "Recipe"),
+    "advise": ("bake.advice", "advise"),
     "apply": ("bake", "apply"),
+    "bound": ("rope.bound", "bound"),
     "inspect_source": ("sources", "inspect_source"),
     "make_plan": ("bake", "make_plan"),
     "open_source": ("sources", "open_source"),
+    "reach": ("rope.bound", "reach"),
     "validate_logits": ("validate.logits", "validate"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from ..errors import RopeconvError, UsageError
 from ..rope.errors import RecipeError
@@ -12,6 +12,7 @@ from ..rope.methods import REGISTRY, Method
 from ..rope.profile import Profile, profile
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
+from ..runtimes.model import Word
 from ..runtimes.verdict import Verdict
 from ..sources import Source, inspect_source
 from ..sources.gguf import GgufSource
@@ -36,12 +37,10 @@ class Writing:
         """The verdicts, counted."""
         if not self.verdicts:
             return "refused"
-        counts: dict[str, int] = {}
-        for verdict in self.verdicts:
-            counts[verdict.word] = counts.get(verdict.word, 0) + 1
         if len(self.verdicts) == 1:
             return self.verdicts[0].word
-        return ", ".join(f"{word} in {count}" for word, count in counts.items())
+        words = [verdict.word for verdict in self.verdicts]
+        return ", ".join(f"{word} in {words.count(word)}" for word in get_args(Word) if word in words)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -140,7 +139,7 @@ def leaders(found: list[Advice]) -> list[str]:
     def least(question: str, key: Any, words: Any) -> str:
         best = min(key(one) for one in found)
         names = [one.method.command for one in found if math.isclose(key(one), best, rel_tol=1e-9, abs_tol=1e-9)]
-        return f"{question}: {', '.join(names)} ({words(best)})."
+        return f"{question}: {'all' if len(names) == len(found) else ', '.join(names)} ({words(best)})."
 
     context = found[0].schedule.context
     return [

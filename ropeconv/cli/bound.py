@@ -100,7 +100,7 @@ def _show_bound(found: Bound, output: Output) -> None:
         output.say(f"{what}: every base above 1 keeps the sum from being negative.")
         return
     rows = [
-        ("smallest base", f"{found.base:.15g}", f"the sum is 0 at distance {found.binding_distance:,}"),
+        ("smallest base", repr(found.base), f"the sum is 0 at distance {found.binding_distance:,}"),
         ("the window it opens", _window(found.window), "" if found.width is None else f"{found.width:.2g} wide"),
     ]
     if found.first_wide_window:

@@ -35,7 +35,12 @@ def schedule_command(
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
     steps: Annotated[
-        str, typer.Option("--steps", metavar="TOKENS,TOKENS", help="Bases by the scaling law for a training in steps.")
+        str,
+        typer.Option(
+            "--steps",
+            metavar="TOKENS,TOKENS",
+            help="Bases by the scaling law for a training in steps, as in 65k,262k,1M (65k = 65536).",
+        ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:

@@ -99,8 +99,8 @@ def test_scaled_models_start_from_their_unscaled_rope() -> None:
 
 
 def test_what_a_method_cannot_do_is_said() -> None:
-    """Half of the head rotates, so that there is no bound to meet."""
+    """Where less than half of the head rotates, there is no bound to meet."""
     source = open_source(str(CONFIGS / "EleutherAI--pythia-14m.json"))
     found, passed = advise(source, 8192)
-    assert "every base will do" in passed["theta-bound"]
+    assert passed == {"theta-bound": "--theta-bound: theta 10000 keeps the bound up to 8192 tokens already"}
     assert all(one.profile.reach.automatic for one in found)

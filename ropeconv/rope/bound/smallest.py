@@ -117,16 +117,28 @@ class Sweep:
         return float(reached[best]), int(witnesses[best])
 
 
-def binding(sums: Sums, length: int, log_base: float) -> tuple[Decimal, int] | None:
-    """The exact ln b next to a feasible one, and the distance whose sum is zero there; None where none is near zero.
+def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
+    """The exact smallest ln b from `log_base` on, and the distance whose sum is zero there; None where none is.
 
-    Newton's method in decimal arithmetic. Every distance that float64 cannot tell from zero is taken into account.
+    Newton's method in decimal arithmetic, for every distance that float64 may not tell from zero.
     """
-    inv_freq, error = sums.inv_freq(log_base), float64_error(sums.rotary_dim // 2, length)
-    distances = everything(scan(inv_freq, sums.unrotated, 1, length, 0.0))
-    close = distances[np.abs(values(inv_freq, sums.unrotated, distances)) < 1e3 * error]
-    roots = [(root, int(m)) for m in close if (root := _root(sums, int(m), Decimal(log_base))) is not None]
-    return max(roots, default=None)
+    sums = sweep.sums
+    while True:
+        log_base = sweep.feasible_from(log_base)
+        inv_freq = sums.inv_freq(log_base)
+        distances = everything(scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0))
+        near = np.abs(values(inv_freq, sums.unrotated, distances)) < 1e3 * sweep.error
+        close = [int(distance) for distance in distances[near]]
+        roots = [(root, m) for m in close if (root := _root(sums, m, Decimal(log_base))) is not None]
+        if not roots:
+            return Decimal(0), None
+        exact, distance = max(roots)
+        falling = next((m for m in close if sums.exact(m, exact)[0] < Decimal("-1e-30")), None)
+        if falling is None:
+            return exact, distance
+        begin, log_base = log_base, float(exact) * (1 + 1e-14)
+        if sweep.proof is not None:
+            sweep.proof.append((begin, log_base, falling))
 
 
 def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
@@ -154,10 +166,9 @@ def smallest_log_base(
     sizes = [length]
     while sizes[0] // 2 > max(32, reached[0]):
         sizes.insert(0, sizes[0] // 2)
-    for size in sizes:
+    for size in sizes[:-1]:
         start = Sweep(sums, size, proof).feasible_from(start)
-    found = binding(sums, length, start)
-    return (Decimal(0), None) if found is None else found
+    return settled(Sweep(sums, length, proof), start)
 
 
 def up(value: Decimal) -> float:

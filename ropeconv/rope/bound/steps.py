@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from decimal import Decimal
 
 from ..lazy import np
-from .smallest import Sweep, binding, exp, up
+from .smallest import Sweep, exp, settled, up
 from .sums import Sums, everything, float64_error, scan, values
 from .table import Step
 from .windows import Walk, tail, wide_windows, window_end
@@ -24,9 +23,8 @@ def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
     sweep, length, at = Sweep(sums, last.length), last.length, math.log(last.begin) * (1 - 1e-12)
     while length <= through:
         sweep.length, sweep.error = length, float64_error(sums.rotary_dim // 2, length)
-        at = sweep.feasible_from(at)
-        found = binding(sums, length, at)
-        exact, distance = found or (Decimal(0), None)
+        exact, distance = settled(sweep, at)
+        at = float(exact)
         end = window_end(sums, length, at)
         while True:
             yield Step(length, up(exact.exp()), exp(end), distance)

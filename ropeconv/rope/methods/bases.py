@@ -79,6 +79,15 @@ class ThetaBound(Method):
 
     target: int = param(tokens, "the context to reach, in tokens")
 
+    @classmethod
+    def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
+        """Raises RecipeError where the model's own base keeps the bound: the one found could be a smaller one."""
+        if first_violation(base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context) is None:
+            raise RecipeError(
+                f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context} tokens already"
+            )
+        return cls(context)
+
     @property
     def patience(self) -> str:
         long = self.target > 1 << 20

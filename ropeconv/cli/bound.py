@@ -13,7 +13,7 @@ from ..rope.bound.answer import asymptotic_base
 from ..rope.lengths import parse_tokens
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .options import JsonOption, with_recipe
+from .options import JsonOption, QuietOption, with_recipe
 from .output import Output
 from .subject import HeadDimOption, RotaryDimOption, find, head_size, is_length
 
@@ -52,13 +52,14 @@ def bound_command(
         typer.Option("--certificate", metavar="FILE", help="Write the proof: intervals of ln b, each with a distance."),
     ] = None,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Bases that keep sum_i cos(m theta_i) + (d - r)/2 >= 0 for every distance m below a length; or how far others do.
 
     With a LENGTH: the smallest base above 1, proven, and what of it a person can use. With a SOURCE, methods, or
     --theta alone: the effective length, and where the sum is negative.
     """
-    output = Output(as_json)
+    output = Output(as_json, quiet)
     given = {name: value for name, value in recipe.items() if value is not None and value is not False}
     if what is not None and is_length(what):
         if given:
@@ -84,7 +85,8 @@ def _smallest(
     length: int, head_dim: int, rotary_dim: int, windows: bool | None, certificate: Path | None, output: Output
 ) -> None:
     proof: list[tuple[float, float, int]] | None = None if certificate is None else []
-    found = bound(length, rotary_dim, head_dim, windows, proof)
+    with output.watching() as tell:
+        found = bound(length, rotary_dim, head_dim, windows, proof, tell)
     if certificate is not None and proof is not None:
         lines = [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
         certificate.write_text("# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines), "utf-8")
@@ -111,9 +113,8 @@ def _show_bound(found: Bound, output: Output) -> None:
     rows.append(("estimate L / x0", f"{asymptotic_base(found.length):,.0f}", "for ever wider heads"))
     output.table(what, ("", "base", ""), rows)
     if not found.known_windows:
-        output.say(
-            "--windows looks for the first wide window and the last violation; at 1M tokens it takes 15 minutes."
-        )
+        what = "the last violation" if found.first_wide_window else "the first wide window and the last violation"
+        output.say(f"--windows looks for {what}, which takes 15 minutes at 1M tokens.")
 
 
 def _window(ends: tuple[float, float | None]) -> str:

@@ -84,6 +84,15 @@ class Output:
             task = bar.add_task(title, total=1)
             yield (lambda total: bar.update(task, total=total)), (lambda done: bar.advance(task, done))
 
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[str], None]]:
+        """A line on stderr that changes while something is searched for; silent as `progress` is."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda message: None
+            return
+        with self._console(stderr=True).status("") as status:
+            yield status.update
+
     def _console(self, stderr: bool = False) -> Console:
         from rich.console import Console
 

@@ -39,7 +39,7 @@ def schedule_command(
         typer.Option(
             "--steps",
             metavar="TOKENS,TOKENS",
-            help="Bases by the scaling law for a training in steps, as in 65k,262k,1M (65k = 65536).",
+            help="Bases by the scaling law for a training in steps.",
         ),
     ] = "",
     as_json: JsonOption = False,

@@ -102,3 +102,24 @@ def test_what_is_refused(run: Run, tmp_path: Path, arguments: tuple[str, ...], s
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_plans_warn_where_a_context_is_out_of_reach(run: Run) -> None:
+    said = run("apply", LLAMA_2, "--yarn", "8", "--dry-run").stderr
+    assert "Note: the effective length is 8,885, below the context of 32,768" in said
+    assert "retrieval lost (Men et al. 2024" in said
+    under = json.loads(run("apply", LLAMA_2, "--theta", "1e5", "--context", "16k", "--dry-run", "--json").stdout)
+    assert under["warnings"][0].startswith("theta 100000 is under 231,644, the smallest for 16,384 tokens")
+    reached = run("apply", LLAMA_2, "--theta-bound", "32k", "--dry-run").stderr
+    assert "effective length" not in reached
+    assert "is under" not in reached
+
+
+def test_inspect_warns(run: Run) -> None:
+    assert "! theta 10000 is under 26,952, the smallest for 4,096 tokens" in run("inspect", LLAMA_2).stdout
+
+
+def test_progress_goes_to_a_terminal_only(run: Run) -> None:
+    done = run("bound", "5000", "--head-dim", "72")
+    assert done.stderr == ""
+    assert "smallest base" in done.stdout

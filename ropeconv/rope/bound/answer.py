@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,7 +15,11 @@ from .table import FIRST, Kind, Step, farthest, look_up, published
 from .windows import last_violating, wide_windows, window_end
 
 LONGEST = 1 << 27
-WINDOWS = 1 << 17
+LONG_WIDE, LONG_LAST = 1 << 20, 1 << 17
+
+
+def _silent(message: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Bound:
     base: the smallest one, rounded up to float64. binding_distance: B is zero there; None where every base above 1 will
     do. window: the interval of good bases that it begins; its end is None where all larger ones are good.
     first_wide_window: the first at least 1 % wide. last_violating_base: all above it are good; None where none is bad.
-    known_windows: whether the two have been looked for.
+    known_windows: whether both have been looked for.
     """
 
     length: int
@@ -68,26 +73,37 @@ class Bound:
 
 
 def bound(
-    length: int, rotary_dim: int, head_dim: int, windows: bool | None = None, proof: Proof | None = None
+    length: int,
+    rotary_dim: int,
+    head_dim: int,
+    windows: bool | None = None,
+    proof: Proof | None = None,
+    tell: Callable[[str], None] = _silent,
 ) -> Bound:
     """The bound for one length and head: from the tables where they go, else computed.
 
-    windows: whether to look for the first wide window and the last violation: by default where the tables have them,
-    and up to 128k tokens (half a minute); 1M tokens take a quarter of an hour. proof: a list that gets the pieces of
-    ln b that are ruled out, and the distance that does it; then the answer is computed. Raises RecipeError for lengths
-    beyond 2^27.
+    windows: whether to look for the first wide window and the last violation. By default where the tables have them,
+    and up to 1M tokens (half a minute) and 128k tokens (as long; a quarter of an hour at 1M). proof: a list that gets
+    the pieces of ln b that are ruled out, with the distance that does it; the answer is then computed. tell: is told
+    of long searches.
+    Raises RecipeError for lengths beyond 2^27.
     """
     if length > LONGEST:
         raise RecipeError(
             f"the bound is computed up to {LONGEST} tokens, and {length} is more; choose a smaller length"
         )
     sums = Sums(rotary_dim, head_dim)
-    if windows is None:
-        windows = length <= WINDOWS or all(_table(kind, sums, length) is not None for kind in ("wide", "last"))
     if sums.automatic:
         return Bound(length, rotary_dim, head_dim, 1.0, None, (1.0, None), (1.0, None), None, True)
-    step = _base(sums, length, proof)
-    wide, last = _windows(sums, length, step) if windows else (None, None)
+    step = _base(sums, length, proof, tell)
+    wide, last = _table("wide", sums, length), _table("last", sums, length)
+    if wide is None and (length <= LONG_WIDE if windows is None else windows):
+        tell("looking for the first window that is 1 % wide")
+        low, high = next(wide_windows(sums, length, math.log(step.begin)))
+        wide = Step(length, exp(low), exp(high), None)
+    if last is None and (length <= LONG_LAST if windows is None else windows):
+        at, distance = last_violating(sums, length, lambda at: tell(f"proven: no base above {exp(at):,.0f} violates"))
+        last = Step(length, exp(at), math.inf, distance)
     return Bound(
         length=length,
         rotary_dim=rotary_dim,
@@ -97,7 +113,7 @@ def bound(
         window=_ends(step),
         first_wide_window=_ends(wide) if wide else None,
         last_violating_base=last.begin if last and last.distance else None,
-        known_windows=windows,
+        known_windows=wide is not None and last is not None,
     )
 
 
@@ -115,7 +131,7 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     known = _table("wide", sums, length)
     if known is not None and skip == 0:
         return known.begin, min(known.end, known.begin * 1.01)
-    start = known.begin if known is not None else _base(sums, length, None).begin
+    start = known.begin if known is not None else _base(sums, length).begin
     low, high = next(islice(wide_windows(sums, length, math.log(start)), skip, None), (math.inf, math.inf))
     return exp(low), min(exp(high), exp(low) * 1.01)
 
@@ -152,26 +168,17 @@ def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
     return look_up(kind, sums.rotary_dim, length) if sums.head_dim == sums.rotary_dim else None
 
 
-def _base(sums: Sums, length: int, proof: Proof | None) -> Step:
+def _base(sums: Sums, length: int, proof: Proof | None = None, tell: Callable[[str], None] = _silent) -> Step:
     known = None if proof is not None else _table("base", sums, length)
     if known is not None:
         return known
     reached = (1, 1.0) if proof is not None or sums.unrotated else farthest(sums.rotary_dim)
-    exact, distance = smallest_log_base(sums, length, reached, proof)
+    exact, distance = smallest_log_base(
+        sums, length, reached, proof, lambda at: tell(f"ruled out: all bases up to {exp(at):,.0f}")
+    )
     if distance is None:
         return FIRST
     return Step(length, up(exact.exp()), exp(window_end(sums, length, float(exact))), distance)
-
-
-def _windows(sums: Sums, length: int, base: Step) -> tuple[Step, Step]:
-    wide, last = _table("wide", sums, length), _table("last", sums, length)
-    if wide is None:
-        low, high = next(wide_windows(sums, length, math.log(base.begin)))
-        wide = Step(length, math.exp(low), exp(high), None)
-    if last is None:
-        at, distance = last_violating(sums, length)
-        last = Step(length, math.exp(at), math.inf, distance)
-    return wide, last
 
 
 def _ends(step: Step) -> tuple[float, float | None]:

@@ -7,6 +7,7 @@ bound on the second derivative proves. From there another distance takes over. W
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..forms import Vector
 
 Proof = list[tuple[float, float, int]]
+Tell = Callable[[float], None]
 
 POOL = 512
 TEAM = 16
@@ -26,16 +28,22 @@ SLOW = 2.5
 GROUP = 4096
 
 
+def _silent(log_base: float) -> None:
+    pass
+
+
 @dataclass
 class Sweep:
     """A walk from small bases to large ones, for distances below `length`.
 
-    proof: where set, gets (from, to, m) for each piece of ln b that is ruled out, without gaps.
+    proof: where set, gets (from, to, m) for each piece of ln b that is ruled out, without gaps. tell: is told, often,
+    up to which ln b everything is.
     """
 
     sums: Sums
     length: int
     proof: Proof | None = None
+    tell: Tell = _silent
     pool: Distances = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,6 +58,7 @@ class Sweep:
             if not len(witnesses):
                 return log_base
             begin, (log_base, distance) = log_base, self._walk(witnesses, log_base)
+            self.tell(log_base)
             if self.proof is not None:
                 self.proof.append((begin, log_base, distance))
 
@@ -155,7 +164,7 @@ def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
 
 
 def smallest_log_base(
-    sums: Sums, length: int, reached: tuple[int, float] = (1, 1.0), proof: Proof | None = None
+    sums: Sums, length: int, reached: tuple[int, float] = (1, 1.0), proof: Proof | None = None, tell: Tell = _silent
 ) -> tuple[Decimal, int | None]:
     """ln b* for `length` and the distance that binds there; (0, None) where every base above 1 will do.
 
@@ -167,8 +176,8 @@ def smallest_log_base(
     while sizes[0] // 2 > max(32, reached[0]):
         sizes.insert(0, sizes[0] // 2)
     for size in sizes[:-1]:
-        start = Sweep(sums, size, proof).feasible_from(start)
-    return settled(Sweep(sums, length, proof), start)
+        start = Sweep(sums, size, proof, tell).feasible_from(start)
+    return settled(Sweep(sums, length, proof, tell), start)
 
 
 def up(value: Decimal) -> float:

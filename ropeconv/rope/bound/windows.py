@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..lazy import np
-from .smallest import Sweep
+from .smallest import Sweep, Tell
 from .sums import SURE, Distances, Sums, everything, float64_error, phases, scan
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def tail(sums: Sums, length: int) -> float:
 class Walk:
     """Pieces of ln b, from a feasible one on, towards larger bases (direction 1) or smaller ones (-1)."""
 
-    def __init__(self, sums: Sums, length: int, direction: int) -> None:
-        self.sums, self.direction = sums, direction
+    def __init__(self, sums: Sums, length: int, direction: int, tell: Tell | None = None) -> None:
+        self.sums, self.direction, self.tell = sums, direction, tell
         self.shorten(length)
         self.reach = 4.0
 
@@ -61,6 +61,8 @@ class Walk:
                 first = int((zeros * self.direction).argmin())
                 return float(zeros[first]), int(found[first])
             at = upto
+            if self.tell is not None:
+                self.tell(at)
         return end, None
 
     def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
@@ -113,12 +115,12 @@ def window_end(sums: Sums, length: int, log_base: float) -> float:
     return math.inf if distance is None else end
 
 
-def last_violating(sums: Sums, length: int) -> tuple[float, int | None]:
+def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[float, int | None]:
     """The largest ln b at which some distance below `length` violates, and that distance.
 
-    It takes minutes beyond 2^18: every base from there to the tail is proven.
+    It takes minutes beyond 2^18: every base from there to the tail is proven. tell: is told down to where, often.
     """
-    return Walk(sums, length, -1).edge(tail(sums, length), 0.0)
+    return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
 
 
 def wide_windows(sums: Sums, length: int, start: float, width: float = WIDTH) -> Iterator[tuple[float, float]]:

@@ -45,6 +45,7 @@ def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bo
             "in_config": data["in_config"],
             "steps": data["steps"],
             "schedule": data["schedule"],
+            "effective_length": data["effective_length"],
             "runtimes": data["runtimes"],
             "files": files,
             "check": check,

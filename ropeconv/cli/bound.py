@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UsageError
 from ..rope.bound import Bound, Reach, bound, reach
-from ..rope.bound.answer import asymptotic_base
+from ..rope.laws import asymptotic_base
 from ..rope.lengths import parse_tokens
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec

@@ -159,11 +159,21 @@ def test_the_card(push: Push, hub: WritingHub) -> None:
     ):  # fmt: skip
         assert words in text, words
     assert "SECRET PROSE" not in text
+    assert "Effective length" not in text
     everything = done.stdout + done.stderr + text + (hub.repos["me/tiny-1k"] / "ropeconv.json").read_text()
     assert "hf_other" not in everything
     assert "hf_sesame" not in everything
     python = text.split("```python")[1].split("```")[0]
     compile(python, "snippet", "exec")
+
+
+def test_a_card_says_how_far_near_tokens_are_preferred(push: Push, hub: WritingHub) -> None:
+    done = push("apply", "base/tiny", "--theta", "1000", "--context", "1k", "--push", "me/low")
+    assert done.returncode == 0, done.stderr
+    text = (hub.repos["me/low"] / "README.md").read_text()
+    receipt = json.loads((hub.repos["me/low"] / "ropeconv.json").read_text())
+    assert receipt["effective_length"] < 1023
+    assert f"**Effective length {receipt['effective_length']}.**" in text
 
 
 def test_a_card_of_ones_own_stays(push: Push, hub: WritingHub) -> None:

@@ -2,10 +2,11 @@
 
 import json
 
+import mpmath
 import pytest
 
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.laws import critical_dimension, mscale_for, mscale_ratio
+from ropeconv.rope.laws import asymptotic_base, cosine_integral, critical_dimension, mscale_for, mscale_ratio
 from ropeconv.rope.lengths import parse_tokens
 
 from ..conftest import DATA
@@ -16,6 +17,15 @@ REFERENCE = json.loads((DATA / "schedules.json").read_text())
 def test_critical_dimension() -> None:
     assert critical_dimension(1e4, 4096, 128) == 92
     assert critical_dimension(5e5, 8192, 128) == 70
+
+
+@pytest.mark.parametrize("x", [0.01, 0.6165, 1.0, 5.0, 15.0])
+def test_cosine_integral(x: float) -> None:
+    assert cosine_integral(x) == pytest.approx(float(mpmath.ci(x)), abs=1e-11)
+
+
+def test_the_estimate_is_the_length_over_its_zero() -> None:
+    assert asymptotic_base(4096) == pytest.approx(4096 / float(mpmath.findroot(mpmath.ci, 0.6)), rel=1e-14)
 
 
 @pytest.mark.parametrize("amplitude", [0.5, 0.8, 1.0, 1.1, 1.5, 1 / 1.1386294361119891])

@@ -1,13 +1,12 @@
 """The bound on the base: the smallest one for a length, and how far a given schedule reaches."""
 
-from .answer import Bound, asymptotic_base, bound, smallest_base, wide_base
+from .answer import Bound, bound, smallest_base, wide_base
 from .reach import Reach, first_violation, reach, violations
 from .shortfall import shortfall
 
 __all__ = [
     "Bound",
     "Reach",
-    "asymptotic_base",
     "bound",
     "first_violation",
     "reach",

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ..errors import RecipeError
+from ..laws import asymptotic_base
 from .smallest import Proof, exp, smallest_log_base, up
 from .sums import Sums
 from .table import FIRST, Kind, Step, farthest, look_up, published
@@ -88,11 +89,7 @@ def bound(
     of long searches.
     Raises RecipeError for lengths beyond 2^27.
     """
-    if length > LONGEST:
-        raise RecipeError(
-            f"the bound is computed up to {LONGEST} tokens, and {length} is more; choose a smaller length"
-        )
-    sums = Sums(rotary_dim, head_dim)
+    sums = _sums(length, rotary_dim, head_dim)
     if sums.automatic:
         return Bound(length, rotary_dim, head_dim, 1.0, None, (1.0, None), (1.0, None), None, True)
     step = _base(sums, length, proof, tell)
@@ -127,7 +124,7 @@ def smallest_base(length: int, rotary_dim: int, head_dim: int) -> float | None:
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
     """The window number `skip` (from 0) of those at least 1 % wide, cut to 1 %: (b, 1.01 b)."""
-    sums = Sums(rotary_dim, head_dim)
+    sums = _sums(length, rotary_dim, head_dim)
     known = _table("wide", sums, length)
     if known is not None and skip == 0:
         return known.begin, min(known.end, known.begin * 1.01)
@@ -136,32 +133,10 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     return exp(low), min(exp(high), exp(low) * 1.01)
 
 
-def asymptotic_base(length: int) -> float:
-    """L / x0 with Ci(x0) = 0, x0 = 0.6165...: what the smallest base tends to as the head grows.
-
-    (2 / d) sum_i cos(m theta_i) tends to (Ci(m) - Ci(m / b)) / ln b, and Ci(m) to 0 (Su 2024).
-    """
-    return length / CI_ZERO
-
-
-def cosine_integral(x: float) -> float:
-    """Ci(x) = gamma + ln x + sum_k (-1)^k x^(2k) / (2k (2k)!), for 0 < x up to about 20."""
-    total, term, k = 0.5772156649015329 + math.log(x), 1.0, 0
-    while abs(term) > 1e-18:
-        k += 2
-        term *= -x * x / (k * (k - 1))
-        total += term / k
-    return total
-
-
-def _zero_of_ci() -> float:
-    x = 0.6
-    for _ in range(8):
-        x -= cosine_integral(x) * x / math.cos(x)
-    return x
-
-
-CI_ZERO = _zero_of_ci()
+def _sums(length: int, rotary_dim: int, head_dim: int) -> Sums:
+    if length > LONGEST:
+        raise RecipeError(f"the bound is computed up to {LONGEST} tokens, and {length} is more; choose fewer")
+    return Sums(rotary_dim, head_dim)
 
 
 def _table(kind: Kind, sums: Sums, length: int) -> Step | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from ..errors import RecipeError
 from ..lazy import np
 from .sums import CHUNK, Blocks, Distances, exact_value, float64_error, rough, starts, values
 
@@ -98,12 +99,26 @@ class Reach:
 
 
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
-    """Counts below `length`, and looks for the first violation up to 2^27 tokens (a second) where there is none."""
-    found = np.concatenate([np.empty(0, dtype=np.int64), *violations(inv_freq, unrotated, length)])
-    first, searched = (int(found[0]) if len(found) else None), length
+    """Counts below `length`, and looks for the first violation up to 2^27 tokens (a second) where there is none.
+
+    Raises RecipeError for a length beyond that.
+    """
+    if length > FARTHEST:
+        raise RecipeError(f"distances are looked at up to {FARTHEST} tokens, and {length} is more; choose fewer")
+    count, runs, last = 0, 0, -1
+    places: list[tuple[int, int]] = []
+    for found in violations(inv_freq, unrotated, length):
+        if not len(found):
+            continue
+        begins = np.flatnonzero(np.diff(found, prepend=last) > 1)
+        ends = np.append(begins, len(found))[1:] - 1
+        joined = len(found) if not len(begins) else int(begins[0])
+        if joined and len(places) == runs:
+            places[-1] = (places[-1][0], int(found[joined - 1]))
+        new = [(int(found[a]), int(found[b])) for a, b in zip(begins[:SHOWN], ends[:SHOWN], strict=True)]
+        places += new if len(places) == runs else []
+        count, runs, last = count + len(found), runs + len(begins), int(found[-1])
+    first, searched = (places[0][0] if places else None), length
     if first is None and length < FARTHEST:
         first, searched = first_violation(inv_freq, unrotated, FARTHEST), FARTHEST
-    begins = np.flatnonzero(np.diff(found, prepend=-1) > 1)
-    ends = np.append(begins[1:], len(found)) - 1 if len(begins) else begins
-    places = tuple((int(found[a]), int(found[b])) for a, b in zip(begins[:SHOWN], ends[:SHOWN], strict=True))
-    return Reach(length, searched, first, len(found), len(begins), places, unrotated >= len(inv_freq))
+    return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated >= len(inv_freq))

@@ -66,13 +66,18 @@ def test_any_vector_term_by_term(vector: list[float], unrotated: float, length: 
     assert (marked == (plain < 0))[clear].all()
 
 
-def test_runs_of_neighbours() -> None:
-    found = reach(base_inv_freq(1e4, 128), 0, 4096)
-    plain = 1 + np.flatnonzero(sums(base_inv_freq(1e4, 128), 0, 1, 4096) < 0)
-    assert found.count == len(plain)
-    covered = [m for first, last in found.places for m in range(first, last + 1)]
-    assert covered == plain[: len(covered)].tolist()
-    assert found.runs >= len(found.places)
+@pytest.mark.parametrize(
+    ("inv_freq", "length"),
+    [(base_inv_freq(1e4, 128), 4096), (base_inv_freq(1e4, 128), 60000), (np.array([1e-4, 1e-4]), 70000)],
+)
+def test_runs_of_neighbours(inv_freq: np.ndarray, length: int) -> None:
+    """The last one's runs are longer than the chunks in which they are found."""
+    found = reach(inv_freq, 0, length)
+    plain = 1 + np.flatnonzero(sums(inv_freq, 0, 1, length) < 0)
+    splits = np.flatnonzero(np.diff(plain) > 1) + 1
+    runs = [(int(run[0]), int(run[-1])) for run in np.split(plain, splits)]
+    assert (found.count, found.runs) == (len(plain), len(runs))
+    assert list(found.places) == runs[:100]
 
 
 def test_zero_is_decided_exactly() -> None:

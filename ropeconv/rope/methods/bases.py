@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..bound import first_violation, wide_base
+from ..bound.answer import LONGEST
 from ..errors import RecipeError
 from ..forms import Plain, base_inv_freq
 from ..laws import theta_steps
@@ -90,7 +91,7 @@ class ThetaBound(Method):
 
     @property
     def patience(self) -> str:
-        long = self.target > 1 << 20
+        long = 1 << 20 < self.target <= LONGEST
         return "Searching for a base: a minute at 4M tokens, several beyond." if long else ""
 
     def schedule(self, spec: RopeSpec) -> Schedule:

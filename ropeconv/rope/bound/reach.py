@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..forms import Vector
 
 FARTHEST = 1 << 27
+SEARCHED = 1 << 24
 SHOWN = 100
 
 
@@ -99,9 +100,9 @@ class Reach:
 
 
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
-    """Counts below `length`, and looks for the first violation up to 2^27 tokens (a second) where there is none.
+    """Counts below `length`, and looks for the first violation up to 2^24 tokens where there is none.
 
-    Raises RecipeError for a length beyond that.
+    Raises RecipeError for a length beyond 2^27.
     """
     if length > FARTHEST:
         raise RecipeError(f"distances are looked at up to {FARTHEST} tokens, and {length} is more; choose fewer")
@@ -119,6 +120,6 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         places += new if len(places) == runs else []
         count, runs, last = count + len(found), runs + len(begins), int(found[-1])
     first, searched = (places[0][0] if places else None), length
-    if first is None and length < FARTHEST:
-        first, searched = first_violation(inv_freq, unrotated, FARTHEST), FARTHEST
+    if first is None and length < SEARCHED:
+        first, searched = first_violation(inv_freq, unrotated, SEARCHED), SEARCHED
     return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated >= len(inv_freq))

@@ -13,7 +13,7 @@ from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING
 
 from ..lazy import np
-from .sums import BLOCK, DIGITS, SURE, Blocks, Distances, Single, Sums, everything, float64_error, rough, scan, values
+from .sums import BLOCK, DIGITS, Blocks, Distances, Single, Sums, everything, float64_error, rough, scan, values
 
 if TYPE_CHECKING:
     from ..forms import Vector
@@ -76,7 +76,7 @@ class Sweep:
         return distances[value < -self.error]
 
     def _of_pool(self, inv_freq: Vector) -> Distances:
-        return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -SURE / 2]
+        return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure]
 
     def _search_slow(self, inv_freq: Vector) -> bool:
         """Looks into the 100 blocks of each group where the slow pairs, all but constant in a block, are lowest."""
@@ -93,12 +93,12 @@ class Sweep:
             lowest = first[np.argpartition(level, 100)[:100]] if len(first) > 100 else first
             value = kernel.rotated(lowest) + np.float32(self.sums.unrotated)
             rows, columns = np.nonzero(value < NEAR)
-            if value.min(initial=NEAR) < -SURE:
+            if value.min(initial=NEAR) < -kernel.slack - self.sums.sure:
                 distances = lowest[rows] + columns
                 inside = distances < self.length
                 self._keep(distances[inside], value[rows, columns][inside])
                 self.group = number
-                return bool((value[rows, columns][inside] < -SURE).any())
+                return True
         return False
 
     def _keep(self, distances: Distances, value: Vector | Single) -> None:

@@ -26,7 +26,6 @@ else:
 BLOCK = 256
 CHUNK = 1 << 18
 DIGITS = 50
-SURE = 2e-3
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534")
 
 
@@ -41,6 +40,11 @@ class Sums:
         self.head_dim = head_dim or rotary_dim
         self.unrotated = (self.head_dim - rotary_dim) / 2
         self.exponents: Vector = 2.0 * np.arange(rotary_dim // 2) / rotary_dim
+
+    @property
+    def sure(self) -> float:
+        """Float32 values beyond this have the right sign: twice what rounding can do, with room for its slopes."""
+        return 1e-3 + 2e-6 * self.rotary_dim
 
     @property
     def automatic(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..lazy import np
 from .smallest import Sweep, Tell
-from .sums import SURE, Distances, Sums, everything, float64_error, phases, scan
+from .sums import Distances, Sums, everything, float64_error, phases, scan
 
 if TYPE_CHECKING:
     from ..forms import Vector
@@ -78,7 +78,7 @@ class Walk:
         if not len(found):
             return stop, found, np.empty(0)
         curvature = self.sums.curvature(found, min(begin, stop))
-        near = lower_bounds(self.sums, found, begin, size, curvature) < SURE
+        near = lower_bounds(self.sums, found, begin, size, curvature) < self.sums.sure
         zeros = self._zeros(found[near].astype(np.float64), curvature[near], begin, stop)
         violating = (stop - zeros) * self.direction > 0
         return stop, found[near][violating], zeros[violating]

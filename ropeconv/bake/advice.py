@@ -42,6 +42,12 @@ class Writing:
         words = [verdict.word for verdict in self.verdicts]
         return ", ".join(f"{word} in {words.count(word)}" for word in get_args(Word) if word in words)
 
+    @property
+    def exceptions(self) -> str:
+        """The runtimes that do not compute it exactly, by their word."""
+        words = {verdict.word: [v.title for v in self.verdicts if v.word == verdict.word] for verdict in self.verdicts}
+        return "; ".join(f"{word} in {', '.join(titles)}" for word, titles in words.items() if word != "exact")
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         rows = [{"runtime": v.runtime, "verdict": v.word, "because": v.because} for v in self.verdicts]

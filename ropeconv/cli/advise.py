@@ -50,6 +50,9 @@ def advise_command(
     for one in found:
         output.say(f"{one.method.name}: {one.method.tuning}.")
         output.say(f"    {one.command}")
+        for name, writing in one.writings.items():
+            if writing.exceptions:
+                output.say(f"    {name} as {writing.encoding}: {writing.exceptions}")
     for because, flags in _refusals(found).items():
         output.say(f"Not for {because} ({'all of them' if len(flags) == len(found) else ', '.join(flags)}).")
     for name, because in passed.items():

@@ -42,6 +42,9 @@ def test_what_is_known_of_llama_2_at_8_times(found: list) -> None:
     words = {v.runtime: v.word for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert words["transformers@4.48"] == "ignored"
     assert words["vllm@0.33"] == "exact"
+    exceptions = "ignored in transformers 4.45-4.47, transformers 4.48-4.50"
+    assert by_name["yarn"].writings["safetensors"].exceptions == exceptions
+    assert by_name["ntk"].writings["safetensors"].exceptions == ""
     assert "no safetensors weights" in by_name["yarn"].writings["gguf"].because
 
 

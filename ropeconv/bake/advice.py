@@ -109,13 +109,14 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
         except RecipeError as problem:
             passed[name] = str(problem)
             continue
+        writings, planned = _writings(source, recipe)
         found.append(
             Advice(
                 method=method,
-                schedule=schedule,
+                schedule=planned or schedule,
                 profile=profile(schedule, start),
                 untuned=context / start.original_context <= method.untuned,
-                writings=_writings(source, recipe),
+                writings=writings,
                 command=f"ropeconv apply {source.reference} {method.command}"
                 + ("" if method.schedule(start).context == context else f" --context {context}")
                 + (" --replace" if spec.scaled else ""),
@@ -124,17 +125,19 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
     return sorted(found, key=lambda one: one.rank), passed
 
 
-def _writings(source: Source | GgufSource, recipe: Recipe) -> dict[str, Writing]:
+def _writings(source: Source | GgufSource, recipe: Recipe) -> tuple[dict[str, Writing], Schedule | None]:
+    """How outputs hold a recipe, and its schedule as it is planned: DeepSeek's amplitude goes by the model's mscale."""
     outputs = {"gguf": ""} if isinstance(source, GgufSource) else {"safetensors": "", "gguf": "gguf"}
-    found = {}
+    found, schedule = {}, None
     for name, to in outputs.items():
         try:
-            choice = make_plan(source, recipe, replace_scaling=True, to=to).choice
+            plan = make_plan(source, recipe, replace_scaling=True, to=to)
         except RopeconvError as problem:
             found[name] = Writing("", (), str(problem))
         else:
-            found[name] = Writing(choice.encoding, choice.verdicts)
-    return found
+            found[name] = Writing(plan.choice.encoding, plan.choice.verdicts)
+            schedule = schedule or plan.schedule
+    return found, schedule
 
 
 def leaders(found: list[Advice]) -> list[str]:

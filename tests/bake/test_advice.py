@@ -101,6 +101,19 @@ def test_scaled_models_start_from_their_unscaled_rope() -> None:
     assert next(one for one in found if one.method.name == "llama3").method.command == "--llama3 32"
 
 
+def test_amplitudes_are_those_of_the_plans() -> None:
+    """DeepSeek V3 was trained with mscale = mscale_all_dim = 1, so that YaRN leaves its cos and sin alone."""
+    found, _ = advise(open_source(str(CONFIGS / "deepseek-ai--DeepSeek-V3.json")), 1 << 18)
+    assert next(one for one in found if one.method.name == "yarn").schedule.attention_factor == 1
+
+
+def test_no_search_of_minutes_is_begun() -> None:
+    source = open_source(str(CONFIGS / "Qwen--Qwen2.5-7B-Instruct-1M.json"))
+    found, passed = advise(source, 1 << 22)
+    assert "takes minutes at 4194304 tokens" in passed["theta-bound"]
+    assert len(found) > 8
+
+
 def test_what_a_method_cannot_do_is_said() -> None:
     """Where less than half of the head rotates, there is no bound to meet."""
     source = open_source(str(CONFIGS / "EleutherAI--pythia-14m.json"))

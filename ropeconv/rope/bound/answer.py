@@ -122,6 +122,11 @@ def smallest_base(length: int, rotary_dim: int, head_dim: int) -> float | None:
     return None if step is None else step.begin
 
 
+def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
+    """Whether `wide_base` answers in seconds."""
+    return length <= 1 << 18 or _table("wide", Sums(rotary_dim, head_dim), length) is not None
+
+
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
     """The window number `skip` (from 0) of those at least 1 % wide, cut to 1 %: (b, 1.01 b)."""
     sums = _sums(length, rotary_dim, head_dim)

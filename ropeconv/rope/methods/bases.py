@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..bound import first_violation, wide_base
-from ..bound.answer import LONGEST
+from ..bound.answer import LONGEST, is_quick
 from ..errors import RecipeError
 from ..forms import Plain, base_inv_freq
 from ..laws import theta_steps
@@ -82,11 +82,13 @@ class ThetaBound(Method):
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
-        """Raises RecipeError where the model's own base keeps the bound: the one found could be a smaller one."""
+        """Raises RecipeError where the model's own base keeps the bound already, and where the search takes minutes."""
         if first_violation(base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context) is None:
             raise RecipeError(
                 f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context} tokens already"
             )
+        if not is_quick(context, spec.rotary_dim, spec.head_dim):
+            raise RecipeError(f"finding a base takes minutes at {context} tokens; --theta-bound {context} does it")
         return cls(context)
 
     @property

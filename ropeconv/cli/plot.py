@@ -43,10 +43,10 @@ def plot_command(
 
     checked(out)
     subject = find(source, recipe, head_dim, rotary_dim)
-    spec = subject.spec
+    spec, schedules = subject.spec, subject.schedules()
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    curves = {name: one.inv_freq for name, one in subject.schedules().items() if subject.recipes or spec.scaled}
-    context = max(one.context for one in subject.schedules().values())
+    curves = {name: one.inv_freq for name, one in schedules.items() if subject.recipes or spec.scaled}
+    context = max(one.context for one in schedules.values())
     lengths = {"trained": spec.original_context} | ({"new": context} if context != spec.original_context else {})
     panels = [partial(wavelengths, before=before, curves=curves, lengths=lengths)]
     if curves:

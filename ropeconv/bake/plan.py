@@ -10,8 +10,7 @@ from typing import Any, Literal
 from ..encode import Choice
 from ..encode.gguf import GgufChoice
 from ..errors import RopeconvError, UnsupportedBake
-from ..rope.bound import first_violation, shortfall
-from ..rope.bound.reach import FARTHEST
+from ..rope.bound import effective_length, shortfall
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -67,12 +66,6 @@ class Plan:
         """Size of the output."""
         return sum(step.size for step in self.steps)
 
-    @property
-    def effective_length(self) -> int | None:
-        """L_theta of the schedule, where it is below the context; None where the whole context keeps the bound."""
-        first = first_violation(self.schedule.inv_freq, self.before.unrotated, min(self.schedule.context, FARTHEST))
-        return None if first is None else first - 1
-
     def origin(self, step: Step) -> Path | None:
         """The local file that a step copies; None where it copies nothing."""
         return None
@@ -94,7 +87,7 @@ class Plan:
             "steps": self.choice.steps_to_dict(),
             "considered": [entry.to_dict() for entry in self.choice.considered],
             "schedule": self.schedule.to_dict(),
-            "effective_length": self.effective_length,
+            "effective_length": effective_length(self.schedule, self.before),
             "runtimes": [
                 {"runtime": v.runtime, "verdict": v.word, "because": v.because, "source": v.source}
                 for v in self.choice.verdicts

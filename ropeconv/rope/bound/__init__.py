@@ -2,12 +2,13 @@
 
 from .answer import Bound, bound, smallest_base, wide_base
 from .reach import Reach, first_violation, reach, violations
-from .shortfall import shortfall
+from .shortfall import effective_length, shortfall
 
 __all__ = [
     "Bound",
     "Reach",
     "bound",
+    "effective_length",
     "first_violation",
     "reach",
     "shortfall",

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from .bake import apply as apply
     from .bake import make_plan as make_plan
     from .bake.advice import advise as advise
+    from .inspection import inspect_source as inspect_source
     from .rope.bound import bound as bound
     from .rope.bound import reach as reach
     from .rope.methods import REGISTRY as METHODS
     from .rope.recipe import Recipe as Recipe
-    from .sources import inspect_source as inspect_source
     from .sources import open_source as open_source
-    from .validate.logits import validate as validate_logits
+    from .validate.checkpoint import validate as validate_logits
 
 __all__ = [
     "METHODS",
@@ -48,11 +48,11 @@ _WHERE = {
     "advise": ("bake.advice", "advise"),
     "apply": ("bake", "apply"),
     "bound": ("rope.bound", "bound"),
-    "inspect_source": ("sources", "inspect_source"),
+    "inspect_source": ("inspection", "inspect_source"),
     "make_plan": ("bake", "make_plan"),
     "open_source": ("sources", "open_source"),
     "reach": ("rope.bound", "reach"),
-    "validate_logits": ("validate.logits", "validate"),
+    "validate_logits": ("validate.checkpoint", "validate"),
 }
 
 

@@ -12,10 +12,10 @@ import torch
 import transformers
 
 import ropeconv
-from ropeconv.validate.hidden import hidden_states
-from ropeconv.validate.loading import load_stock, place
-from ropeconv.validate.logits import validate
-from ropeconv.validate.tokens import synthetic
+from ropeconv.engines.transformers.backbone import hidden_states
+from ropeconv.engines.transformers.load import load_stock, place
+from ropeconv.validate.checkpoint import validate
+from ropeconv.validate.sampling.tokens import synthetic
 
 LARGE = {
     "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_key_value_heads": 32,

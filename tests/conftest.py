@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.validate.process import Probe
+from ropeconv.engines.probe.client import Probe
 
 from .models import make
 

@@ -13,12 +13,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ropeconv.bake import apply, make_plan
 from ropeconv.bake.plan import Plan
+from ropeconv.engines.llamacpp.client import run_logits
+from ropeconv.engines.transformers.load import load_stock
+from ropeconv.engines.transformers.patch import patch, patched_at
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.compare import Figures, compare_logits
-from ropeconv.validate.llamacpp.process import run_logits
-from ropeconv.validate.loading import load_stock
-from ropeconv.validate.reference import patch, patched_at
+from ropeconv.validate.rule.measures import Figures, compare_logits
 
 from .models import TRAINED, VOCABULARY, make
 

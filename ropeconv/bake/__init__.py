@@ -4,6 +4,6 @@ from .checkpoint import CheckpointPlan
 from .execute import apply
 from .gguf import GgufPlan
 from .plan import Plan, Step
-from .planning import make_plan
+from .planner import make_plan
 
 __all__ = ["CheckpointPlan", "GgufPlan", "Plan", "Step", "apply", "make_plan"]

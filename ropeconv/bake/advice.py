@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from ..errors import RopeconvError, UsageError
+from ..inspection import inspect_source
 from ..rope.errors import RecipeError
 from ..rope.methods import REGISTRY, Method
 from ..rope.profile import Profile, profile
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
-from ..runtimes.model import Word
+from ..runtimes.runtime import Word
 from ..runtimes.verdict import Verdict
-from ..sources import Source, inspect_source
+from ..sources import Source
 from ..sources.gguf import GgufSource
-from .planning import make_plan
+from .planner import make_plan
 
 CRITERION = (
     "meant to be used without fine-tuning at this factor, then fewer dimensions outside the trained angles, then the "

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..encode import ConfigChoice, choose
-from ..encode.fold import Side
+from ..encode.fold.placement import Side
+from ..encode.fold.shards import FoldDtype, dtype_notes, folded_shards, grown_index
 from ..errors import BadSource, UsageError
 from ..families import Family
 from ..families.config import text_part
@@ -15,16 +16,15 @@ from ..formats import jsontext
 from ..formats.index import INDEX
 from ..formats.safetensors import Tensor
 from ..formats.tokenizer_config import raised
+from ..inspection.inspect import TOKENIZER, ConfigInspection, inspect_config
 from ..rope.errors import RecipeError
 from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
-from ..runtimes.model import find, newest, version_key
-from ..runtimes.reading import number, rope_dict
+from ..runtimes.read_config import number, rope_dict
+from ..runtimes.runtime import find, newest, version_key
 from ..sources import Source
-from ..sources.inspection import TOKENIZER, ConfigInspection, inspect_config
-from .added import added
-from .folding import FoldDtype, dtype_notes, folded_shards, grown_index
+from .extra_shard import added
 from .plan import Plan, Step, start_spec, warnings
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from ..errors import BadSource, RopeconvError
 from ..formats.copying import Advance, copy_file, free_bytes, human, link_file, same_blocks
 from ..formats.gguf import read_header
+from ..receipts.write import receipt
 from ..sources import RECEIPT
 from .plan import Plan, Step
-from .receipt import receipt
 
 COPIED, COPIES = ("copy", "patch"), 2
 MARGIN = 16 * 1024 * 1024

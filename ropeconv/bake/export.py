@@ -14,13 +14,13 @@ from ..export.write import write_tensors
 from ..formats.copying import Advance
 from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
+from ..inspection.inspect import ConfigInspection, inspect_config
+from ..receipts.write import embedded
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..sources import RECEIPT, Source
-from ..sources.inspection import ConfigInspection, inspect_config
 from .checkpoint import inherit_mscale
 from .plan import GgufOutput, Step, start_spec, warnings
-from .receipt import embedded
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,16 @@ from ..errors import UnsupportedBake
 from ..formats.copying import Advance
 from ..formats.gguf import Edit, string
 from ..formats.gguf.write import new_size, write_new
+from ..inspection.gguf_problems import refused_tensors
+from ..inspection.inspect import inspect_gguf
+from ..receipts.write import embedded
 from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
+from ..runtimes.llamacpp.read_file import arch_of, read_file, rope_tensors
 from ..sources import RECEIPT
 from ..sources.gguf import GgufSource
-from ..sources.gguf_problems import refused_tensors
-from ..sources.inspection import inspect_gguf
 from .plan import GgufOutput, Step, start_spec, warnings
-from .receipt import embedded
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ def gguf_plan(
 
     Raises BadSource for a damaged file, UnsupportedBake for what the architecture cannot hold.
     """
-    seen, file, reading = inspect_gguf(source), source.file, source.reading()
-    refused = refused_tensors(reading, source.vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
+    seen, file, reading = inspect_gguf(source), source.file, read_file(source.file)
+    vectors = rope_tensors(file)
+    refused = refused_tensors(reading, vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
     if refused:
         raise UnsupportedBake(
             "anything", source.path.name, f"llama.cpp does not load {seen.name} with {refused[0]}", "fetch another file"
@@ -58,7 +60,7 @@ def gguf_plan(
     spec = start_spec(seen, recipe, replace_scaling)
     recipe = _inherit_mscale(recipe, source)
     schedule = recipe.schedule(spec)
-    model = Model(file.header, file.tensors, source.vectors, file.chunks)
+    model = Model(file.header, file.tensors, vectors, file.chunks)
     choice = choose_gguf(schedule, model, encoding, carrier, allow_approximate)
     note = embedded(source, recipe, schedule, choice)
     edit = choice.edit.merged(Edit({RECEIPT: string(note)}))
@@ -81,7 +83,7 @@ def gguf_plan(
 
 def _inherit_mscale(recipe: Recipe, source: GgufSource) -> Recipe:
     """Models that were trained with a scale of all logits say so in a key: a new YaRN over them keeps it."""
-    arch, method = source.arch, recipe.method
+    arch, method = arch_of(source.file), recipe.method
     found = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
     if not isinstance(method, YarnMethod) or method.mscale is not None or not found:
         return recipe

@@ -10,14 +10,14 @@ from typing import Any, Literal
 from ..encode import Choice
 from ..encode.gguf import GgufChoice
 from ..errors import RopeconvError, UnsupportedBake
+from ..inspection.inspect import Inspection
 from ..rope.bound import effective_length, shortfall
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.verdict import describe, frequencies
-from ..sources.base import Origin
-from ..sources.inspection import Inspection
+from ..sources.source import Origin
 
 Action = Literal["write", "copy", "convert", "patch"]
 

@@ -18,7 +18,7 @@ from .push import named, send, staged, with_publish
 
 if TYPE_CHECKING:
     from ..bake import Plan
-    from ..validate.result import Validation
+    from ..validate.rule.result import Validation
 
 EXAMPLES = """Examples:
 
@@ -112,7 +112,7 @@ def apply_command(
 
     Exit codes: 0 done, 1 a known failure, 2 usage, 3 the output does not compute the schedule.
     """
-    from ..validate.process import Probe
+    from ..engines.probe.client import Probe
 
     output = Output(as_json, quiet)
     gguf = source.endswith(".gguf")
@@ -189,7 +189,7 @@ def apply_command(
 
 def _proof(plan: Plan, place: Path, where: str, output: Output) -> Validation | None:
     """The output validated; None, with the reason, where `auto` finds no GPU that is large enough."""
-    from ..validate.loading import room
+    from ..engines.transformers.load import room
     from ..validate.settings import Settings
     from .validate import of_checkpoint
 

@@ -13,9 +13,9 @@ from ..rope.laws import asymptotic_base
 from ..rope.lengths import parse_tokens
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from .model_args import HeadDimOption, RotaryDimOption, find, head_size, is_length
 from .options import JsonOption, QuietOption, with_recipe
 from .output import Output
-from .subject import HeadDimOption, RotaryDimOption, find, head_size, is_length
 
 EXAMPLES = """Examples:
 

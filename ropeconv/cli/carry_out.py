@@ -11,8 +11,8 @@ from .output import Output
 
 if TYPE_CHECKING:
     from ..bake import CheckpointPlan, Plan
-    from ..validate.frequencies import FrequencyCheck
-    from ..validate.process import Probe
+    from ..engines.probe.client import Probe
+    from ..validate.checks.frequencies import FrequencyCheck
 
 
 def write_gguf(plan: Plan, output: Output, in_place: bool, **options: Any) -> Path:
@@ -32,7 +32,7 @@ def carry_out(
 ) -> tuple[FrequencyCheck | None, Path]:
     """Applies a plan, and lets the probe check the result before it takes its name."""
     from ..bake import apply
-    from ..validate.frequencies import compare
+    from ..validate.checks.frequencies import compare
 
     done: list[FrequencyCheck] = []
     ask = None if probe is None else questioner(plan, probe)
@@ -61,7 +61,7 @@ def carry_out(
 
 def questioner(plan: CheckpointPlan, probe: Probe) -> Callable[[Path], dict[str, Any]]:
     """A way to ask transformers about the plan's config: its recorded answer, or the probe, whose answer is kept."""
-    from ..validate import record
+    from ..engines.probe import cache as record
 
     if plan.choice.texts:
         return lambda folder: probe.ask(folder, plan.schedule.context, own=True)

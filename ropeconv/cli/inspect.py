@@ -8,7 +8,8 @@ from .output import Output
 
 def inspect_command(source: SourceArgument, as_json: JsonOption = False) -> None:
     """Show the RoPE of a checkpoint and the problems in its settings."""
-    from ..sources import inspect_source, open_source
+    from ..inspection import inspect_source
+    from ..sources import open_source
     from .views import show_inspection
 
     seen = inspect_source(open_source(source))

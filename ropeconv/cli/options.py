@@ -16,9 +16,9 @@ import typer
 from ..errors import UsageError
 from ..rope.lengths import parse_tokens
 from ..rope.methods import REGISTRY, Method, Value
-from ..rope.methods.base import tokens
+from ..rope.methods.method import tokens
 from ..rope.recipe import MODIFIERS, Recipe
-from .spread import spread
+from .option_group import spread
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from .model_args import HeadDimOption, RotaryDimOption, find
 from .options import QuietOption, with_recipe
 from .output import Output
-from .subject import HeadDimOption, RotaryDimOption, find
 
 EXAMPLES = """Examples:
 

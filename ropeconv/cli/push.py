@@ -17,15 +17,15 @@ import typer
 from ..errors import RopeconvError, UsageError
 from ..hub.settings import Publish
 from .carry_out import carry_out
+from .option_group import spread
 from .options import QuietOption
 from .output import Output
-from .spread import spread
 
 if TYPE_CHECKING:
     from ..bake import CheckpointPlan
+    from ..engines.probe.client import Probe
     from ..hub.outgoing import Outgoing
-    from ..validate.frequencies import FrequencyCheck
-    from ..validate.process import Probe
+    from ..validate.checks.frequencies import FrequencyCheck
 
 PANEL = "On the Hub"
 OPTIONS: dict[str, tuple[Any, str]] = {
@@ -99,8 +99,8 @@ def push_command(
     The URL of the commit is printed last.
     """
     from ..hub.outgoing import of_folder, of_gguf, together
-    from ..sources.receipt import read_receipt
-    from ..validate.checks import check_files
+    from ..receipts.read import read_receipt
+    from ..validate.checks.before_forward import check_files
 
     output, how = Output(False, quiet), named(how, repo_id)
     folder = baked[0]

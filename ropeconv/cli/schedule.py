@@ -15,9 +15,9 @@ from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from .model_args import HeadDimOption, RotaryDimOption, Subject, in_numbers, single
 from .options import JsonOption, with_recipe
 from .output import Output
-from .subject import HeadDimOption, RotaryDimOption, Subject, in_numbers, single
 
 EXAMPLES = """Examples:
 

@@ -16,7 +16,7 @@ from .options import JsonOption, QuietOption
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..validate.result import Validation
+    from ..validate.rule.result import Validation
     from ..validate.settings import Settings
 
 
@@ -67,9 +67,9 @@ def validate_command(
 
     Exit code 3 when it does not, or when the unscaled source agrees too, which would mean that the test is blind.
     """
-    from ..sources.receipt import record_validation
-    from ..validate.parallel import first, world
-    from ..validate.process import Probe
+    from ..engines.probe.client import Probe
+    from ..engines.transformers.distributed import first, world
+    from ..receipts.read import record_validation
     from ..validate.settings import Settings
     from .views import show_validation
 
@@ -89,7 +89,7 @@ def validate_command(
     if server:
         result = of_server(baked, against, server, model, settings, output)
     elif baked.suffix == ".gguf":
-        from ..validate.llamacpp.gguf import validate_gguf
+        from ..validate.gguf import validate_gguf
 
         if length or text or dtype != "auto" or device_map or settings.third:
             raise UsageError(
@@ -113,11 +113,11 @@ def of_checkpoint(
     baked: Path, against: str, settings: Settings, output: Output, ignore_receipt: bool = False
 ) -> Validation:
     """The checks that need no forward pass, the comparison, and its entry in the receipt."""
-    from ..sources.receipt import record_validation
-    from ..validate.checks import check_first
-    from ..validate.loading import out_of_memory
-    from ..validate.logits import validate
-    from ..validate.parallel import first, together
+    from ..engines.transformers.distributed import first, together
+    from ..engines.transformers.load import out_of_memory
+    from ..receipts.read import record_validation
+    from ..validate.checkpoint import validate
+    from ..validate.checks.before_forward import check_first
     from ..validate.settings import Watch
 
     check = check_first(baked, against, ignore_receipt, settings.trust_remote_code)
@@ -132,9 +132,9 @@ def of_checkpoint(
 
 def of_server(baked: Path, against: str, server: str, model: str, settings: Settings, output: Output) -> Validation:
     """The comparison with a running server, and its entry in the receipt."""
-    from ..sources.receipt import record_validation
-    from ..validate.loading import out_of_memory
-    from ..validate.servers.judge import validate_server
+    from ..engines.transformers.load import out_of_memory
+    from ..receipts.read import record_validation
+    from ..validate.server import validate_server
     from ..validate.settings import Watch
 
     with output.counting("Running") as (total, advance):
@@ -168,7 +168,7 @@ def _stopping(output: Output) -> Iterator[Callable[[], bool]]:
 def _write_evidence(result: Validation, baked: Path, against: str, report: Path | None, plot: Path | None) -> None:
     if report is None and plot is None:
         return
-    from ..validate.report import write_plot, write_report
+    from ..validate.report.page import write_plot, write_report
 
     if plot is not None:
         write_plot(result, plot)

@@ -6,11 +6,11 @@ import math
 
 from ..bake import Plan
 from ..encode import ConfigChoice
-from ..encode.fold import Fold
+from ..encode.fold.placement import Fold
+from ..inspection import Inspection
 from ..rope.spec import RopeSpec
 from ..runtimes.verdict import describe, frequencies
-from ..sources import Inspection
-from ..validate.result import Validation
+from ..validate.rule.result import Validation
 from .output import Output
 
 

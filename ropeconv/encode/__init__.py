@@ -1,7 +1,7 @@
-"""Encodings: a Schedule in, edits out. One file each; `choose` picks one."""
+"""Encodings: a Schedule in, edits out. One file each."""
 
-from .choice import Choice
-from .choose import ENCODINGS, choose
-from .task import ConfigChoice
+from .checkpoint.request import ConfigChoice
+from .checkpoint.select import ENCODINGS, choose
+from .result import Choice
 
 __all__ = ["ENCODINGS", "Choice", "ConfigChoice", "choose"]

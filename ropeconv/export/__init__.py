@@ -1,5 +1,5 @@
 """A checkpoint as GGUF: its hyperparameters, tensors, tokenizer and description."""
 
-from .model import Exported, export
+from .exported import Exported, export
 
 __all__ = ["Exported", "export"]

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import BadSource, UnsupportedBake
 from ..families import Family
 from ..families.config import Config, layer_names, text_part, whole
-from ..families.model import Gguf
+from ..families.family import Gguf
 from ..formats.gguf import Value, boolean, f32, string, u32
 from ..formats.gguf.values import bools
 from ..rope.spec import RopeSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource, UnsupportedBake
-from ..families.model import Gguf
+from ..families.family import Gguf
 from ..formats.gguf.header import TensorInfo, padded
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
 from ..formats.safetensors import Header

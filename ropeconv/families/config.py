@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BadSource
-from .model import Family, Kind, by_model_type
+from .family import Family, Kind, by_model_type
 
 Config = dict[str, Any]
 

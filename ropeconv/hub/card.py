@@ -12,7 +12,7 @@ from typing import Any
 
 from ..formats.template import render
 from ..rope.methods import REGISTRY
-from ..runtimes.model import runtimes
+from ..runtimes.runtime import runtimes
 from ..version import __version__
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
@@ -78,8 +78,8 @@ def drawn(receipt: dict[str, Any]) -> dict[str, bytes]:
     """The picture that the card shows, by its name; none without a validation, or without matplotlib."""
     if not receipt.get("validation") or importlib.util.find_spec("matplotlib") is None:
         return {}
-    from ..validate.report import write_plot
-    from ..validate.result import Validation
+    from ..validate.report.page import write_plot
+    from ..validate.rule.result import Validation
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / PICTURE

@@ -10,8 +10,9 @@ from typing import Any
 from ..bake import Plan
 from ..errors import BadSource
 from ..formats.gguf.file import SHARD
+from ..receipts.read import read_receipt, validations
+from ..runtimes.llamacpp.read_file import read_file
 from ..sources import RECEIPT, GgufSource
-from ..sources.receipt import read_receipt, validations
 
 CARD = "README.md"
 
@@ -87,7 +88,7 @@ def of_gguf(path: Path) -> Outgoing:
         raise BadSource(f"{missing[0]} is missing beside {path}; fetch or bake it anew")
     source = GgufSource(path.with_name(names[0]))
     receipt |= validations(path)
-    receipt["context"] = source.reading().spec.context
+    receipt["context"] = read_file(source.file).spec.context
     kind = source.file.get("general.file_type")
     adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}
     return Outgoing(adds, receipt, source=_repository(receipt), commit=str(receipt["source"].get("commit") or ""))

@@ -10,7 +10,7 @@ from .errors import RecipeError
 from .laws import temperature_attention_factor
 from .log_n import LogN
 from .methods import REGISTRY, Method
-from .methods.base import positive, tokens
+from .methods.method import positive, tokens
 from .methods.special import AsIs
 from .schedule import Schedule
 from .spec import RopeSpec

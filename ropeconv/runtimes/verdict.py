@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..families.config import Config, text_part
-from ..families.model import Family
+from ..families.family import Family
 from ..rope.forms import Form, LongRope, Vector
 from ..rope.log_n import Staircase
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .model import Peculiarity, Runtime, Word, version_key
-from .reading import read_spec, rope_dict, rope_type
+from .read_config import read_spec, rope_dict, rope_type
+from .runtime import Peculiarity, Runtime, Word, version_key
 
 TOLERANCE = 1e-6
 

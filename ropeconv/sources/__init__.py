@@ -1,17 +1,7 @@
-"""Where checkpoints come from: a folder, the Hub, Meta's original layout. One view for all."""
+"""Where checkpoints come from: a folder, the Hub, Meta's original layout, GGUF. Access only; nothing is interpreted."""
 
-from .base import RECEIPT, Source, SourceFile
 from .gguf import GgufSource
-from .inspection import Inspection, inspect_source
 from .open import open_checkpoint, open_source
+from .source import RECEIPT, Origin, Source, SourceFile
 
-__all__ = [
-    "RECEIPT",
-    "GgufSource",
-    "Inspection",
-    "Source",
-    "SourceFile",
-    "inspect_source",
-    "open_checkpoint",
-    "open_source",
-]
+__all__ = ["RECEIPT", "GgufSource", "Origin", "Source", "SourceFile", "open_checkpoint", "open_source"]

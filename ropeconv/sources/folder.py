@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import BadSource
-from .base import Source, SourceFile
+from .source import Source, SourceFile
 
 
 class FolderSource(Source):

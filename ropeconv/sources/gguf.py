@@ -5,21 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from ..errors import BadSource
 from ..formats.gguf import GgufFile
 from ..formats.gguf.file import SHARD
 from ..formats.gguf.inplace import journal_of
-from ..formats.gguf.types import F32, TYPES
-from ..rope.forms import Vector
-from ..runtimes.llamacpp import Arch, find_arch
-from ..runtimes.llamacpp.reading import ROPE_TENSORS, Reading, read
-from .base import Origin
+from .source import Origin
 
 
 class GgufSource(Origin):
-    """A model in GGUF. Its settings are read as llama.cpp reads them."""
+    """A model in GGUF."""
 
     kind = "gguf"
 
@@ -54,34 +48,3 @@ class GgufSource(Origin):
                 f"a change of {self.path.name} in place was interrupted; run that command again, which undoes it first"
             )
         return GgufFile.open(self.path)
-
-    @property
-    def arch(self) -> Arch:
-        """Its architecture. Raises BadSource when the table does not have it."""
-        name = self.file.get("general.architecture")
-        if name is None:
-            raise BadSource(f"{self.path.name} names no general.architecture; it is no language model")
-        return find_arch(name)
-
-    @cached_property
-    def vectors(self) -> dict[str, Vector]:
-        """The rope tensors. Raises BadSource for types on which llama.cpp aborts."""
-        found = {}
-        for name in ROPE_TENSORS:
-            info = self.file.tensors.get(name)
-            if info is None:
-                continue
-            if info.type != F32:
-                raise BadSource(
-                    f"{name} is {TYPES[info.type].name}, on which llama.cpp aborts, and not F32; fetch the file again"
-                )
-            if len(info.shape) > 1 or info.size > 1 << 16:
-                raise BadSource(f"{name} has the shape {info.shape}, and one number per pair belongs there")
-            found[name] = np.frombuffer(self.file.read(name), "<f4").astype(np.float64)
-            if not (found[name] > 0).all():
-                raise BadSource(f"{name} has divisors that are not positive; fetch the file again")
-        return found
-
-    def reading(self) -> Reading:
-        """What llama.cpp computes from it."""
-        return read(self.file, self.vectors, self.arch)

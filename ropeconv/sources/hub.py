@@ -8,8 +8,8 @@ from typing import Any
 
 from ..errors import BadSource
 from ..formats.safetensors import Header, parse_header, read_header
-from .base import Source, SourceFile
 from .folder import FolderSource
+from .source import Source, SourceFile
 
 BLOCK = 1 << 16  # bytes asked for at a time
 

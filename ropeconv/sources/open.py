@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from ..errors import BadSource
-from .base import Source
 from .folder import ConfigSource, FolderSource
 from .gguf import GgufSource
 from .hub import HubSource
 from .meta import MetaSource, is_meta
+from .source import Source
 
 REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
 HUB_ID = REPOSITORY + r"(?:@([\w./-]+))?"

@@ -14,12 +14,13 @@ import safetensors.torch
 import torch
 
 from ropeconv.bake import apply, make_plan
-from ropeconv.encode.buffers import TENSOR
+from ropeconv.encode.checkpoint.buffers import TENSOR
 from ropeconv.errors import BadSource, UnsupportedBake
+from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import inspect_source, open_source
-from ropeconv.validate.logits import validate
+from ropeconv.sources import open_source
+from ropeconv.validate.checkpoint import validate
 
 from ..conftest import Run
 from ..models import make

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ropeconv.bake import make_plan
+from ropeconv.engines.probe.client import Probe
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import compare
-from ropeconv.validate.process import Probe
+from ropeconv.validate.checks.frequencies import compare
 
 from .test_families import write_config
 

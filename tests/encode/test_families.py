@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from ropeconv.bake import make_plan
-from ropeconv.encode.plain import PLAIN
+from ropeconv.encode.checkpoint.config_only import PLAIN
+from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import Disagreement, UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import compare, ulp_distance
-from ropeconv.validate.process import Probe
+from ropeconv.validate.checks.frequencies import compare, ulp_distance
 
 from ..models import CANCELS, FAMILIES, TRAINED
 

@@ -17,13 +17,13 @@ import safetensors.torch
 import torch
 
 from ropeconv.bake import apply, make_plan
+from ropeconv.encode.fold.arithmetic import scaled
+from ropeconv.engines.transformers.patch import patch
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.safetensors import read_header
-from ropeconv.formats.scaling import scaled
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.reference import patch
 
 from ..conftest import Run
 from ..llamacpp import lively

@@ -11,13 +11,13 @@ import safetensors.torch
 import torch
 
 from ropeconv.bake import apply, make_plan
+from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.rope.log_n import Staircase
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.loading import load_stock
-from ropeconv.validate.logits import validate
+from ropeconv.validate.checkpoint import validate
 
 from ..conftest import Run
 from ..models import TRAINED, make

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ropeconv.bake import make_plan
+from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import compare
-from ropeconv.validate.process import Probe
+from ropeconv.validate.checks.frequencies import compare
 
 from ..conftest import CONFIGS
 from ..families.test_published_configs import FACTS, REFUSED

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import inspect_source, open_source
+from ropeconv.sources import open_source
 
 from ..llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ropeconv.sources import inspect_source, open_source
+from ropeconv.inspection import inspect_source
+from ropeconv.sources import open_source
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,

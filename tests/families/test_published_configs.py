@@ -9,11 +9,12 @@ import pytest
 from ropeconv.bake import make_plan
 from ropeconv.errors import RopeconvError, UnsupportedBake
 from ropeconv.families.config import detect
+from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find, newest
-from ropeconv.runtimes.reading import read_spec
-from ropeconv.sources import inspect_source, open_source
+from ropeconv.runtimes.read_config import read_spec
+from ropeconv.sources import open_source
 
 from ..conftest import CONFIGS
 

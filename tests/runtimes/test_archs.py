@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from ropeconv.encode.gguf.carriers import CARRIERS
+from ropeconv.engines.llamacpp.client import run_logits
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Added, Edit, GgufFile, f32, string, u32
 from ropeconv.formats.gguf.write import write_new
+from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp import arch_table
-from ropeconv.sources import inspect_source, open_source
-from ropeconv.validate.llamacpp.process import run_logits
+from ropeconv.sources import open_source
 
 from ..llamacpp import bake, checkpoint
 

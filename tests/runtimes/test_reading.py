@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ropeconv.bake import make_plan
+from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.families import by_model_type
 from ropeconv.rope.errors import RecipeError
@@ -17,10 +18,9 @@ from ropeconv.rope.forms import Plain, Yarn
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import Runtime, find, runtimes
-from ropeconv.runtimes.reading import read_spec
+from ropeconv.runtimes.read_config import read_spec
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import compare
-from ropeconv.validate.process import Probe
+from ropeconv.validate.checks.frequencies import compare
 
 LLAMA = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
 LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}

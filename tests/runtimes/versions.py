@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from ropeconv.bake import apply, make_plan
+from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.model import version_key
+from ropeconv.runtimes.runtime import version_key
 from ropeconv.sources import open_source
-from ropeconv.validate.frequencies import compare
-from ropeconv.validate.process import Probe
+from ropeconv.validate.checks.frequencies import compare
 
 from ..encode.test_buffers import RECIPES as STORED
 from ..encode.test_buffers import calm, confirm, measure

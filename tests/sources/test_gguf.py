@@ -14,10 +14,11 @@ from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Edit, GgufFile, Value, boolean, f32, f32_array, string, u32
 from ropeconv.formats.gguf.values import array
 from ropeconv.formats.gguf.write import write_new
+from ropeconv.inspection import inspect_source
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import inspect_source, open_source
+from ropeconv.sources import open_source
 
 from ..gguf_files import write
 

@@ -15,9 +15,9 @@ from ropeconv.errors import BadSource
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.logits import validate
-from ropeconv.validate.positions import buckets
-from ropeconv.validate.result import Validation
+from ropeconv.validate.checkpoint import validate
+from ropeconv.validate.rule.result import Validation
+from ropeconv.validate.sampling.positions import buckets
 
 from ..conftest import Run
 from ..models import CANCELS, FAMILIES

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.validate import record
-from ropeconv.validate.process import Probe
+from ropeconv.engines.probe import cache as record
+from ropeconv.engines.probe.client import Probe
 
 from ..conftest import Run
 

@@ -15,17 +15,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ropeconv.bake import apply, make_plan
+from ropeconv.engines.transformers import config_method as by_config
+from ropeconv.engines.transformers.backbone import hidden_states, logits
+from ropeconv.engines.transformers.load import load_stock
+from ropeconv.engines.transformers.patch import patch, scale_queries
 from ropeconv.errors import UsageError
 from ropeconv.rope.log_n import LogN
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate import by_config
-from ropeconv.validate.compare import measure
-from ropeconv.validate.hidden import hidden_states, logits
-from ropeconv.validate.loading import load_stock
-from ropeconv.validate.logits import validate
-from ropeconv.validate.reference import patch, scale_queries
+from ropeconv.validate.checkpoint import validate
+from ropeconv.validate.rule.measures import measure
 
 from ..conftest import Run
 from ..models import make

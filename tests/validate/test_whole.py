@@ -15,17 +15,17 @@ import pytest
 import torch
 
 from ropeconv.bake import apply, make_plan
+from ropeconv.engines.transformers.backbone import hidden_states, keep_head, logits
+from ropeconv.engines.transformers.load import load_stock, out_of_memory, place
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.compare import compare_logits, in_blocks, measure
-from ropeconv.validate.hidden import hidden_states, keep_head, logits
-from ropeconv.validate.loading import load_stock, out_of_memory, place
-from ropeconv.validate.logits import validate
-from ropeconv.validate.positions import spread
+from ropeconv.validate.checkpoint import validate
+from ropeconv.validate.rule.measures import compare_logits, in_blocks, measure
+from ropeconv.validate.sampling.positions import spread
+from ropeconv.validate.sampling.tokens import synthetic
 from ropeconv.validate.settings import Settings, Watch
-from ropeconv.validate.tokens import synthetic
 
 from ..conftest import Run
 from ..llamacpp import checkpoint

@@ -21,8 +21,8 @@ from ropeconv.errors import Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.checks import check_first
-from ropeconv.validate.logits import validate
+from ropeconv.validate.checkpoint import validate
+from ropeconv.validate.checks.before_forward import check_first
 
 from ..models import make
 

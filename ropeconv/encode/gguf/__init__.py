@@ -1,7 +1,7 @@
 """Encodings for GGUF: metadata keys, rope tensors, and other architectures that carry them."""
 
-from .choice import GgufChoice
-from .choose import GGUF_ENCODINGS, choose_gguf
-from .model import Model
+from .gguf_model import Model
+from .result import GgufChoice
+from .select import GGUF_ENCODINGS, choose_gguf
 
 __all__ = ["GGUF_ENCODINGS", "GgufChoice", "Model", "choose_gguf"]

@@ -11,8 +11,8 @@ from ...formats.gguf import Edit, Value, f32, string, u32
 from ...rope.forms import Interpolated, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp import find_arch
-from .common import pinned_original, start, with_amplitude
-from .model import Model
+from .edits import pinned_original, start, with_amplitude
+from .gguf_model import Model
 
 OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
 

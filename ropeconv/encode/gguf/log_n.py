@@ -16,10 +16,10 @@ from ...formats.gguf import Added, Change, Edit, f32, u32
 from ...formats.gguf.types import F32
 from ...rope.log_n import Staircase, deviation, staircase
 from ...rope.schedule import Schedule
-from ..choice import worded
+from ..result import worded
 from .carriers import carry
-from .choice import GgufChoice, judge_edit
-from .model import Model
+from .gguf_model import Model
+from .result import GgufChoice, judge_edit
 from .tensor import tensor
 
 TO = "mistral3"

@@ -9,9 +9,9 @@ from ...formats.gguf import Edit, string, u32
 from ...rope.forms import Plain
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp import find_arch
-from ...runtimes.llamacpp.reading import FREQS, LONG, SHORT
-from .common import put_vector, start, with_amplitude
-from .model import Model
+from ...runtimes.llamacpp.read_header import FREQS, LONG, SHORT
+from .edits import put_vector, start, with_amplitude
+from .gguf_model import Model
 
 
 def tensor(schedule: Schedule, model: Model) -> Edit:

@@ -1,6 +1,6 @@
 """Every method, in the order in which they are listed to people."""
 
 from . import bases, ntk, parts, special, vectors
-from .base import REGISTRY, Method, Value
+from .method import REGISTRY, Method, Value
 
 __all__ = ["REGISTRY", "Method", "Value", "bases", "ntk", "parts", "special", "vectors"]

@@ -13,7 +13,7 @@ from ..laws import theta_steps
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .base import Method, Value, param, positive, register, tokens
+from .method import Method, Value, param, positive, register, tokens
 
 
 def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:

@@ -10,7 +10,7 @@ from ..laws import ntk_theta
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .base import Method, param, register, scale, share
+from .method import Method, param, register, scale, share
 
 
 @register

@@ -10,7 +10,7 @@ from ..forms import Llama3 as Llama3Form
 from ..laws import mscale_ratio, temperature_attention_factor
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .base import Method, number, param, positive, register, scale, switch
+from .method import Method, number, param, positive, register, scale, switch
 
 
 @register

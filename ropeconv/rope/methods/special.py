@@ -9,7 +9,7 @@ from ..errors import RecipeError
 from ..forms import DynamicNtk, Plain
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .base import Method, Value, param, register, switch, tokens
+from .method import Method, Value, param, register, switch, tokens
 from .ntk import Linear
 from .parts import ByParts, YarnMethod
 

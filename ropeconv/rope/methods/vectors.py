@@ -12,7 +12,7 @@ from ..laws import critical_dimension, longrope_attention_factor
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .base import Method, Value, param, positive_list, register
+from .method import Method, Value, param, positive_list, register
 
 
 def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec) -> None:

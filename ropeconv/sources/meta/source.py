@@ -11,8 +11,8 @@ from typing import Any
 from ...errors import BadSource
 from ...families.config import Config
 from ...formats import jsontext
-from ..base import Produced, Source, SourceFile
 from ..folder import FolderSource
+from ..source import Produced, Source, SourceFile
 from .layout import Shard, index_text, shard_layout
 from .params import hf_config, llama_version
 from .tensors import peek_dtype, write_shard

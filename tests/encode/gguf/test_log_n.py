@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from ropeconv.bake import make_plan
+from ropeconv.engines.transformers.load import load_stock
+from ropeconv.engines.transformers.patch import patch, patched_at, scale_queries
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.formats.gguf import Edit, GgufFile, f32
 from ropeconv.formats.gguf.write import write_new
@@ -15,9 +17,7 @@ from ropeconv.rope.log_n import LogN, Staircase
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.llamacpp.gguf import validate_gguf
-from ropeconv.validate.loading import load_stock
-from ropeconv.validate.reference import patch, patched_at, scale_queries
+from ropeconv.validate.gguf import validate_gguf
 
 from ...conftest import Run
 from ...llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, sequence

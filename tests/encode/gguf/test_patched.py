@@ -15,7 +15,7 @@ from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.compare import compare_logits
+from ropeconv.validate.rule.measures import compare_logits
 
 from ...gguf_files import contents
 from ...llamacpp import bake, checkpoint, of_llamacpp

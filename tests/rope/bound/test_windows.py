@@ -8,7 +8,7 @@ import pytest
 
 from ropeconv.rope.bound import bound, wide_base
 from ropeconv.rope.bound.smallest import smallest_log_base
-from ropeconv.rope.bound.steps import base_steps, last_steps, wide_steps
+from ropeconv.rope.bound.step_functions import base_steps, last_steps, wide_steps
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.bound.table import DATA, look_up
 from ropeconv.rope.bound.windows import last_violating, wide_windows, window_end

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ropeconv.validate.loading import load_stock
+from ropeconv.engines.transformers.load import load_stock
 
 
 @dataclass

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ropeconv.errors import RopeconvError
-from ropeconv.validate.compare import measure
-from ropeconv.validate.servers.compare import as_said, coarse
-from ropeconv.validate.servers.judge import validate_server
+from ropeconv.validate.rule.likeliest import as_said, coarse
+from ropeconv.validate.rule.measures import measure
+from ropeconv.validate.server import validate_server
 from ropeconv.validate.settings import Settings, Watch
 
 from ...conftest import run_in

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from ....formats.gguf import Added, Edit, boolean, u32
 from ....formats.gguf.types import F32
 from ....formats.gguf.values import bools
-from ..model import Model
-from .base import carrier, own_output
+from ..gguf_model import Model
+from .registry import carrier, own_output
 
 SHARED = 32  # width of the shared experts
 SOFTMAX = 1

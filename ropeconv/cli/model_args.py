@@ -1,0 +1,114 @@
+"""What `bound`, `plot` and `schedule` are about: a model, on disk or in numbers, and what methods make of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ..rope.errors import RecipeError
+from ..rope.forms import Plain
+from ..rope.lengths import parse_tokens
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from .options import build_recipes
+
+HeadDimOption = Annotated[
+    int | None, typer.Option("--head-dim", help="Width of one attention head (default: 128, or the SOURCE's own).")
+]
+RotaryDimOption = Annotated[
+    int | None, typer.Option("--rotary-dim", help="How many of its dimensions rotate (default: all).")
+]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and the recipes for it. name: how to speak of it. spec: unscaled, where there are recipes."""
+
+    name: str
+    spec: RopeSpec
+    recipes: tuple[Recipe, ...]
+
+    def schedules(self) -> dict[str, Schedule]:
+        """What each recipe makes of the model, by label; what the model computes now where there are no recipes."""
+        if not self.recipes:
+            return {self.name: self.spec.current()}
+        made: dict[str, Schedule] = {}
+        for recipe in self.recipes:
+            label = recipe.method.label
+            made[label if label not in made else f"{label}-{len(made)}"] = recipe.schedule(self.spec)
+        return made
+
+
+def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> Subject:
+    """A model that is only numbers.
+
+    Here `--theta` is the model's base (default 10000), unless it is the only method; `--context` its trained length
+    (default 4096), unless `--original-context` says that, and then the length to reach.
+    """
+    others = {name: value for name, value in given.items() if name != "theta"}
+    theta = given.get("theta")
+    trained = parse_tokens(given.get("original_context") or given.get("context") or "4096")
+    if given.get("original_context") is None:
+        others["context"] = None
+    recipes = build_recipes(others)
+    if not recipes and theta is not None:
+        recipes = build_recipes({**others, "theta": theta})
+    width, rotary = head_size(head_dim, rotary_dim)
+    base = 10000.0 if theta is None else theta
+    if base <= 1:
+        raise UsageError(f"--theta {base:g} must be above 1")
+    return Subject(f"theta {base:.12g}", RopeSpec(width, rotary, Plain(base), trained, trained), tuple(recipes))
+
+
+def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
+    """Width of a head and how much of it rotates. Raises UsageError when they do not fit."""
+    width = 128 if head_dim is None else head_dim
+    rotary = width if rotary_dim is None else rotary_dim
+    if rotary < 2 or rotary % 2 or rotary > width:
+        raise UsageError(f"--rotary-dim {rotary} must be even, at least 2, and not above --head-dim {width}")
+    return width, rotary
+
+
+def on_disk(source: str, given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> Subject:
+    """A checkpoint, GGUF file, config or repository; where there are methods, they start from its unscaled RoPE."""
+    from ..inspection import inspect_source
+    from ..sources import open_source
+
+    if head_dim is not None or rotary_dim is not None:
+        raise UsageError("--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own")
+    seen = inspect_source(open_source(source))
+    recipes = tuple(build_recipes(given))
+    spec = seen.spec.unscaled() if recipes and seen.spec.scaled else seen.spec
+    modified = [name for name in ("context", "original_context") if given.get(name) is not None]
+    if modified and not recipes:
+        raise UsageError(f"--{modified[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")
+    return Subject(seen.source.name, spec, recipes)
+
+
+def find(what: str | None, given: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> Subject:
+    """A SOURCE, or a model in numbers where there is none."""
+    if what is None:
+        return in_numbers(given, head_dim, rotary_dim)
+    return on_disk(what, given, head_dim, rotary_dim)
+
+
+def single(subject: Subject) -> Recipe:
+    """The one recipe of a subject. Raises UsageError for none or several."""
+    if len(subject.recipes) == 1:
+        return subject.recipes[0]
+    if not subject.recipes:
+        raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv methods` lists them)")
+    flags = " and ".join(recipe.method.flag() for recipe in subject.recipes)
+    raise UsageError(f"{flags} are {len(subject.recipes)} methods; choose one")
+
+
+def is_length(text: str) -> bool:
+    """Whether a word is a number of tokens, and not a SOURCE."""
+    try:
+        return parse_tokens(text) > 0
+    except RecipeError:
+        return False

@@ -1,0 +1,1 @@
+"""Encodings of a checkpoint: one file each, registered once."""

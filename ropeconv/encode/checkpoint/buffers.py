@@ -1,0 +1,103 @@
+"""Encoding `buffers`: frequencies as a tensor of the checkpoint, and a modelling file that reads it.
+
+The only form that carries log-n as its formula, and the only one that needs trust_remote_code. The model type is one of
+its own: under the family's, everything that does not run the file would load the checkpoint and ignore it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import UnsupportedBake
+from ...families import Family
+from ...families.config import STORED_ROPE, Config, text_part
+from ...formats.template import render
+from ...rope.log_n import LogN
+from ...runtimes import Runtime, runtimes
+from ...runtimes.verdict import Verdict, too_old
+from .config_edit import bake_config, put
+from .request import ConfigChoice, Task
+from .rope_setting import Written
+
+MODULE = "modeling_stored_rope"
+SETTINGS = "stored_rope"
+TENSOR = "model.rotary_emb.inv_freq"
+OTHERWISE = "use --encoding auto"
+TRUST = "needs trust_remote_code: it comes with {}, about a screen of code, which people will want to read"
+
+
+def buffers(task: Task) -> ConfigChoice:
+    """The schedule in the checkpoint itself. Raises UnsupportedBake for families without code, and what it lacks."""
+    schedule, family = task.schedule, task.family
+    _refuse(task)
+    baked = bake_config(
+        task.config, family, task.spec, Written({"rope_type": "default"}, task.spec.rope_theta, schedule.context)
+    )
+    settings: dict[str, Any] = {"attention_factor": float(schedule.attention_factor)}
+    if schedule.log_n is not None:
+        settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
+    code = family.code
+    assert code is not None
+    name = f"StoredRope{code.prefix}"
+    baked["model_type"] = model_type(family)
+    baked["architectures"] = [f"{name}ForCausalLM"]
+    classes = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
+    put(baked, "auto_map", {auto: f"{MODULE}.{name}{kind}" for auto, kind in classes.items()}, after="architectures")
+    put(baked, SETTINGS, settings, after="rope_parameters")
+    return ConfigChoice(
+        "buffers", tuple(_verdict(runtime, family) for runtime in runtimes()), config=baked, family=family,
+        in_config=schedule, written_as="buffers", context=schedule.context, notes=(TRUST.format(f"{MODULE}.py"),),
+        texts={f"{MODULE}.py": modelling(family, schedule.log_n)},
+        added={TENSOR: schedule.inv_freq.astype(np.float32)},
+    )  # fmt: skip
+
+
+def modelling(family: Family, log_n: LogN | None) -> str:
+    """The modelling file for a family."""
+    code = family.code
+    assert code is not None
+    return render(
+        f"{MODULE}.py.jinja",
+        prefix=code.prefix,
+        module=family.model_types[0],
+        model_type=model_type(family),
+        since=family.since.get("transformers", "4.48"),
+        qk_norm=bool(family.weights.q_norm),
+        window=code.window,
+        log_n=log_n.kind if log_n else "",
+    )
+
+
+def model_type(family: Family) -> str:
+    """The model type of a family's checkpoints with stored frequencies."""
+    return f"{family.name}{STORED_ROPE}"
+
+
+def _refuse(task: Task) -> None:
+    schedule, family = task.schedule, task.family
+
+    def refusal(what: str, because: str) -> UnsupportedBake:
+        return UnsupportedBake(what, "stored frequencies", because, OTHERWISE)
+
+    if family.code is None:
+        raise refusal(family.title, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only")
+    part: Config = text_part(task.config, family)
+    if part is not task.config:
+        raise refusal("a model with a vision part", "there is code for the language model only")
+    if schedule.short_inv_freq is not None:
+        raise refusal("a pair of factor lists", "there is one tensor of frequencies")
+    if not task.tensors():
+        raise refusal("a config.json alone", "the frequencies become one of the tensors")
+    if TENSOR in task.tensors():
+        raise refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
+    if schedule.log_n and family.code.window_switch and part.get(family.code.window_switch):
+        raise refusal("log-n with window layers", f"the code has no {family.code.window_switch}")
+
+
+def _verdict(runtime: Runtime, family: Family) -> Verdict:
+    because = too_old(runtime, family) or ("" if runtime.custom_code else "it does not run code of a checkpoint")
+    if because:
+        return Verdict(runtime.key, runtime.title, "refused", because, runtime.source)
+    return Verdict(runtime.key, runtime.title, "exact", "with trust_remote_code", runtime.source)

@@ -1,0 +1,125 @@
+"""Puts a RoPE setting into a config.json, in both schemas, touching nothing else.
+
+transformers 4 reads `rope_theta` and `rope_scaling`, transformers 5 prefers `rope_scaling` to `rope_parameters`,
+llama.cpp's converter the reverse, and some readers know only one: so all of them say the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ...families import Family
+from ...families.config import Config, first, rotary_share, text_part
+from ...rope.spec import RopeSpec
+from ...runtimes.read_config import GLOBAL, LOCAL, QUERY_SCALE, rope_dict
+from ...runtimes.runtime import newest
+from .native import plain
+from .rope_setting import Written
+
+LENGTHS = {"original_max_position_embeddings"}
+
+
+def bake_config(config: Config, family: Family, spec: RopeSpec, written: Written) -> Config:
+    """A copy of `config` in which every schema holds `written`; key order and unknown keys stay."""
+    baked = copy.deepcopy(config)
+    part = text_part(baked, family)
+    rope = _with_kept_keys(part, family, spec, written.rope)
+    put(part, _present(part, family.keys.context), written.context)
+    for key in _theta_keys(part, family):
+        put(part, key, written.theta, after=family.keys.context[0])
+    if family.writing.head_dim and not family.mla:
+        put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
+    original = written.top_original
+    if original is None and part.get("original_max_position_embeddings") is not None:
+        original = rope.get("original_max_position_embeddings", written.context)
+    if original is not None:
+        put(part, "original_max_position_embeddings", original, after=family.keys.context[0])
+    _put_local(part, family, spec)
+    _put_query_scale(part, rope, family)
+    _put_share(part, family, spec)
+    put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
+    put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
+    return baked
+
+
+def put(part: Config, key: str, value: Any, after: str = "") -> None:
+    """Sets a key in place; a new key stands behind `after`, or last."""
+    if key in part or after not in part:
+        part[key] = value
+        return
+    items = list(part.items())
+    where = [name for name, _ in items].index(after) + 1
+    part.clear()
+    part.update([*items[:where], (key, value), *items[where:]])
+
+
+def _present(part: Config, keys: tuple[str, ...]) -> str:
+    return next((key for key in keys if key in part), keys[0])
+
+
+def _theta_keys(part: Config, family: Family) -> list[str]:
+    needed = (*family.keys.theta[:1], "rope_theta")
+    return [key for key in dict.fromkeys((*family.keys.theta, "rope_theta")) if key in part or key in needed]
+
+
+def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str, Any]) -> dict[str, Any]:
+    """The dictionary with the keys that belong to the architecture, numbers as JSON floats, lengths as integers."""
+    before, _ = rope_dict(part, family, newest("transformers"))
+    kept = {key: before[key] for key in family.writing.keep if key in before}
+    if kept and family.writing.pinned_original:
+        kept = {"original_max_position_embeddings": spec.original_context, **kept}
+    return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
+
+
+def _number(key: str, value: Any) -> Any:
+    if isinstance(value, list) and key.endswith("_factor"):
+        return [float(entry) for entry in value]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (int(value) if key in LENGTHS else float(value)) if is_number else value
+
+
+def _legacy(rope: dict[str, Any], family: Family) -> dict[str, Any] | None:
+    kind = rope["rope_type"]
+    if kind == "default" and family.defaults.scaling is None and not set(rope) & set(family.writing.keep):
+        return None
+    full = {"rope_type": kind, "type": kind, **{key: value for key, value in rope.items() if key != "rope_type"}}
+    allowed = family.writing.legacy_keys.get(kind)
+    return full if allowed is None else {key: full[key] for key in allowed}
+
+
+def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
+    allowed = family.writing.legacy_keys.get(rope["rope_type"])
+    modern = {key: value for key, value in rope.items() if allowed is None or key in (*allowed, "rope_type")}
+    modern["rope_theta"] = theta
+    if family.keys.partial:
+        modern["partial_rotary_factor"] = _share(part, family, spec)
+    if not family.writing.nested:
+        return modern
+    local = spec.local_form.theta if spec.local_form else theta
+    return {GLOBAL: modern, LOCAL: plain(local)}
+
+
+def _share(part: Config, family: Family, spec: RopeSpec) -> float:
+    share = rotary_share(part, family)
+    return float(share) if int(spec.head_dim * share) == spec.rotary_dim else spec.rotary_dim / spec.head_dim
+
+
+def _put_local(part: Config, family: Family, spec: RopeSpec) -> None:
+    if spec.local_form is not None and family.keys.local_theta:
+        put(part, family.keys.local_theta[0], spec.local_form.theta, after="rope_theta")
+
+
+def _put_query_scale(part: Config, rope: dict[str, Any], family: Family) -> None:
+    """The slope of a query scale by position once more, where vLLM looks for it (vllm#48621)."""
+    beta = rope.get(family.keys.query_beta)
+    if beta:
+        length = rope["original_max_position_embeddings"]
+        put(part, QUERY_SCALE, {"original_max_position_embeddings": length, "beta": beta}, after="rope_parameters")
+
+
+def _put_share(part: Config, family: Family, spec: RopeSpec) -> None:
+    if family.keys.partial and first(part, family.keys.partial) is None:
+        share = _share(part, family, spec)
+        if share != family.defaults.partial_rotary_factor:
+            put(part, family.keys.partial[0], share)

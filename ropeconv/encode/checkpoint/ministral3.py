@@ -1,0 +1,122 @@
+"""Encoding `ministral3`: Llama and Mistral weights as Ministral 3, a stock class that scales queries by position.
+
+It scales in steps, `1 + beta ln(1 + floor(p / O))`. With O the length of log-n they follow the clamped formula roughly;
+with O = 1, a large beta, and its inverse in the weights, the full one, but for the 1 in front.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+from ...errors import UnsupportedBake
+from ...families.config import Config, first, text_part
+from ...families.family import Family, by_name
+from ...rope.log_n import Staircase, deviation, staircase
+from ...rope.spec import RopeSpec
+from ..fold.placement import Fold, times_queries
+from ..result import worded
+from .config_edit import put
+from .config_only import furthest
+from .request import ConfigChoice, Task
+from .weights import weights
+
+NAME = "ministral3"
+OTHERWISE = "use --encoding buffers, or leave --log-n out"
+
+
+def ministral3(task: Task) -> ConfigChoice:
+    """The schedule as Ministral 3. Raises UnsupportedBake for other layouts, and where there is no log-n to write."""
+    schedule, family = task.schedule, task.family
+    if schedule.log_n is None:
+        raise UnsupportedBake(
+            "a schedule without log-n", NAME, "only log-n is worth another class", "use --encoding auto"
+        )
+    _refuse(task.config, family)
+    steps = staircase(schedule.log_n)
+    in_config = Staircase(steps.beta, steps.length)
+    inner = replace(
+        task,
+        schedule=replace(schedule, log_n=None, staircase=in_config),
+        spec=replace(task.spec, original_context=steps.length, staircase=in_config),
+        family=by_name()[NAME],
+        config=_renamed(task.config, family, task.spec, in_config),
+    )
+    choice = _inner(inner)
+    off = deviation(schedule.log_n, steps, schedule.context)
+    return replace(
+        choice,
+        encoding=NAME,
+        verdicts=tuple(worded(verdict, off) for verdict in choice.verdicts),
+        fold=_with_gain(choice.fold, steps.gain, task),
+        notes=(*choice.notes, _note(steps, off, schedule.context)),
+        steps=steps,
+        deviation=off,
+    )
+
+
+def _inner(task: Task) -> ConfigChoice:
+    try:
+        return furthest(task)
+    except UnsupportedBake as refusal:
+        if task.schedule.attention_factor == 1 or not task.tensors():
+            raise refusal from None
+        return weights(task)
+
+
+def _refuse(config: Config, family: Family) -> None:
+    if family.ministral3 is None:
+        raise UnsupportedBake(
+            "log-n", f"{family.title} as {NAME}", "Llama and Mistral have its layout, no other", OTHERWISE
+        )
+    part = text_part(config, family)
+    for need in family.ministral3.need:
+        if part.get(need.key, need.default) != need.value:
+            raise UnsupportedBake(
+                "log-n", f"a checkpoint with {need.key} as {NAME}", "that class has no such thing", OTHERWISE
+            )
+
+
+def _renamed(config: Config, family: Family, spec: RopeSpec, steps: Staircase) -> Config:
+    """The config under the other class, with every default written out that is another there."""
+    renamed = copy.deepcopy(config)
+    part, rules = text_part(renamed, family), family.ministral3
+    assert rules is not None
+    for key, value in {**rules.defaults, **dict.fromkeys(rules.null)}.items():
+        part.setdefault(key, value)
+    part["num_key_value_heads"] = first(part, ("num_key_value_heads",), part.get("num_attention_heads", 32))
+    part["model_type"] = NAME
+    if part is renamed:
+        part["architectures"] = ["Ministral3ForCausalLM"]
+    put(part, "head_dim", spec.head_dim, after="hidden_size")
+    for schema in ("rope_scaling", "rope_parameters"):
+        part[schema] = None
+    part["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": spec.rope_theta,
+        "original_max_position_embeddings": steps.length,
+        by_name()[NAME].keys.query_beta: steps.beta,
+    }
+    return renamed
+
+
+def _with_gain(fold: Fold | None, gain: float, task: Task) -> Fold | None:
+    if gain == 1:
+        return fold
+    tensors = task.tensors()
+    if not tensors:
+        raise UnsupportedBake("full log-n", "a config.json alone", "a factor goes into its weights", OTHERWISE)
+    scalings = times_queries(gain, task.spec, task.family, tensors)
+    return Fold(task.side, scalings, 0.0) if fold is None else replace(fold, scalings=(*fold.scalings, *scalings))
+
+
+def _note(steps: Staircase, off: float, context: int) -> str:
+    if steps.gain == 1:
+        return (
+            f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over {context} tokens "
+            "and right at the end of each; the model type becomes ministral3"
+        )
+    return (
+        f"log-n is within {off:.1e} of the formula; the weights make queries {1 / steps.gain:g} times smaller, and the "
+        "class undoes that; the model type becomes ministral3"
+    )

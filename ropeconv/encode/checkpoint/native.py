@@ -1,0 +1,129 @@
+"""Encoding `native`: the method under its own name in config.json, where a rope type computes exactly that."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...errors import UnsupportedBake
+from ...families import Family
+from ...rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
+from ...rope.laws import longrope_attention_factor, mscale_for, temperature_attention_factor
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from .implied_lengths import lengths_note, original_for
+from .rope_setting import Written
+
+SAME = 1e-9
+OTHER_WAYS = "use --encoding factors, which carries any frequencies"
+
+
+def native(schedule: Schedule, spec: RopeSpec, family: Family) -> Written:
+    """The schedule as a rope type of transformers.
+
+    Raises UnsupportedBake when no type gives these frequencies and this amplitude, or the family lacks the type.
+    """
+    form = schedule.form
+    if form is None:
+        raise UnsupportedBake("this frequency vector", "the native keys", "no rope type has its formula", OTHER_WAYS)
+    if form.kind not in family.writing.types:
+        raise UnsupportedBake(
+            f"rope_type {form.kind}", family.name, f"its class takes {', '.join(family.writing.types)}", OTHER_WAYS
+        )
+    if family.writing.pinned_original and isinstance(form, (Yarn, Llama3)):
+        _need_pinned(form.original_context, spec, family)
+    rope: dict[str, Any] = {"rope_type": form.kind}
+    if isinstance(form, Interpolated):
+        rope["factor"] = form.factor
+    elif isinstance(form, Llama3):
+        rope |= {
+            "factor": form.factor,
+            "low_freq_factor": form.low_freq_factor,
+            "high_freq_factor": form.high_freq_factor,
+            "original_max_position_embeddings": form.original_context,
+        }
+    elif isinstance(form, Yarn):
+        rope |= _yarn(form, schedule, spec)
+    elif isinstance(form, LongRope):
+        return _longrope(rope, form, schedule, family)
+    if not isinstance(form, Yarn):
+        _need_no_amplitude(schedule, form.kind)
+    return Written(rope, form.theta, schedule.context)
+
+
+def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
+    rope: dict[str, Any] = {
+        "factor": form.factor,
+        "original_max_position_embeddings": form.original_context,
+        "beta_fast": form.beta_fast,
+        "beta_slow": form.beta_slow,
+        "attention_factor": float(schedule.attention_factor),
+    }
+    if not form.truncate:
+        rope["truncate"] = False
+    rope |= _mscale(form.factor, schedule, spec)
+    return rope
+
+
+def _mscale(factor: float, schedule: Schedule, spec: RopeSpec) -> dict[str, float]:
+    """The pair (mscale, mscale_all_dim): another spelling of the amplitude, and MLA's softmax scale."""
+    amplitude = schedule.attention_factor
+    if spec.mla and schedule.softmax_scale != 1:
+        slope = 0.1 * math.log(factor)
+        everywhere = (math.sqrt(schedule.softmax_scale) - 1) / slope
+        rotated = (amplitude * math.sqrt(schedule.softmax_scale) - 1) / slope
+        return {"mscale": round(rotated, 12), "mscale_all_dim": round(everywhere, 12)}
+    usual = abs(amplitude - temperature_attention_factor(factor)) < SAME
+    if spec.mla or usual or factor <= 1:
+        return {}
+    mscale, mscale_all_dim = mscale_for(factor, amplitude)
+    return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
+
+
+def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: Family) -> Written:
+    rope |= {"short_factor": list(form.short_factor), "long_factor": list(form.long_factor)}
+    factor = schedule.context / form.original_context
+    usual = longrope_attention_factor(factor, form.original_context)
+    if family.writing.amplitude_from_original:
+        if abs(schedule.attention_factor - usual) > 1e-6:
+            context, original = original_for(schedule.context, schedule.attention_factor)
+            if schedule.short_inv_freq is not None:
+                raise UnsupportedBake(
+                    "an attention_factor of your own",
+                    f"{family.name} with two factor lists",
+                    "its class derives the amplitude from the length at which the lists change",
+                    "leave --attention-factor out, or give one list",
+                )
+            notes = (lengths_note(schedule.context, context, original),)
+            return Written(rope, form.theta, context, original, notes)
+        return Written(rope, form.theta, schedule.context, form.original_context)
+    rope |= {
+        "factor": float(factor),
+        "attention_factor": float(schedule.attention_factor),
+        "original_max_position_embeddings": form.original_context,
+    }
+    if abs(schedule.attention_factor - usual) > SAME:
+        rope |= {"short_mscale": schedule.attention_factor, "long_mscale": schedule.attention_factor}
+    return Written(rope, form.theta, schedule.context, form.original_context)
+
+
+def _need_no_amplitude(schedule: Schedule, kind: str) -> None:
+    if abs(schedule.attention_factor - 1) > SAME:
+        raise UnsupportedBake(
+            f"attention_factor {schedule.attention_factor:g}", f"rope_type {kind}", "it has no such key", OTHER_WAYS
+        )
+
+
+def _need_pinned(original: int, spec: RopeSpec, family: Family) -> None:
+    if original != spec.original_context:
+        raise UnsupportedBake(
+            f"an original context of {original}",
+            family.name,
+            f"that length is also the unit of its query scale and has to stay {spec.original_context}",
+            OTHER_WAYS,
+        )
+
+
+def plain(theta: float) -> dict[str, Any]:
+    """The dictionary of an unscaled base, for layers that a method leaves alone."""
+    return {"rope_type": Plain.kind, "rope_theta": theta}

@@ -1,0 +1,98 @@
+"""Multiplies ranges of tensors in a safetensors file: read, scaled in float32, rounded back, written where they lay.
+
+Floats of 64 bits are scaled as such.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...formats.safetensors import Header, read_header
+from .dtypes import STORED, widened
+
+Float = TypeVar("Float", np.float32, np.float64)
+PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
+
+
+class Piece(NamedTuple):
+    """A range of a file: its place and length in bytes, and what happens to its numbers."""
+
+    place: int
+    length: int
+    dtype: str
+    factor: float
+    plus_one: bool
+
+
+def scale_ranges(path: Path, scalings: Iterable[tuple[str, tuple[tuple[int, int], ...], float, bool]]) -> None:
+    """Changes a file in place. scalings: tensor, spans [start, stop) of its elements, factor, whether it is 1 + w.
+
+    Scalings of the same element are carried out one after the other, each rounded.
+    """
+    header = read_header(path)
+    file = os.open(path, os.O_RDWR)
+    try:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            for scaling in scalings:
+                list(pool.map(partial(_scale, file), _pieces(header, *scaling)))
+    finally:
+        os.close(file)
+
+
+def scaled(old: NDArray[Any], dtype: str, factor: float, plus_one: bool = False) -> NDArray[Any]:
+    """Stored numbers times a factor, rounded to nearest, ties to even. plus_one: `factor (1 + w) - 1`."""
+    if dtype == "F64":
+        return _times(old.astype(np.float64), factor, plus_one)
+    values = _times(widened(old, dtype), factor, plus_one)
+    if dtype == "BF16":
+        return _bfloat16(values)
+    return values if dtype == "F32" else values.astype(np.float16)
+
+
+def _pieces(
+    header: Header, name: str, spans: tuple[tuple[int, int], ...], factor: float, plus_one: bool
+) -> Iterator[Piece]:
+    tensor = header.tensors[name]
+    size = np.dtype(STORED[tensor.dtype]).itemsize
+    for start, stop in spans:
+        for at in range(start, stop, PIECE):
+            place = header.data_start + tensor.start + at * size
+            yield Piece(place, min(PIECE, stop - at) * size, tensor.dtype, factor, plus_one)
+
+
+def _scale(file: int, piece: Piece) -> None:
+    old = np.frombuffer(os.pread(file, piece.length, piece.place), STORED[piece.dtype])
+    new = scaled(old, piece.dtype, piece.factor, piece.plus_one)
+    os.pwrite(file, np.ascontiguousarray(new).data, piece.place)
+
+
+def _times(values: NDArray[Float], factor: float, plus_one: bool) -> NDArray[Float]:
+    if plus_one:
+        values += 1
+    values *= factor
+    if plus_one:
+        values -= 1
+    return values
+
+
+def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The upper halves of 32-bit floats, rounded; the array is used up."""
+    strange = np.isnan(values)
+    bits = values.view(np.uint32)
+    odd = bits >> 16
+    odd &= 1
+    odd += 0x7FFF
+    bits += odd
+    bits >>= 16
+    found = bits.astype("<u2")
+    if strange.any():
+        found[strange] = 0x7FC0
+    return found

@@ -1,0 +1,222 @@
+"""Encoding `weights`: the amplitude in the weights, so that no reader of configs can lose it.
+
+cos and sin times A give queries and keys times A, and their product A^2, over the dimensions that rotate. So the rows
+that make those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. Where a norm
+stands between the projection and the rotation it would undo that, and its own weight is multiplied. Multi-head latent
+attention also has a scale of all logits, which goes into every row of its queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import frexp, prod
+from typing import Any, Literal
+
+from ...errors import BadSource, UnsupportedBake
+from ...families import Family
+from ...families.config import Config, first, text_part
+from ...formats.safetensors import Tensor
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+
+Side = Literal["q", "k", "both"]
+# dtype: KL that rounding costs at usual amplitudes, measured
+FLOATS = {"F64": 0.0, "F32": 0.0, "F16": 2e-6, "BF16": 1e-4}
+NEGLIGIBLE = 1e-9
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Elements of a tensor that are multiplied. spans: [start, stop) in the flat tensor. plus_one: as (1 + w) - 1."""
+
+    tensor: str
+    spans: tuple[Span, ...]
+    factor: float
+    plus_one: bool = False
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What goes into the weights.
+
+    expected_kl: of the rounding alone, by the dtype of the weights; 0 for F32, and for powers of two.
+    """
+
+    side: Side
+    scalings: tuple[Scaling, ...]
+    expected_kl: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        tensors = sorted({scaling.tensor for scaling in self.scalings})
+        return {"side": self.side, "tensors": tensors, "expected_kl": self.expected_kl}
+
+
+def fold(
+    schedule: Schedule, spec: RopeSpec, family: Family, config: Config, tensors: Mapping[str, Tensor], side: Side = "k"
+) -> Fold:
+    """Where the amplitude and the softmax scale of a schedule go.
+
+    tensors: of the whole checkpoint. Raises UnsupportedBake for families and dtypes that cannot hold them, BadSource
+    where a tensor is missing.
+    """
+    if not (family.weights.q or family.weights.fused):
+        raise UnsupportedBake(
+            "an amplitude in the weights", family.title, "its projections are not known", "use native"
+        )
+    part = text_part(config, family)
+    found: list[Scaling] = []
+    for layer, kind in enumerate(spec.layers):
+        if kind == "global":
+            found += _layer(layer, schedule, spec, family, part, tensors, side)
+    if not found and schedule.attention_factor != 1:
+        raise UnsupportedBake("an amplitude in the weights", family.title, "no layer is extended", "use native")
+    dtypes = {tensors[scaling.tensor].dtype for scaling in found}
+    strange = dtypes - FLOATS.keys()
+    if strange:
+        name = next(scaling.tensor for scaling in found if tensors[scaling.tensor].dtype in strange)
+        raise UnsupportedBake(
+            "an amplitude in the weights", f"{name} in {min(strange)}", "only floats of 16 bits and more can be scaled",
+            "dequantise the checkpoint first, or use --encoding native",
+        )  # fmt: skip
+    rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in found)
+    return Fold(side, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0) if rounds else 0.0)
+
+
+def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
+    """Every row that makes queries, times a power of two, which costs no bit.
+
+    Raises UnsupportedBake for 16-bit floats with few exponents, which would lose some.
+    """
+    found = []
+    for layer in range(len(spec.layers)):
+        name = _queries(_prefix(layer, family, tensors), family, tensors)
+        if tensors[name].dtype not in ("F32", "BF16"):
+            raise UnsupportedBake(
+                f"a factor of {gain:g} in the queries", f"{name} in {tensors[name].dtype}", "bits would be lost",
+                "save the checkpoint as bfloat16 first, or use --encoding buffers",
+            )  # fmt: skip
+        found.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
+    return tuple(found)
+
+
+def _layer(
+    layer: int,
+    schedule: Schedule,
+    spec: RopeSpec,
+    family: Family,
+    part: Config,
+    tensors: Mapping[str, Tensor],
+    side: Side,
+) -> Iterator[Scaling]:
+    prefix = _prefix(layer, family, tensors)
+    squared = schedule.attention_factor**2
+    factors = {"q": squared if side == "q" else 1.0, "k": squared if side == "k" else 1.0}
+    if side == "both":
+        factors = dict.fromkeys("qk", schedule.attention_factor)
+    for which, factor in factors.items():
+        if abs(factor - 1) > NEGLIGIBLE:
+            yield from _one_side(prefix, which, factor, spec, family, part, tensors)
+    if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
+        name = _queries(prefix, family, tensors)
+        yield Scaling(name, ((0, prod(tensors[name].shape)),), schedule.softmax_scale)
+
+
+def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
+    probe = family.weights.k or family.weights.fused
+    for pattern in family.weights.layer:
+        prefix = pattern.format(layer=layer)
+        if f"{prefix}{probe}.weight" in tensors:
+            return prefix
+    quantised = next((name for name in tensors if f"{probe}.q" in name), None)
+    if quantised:
+        raise UnsupportedBake(
+            "an amplitude in the weights", f"{quantised} in {tensors[quantised].dtype}", "it is quantised to integers",
+            "use --encoding native",
+        )  # fmt: skip
+    raise BadSource(
+        f"the checkpoint has no {family.weights.layer[0].format(layer=layer)}{probe}.weight; fetch it again"
+    )
+
+
+def _queries(prefix: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
+    """The projection of queries; without a low rank, DeepSeek calls it q_proj."""
+    name = f"{prefix}{family.weights.q}.weight"
+    return name if name in tensors else name.replace("q_b_proj", "q_proj")
+
+
+def _one_side(
+    prefix: str, which: str, factor: float, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
+) -> Iterator[Scaling]:
+    weights = family.weights
+    norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
+    norms = _norms(norm, weights.norm, tensors)
+    if norms:
+        for name in norms:
+            heads = prod(tensors[name].shape) // spec.head_dim
+            spans = _per_head(heads, spec.head_dim, spec.rotary_dim)
+            yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
+        return
+    if weights.fused:
+        name = f"{prefix}{weights.fused}.weight"
+        blocks = _blocks(name, which, spec, family, part, tensors)
+    else:
+        name = _queries(prefix, family, tensors) if which == "q" else f"{prefix}{weights.k}.weight"
+        if name not in tensors:
+            raise BadSource(f"the checkpoint has no {name}; fetch it again")
+        blocks = _rotated_rows(tensors[name].shape[0], which, spec, family, part)
+    yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
+    bias = f"{name.removesuffix('.weight')}.bias"
+    if bias in tensors:
+        yield Scaling(bias, tuple(blocks), factor)
+
+
+def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
+    """The tensors of a norm before the rotation, when this checkpoint has one."""
+    if not kind or kind.endswith("after-rope"):
+        return []
+    if kind == "layer-norm-list":
+        return sorted(name for name in tensors if name.startswith(f"{norm}.norms."))
+    names = [f"{norm}.weight", *([f"{norm}.bias"] if kind == "layer-norm" else [])]
+    return [name for name in names if name in tensors]
+
+
+def _rotated_rows(rows: int, which: str, spec: RopeSpec, family: Family, part: Config) -> tuple[Span, ...]:
+    if family.weights.rows == "first":
+        return _per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
+    heads = 1 if which == "k" else int(first(part, family.keys.heads, 1))
+    width = rows // heads
+    return tuple((head * width + width - spec.rotary_dim, (head + 1) * width) for head in range(heads))
+
+
+def _blocks(
+    name: str, which: str, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
+) -> tuple[Span, ...]:
+    """Rows of queries or keys in a projection that makes queries, keys and values."""
+    heads, width = int(first(part, family.keys.heads, 1)), spec.head_dim
+    kv = (tensors[name].shape[0] // width - heads) // 2
+    if family.weights.fused_order == "blocks":
+        start, count = (0, heads) if which == "q" else (heads, kv)
+        return _per_head(count, width, spec.rotary_dim, start * width)
+    if family.weights.fused_order == "per-head":
+        kv = heads
+    group = heads // kv + 2
+    starts = [
+        (index * group + offset) * width
+        for index in range(kv)
+        for offset in (range(group - 2) if which == "q" else (group - 2,))
+    ]
+    return tuple((start, start + spec.rotary_dim) for start in starts)
+
+
+def _per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[Span, ...]:
+    """The first `rotary_dim` of every `width`; one span where that is all of them."""
+    if rotary_dim == width:
+        return ((start, start + heads * width),)
+    return tuple((start + head * width, start + head * width + rotary_dim) for head in range(heads))
+
+
+def _elements(rows: tuple[Span, ...], columns: int) -> tuple[Span, ...]:
+    return tuple((start * columns, stop * columns) for start, stop in rows)

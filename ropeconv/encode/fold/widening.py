@@ -1,0 +1,64 @@
+"""Copies of a safetensors file in which some tensors have become 32-bit floats; the others are copied by the kernel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from ...formats.copying import Advance, copy_part
+from ...formats.safetensors import Header, Tensor, header_bytes, read_header, tensor_bytes
+from .dtypes import STORED, widened
+
+
+def widened_size(header: Header, wide: Collection[str]) -> int:
+    """Size in bytes of the copy in which the tensors named `wide` are F32."""
+    return len(_header(header, wide)) + sum(_bytes(tensor, wide) for tensor in header.tensors.values())
+
+
+def copy_widened(source: Path, target: Path, wide: Collection[str], advance: Advance = lambda done: None) -> None:
+    """Copies a file; the tensors named `wide`, of F32, F16 or BF16, become F32. The order of the data stays."""
+    header = read_header(source)
+    head = _header(header, wide)
+    with source.open("rb") as reader, target.open("wb") as writer:
+        writer.write(head)
+        advance(len(head))
+        goal = len(head)
+        for run in _runs(header, wide):
+            origin, size = header.data_start + run[0].start, run[-1].stop - run[0].start
+            if run[0].name in wide:
+                old = np.frombuffer(os.pread(reader.fileno(), size, origin), STORED[run[0].dtype])
+                new = np.ascontiguousarray(widened(old, run[0].dtype), "<f4")
+                writer.seek(goal)
+                writer.write(new.data)
+                advance(new.nbytes)
+                goal += new.nbytes
+            else:
+                copy_part(reader, origin, writer, goal, size, advance)
+                goal += size
+
+
+def _ordered(header: Header) -> list[Tensor]:
+    return sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop))
+
+
+def _runs(header: Header, wide: Collection[str]) -> list[list[Tensor]]:
+    """Tensors in the order of their data; those that stay as they are, together."""
+    runs: list[list[Tensor]] = []
+    for tensor in _ordered(header):
+        if runs and tensor.name not in wide and runs[-1][0].name not in wide:
+            runs[-1].append(tensor)
+        else:
+            runs.append([tensor])
+    return runs
+
+
+def _header(header: Header, wide: Collection[str]) -> bytes:
+    entries = [(t.name, "F32" if t.name in wide else t.dtype, t.shape) for t in _ordered(header)]
+    return header_bytes(entries, header.metadata)
+
+
+def _bytes(tensor: Tensor, wide: Collection[str]) -> int:
+    return tensor_bytes("F32", tensor.shape) if tensor.name in wide else tensor.stop - tensor.start

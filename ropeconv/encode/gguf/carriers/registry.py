@@ -1,0 +1,100 @@
+"""What a carrier is, and the pieces that carriers are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....errors import UnsupportedBake
+from ....formats.gguf import Added, Change, Edit, u32
+from ....runtimes.llamacpp import find_arch
+from ..gguf_model import Model
+
+Build = Callable[[Model], Edit]
+CARRIERS: dict[tuple[str, str], Build] = {}
+
+MASK = "the file becomes the GGUF architecture {to}: people see that name, and a later llama.cpp may treat it otherwise"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A model under another architecture, its RoPE still as it was."""
+
+    edit: Edit
+    notes: tuple[str, ...]
+
+
+def carrier(source: str, to: str) -> Callable[[Build], Build]:
+    """Registers how `source` becomes `to`."""
+
+    def register(build: Build) -> Build:
+        CARRIERS[source, to] = build
+        return build
+
+    return register
+
+
+def carry(model: Model, to: str) -> Carried:
+    """The edit that turns a model into another architecture. Raises UnsupportedBake when none is known."""
+    arch = find_arch(model.get("general.architecture"))
+    build = CARRIERS.get((arch.name, to))
+    if build is None:
+        known = ", ".join(f"--carrier {name}" for name in arch.carriers)
+        raise UnsupportedBake(
+            "this schedule",
+            f"{arch.name} as {to or 'another architecture'}",
+            "no such carrier is known",
+            f"take {known}" if known else "theta, linear and yarn fit into its keys",
+        )
+    return Carried(build(model), (MASK.format(to=to),))
+
+
+def query_heads(model: Model) -> int:
+    """Query heads of every layer. Raises UnsupportedBake when the layers have different heads."""
+    prefix = model.get("general.architecture")
+    heads = model.get(f"{prefix}.attention.head_count")
+    kv = model.get(f"{prefix}.attention.head_count_kv", heads)
+    if not isinstance(heads, int) or not isinstance(kv, int):
+        raise UnsupportedBake("this schedule", "a carrier", "its layers have different heads", "choose another method")
+    return heads
+
+
+def interleave(model: Model) -> dict[str, Change]:
+    """Rows of queries and keys from (i, i + d/2) pairs to (2i, 2i + 1), weights and biases, of any quantisation.
+
+    Blocks lie along the rows, so whole rows move and nothing is requantised.
+    """
+    query_heads(model)
+    head_dim = model.reading().spec.head_dim
+    changes = {}
+    for name, info in model.tensors.items():
+        if ".attn_qkv." in name:
+            raise UnsupportedBake("this schedule", "a carrier", "its projections are fused", "choose another method")
+        if re.search(r"\.attn_[qk]\.(weight|bias)$", name):
+            row = info.row_size if name.endswith(".weight") else info.size // info.shape[0]
+            changes[name] = Change(head_dim * row, _interleaver(head_dim, row))
+    return changes
+
+
+def _interleaver(head_dim: int, row: int) -> Callable[[bytes], bytes]:
+    def apply(head: bytes) -> bytes:
+        rows = np.frombuffer(head, np.uint8).reshape(2, head_dim // 2, row)
+        return rows.swapaxes(0, 1).tobytes()
+
+    return apply
+
+
+def own_output(model: Model) -> tuple[Added, ...]:
+    """A copy of the embeddings as output weights, for architectures that do not tie them."""
+    if "output.weight" in model.tensors:
+        return ()
+    info = model.tensors["token_embd.weight"]
+    return (Added("output.weight", info.shape, info.type, lambda: model.chunks(info.name)),)
+
+
+def whole_rotation(model: Model, arch: str) -> Edit:
+    """The width that rotates, written out."""
+    return Edit({f"{arch}.rope.dimension_count": u32(model.reading().spec.rotary_dim)})

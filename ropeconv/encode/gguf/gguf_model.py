@@ -1,0 +1,48 @@
+"""A GGUF model as the encoders see it, before an edit and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...formats.gguf import Edit, Header, rewrite
+from ...formats.gguf.header import TensorInfo
+from ...rope.forms import Vector
+from ...runtimes.llamacpp import find_arch
+from ...runtimes.llamacpp.read_header import ROPE_TENSORS, Reading, read
+
+
+@dataclass(frozen=True)
+class Model:
+    """header: the keys. tensors: of all shards. vectors: the rope tensors' numbers. chunks: a tensor's bytes."""
+
+    header: Header
+    tensors: Mapping[str, TensorInfo]
+    vectors: Mapping[str, Vector]
+    chunks: Callable[[str], Iterator[bytes]]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value by its full key."""
+        return self.header.get(key, default)
+
+    def reading(self) -> Reading:
+        """What llama.cpp computes from it."""
+        return read(self, self.vectors, find_arch(self.get("general.architecture")))
+
+    def after(self, edit: Edit) -> Model:
+        """The model that an edit makes, without writing it."""
+        made = rewrite(self.header, edit)
+        header = Header(3, made.values, made.tensors, made.alignment, 0, 0)
+        vectors = dict(self.vectors)
+        for name in ROPE_TENSORS:
+            if name in edit.changes:
+                vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
+        vectors |= {item.name: _floats(b"".join(item.chunks())) for item in edit.added if item.name in ROPE_TENSORS}
+        return Model(header, {**self.tensors, **made.tensors}, vectors, self.chunks)
+
+
+def _floats(data: bytes) -> Vector:
+    return np.frombuffer(data, "<f4").astype(np.float64)

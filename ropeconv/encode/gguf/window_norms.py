@@ -1,0 +1,47 @@
+"""Window layers that share the amplitude key with the extended ones: their norms take it back.
+
+In Gemma 3's graph rope.scaling.attn_factor also reaches the layers with a sliding window. Logits go with the square of
+the amplitude, and a query norm before the rotation scales them once, so the norm is multiplied by `1 / a^2`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import UnsupportedBake
+from ...formats.gguf import Change, Edit, f32
+from ...formats.gguf.types import F32
+from ...runtimes.llamacpp.read_header import WINDOW_NORM
+from .edits import NEGLIGIBLE
+from .gguf_model import Model
+
+
+def take_back(model: Model, edit: Edit) -> Edit:
+    """The edit with norms that give the window layers the amplitude 1.
+
+    Raises UnsupportedBake when there is no norm to carry it.
+    """
+    seen = model.after(edit).reading()
+    amplitude = seen.local_attention_factor
+    if "local" not in seen.spec.layers or abs(amplitude - 1) < NEGLIGIBLE:
+        return edit
+    before = model.get(WINDOW_NORM, 1.0)
+    changes = {}
+    for index, kind in enumerate(seen.spec.layers):
+        name = f"blk.{index}.attn_q_norm.weight"
+        info = model.tensors.get(name)
+        if kind != "local":
+            continue
+        if info is None or info.type != F32:
+            raise UnsupportedBake(
+                "this amplitude",
+                f"the GGUF architecture {seen.arch.name}",
+                "its key would change the window layers too, and they have no F32 norm to take it back",
+                "choose an --attention-factor that leaves the key at 1 (for yarn its default)",
+            )
+        changes[name] = _scaled(info.size, amplitude**-2)
+    return edit.merged(Edit({WINDOW_NORM: f32(before / amplitude)}, changes=changes))
+
+
+def _scaled(size: int, factor: float) -> Change:
+    return Change(size, lambda old: (np.frombuffer(old, "<f4") * np.float32(factor)).astype("<f4").tobytes())

@@ -1,0 +1,59 @@
+"""Asks the runner, and turns the ways in which llama.cpp fails into sentences."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ...errors import RopeconvError
+
+Override = tuple[str, int | float | str]
+
+
+def available() -> bool:
+    """Whether llama-cpp-python is installed."""
+    return importlib.util.find_spec("llama_cpp") is not None
+
+
+def run_logits(path: Path, tokens: list[int], wanted: list[int], overrides: dict[str, Override] | None = None) -> Any:
+    """Logits of llama.cpp, float32 [len(wanted), vocabulary]. Raises RopeconvError with its last words."""
+    import numpy as np
+
+    if not available():
+        raise RopeconvError("this needs llama.cpp; pip install 'ropeconv[llamacpp]'")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "logits.npy"
+        job = {
+            "path": str(path),
+            "tokens": tokens,
+            "wanted": wanted,
+            "overrides": {key: list(value) for key, value in (overrides or {}).items()},
+            "threads": os.cpu_count() or 1,
+            "out": str(out),
+        }
+        command = [sys.executable, "-m", "ropeconv.engines.llamacpp.program"]
+        done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RopeconvError(f"llama.cpp cannot run {path.name}: {last_words(done.stderr, done.returncode)}")
+        return np.load(out)
+
+
+TELLING = ("ASSERT", "missing", "wrong", "invalid", "unknown", "RuntimeError", "error")
+
+
+def _clue(line: str) -> int:
+    return next(rank for rank, word in enumerate(TELLING) if word in line)
+
+
+def last_words(stderr: str, code: int) -> str:
+    """The line in which llama.cpp says what is wrong."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    telling = sorted((line for line in lines if any(word in line for word in TELLING)), key=_clue)
+    ended = f" (ended by signal {-code})" if code < 0 else ""
+    return (telling or lines or ["it said nothing"])[0][:300] + ended

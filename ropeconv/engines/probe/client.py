@@ -1,0 +1,68 @@
+"""The installed transformers, asked in a process of its own. Light to import: it has to start before anything else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class Probe:
+    """A running `probe.py`. It imports torch and transformers at once, while its caller plans and copies."""
+
+    def __init__(self, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
+        script = Path(__file__).with_name("program.py")
+        self.process = subprocess.Popen(
+            [python, "-W", "ignore", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
+        )
+
+    @staticmethod
+    def available() -> bool:
+        """Whether transformers and torch are installed here."""
+        return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+
+    def prefetch(self, model_type: str) -> None:
+        """Has the code of a model imported ahead of the question."""
+        self._send({"model_type": model_type})
+
+    def ask(self, folder: Path, context: int, own: bool = False) -> dict[str, Any]:
+        """What it computes from the config in `folder`: {"modules": ...}, or {"error": ...}.
+
+        own: the folder has code for its rotary module, which is run.
+        """
+        assert self.process.stdout is not None
+        self._send({"path": str(folder.resolve()), "context": context, "own": own})
+        line = self.process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "transformers ended without an answer"}
+        return answer
+
+    def _send(self, question: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(question) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return  # its silence is the answer
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the process, whatever it is at. Does nothing the second time."""
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()

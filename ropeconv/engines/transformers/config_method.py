@@ -1,0 +1,74 @@
+"""The source with a method that transformers has itself, said through its config: a third opinion.
+
+Neither what an encoding writes nor what the reference patches is of use here: the formula is that of transformers'
+modeling_rope_utils.py, from the method's numbers alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError
+from ...rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from .load import Place, load_stock
+
+
+def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
+    """`rope_parameters` of a schedule. Raises UsageError where transformers has no such method."""
+    form, why = schedule.form, ""
+    found: dict[str, Any] = {}
+    if isinstance(form, Plain):
+        found = {"rope_type": "default"}
+    elif isinstance(form, Interpolated):
+        found = {"rope_type": "linear", "factor": form.factor}
+    elif isinstance(form, Yarn):
+        found = {
+            "rope_type": "yarn", "factor": form.factor, "original_max_position_embeddings": form.original_context,
+            "beta_fast": form.beta_fast, "beta_slow": form.beta_slow, "truncate": form.truncate,
+            "attention_factor": schedule.attention_factor,
+        }  # fmt: skip
+    elif isinstance(form, Llama3):
+        found = {
+            "rope_type": "llama3", "factor": form.factor, "original_max_position_embeddings": form.original_context,
+            "low_freq_factor": form.low_freq_factor, "high_freq_factor": form.high_freq_factor,
+        }  # fmt: skip
+    elif isinstance(form, LongRope):
+        found = {
+            "rope_type": "longrope", "factor": schedule.context / form.original_context,
+            "short_factor": list(form.short_factor), "long_factor": list(form.long_factor),
+            "original_max_position_embeddings": form.original_context, "attention_factor": schedule.attention_factor,
+        }  # fmt: skip
+    else:
+        why = "these frequencies"
+    if schedule.log_n is not None:
+        why = "log-n"
+    elif schedule.attention_factor != 1 and "attention_factor" not in found:
+        why = why or f"an attention factor with {found['rope_type']}"
+    elif spec.mla:
+        why = "the softmax scale of MLA in a method's own numbers"
+    if why:
+        raise UsageError(f"transformers has no method of its own for {why}; leave --reference config out")
+    return {**found, "rope_theta": schedule.form.theta if schedule.form else spec.rope_theta}
+
+
+def load_by_config(folder: Path, at: Place, schedule: Schedule, spec: RopeSpec) -> Any:
+    """The source as transformers loads it when its config says the method."""
+    from transformers import AutoConfig
+
+    said = parameters(schedule, spec)
+    config = AutoConfig.from_pretrained(folder)
+    part = config.get_text_config()
+    part.max_position_embeddings = schedule.context
+    if hasattr(part, "rope_parameters"):
+        known = part.rope_parameters or {}
+        if "full_attention" in known:
+            part.rope_parameters = {**known, "full_attention": {**known["full_attention"], **said}}
+        else:
+            part.rope_parameters = {k: v for k, v in known.items() if k == "partial_rotary_factor"} | said
+    else:
+        part.rope_theta = said["rope_theta"]
+        part.rope_scaling = None if said["rope_type"] == "default" else said
+    return load_stock(folder, at, config=config)

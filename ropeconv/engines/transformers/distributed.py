@@ -1,0 +1,61 @@
+"""Several processes that share one model, as `torchrun` starts them: who is who, and what they have to agree on.
+
+https://huggingface.co/docs/transformers/perf_infer_gpu_multi (`tp_plan="auto"`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import RopeconvError
+from ...families.config import detect, text_part
+
+
+def world() -> int:
+    """How many processes there are; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def first() -> bool:
+    """Whether this is the process that speaks and writes."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def together(stopped: Callable[[], bool]) -> Callable[[], bool]:
+    """The same question, answered alike in all processes: true where any of them says so."""
+    if world() == 1:
+        return stopped
+
+    def any_stopped() -> bool:
+        import torch
+
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+        said = torch.tensor([int(stopped())], device=device)
+        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX)
+        return bool(said.item())
+
+    return any_stopped
+
+
+def shared() -> dict[str, Any]:
+    """What `from_pretrained` is told so that each process loads its part of every layer."""
+    try:
+        from transformers.distributed import DistributedConfig
+
+        return {"distributed_config": DistributedConfig(tp_plan="auto")}
+    except (ImportError, TypeError):  # before transformers 5
+        return {"tp_plan": "auto"}
+
+
+def check_heads(config: dict[str, Any]) -> None:
+    """Raises RopeconvError where the heads of a model cannot be shared out."""
+    part = text_part(config, detect(config))
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        count = part.get(name)
+        if isinstance(count, int) and count % world():
+            raise RopeconvError(
+                f"{count} {name} cannot be shared by {world()} processes; start torchrun with --nproc-per-node that "
+                "divides them, or use --device-map auto without torchrun"
+            )

@@ -1,0 +1,116 @@
+"""What is wrong with a checkpoint's RoPE settings, or will surprise somebody, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import BadSource
+from ..families import Family
+from ..families.config import Config, text_part
+from ..rope.bound import shortfall
+from ..rope.forms import DynamicNtk, Llama3, Yarn
+from ..rope.spec import RopeSpec
+from ..runtimes import find, newest
+from ..runtimes.read_config import GLOBAL, LOCAL, Unread, read_spec, rope_dict
+from ..runtimes.verdict import describe
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A finding. code: stable, for machines."""
+
+    code: str
+    message: str
+
+
+def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
+    """Findings in config.json alone."""
+    part = text_part(config, family)
+    found, _ = rope_dict(part, family, newest("transformers"))
+    yield from _schemas(config, family, spec)
+    new = part.get("rope_parameters")
+    if family.writing.nested and isinstance(new, dict) and new and not {GLOBAL, LOCAL} & set(new):
+        yield Problem("flat", f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored")
+    form = spec.form
+    if isinstance(form, (Yarn, Llama3)) and round(form.factor * form.original_context) != spec.context:
+        reach = round(form.factor * form.original_context)
+        yield Problem("context", f"declares {spec.context} tokens, and factor x original is {reach}")
+    if isinstance(form, Yarn) and found.get("original_max_position_embeddings") is None:
+        yield Problem(
+            "original", f"yarn without original_max_position_embeddings: readers assume {form.original_context}"
+        )
+    if isinstance(form, DynamicNtk):
+        yield Problem(
+            "dynamic", "dynamic scaling changes with the sequence; freeze it with --dynamic ntk:S --at TOKENS"
+        )
+    if found.get("attn_factor") is not None:
+        yield Problem(
+            "attn-factor",
+            f"attn_factor {found['attn_factor']} is not a key transformers reads (attention_factor is): it uses "
+            f"{spec.attention_factor:.4f}, and runtimes that multiply the two use another amplitude",
+        )
+    for known in family.trained:
+        if known.doubt and known.declared == spec.context and all(part.get(k) == v for k, v in known.when.items()):
+            yield Problem(
+                "trained",
+                f"declares {known.declared} tokens and may have been trained for {known.trained} ({known.source}); "
+                f"if so pass --original-context {known.trained}",
+            )
+        if not known.doubt and known.declared == spec.context and not spec.scaled:
+            yield Problem("trained", f"declares {known.declared} tokens, trained for {known.trained} ({known.source})")
+    yield from _window(part, spec)
+    if config.get("auto_map"):
+        yield Problem(
+            "custom-code", "auto_map names custom code; with trust_remote_code it runs instead of the stock class"
+        )
+    if spec.notes and any("scaling" in note and "class default" in note for note in spec.notes):
+        yield Problem("default-scaling", "the scaling stands in no file, only in the class; --as-is writes it down")
+
+
+def _schemas(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
+    seen = {newest("transformers").title: describe(spec.form)}
+    for runtime in (*find("transformers"), *find("llama-cpp")):
+        since = family.since.get(runtime.name, "")
+        if since.startswith("5") and not runtime.nested:
+            continue
+        try:
+            seen[runtime.title] = describe(read_spec(config, family, runtime).form)
+        except (Unread, BadSource):
+            continue
+    if len(set(seen.values())) > 1:
+        readings = "; ".join(f"{title} reads {form}" for title, form in seen.items())
+        yield Problem("schemas", f"the settings are read differently: {readings}. --as-is writes both schemas alike")
+
+
+def _window(part: Config, spec: RopeSpec) -> Iterator[Problem]:
+    window = part.get("sliding_window")
+    if not isinstance(window, int) or part.get("use_sliding_window") is False or window >= spec.context:
+        return
+    if spec.count("local") or part.get("layer_types") or spec.count("none") or part.get("model_type") == "gemma2":
+        return
+    yield Problem(
+        "window", f"sliding_window {window}: every layer sees only that many tokens back, whatever the context"
+    )
+
+
+def bound_problem(spec: RopeSpec) -> Iterator[Problem]:
+    """Frequencies that do not keep near tokens preferred up to the declared context."""
+    short = shortfall(spec.current(), spec)
+    if short:
+        yield Problem("bound", short)
+
+
+def limit_problem(limit: int | None, spec: RopeSpec) -> Iterator[Problem]:
+    """A tokenizer whose model_max_length is below the declared context."""
+    if limit is not None and limit < spec.context:
+        yield Problem("tokenizer", f"the tokenizer stops at {limit} tokens, below the context of {spec.context}")
+
+
+def tensor_problems(names: tuple[str, ...] | None) -> Iterator[Problem]:
+    """Stored frequencies, which no transformers since 4.32 loads."""
+    stale = [name for name in names or () if name.endswith("rotary_emb.inv_freq")]
+    if stale:
+        yield Problem(
+            "stale-inv-freq", f"{len(stale)} stored inv_freq tensors ({stale[0]}): stock transformers ignores them"
+        )

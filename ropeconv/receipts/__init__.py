@@ -1,0 +1,1 @@
+"""The receipt of an output: its types, and reading and writing it."""

@@ -1,0 +1,47 @@
+"""A GGUF file on disk as llama.cpp reads it: its architecture, its rope tensors, and what they make together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import BadSource
+from ...formats.gguf import GgufFile
+from ...formats.gguf.types import F32, TYPES
+from ...rope.forms import Vector
+from .archs import Arch, find_arch
+from .read_header import ROPE_TENSORS, Reading, read
+
+
+def arch_of(file: GgufFile) -> Arch:
+    """The architecture of a file. Raises BadSource when it names none, or one that the table does not have."""
+    name = file.get("general.architecture")
+    if name is None:
+        raise BadSource(f"{file.path.name} names no general.architecture; it is no language model")
+    return find_arch(name)
+
+
+def rope_tensors(file: GgufFile) -> dict[str, Vector]:
+    """The divisors in a file's rope tensors, float64, by the tensor's name.
+
+    Raises BadSource for types on which llama.cpp aborts, and for divisors that are not positive.
+    """
+    found = {}
+    for name in ROPE_TENSORS:
+        info = file.tensors.get(name)
+        if info is None:
+            continue
+        if info.type != F32:
+            raise BadSource(
+                f"{name} is {TYPES[info.type].name}, on which llama.cpp aborts, and not F32; fetch the file again"
+            )
+        if len(info.shape) > 1 or info.size > 1 << 16:
+            raise BadSource(f"{name} has the shape {info.shape}, and one number per pair belongs there")
+        found[name] = np.frombuffer(file.read(name), "<f4").astype(np.float64)
+        if not (found[name] > 0).all():
+            raise BadSource(f"{name} has divisors that are not positive; fetch the file again")
+    return found
+
+
+def read_file(file: GgufFile) -> Reading:
+    """What llama.cpp computes from a file. Raises BadSource where it would refuse the file or abort."""
+    return read(file, rope_tensors(file), arch_of(file))

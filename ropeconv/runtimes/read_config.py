@@ -1,0 +1,230 @@
+"""Reads a config as one version of one runtime would: the same keys, precedence and defaults.
+
+With the newest transformers this is what a checkpoint's RoPE *is*; with the other rows it is what they will make
+of a planned config, which is how the plan comes to its verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from ..errors import BadSource
+from ..families.config import Config, Geometry, first, geometry, text_part
+from ..families.family import Family
+from ..rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
+from ..rope.laws import longrope_attention_factor, mscale_ratio, temperature_attention_factor
+from ..rope.log_n import Staircase
+from ..rope.spec import RopeSpec
+from .runtime import Runtime, TypeRules, newest
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+QUERY_SCALE = "llama_4_scaling"
+NOT_A_SCALING = {"mrope": "default", "su": "longrope", None: "default"}
+
+
+class Unread(Exception):
+    """The runtime does not know this rope type."""
+
+
+def read_spec(config: Config, family: Family, runtime: Runtime | None = None) -> RopeSpec:
+    """The RopeSpec that `runtime` (the newest transformers by default) sees in a config.json.
+
+    Raises BadSource for values of the wrong kind, Unread for a rope type the runtime has no code for.
+    """
+    reader = runtime or newest("transformers")
+    part, sizes = text_part(config, family), geometry(config, family)
+    found, notes = rope_dict(part, family, reader)
+    theta = _theta(part, found, family, reader)
+    if theta is None:
+        theta = family.defaults.theta
+        notes.append(f"rope_theta is absent: the class default {theta:g} holds")
+    kind = rope_type(found, reader)
+    rules = reader.rules(family.name, kind)
+    if rules is None:
+        raise Unread(kind)
+    form = _form(kind, found, theta, rules, part, sizes)
+    if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
+        form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
+    amplitude = _amplitude(kind, found, rules, form, sizes, part)
+    spec = RopeSpec(
+        head_dim=sizes.head_dim,
+        rotary_dim=sizes.rotary_dim,
+        form=form,
+        attention_factor=amplitude,
+        softmax_scale=_softmax_scale(found, family),
+        original_context=sizes.context,
+        context=sizes.context,
+        layers=sizes.layers,
+        local_form=_local_form(part, family, reader, theta),
+        layout=family.layout,
+        mla=family.mla,
+        staircase=_staircase(part, found, family, reader, sizes),
+        notes=(*sizes.notes, *notes),
+    )
+    return replace(spec, original_context=_trained(part, found, form, family, sizes))
+
+
+def rope_dict(part: Config, family: Family, reader: Runtime) -> tuple[dict[str, Any], list[str]]:
+    """The dictionary in force for the global layers, and a note when it is the class default."""
+    present = [part[key] for key in reader.schemas if part.get(key)]
+    for found in present:
+        if not isinstance(found, dict):
+            raise BadSource(f"config.json has a RoPE setting of {found!r}; write an object there, or null")
+    if family.writing.nested:
+        new = part.get("rope_parameters") if reader.nested else None
+        inner = dict((new or {}).get(GLOBAL) or {})
+        inner.update(part.get("rope_scaling") or {})
+        return inner, []
+    if present:
+        return present[0], []
+    if family.defaults.scaling is not None:
+        note = f"rope_scaling is absent: the class default {family.defaults.scaling['rope_type']} holds"
+        return family.defaults.scaling, [note]
+    return {}, []
+
+
+def rope_type(found: dict[str, Any], reader: Runtime) -> str:
+    """The type's name, by the key that this reader prefers."""
+    other = "rope_type" if reader.type_key == "type" else "type"
+    name = found.get(reader.type_key) or found.get(other)
+    return str(NOT_A_SCALING.get(name, name))
+
+
+def number(found: dict[str, Any], key: str, default: float | None = None) -> float:
+    """A number of the dictionary. Raises BadSource for anything else, or when it is absent without default."""
+    value = found.get(key)
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        hint = f"write the number {value} without quotes" if isinstance(value, str) else "write a number there"
+        raise BadSource(f"config.json has {key} = {value!r} in its RoPE settings; {hint}")
+    return float(value)
+
+
+def _theta(part: Config, found: dict[str, Any], family: Family, reader: Runtime) -> float | None:
+    sources = [found.get("rope_theta")] if reader.theta == "dict" else []
+    sources.append(first(part, family.keys.theta))
+    value = next((source for source in sources if source is not None), None)
+    if value is None:
+        return None
+    theta = number({"rope_theta": value}, "rope_theta")
+    if theta <= 1:
+        raise BadSource(f"config.json has rope_theta = {value!r}; a base must be above 1")
+    return theta
+
+
+def _local_form(part: Config, family: Family, reader: Runtime, theta: float) -> Form | None:
+    if "local" not in family.layers.types.values():
+        return None
+    default = family.defaults.local_theta
+    new = part.get("rope_parameters")
+    if reader.nested and isinstance(new, dict) and isinstance(new.get(LOCAL), dict):
+        return Plain(number(new[LOCAL], "rope_theta", default or theta))
+    if default is None:
+        return Plain(family.defaults.theta if reader.nested else theta)
+    return Plain(number({"local": first(part, family.keys.local_theta, default)}, "local"))
+
+
+def _original(found: dict[str, Any], rules: TypeRules, part: Config, sizes: Geometry) -> int:
+    if rules.original == "max":
+        return sizes.context
+    top = part.get("original_max_position_embeddings")
+    value = top if top is not None else found.get("original_max_position_embeddings")
+    return int(number({"original_max_position_embeddings": value}, "original_max_position_embeddings", sizes.context))
+
+
+def _factor(found: dict[str, Any], rules: TypeRules, original: int, sizes: Geometry) -> float:
+    if rules.factor == "max/original" or found.get("factor") is None:
+        return sizes.context / original
+    factor = number(found, "factor")
+    if factor <= 0:
+        raise BadSource(f"config.json has factor = {factor:g} in its RoPE settings; write a positive number")
+    return factor
+
+
+def _form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
+    original = _original(found, rules, part, sizes)
+    if kind == "default":
+        return Plain(theta)
+    if kind == "longrope":
+        return LongRope(theta, _factors(found, "short_factor", sizes), _factors(found, "long_factor", sizes), original)
+    if kind == "linear":
+        number(found, "factor")
+        return Interpolated(theta, _factor(found, rules, original, sizes))
+    if kind == "dynamic":
+        return DynamicNtk(theta, number(found, "factor"), sizes.context)
+    factor = _factor(found, rules, original, sizes)
+    if kind == "llama3":
+        return Llama3(theta, factor, original, number(found, "low_freq_factor"), number(found, "high_freq_factor"))
+    fast, slow = (32.0, 1.0) if not rules.betas else (number(found, "beta_fast", 32.0), number(found, "beta_slow", 1.0))
+    truncate = found.get("truncate", True) is not False or rules.truncate == "ignored"
+    return Yarn(theta, factor, original, fast, slow, truncate)
+
+
+def _factors(found: dict[str, Any], key: str, sizes: Geometry) -> tuple[float, ...]:
+    values = found.get(key)
+    if not isinstance(values, list) or len(values) != sizes.rotary_dim // 2:
+        have = len(values) if isinstance(values, list) else 0
+        raise BadSource(
+            f"config.json has {have} numbers in {key}, and {sizes.rotary_dim // 2} pairs rotate; "
+            f"write {sizes.rotary_dim // 2} numbers"
+        )
+    return tuple(number({key: value}, key) for value in values)
+
+
+def _amplitude(kind: str, found: dict[str, Any], rules: TypeRules, form: Form, sizes: Geometry, part: Config) -> float:
+    if not isinstance(form, (Yarn, LongRope)):
+        return 1.0
+    if isinstance(form, Yarn):
+        factor, formula = form.factor, temperature_attention_factor(form.factor)
+    else:
+        factor = _factor(found, rules, form.original_context, sizes)
+        formula = longrope_attention_factor(factor, form.original_context) if form.original_context > 1 else math.inf
+    amplitude = 1.0
+    for source in rules.amplitude:
+        if source == "formula":
+            amplitude = formula
+        elif source == "mscale" and found.get("mscale") and found.get("mscale_all_dim"):
+            amplitude = mscale_ratio(factor, number(found, "mscale"), number(found, "mscale_all_dim"))
+        elif source == "attention_factor" and found.get("attention_factor") is not None:
+            amplitude = number(found, "attention_factor")
+        elif source == "short_mscale" and found.get("long_mscale") is not None:
+            amplitude = number(found, "long_mscale")
+        else:
+            continue
+        break
+    return amplitude * (number(found, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
+
+
+def _softmax_scale(found: dict[str, Any], family: Family) -> float:
+    if not (family.mla and found.get("mscale_all_dim") and found.get("factor")):
+        return 1.0
+    return temperature_attention_factor(number(found, "factor"), 0.1 * number(found, "mscale_all_dim")) ** 2
+
+
+def _staircase(
+    part: Config, found: dict[str, Any], family: Family, reader: Runtime, sizes: Geometry
+) -> Staircase | None:
+    """The query scale by position that this reader applies."""
+    place, key = found, family.keys.query_beta
+    if reader.query_beta == "top":
+        place, key = part.get(QUERY_SCALE) or {}, "beta" if key else ""
+    if not key or not reader.query_beta or not place.get(key):
+        return None
+    return Staircase(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
+
+
+def _trained(part: Config, found: dict[str, Any], form: Form, family: Family, sizes: Geometry) -> int:
+    if isinstance(form, (Yarn, Llama3, DynamicNtk)):
+        return form.original_context
+    if isinstance(form, LongRope) and form.original_context < sizes.context:
+        return form.original_context
+    if isinstance(form, Interpolated):
+        stated = found.get("original_max_position_embeddings")
+        return int(stated) if stated else max(1, round(sizes.context / form.factor))
+    for known in family.trained:
+        if known.declared == sizes.context and not known.doubt:
+            return known.trained
+    return sizes.context

@@ -1,0 +1,1 @@
+"""What a validation prints and draws."""

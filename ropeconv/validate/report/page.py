@@ -1,0 +1,41 @@
+"""A page about a validation that needs nothing beside itself."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+from ...formats.template import render
+from ...pictures.style import svg, write
+from ...version import __version__
+from ..rule.result import Validation
+from .plots import figure
+
+__all__ = ["write_plot", "write_report"]
+
+
+def write_plot(result: Validation, path: Path) -> None:
+    """The pictures of a validation as a file, .png or .svg."""
+    write(figure(result), path)
+
+
+def write_report(result: Validation, baked: Path, against: str, path: Path) -> None:
+    """Verdict, rule, pictures, all numbers, the environment and the command, in one HTML file."""
+    runtime = result.runtime + (f" {result.transformers}" if result.transformers else "")
+    speed = ", ".join(f"{name} {value:,.0f}" for name, value in result.speed.items())
+    facts = {
+        "Runtime": runtime,
+        "Ran on": f"{result.device}, {result.dtype}",
+        "Reference in float32": f"a KL of {result.precision_kl:.1e} away" if result.precision_kl else "the same",
+        "Tokens": f"{result.tokens} in each spread run" + (f", {result.length:,} in one" if result.length else ""),
+        "Tokens per second": speed or "not measured",
+        "Seed": str(result.seed),
+        "Schedule": result.digest,
+        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "Command": "ropeconv " + " ".join(sys.argv[1:]),
+    }
+    page = render(
+        "report.html.jinja", result=result, baked=str(baked), against=against, facts=facts, pictures=svg(figure(result))
+    )
+    path.write_text(page, "utf-8")

@@ -1,0 +1,1 @@
+"""What is measured of two sets of logits, and the rule by which they agree."""

@@ -1,0 +1,1 @@
+"""Which tokens are read, at which positions, and where logits are compared."""

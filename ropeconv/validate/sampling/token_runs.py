@@ -1,0 +1,73 @@
+"""The runs of a comparison: which tokens are read at which positions, and where the logits are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ...rope.schedule import Schedule
+from ..settings import Settings
+from .positions import Bucket, buckets, spread
+from .tokens import of_text, synthetic
+
+KEPT = 256  # positions of a bucket whose logits are compared
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One run: its tokens, their positions, which are compared, and to which bucket each of those belongs.
+
+    kind: "spread" reads a few tokens over a whole range, "whole" every position.
+    """
+
+    kind: Literal["spread", "whole"]
+    ids: list[int]
+    positions: list[int]
+    kept: list[int]
+    buckets: list[Bucket]
+
+    def until(self, count: int) -> Passage:
+        """The passage up to its first `count` compared positions."""
+        if count >= len(self.kept):
+            return self
+        kept, buckets, first = self.kept[:count], [], 0
+        for bucket in self.buckets:
+            inside = bucket.positions[: max(0, count - first)]
+            first += len(bucket.positions)
+            if inside:
+                buckets.append(replace(bucket, positions=inside, counted=slice(0, len(inside))))
+        stop = kept[-1] + 1 if kept else 0
+        return replace(self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets)
+
+    def targets(self) -> Any:
+        """The token after each compared one, -1 after the last."""
+        import torch
+
+        return torch.tensor([self.ids[k + 1] if k + 1 < len(self.ids) else -1 for k in self.kept])
+
+    def parts(self) -> Iterator[tuple[Bucket, slice]]:
+        """Each bucket with its rows among the compared positions."""
+        first = 0
+        for bucket in self.buckets:
+            yield bucket, slice(first, first := first + bucket.counted.stop - bucket.counted.start)
+
+
+def passages(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[Passage]:
+    """Spread runs over every doubling, and one over every position if that is asked for."""
+    runs = buckets(schedule.original_context, schedule.context, settings.spread)
+    longest = max(settings.length, *(len(run.positions) for run in runs))
+    text = None if settings.text is None else of_text(settings.text, folder, longest)
+    found = []
+    for number, run in enumerate(runs):
+        count = len(run.positions)
+        ids = text[:count] if text else synthetic(count, vocabulary, settings.seed + number)
+        kept = list(range(run.counted.start, run.counted.stop))
+        found.append(Passage("spread", ids, run.positions, kept, [run]))
+    if settings.length:
+        whole = spread(schedule.original_context, settings.length, KEPT)
+        ids = text[: settings.length] if text else synthetic(settings.length, vocabulary, settings.seed)
+        kept = [position for bucket in whole for position in bucket.positions]
+        found.append(Passage("whole", ids, list(range(settings.length)), kept, whole))
+    return found

@@ -1,0 +1,47 @@
+"""The tokens that a comparison reads: a text, or a synthetic sequence in which the past matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...errors import BadSource
+
+SPAN = 24  # tokens that come back
+SHARE = 0.5
+
+
+def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
+    """Random tokens, half of them spans that stood somewhere before, near or far: what follows can be looked up."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    found: list[int] = []
+    while len(found) < count:
+        if len(found) > 2 * SPAN and torch.rand(1, generator=generator).item() < SHARE:
+            start = int(torch.randint(len(found) - SPAN, (1,), generator=generator).item())
+            found += found[start : start + SPAN]
+        else:
+            found += torch.randint(vocabulary, (SPAN,), generator=generator).tolist()
+    return found[:count]
+
+
+def of_text(file: Path, folder: Path, count: int) -> list[int]:
+    """The first `count` tokens of a text file, by the checkpoint's tokenizer.
+
+    Raises BadSource when the file cannot be read or is too short, or the tokenizer does not load.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadSource(f"{file} cannot be read as UTF-8 text ({problem}); give another --text") from None
+    try:
+        found: list[int] = AutoTokenizer.from_pretrained(folder)(text).input_ids
+    except (OSError, ValueError) as problem:
+        raise BadSource(f"{folder} has no tokenizer that loads ({problem}); leave --text out") from None
+    if len(found) < count:
+        raise BadSource(
+            f"{file} has {len(found)} tokens and {count} are needed; give a longer --text or --length {len(found)}"
+        )
+    return found[:count]

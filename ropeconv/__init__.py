@@ -4,10 +4,12 @@ import ropeconv
 
 source = ropeconv.open_source("./Llama-2-7b-hf")
 recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](16.0))
-plan = ropeconv.make_plan(source, recipe)
-for verdict in plan.choice.verdicts:
-    print(verdict.title, verdict.word, verdict.because)
-folder = ropeconv.apply(plan)
+plan = ropeconv.make_plan(source, recipe, ropeconv.Target(runtimes=("transformers", "vllm")))
+for verdict in plan.result.verdicts:
+    print(verdict.display_name, verdict.status, verdict.reason)
+done = ropeconv.apply(plan)  # writes, and checks what it wrote
+comparison = ropeconv.Comparison.open(done.path, "./Llama-2-7b-hf")
+print(ropeconv.validate_checkpoint(comparison).sentence)
 """
 
 from __future__ import annotations
@@ -15,50 +17,108 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .version import __version__ as __version__
+from .errors import BadSource, Disagreement, Interrupted, RecipeError, RopeconvError, UnsupportedBake, UsageError
+from .version import __version__
 
 if TYPE_CHECKING:
+    from .bake import Applied as Applied
+    from .bake import FoldTarget as FoldTarget
+    from .bake import GgufTarget as GgufTarget
+    from .bake import Plan as Plan
+    from .bake import Target as Target
     from .bake import apply as apply
     from .bake import make_plan as make_plan
     from .bake.advice import advise as advise
+    from .bake.patch import patch as patch
+    from .inspection import Inspection as Inspection
     from .inspection import inspect_source as inspect_source
+    from .receipts import Receipt as Receipt
+    from .receipts import read_receipt as read_receipt
     from .rope.bound import bound as bound
     from .rope.bound import reach as reach
     from .rope.methods import REGISTRY as METHODS
     from .rope.recipe import Recipe as Recipe
+    from .rope.schedule import Schedule as Schedule
+    from .rope.spec import RopeSpec as RopeSpec
     from .sources import open_source as open_source
-    from .validate.checkpoint import validate as validate_logits
+    from .validate.checkpoint import validate_checkpoint as validate_checkpoint
+    from .validate.comparison import Comparison as Comparison
+    from .validate.gguf import validate_gguf as validate_gguf
+    from .validate.server import validate_server as validate_server
+    from .validate.settings import Settings as Settings
 
-__all__ = [
-    "METHODS",
-    "Recipe",
-    "advise",
-    "apply",
-    "bound",
-    "inspect_source",
-    "make_plan",
-    "open_source",
-    "reach",
-    "validate_logits",
-]
-
-_WHERE = {
+_LAZY = {
     "METHODS": ("rope.methods", "REGISTRY"),
+    "Applied": ("bake", "Applied"),
+    "Comparison": ("validate.comparison", "Comparison"),
+    "FoldTarget": ("bake", "FoldTarget"),
+    "GgufTarget": ("bake", "GgufTarget"),
+    "Inspection": ("inspection", "Inspection"),
+    "Plan": ("bake", "Plan"),
+    "Receipt": ("receipts", "Receipt"),
     "Recipe": ("rope.recipe", "Recipe"),
+    "RopeSpec": ("rope.spec", "RopeSpec"),
+    "Schedule": ("rope.schedule", "Schedule"),
+    "Settings": ("validate.settings", "Settings"),
+    "Target": ("bake", "Target"),
     "advise": ("bake.advice", "advise"),
     "apply": ("bake", "apply"),
     "bound": ("rope.bound", "bound"),
     "inspect_source": ("inspection", "inspect_source"),
     "make_plan": ("bake", "make_plan"),
     "open_source": ("sources", "open_source"),
+    "patch": ("bake.patch", "patch"),
     "reach": ("rope.bound", "reach"),
-    "validate_logits": ("validate.checkpoint", "validate"),
+    "read_receipt": ("receipts", "read_receipt"),
+    "validate_checkpoint": ("validate.checkpoint", "validate_checkpoint"),
+    "validate_gguf": ("validate.gguf", "validate_gguf"),
+    "validate_server": ("validate.server", "validate_server"),
 }
+
+__all__ = [
+    "METHODS",
+    "Applied",
+    "BadSource",
+    "Comparison",
+    "Disagreement",
+    "FoldTarget",
+    "GgufTarget",
+    "Inspection",
+    "Interrupted",
+    "Plan",
+    "Receipt",
+    "Recipe",
+    "RecipeError",
+    "RopeSpec",
+    "RopeconvError",
+    "Schedule",
+    "Settings",
+    "Target",
+    "UnsupportedBake",
+    "UsageError",
+    "__version__",
+    "advise",
+    "apply",
+    "bound",
+    "inspect_source",
+    "make_plan",
+    "open_source",
+    "patch",
+    "reach",
+    "read_receipt",
+    "validate_checkpoint",
+    "validate_gguf",
+    "validate_server",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Imports on first use, so that the command line starts without numpy."""
-    if name not in _WHERE:
+    if name not in _LAZY:
         raise AttributeError(f"module 'ropeconv' has no attribute {name!r}")
-    module, attribute = _WHERE[name]
+    module, attribute = _LAZY[name]
     return getattr(import_module(f".{module}", __name__), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,33 +1,37 @@
-"""The failures a user can meet. Each message is one sentence that carries its own repair."""
+"""The failures that a user can meet, under one root. Each message is one sentence that carries its own repair."""
 
 from __future__ import annotations
 
+from .rope.errors import RecipeError, RopeconvError
 
-class RopeconvError(Exception):
-    """A known failure: printed as a sentence, without a traceback. Exit code 1."""
-
-    exit_code = 1
+__all__ = ["BadSource", "Disagreement", "Interrupted", "RecipeError", "RopeconvError", "UnsupportedBake", "UsageError"]
 
 
 class UsageError(RopeconvError):
-    """The command line or the recipe asks for something that cannot be asked. Exit code 2."""
+    """The options contradict each other, or name something that does not exist. Exit code 2."""
 
     exit_code = 2
 
 
 class BadSource(RopeconvError):
-    """The checkpoint is damaged, hostile, incomplete, or not a checkpoint."""
+    """The checkpoint is damaged, hostile, incomplete, or not a checkpoint. Exit code 1."""
 
 
 class UnsupportedBake(RopeconvError):
-    """A target cannot express what was asked: names the knob, the target and the alternatives."""
+    """A target cannot express what was asked: names the knob, the target and the alternatives. Exit code 1."""
 
-    def __init__(self, knob: str, target: str, because: str, alternatives: str) -> None:
-        super().__init__(f"{knob} cannot be baked for {target}: {because}; {alternatives}")
-        self.because, self.alternatives = because, alternatives
+    def __init__(self, knob: str, target: str, reason: str, alternatives: str) -> None:
+        super().__init__(f"{knob} cannot be baked for {target}: {reason}; {alternatives}")
+        self.reason, self.alternatives = reason, alternatives
 
 
 class Disagreement(RopeconvError):
     """A check ran and the runtime computes something else than the schedule. Exit code 3."""
 
     exit_code = 3
+
+
+class Interrupted(RopeconvError):
+    """A run was stopped with Ctrl-C. The message says what is left, and how to go on. Exit code 130."""
+
+    exit_code = 130

@@ -1,3 +1,6 @@
-"""The version, alone, so that every room can have it."""
+"""The version, and that of the JSON documents."""
 
 __version__ = "0.1.0"
+
+SCHEMA = 2
+"""Version of the shape of receipts, and of every JSON document that ropeconv prints."""

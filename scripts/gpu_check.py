@@ -13,7 +13,7 @@ import transformers
 
 import ropeconv
 from ropeconv.engines.transformers.backbone import hidden_states
-from ropeconv.engines.transformers.load import load_stock, place
+from ropeconv.engines.transformers.load import device_spec, load_stock
 from ropeconv.validate.checkpoint import validate
 from ropeconv.validate.sampling.tokens import synthetic
 
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
     given = parser.parse_args()
     shape = SMALL if given.small else LARGE
-    at = place(given.device, "auto", stored="bfloat16")
+    at = device_spec(given.device, "auto", stored="bfloat16")
     length, chunk = given.length or 16 * shape["max_position_embeddings"], given.chunk or (512 if given.small else 4096)
     work = given.dir / "gpu-check-work"
     shutil.rmtree(work, ignore_errors=True)

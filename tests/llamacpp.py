@@ -11,15 +11,14 @@ import safetensors.torch
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ropeconv.bake import apply, make_plan
 from ropeconv.bake.plan import Plan
-from ropeconv.engines.llamacpp.client import run_logits
+from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.load import load_stock
-from ropeconv.engines.transformers.patch import patch, patched_at
+from ropeconv.engines.transformers.patch import patch
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 from ropeconv.validate.rule.measures import Figures, compare_logits
 
+from .baking import apply, make_plan
 from .models import TRAINED, VOCABULARY, make
 
 LENGTH = 4 * TRAINED
@@ -78,7 +77,7 @@ def bake(source: Path, recipe: Recipe, out: Path, **options: Any) -> Plan:
     """Plans and applies."""
     if source.is_dir():
         options = {"to": "gguf", "outtype": "f32", **options}
-    plan = make_plan(open_source(str(source)), recipe, out, **options)
+    plan = make_plan(source, recipe, out, **options)
     apply(plan)
     return plan
 
@@ -90,14 +89,14 @@ def sequence(length: int = LENGTH) -> list[int]:
 
 def of_llamacpp(path: Path, **options: Any) -> torch.Tensor:
     """Logits at every position, [LENGTH, vocabulary]."""
-    return torch.from_numpy(run_logits(path, sequence(), list(range(LENGTH)), **options))
+    return torch.from_numpy(LlamaCppEngine(path, **options).logits(sequence(), list(range(LENGTH))))
 
 
 def of_transformers(source: Path, plan: Plan | None) -> torch.Tensor:
     """Logits of the source at every position, scaled at run time as the plan's schedule says, or left alone."""
     model = load_stock(source, "cpu")
     if plan is not None:
-        patch(model, patched_at(plan.schedule, LENGTH - 1), plan.before)
+        patch(model, plan.schedule, plan.before)
     with torch.no_grad():
         return model(input_ids=torch.tensor([sequence()]), use_cache=False).logits[0].float()
 

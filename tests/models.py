@@ -36,7 +36,7 @@ MLA: dict[str, Any] = {
     "moe_intermediate_size": 32, "num_key_value_heads": 2,
 }  # fmt: skip
 
-CANCELS = {"hunyuan_v1_dense"}  # normalise behind the rotation, so an amplitude has no effect
+CANCELS = {"hunyuan_v1_dense"}  # normalise behind the rotation, so an attention factor has no effect
 
 # model_type -> what differs from COMMON; None removes a key
 FAMILIES: dict[str, dict[str, Any]] = {

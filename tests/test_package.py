@@ -39,7 +39,7 @@ def test_as_a_library(llama: Path, tmp_path: Path) -> None:
     assert set(ropeconv.__all__) == {name for name in ropeconv.__all__ if getattr(ropeconv, name)}
     recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](16.0))
     plan = ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, tmp_path / "out")
-    assert {verdict.word for verdict in plan.choice.verdicts} == {"exact", "ignored"}
+    assert {verdict.status for verdict in plan.result.verdicts} == {"exact", "ignored"}
     folder = ropeconv.apply(plan)
     assert ropeconv.inspect_source(ropeconv.open_source(str(folder))).spec.context == 1024
 
@@ -50,4 +50,4 @@ def test_the_readme_names_every_method_and_runtime() -> None:
 
     text = (ROOT / "README.md").read_text()
     assert not [method.flag() for method in REGISTRY.values() if f"`{method.flag()}" not in text]
-    assert not [runtime.title for runtime in runtimes() if runtime.title not in text]
+    assert not [runtime.display_name for runtime in runtimes() if runtime.display_name not in text]

@@ -1,9 +1,21 @@
-"""From a source and a recipe to a plan, and from a plan to files."""
+"""From a source, a recipe and a target to a plan, and from a plan to files."""
 
+from ..encode import FoldTarget, GgufTarget, Target
+from .apply import Applied, apply
 from .checkpoint import CheckpointPlan
-from .execute import apply
 from .gguf import GgufPlan
-from .plan import Plan, Step
+from .plan import Plan, PlannedFile
 from .planner import make_plan
 
-__all__ = ["CheckpointPlan", "GgufPlan", "Plan", "Step", "apply", "make_plan"]
+__all__ = [
+    "Applied",
+    "CheckpointPlan",
+    "FoldTarget",
+    "GgufPlan",
+    "GgufTarget",
+    "Plan",
+    "PlannedFile",
+    "Target",
+    "apply",
+    "make_plan",
+]

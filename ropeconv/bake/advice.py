@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
+from ..encode import Target
+from ..encode.target import Format
 from ..errors import RopeconvError, UsageError
 from ..inspection import inspect_source
 from ..rope.errors import RecipeError
@@ -13,7 +15,7 @@ from ..rope.methods import REGISTRY, Method
 from ..rope.profile import Profile, profile
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
-from ..runtimes.runtime import Word
+from ..runtimes.grouping import grouped
 from ..runtimes.verdict import Verdict
 from ..sources import Source
 from ..sources.gguf import GgufSource
@@ -27,42 +29,45 @@ CRITERION = (
 
 @dataclass(frozen=True)
 class Writing:
-    """How one kind of output holds a schedule: its encoding and verdicts, or why it cannot."""
+    """How one kind of output holds a schedule: its encoding and verdicts, or the reason why it cannot."""
 
     encoding: str
     verdicts: tuple[Verdict, ...]
-    because: str = ""
+    reason: str = ""
 
     @property
-    def words(self) -> str:
-        """The verdicts, counted."""
+    def summary(self) -> str:
+        """In how many runtimes it is exact."""
         if not self.verdicts:
             return "refused"
         if len(self.verdicts) == 1:
-            return self.verdicts[0].word
-        words = [verdict.word for verdict in self.verdicts]
-        return ", ".join(f"{word} in {words.count(word)}" for word in get_args(Word) if word in words)
+            return self.verdicts[0].status
+        exact = sum(verdict.status == "exact" for verdict in self.verdicts)
+        return f"exact in {exact} of {len(self.verdicts)}"
 
     @property
     def exceptions(self) -> str:
-        """The runtimes that do not compute it exactly, by their word."""
-        words = {verdict.word: [v.title for v in self.verdicts if v.word == verdict.word] for verdict in self.verdicts}
-        return "; ".join(f"{word} in {', '.join(titles)}" for word, titles in words.items() if word != "exact")
+        """The runtimes that do not compute it exactly, by their status."""
+        found = grouped({verdict.runtime: verdict.status for verdict in self.verdicts})
+        return "; ".join(f"{status}: {names}" for status, names in found if status != "exact")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        rows = [{"runtime": v.runtime, "verdict": v.word, "because": v.because} for v in self.verdicts]
-        return {"encoding": self.encoding or None, "runtimes": rows, "because": self.because or None}
+        rows = [{"runtime": v.runtime, "status": v.status, "reason": v.reason} for v in self.verdicts]
+        return {"encoding": self.encoding or None, "runtimes": rows, "reason": self.reason or None}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One method at the wanted length. untuned: whether it is reported to work at this factor without fine-tuning."""
+    """One method at the wanted length.
+
+    works_untuned: whether it is reported to work at this factor without fine-tuning.
+    """
 
     method: Method
     schedule: Schedule
     profile: Profile
-    untuned: bool
+    works_untuned: bool
     writings: dict[str, Writing]
     command: str
 
@@ -71,7 +76,7 @@ class Advice:
         """Sorts by CRITERION."""
         first = self.profile.reach.first_violation
         effective = self.schedule.context if first is None else min(first - 1, self.schedule.context)
-        return not self.untuned, self.profile.outside, -effective, self.profile.fast_change, self.method.name
+        return not self.works_untuned, self.profile.outside, -effective, self.profile.fast_change, self.method.name
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable."""
@@ -82,8 +87,8 @@ class Advice:
             "context": self.schedule.context,
             "attention_factor": self.schedule.attention_factor,
             **self.profile.to_dict(),
-            "without_fine_tuning": self.untuned,
-            "tuning": self.method.tuning,
+            "without_fine_tuning": self.works_untuned,
+            "tuning": self.method.finetuning_note,
             "outputs": {name: writing.to_dict() for name, writing in self.writings.items()},
         }
 
@@ -116,7 +121,7 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
                 method=method,
                 schedule=planned or schedule,
                 profile=profile(schedule, start),
-                untuned=context / start.original_context <= method.untuned,
+                works_untuned=context / start.original_context <= method.max_untuned_factor,
                 writings=writings,
                 command=f"ropeconv apply {source.reference} {method.command}"
                 + ("" if method.schedule(start).context == context else f" --context {context}")
@@ -127,16 +132,20 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
 
 
 def _writings(source: Source | GgufSource, recipe: Recipe) -> tuple[dict[str, Writing], Schedule | None]:
-    """How outputs hold a recipe, and its schedule as it is planned: DeepSeek's amplitude goes by the model's mscale."""
-    outputs = {"gguf": ""} if isinstance(source, GgufSource) else {"safetensors": "", "gguf": "gguf"}
-    found, schedule = {}, None
-    for name, to in outputs.items():
+    """How outputs hold a recipe, and its schedule as it is planned.
+
+    The two differ in DeepSeek's models, whose attention factor follows from their mscale.
+    """
+    outputs: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
+    found: dict[str, Writing] = {}
+    schedule = None
+    for name in outputs:
         try:
-            plan = make_plan(source, recipe, replace_scaling=True, to=to)
+            plan = make_plan(source, recipe, Target(to=name, replace=True))
         except RopeconvError as problem:
             found[name] = Writing("", (), str(problem))
         else:
-            found[name] = Writing(plan.choice.encoding, plan.choice.verdicts)
+            found[name] = Writing(plan.result.encoding, plan.result.verdicts)
             schedule = schedule or plan.schedule
     return found, schedule
 

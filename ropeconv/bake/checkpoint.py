@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..encode import ConfigChoice, choose
-from ..encode.fold.placement import Side
-from ..encode.fold.shards import FoldDtype, dtype_notes, folded_shards, grown_index
+from ..encode import CheckpointResult, EncodeRequest, Target, select
+from ..encode.fold.shards import dtype_notes, folded_shards, grown_index
 from ..errors import BadSource, UsageError
 from ..families import Family
 from ..families.config import text_part
@@ -24,8 +23,8 @@ from ..rope.schedule import Schedule
 from ..runtimes.read_config import number, rope_dict
 from ..runtimes.runtime import find, newest, version_key
 from ..sources import Source
-from .extra_shard import added
-from .plan import Plan, Step, start_spec, warnings
+from .extra_shard import extra_shard
+from .plan import Plan, PlannedFile, start_spec, warnings
 
 
 @dataclass(frozen=True)
@@ -33,80 +32,53 @@ class CheckpointPlan(Plan):
     """A plan whose output is a folder in Hugging Face's layout."""
 
     source: Source
-    choice: ConfigChoice
+    result: CheckpointResult
 
-    def origin(self, step: Step) -> Path | None:
-        """The local file that a step copies; None where it copies nothing."""
-        return self.source.path(step.origin or step.name) if step.action == "copy" else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable: what `--json` prints."""
-        said = self.choice.in_config
-        return super().to_dict() | {
-            "fold": self.choice.fold.to_dict() if self.choice.fold else None,
-            "in_config": {
-                "written_as": self.choice.written_as,
-                "attention_factor": said.attention_factor,
-                "softmax_scale": said.softmax_scale,
-            },
-        }
+    def origin(self, file: PlannedFile) -> Path | None:
+        """The local path that a file is copied from; None where it is not copied."""
+        return self.source.path(file.origin or file.name) if file.action == "copy" else None
 
     def predicted(self, version: str) -> str:
-        """The verdict word for one version of transformers, "unknown" where the tables do not reach."""
+        """The status for one version of transformers, "unknown" where the tables do not reach."""
         if not version:
             return "unknown"
-        since = self.choice.family.since.get("transformers")
+        since = self.result.family.since.get("transformers")
         if since and version_key(since) > version_key(version):
             return "refused"
         try:
-            return self.choice.word(find(f"transformers@{version}")[0])
+            return self.result.status_of(find(f"transformers@{version}")[0])
         except RecipeError:
             return "unknown"
 
 
-def checkpoint_plan(
-    source: Source,
-    recipe: Recipe,
-    out: Path | None = None,
-    encoding: str = "auto",
-    runtimes: tuple[str, ...] = (),
-    replace_scaling: bool = False,
-    all_files: bool = False,
-    side: Side = "k",
-    allow_approximate: bool = False,
-    fold_dtype: FoldDtype = "stored",
-) -> CheckpointPlan:
-    """Decides everything: schedule, encoding, verdicts, files.
-
-    Raises BadSource for a damaged source, UnsupportedBake for what cannot be expressed, RopeconvError for a
-    model that is scaled already without `replace_scaling`.
-    """
+def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
+    """Decides everything: schedule, encoding, verdicts, files. Raises what `make_plan` raises."""
     seen = inspect_config(source)
     if source.kind != "config" and not source.weights():
         raise _no_weights(source)
     config, family = source.config(), seen.family
-    spec = start_spec(seen, recipe, replace_scaling)
+    spec = start_spec(seen, recipe, target)
     recipe = inherit_mscale(recipe, config, seen)
     schedule = recipe.schedule(spec)
-    choice = choose(
-        schedule, spec, family, config, encoding, runtimes, lambda: _tensors(source), side, allow_approximate
-    )
-    if choice.family is not family:
-        _refuse_other_tokens(source, choice.family)
-    if choice.context != schedule.context:
-        schedule = replace(schedule, context=choice.context)
-    steps, left = _steps(source, choice, schedule, all_files, fold_dtype)
+    result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
+    target.check_folded(result.fold is not None)
+    if result.family is not family:
+        _refuse_other_tokens(source, result.family)
+    if result.context != schedule.context:
+        schedule = replace(schedule, context=result.context)
+    files, skipped = _files(source, result, schedule, target)
     return CheckpointPlan(
         source=source,
-        out=out or Path(f"{source.name}-{recipe.method.label}"),
+        target=target,
+        out=target.out or Path(f"{source.name}-{recipe.method.label}"),
         recipe=recipe,
-        name=family.name,
+        family=family.name,
         before=spec,
         schedule=schedule,
-        choice=choice,
-        steps=steps,
-        left_behind=left,
-        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *dtype_notes(fold_dtype)),
+        result=result,
+        files=files,
+        skipped=skipped,
+        warnings=(*warnings(seen, recipe, schedule), *result.notes, *dtype_notes(target.fold.dtype or "stored")),
     )
 
 
@@ -139,7 +111,7 @@ def _no_weights(source: Source) -> BadSource:
             "with transformers and save_pretrained it as safetensors"
         )
     if any(name.endswith(".safetensors") and "-of-" in name for name in names):
-        return BadSource(f"{source.reference} has shards and no {INDEX} to say what they hold; fetch that file too")
+        return BadSource(f"{source.reference} has shards and no {INDEX} to say what they hold; download that file too")
     return BadSource(
         f"{source.reference} has no safetensors weights; "
         "give the complete folder, or its config.json alone to bake only that"
@@ -153,27 +125,30 @@ def _tensors(source: Source) -> dict[str, Tensor]:
     return source.tensors
 
 
-def _steps(
-    source: Source, choice: ConfigChoice, schedule: Schedule, all_files: bool, fold_dtype: FoldDtype
-) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    carried, left = source.carried(all_files)
-    texts = {name: source.text(name) or "" for name in source.made_texts()}
-    texts["config.json"] = jsontext.dump(choice.config, like=source.text("config.json") or "")
+def _files(
+    source: Source, result: CheckpointResult, schedule: Schedule, target: Target
+) -> tuple[tuple[PlannedFile, ...], tuple[str, ...]]:
+    """Every file of the output, sorted by name, and the names of those that are skipped."""
+    copied, skipped = source.copied_files(target.all_files)
+    dtype = target.fold.dtype or "stored"
+    texts = {name: source.text(name) or "" for name in source.generated_texts()}
+    texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     tokenizer = raised(source.text(TOKENIZER), schedule.context)
     if tokenizer is not None:
         texts[TOKENIZER] = tokenizer
-    texts |= choice.texts
-    made = {item.name: item for item in source.produced()}
-    folded = folded_shards(source, choice.fold, fold_dtype)
-    extra = added(source, choice.added)
-    texts |= extra.texts or grown_index(source, choice.fold, fold_dtype)
-    steps = [*extra.steps, *(Step("write", name, len(text.encode()), text=text) for name, text in texts.items())]
-    for file in carried:
+    texts |= result.texts
+    generated = {item.name: item for item in source.generated_files()}
+    folded = {shard.name: shard for shard in folded_shards(source, result.fold, dtype)}
+    extra = extra_shard(source, result.added)
+    texts |= extra.texts or grown_index(source, result.fold, dtype)
+    files = [*extra.files, *(PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items())]
+    for file in copied:
         if file.name in folded:
-            steps.append(folded[file.name])
-        elif file.name in made:
-            steps.append(Step("convert", file.name, file.size, make=made[file.name].write))
+            shard = folded[file.name]
+            files.append(PlannedFile("patch", shard.name, shard.size, make=shard.write))
+        elif file.name in generated:
+            files.append(PlannedFile("convert", file.name, file.size, make=generated[file.name].write))
         elif file.name not in texts:
             name = extra.renamed.get(file.name, file.name)
-            steps.append(Step("copy", name, file.size, file.sha256, origin=file.name))
-    return tuple(sorted(steps, key=lambda step: step.name)), tuple(file.name for file in left)
+            files.append(PlannedFile("copy", name, file.size, file.sha256, origin=file.name))
+    return tuple(sorted(files, key=lambda file: file.name)), tuple(file.name for file in skipped)

@@ -1,4 +1,4 @@
-"""Carries out a plan: into a sibling folder first, renamed when everything is there and checked."""
+"""Executes a plan: into a sibling folder first, renamed when everything is there and checked."""
 
 from __future__ import annotations
 
@@ -8,54 +8,68 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ..errors import BadSource, RopeconvError
 from ..formats.copying import Advance, copy_file, free_bytes, human, link_file, same_blocks
+from ..formats.digest import sha256
 from ..formats.gguf import read_header
-from ..receipts.write import receipt
+from ..receipts import write_receipt
+from ..receipts.receipt import CheckRecord, FileRecord
 from ..sources import RECEIPT
-from .plan import Plan, Step
+from .plan import Plan, PlannedFile
 
 COPIED, COPIES = ("copy", "patch"), 2
 MARGIN = 16 * 1024 * 1024
 STAMP = ".ropeconv-plan"
 
-Verify = Callable[[Path], dict[str, Any] | None]
+Verify = Callable[[Path], CheckRecord | None]
 
 
-def apply(
+@dataclass(frozen=True)
+class ApplyOptions:
+    """How a plan is executed.
+
+    link: hard-link unchanged files. force: replace an earlier output. checksum: hash copied weights as well, for the
+    receipt. staged: leave out what is merely copied, for somebody who takes that from the source.
+    """
+
+    link: bool = False
+    force: bool = False
+    checksum: bool = False
+    staged: bool = False
+
+
+def execute_plan(
     plan: Plan,
+    options: ApplyOptions,
     verify: Verify = lambda folder: None,
-    link: bool = False,
-    force: bool = False,
-    checksum: bool = False,
     advance: Advance = lambda done: None,
-    staged: bool = False,
 ) -> Path:
-    """Writes the output and returns its place: a folder, or a GGUF file (of several shards the first).
+    """Writes the output and returns its path: a folder, or a GGUF file (of several shards the first).
 
     verify: looks at the finished files in their folder before they take their names, and returns what to note in the
-    receipt; it raises to stop. link: hard-link unchanged files. force: replace an output that exists. advance: bytes
-    done. staged: leave out what is merely copied, for somebody who takes that from the source.
+    receipt; it raises to stop. advance: called with bytes done.
 
     A known failure leaves nothing behind. An interrupted run leaves its finished files in a hidden sibling, and the
     same command picks them up.
     """
-    _refuse_place(plan, force)
+    _refuse_place(plan, options.force)
     partial = plan.out.parent / f".{plan.out.name}.ropeconv-partial"
     whole = plan
-    if staged:
-        plan = replace(whole, steps=tuple(step for step in whole.steps if step.action != "copy"))
+    if options.staged:
+        plan = replace(whole, files=tuple(file for file in whole.files if file.action != "copy"))
     try:
-        _resume_or_clear(partial, _stamp(plan, link))
-        _need_space(plan, partial, link)
-        _carry_out_all(plan, partial, link, advance)
+        _resume_or_clear(partial, _stamp(plan, options.link))
+        _need_space(plan, partial, options.link)
+        _write_files(plan, partial, options.link, advance)
         check = verify(partial)
         if plan.is_folder:
-            (partial / RECEIPT).write_text(receipt(whole, partial, check, checksum), "utf-8")
+            files = tuple(_record(file, partial / file.name, options.checksum) for file in whole.files)
+            write_receipt(partial, msgspec.structs.replace(whole.receipt(), files=files, check=check))
         (partial / STAMP).unlink()
     except OSError as problem:
         shutil.rmtree(partial, ignore_errors=True)
@@ -74,6 +88,18 @@ def apply(
     return plan.out
 
 
+def _record(file: PlannedFile, path: Path, checksum: bool) -> FileRecord:
+    """A file as the receipt has it.
+
+    Its sha256 is there where it was written, and of copies where the source says it or with `checksum`: hashing 100 GB
+    that the kernel has just copied would take longer than copying them.
+    """
+    if not path.exists():  # left where it is, for the Hub to copy
+        return FileRecord(file.name, file.action, file.size, file.sha256, file.origin or None)
+    digest = file.sha256 if file.action in COPIED and not checksum else sha256(path)
+    return FileRecord(file.name, file.action, path.stat().st_size, digest, file.origin or None)
+
+
 def _refuse_place(plan: Plan, force: bool) -> None:
     out = plan.out
     here = Path(plan.source.reference).resolve()
@@ -81,7 +107,7 @@ def _refuse_place(plan: Plan, force: bool) -> None:
         within = plan.is_folder and (here in out.resolve().parents or out.resolve() in here.parents)
         if out.resolve() == here or within:
             raise RopeconvError(f"{out} and the source lie within each other; choose another place with -o")
-    places = [out] if plan.is_folder else [out.parent / step.name for step in plan.steps]
+    places = [out] if plan.is_folder else [out.parent / file.name for file in plan.files]
     for place in places:
         occupied = place.exists() and (not place.is_dir() or any(place.iterdir()))
         if occupied and not force:
@@ -105,10 +131,10 @@ def _ours(place: Path, out: Path) -> bool:
 
 
 def _stamp(plan: Plan, link: bool) -> str:
-    steps = [(step.action, step.name, step.size, step.text) for step in plan.steps]
-    origins = [] if plan.source.kind == "hub" else [plan.origin(step) for step in plan.steps]
+    files = [(file.action, file.name, file.size, file.text) for file in plan.files]
+    origins = [] if plan.source.kind == "hub" else [plan.origin(file) for file in plan.files]
     mtimes = [origin.stat().st_mtime_ns for origin in origins if origin is not None]
-    identity = [plan.source.reference, plan.source.commit, plan.schedule.digest, link, steps, mtimes]
+    identity = [plan.source.reference, plan.source.commit, plan.schedule.digest, link, files, mtimes]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
@@ -123,10 +149,10 @@ def _resume_or_clear(partial: Path, stamp: str) -> None:
 
 
 def _need_space(plan: Plan, partial: Path, link: bool) -> None:
-    pending = [step for step in plan.steps if not (partial / step.name).exists()]
-    local = None if plan.source.kind == "hub" else next(filter(None, map(plan.origin, plan.steps)), None)
+    pending = [file for file in plan.files if not (partial / file.name).exists()]
+    local = None if plan.source.kind == "hub" else next(filter(None, map(plan.origin, plan.files)), None)
     shared = link or same_blocks(local, partial)
-    needed = sum(step.size for step in pending if not (shared and step.action == "copy")) + MARGIN
+    needed = sum(file.size for file in pending if not (shared and file.action == "copy")) + MARGIN
     free = free_bytes(partial)
     if needed > free:
         raise RopeconvError(
@@ -135,42 +161,42 @@ def _need_space(plan: Plan, partial: Path, link: bool) -> None:
         )
 
 
-def _carry_out_all(plan: Plan, partial: Path, link: bool, advance: Advance) -> None:
-    """Every step. Files are copied two at a time: one copy leaves a disk, or the memory behind it, half idle."""
-    copied = [step for step in plan.steps if step.action in COPIED]
-    for step in plan.steps:
-        if step.action not in COPIED:
-            _carry_out(plan, step, partial / step.name, link, advance)
+def _write_files(plan: Plan, partial: Path, link: bool, advance: Advance) -> None:
+    """Every file. Files are copied two at a time: one copy leaves a disk, or the memory behind it, half idle."""
+    copied = [file for file in plan.files if file.action in COPIED]
+    for file in plan.files:
+        if file.action not in COPIED:
+            _write_file(plan, file, partial / file.name, link, advance)
     pool = ThreadPoolExecutor(COPIES)
     try:
-        running = [pool.submit(_carry_out, plan, step, partial / step.name, link, advance) for step in copied]
+        running = [pool.submit(_write_file, plan, file, partial / file.name, link, advance) for file in copied]
         for future in as_completed(running):
             future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _carry_out(plan: Plan, step: Step, target: Path, link: bool, advance: Advance) -> None:
+def _write_file(plan: Plan, file: PlannedFile, target: Path, link: bool, advance: Advance) -> None:
     if target.exists():
-        advance(step.size)
+        advance(file.size)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(target.name + ".part")
     draft.unlink(missing_ok=True)
-    if step.make is not None:
-        step.make(draft, advance)
-    elif step.action == "write":
-        draft.write_text(step.text or "", "utf-8", newline="")
-        advance(step.size)
+    if file.make is not None:
+        file.make(draft, advance)
+    elif file.action == "write":
+        draft.write_text(file.text or "", "utf-8", newline="")
+        advance(file.size)
     else:
-        origin = plan.origin(step)
-        assert origin is not None, step
+        origin = plan.origin(file)
+        assert origin is not None, file
         if link and link_file(origin, draft):
-            advance(step.size)
+            advance(file.size)
         else:
             copy_file(origin, draft, advance)
-        if draft.stat().st_size != step.size:
-            raise BadSource(f"{step.name} changed while it was copied; leave the source alone and run again")
+        if draft.stat().st_size != file.size:
+            raise BadSource(f"{file.name} changed while it was copied; leave the source alone and run again")
     draft.replace(target)
 
 
@@ -187,6 +213,6 @@ def _take_name(partial: Path, out: Path) -> None:
 
 def _take_names(partial: Path, plan: Plan) -> None:
     """Moves files out of the hidden sibling, the first shard last: without it nobody loads the others."""
-    for step in reversed(plan.steps):
-        (partial / step.name).replace(plan.out.parent / step.name)
+    for file in reversed(plan.files):
+        (partial / file.name).replace(plan.out.parent / file.name)
     partial.rmdir()

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..encode.gguf import choose_gguf
+from ..encode import Target
+from ..encode.gguf import select_gguf
 from ..export import Exported, export
 from ..export.metadata import file_name
 from ..export.quantise import FTYPES, quantise
@@ -15,12 +16,13 @@ from ..formats.copying import Advance
 from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
 from ..inspection.inspect import ConfigInspection, inspect_config
-from ..receipts.write import embedded
+from ..receipts import embedded
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..sources import RECEIPT, Source
 from .checkpoint import inherit_mscale
-from .plan import GgufOutput, Step, start_spec, warnings
+from .plan import GgufOutput, PlannedFile, start_spec, warnings
+from .record import receipt_of
 
 
 @dataclass(frozen=True)
@@ -30,43 +32,32 @@ class ExportPlan(GgufOutput):
     source: Source
 
 
-def export_plan(
-    source: Source,
-    recipe: Recipe,
-    out: Path | None = None,
-    encoding: str = "auto",
-    carrier: str = "",
-    replace_scaling: bool = False,
-    outtype: str = "auto",
-    pre: str = "",
-    allow_approximate: bool = False,
-) -> ExportPlan:
-    """Decides everything: schedule, encoding, header, tensors.
-
-    Raises BadSource for what is damaged or unknown, UnsupportedBake for what llama.cpp cannot hold.
-    """
+def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
+    """Decides everything: schedule, encoding, header, tensors. Raises what `make_plan` raises."""
     seen = inspect_config(source)
-    spec = start_spec(seen, recipe, replace_scaling)
+    spec = start_spec(seen, recipe, target)
     recipe = inherit_mscale(recipe, source.config(), seen)
     schedule = recipe.schedule(spec)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
-    exported = export(source, seen.family, spec.unscaled(), outtype, label, pre)
-    choice = choose_gguf(schedule, exported.model, encoding, carrier, allow_approximate)
-    edit = choice.edit.merged(Edit({RECEIPT: string(embedded(source, recipe, schedule, choice))}))
+    exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
+    result = select_gguf(schedule, exported.model, target)
+    note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result))
+    edit = result.edit.merged(Edit({RECEIPT: string(note)}))
     made = rewrite(exported.model.header, edit)
-    out = out or Path(file_name(exported.description, exported.outtype))
+    out = target.out or Path(file_name(exported.description, exported.outtype))
     size = _size(exported, made)
     return ExportPlan(
         source=source,
+        target=target,
         out=out,
         recipe=recipe,
-        name=seen.name,
+        family=seen.name,
         before=spec,
         schedule=schedule,
-        choice=choice,
-        steps=(Step("convert", out.name, size, make=partial(_write, exported, made, edit)),),
-        left_behind=(),
-        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_notes(source, seen)),
+        result=result,
+        files=(PlannedFile("convert", out.name, size, make=partial(_write, exported, made, edit)),),
+        skipped=(),
+        warnings=(*warnings(seen, recipe, schedule), *result.notes, *_notes(source, seen)),
     )
 
 

@@ -15,7 +15,7 @@ from ..formats.index import INDEX, index_of, with_shard
 from ..formats.safetensors import header_bytes, write_stream
 from ..sources import Source
 from ..sources.source import SINGLE
-from .plan import Step
+from .plan import PlannedFile
 
 SHARD = "model-rope.safetensors"
 RENAMED = "model-00001-of-00001.safetensors"
@@ -23,15 +23,15 @@ RENAMED = "model-00001-of-00001.safetensors"
 
 @dataclass(frozen=True)
 class Additions:
-    """steps: files to make. texts: files to write instead of the source's. renamed: files that get another name."""
+    """files: to make. texts: to write instead of the source's, by name. renamed: names of files that get another."""
 
-    steps: tuple[Step, ...] = ()
+    files: tuple[PlannedFile, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
-def added(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> Additions:
-    """How float32 tensors come into a checkpoint.
+def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> Additions:
+    """How float32 tensors, by name, come into a checkpoint.
 
     A checkpoint in one file gets an index, and its file another name: readers prefer `model.safetensors` to any index.
     """
@@ -39,13 +39,13 @@ def added(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> Additio
         return Additions()
     header = header_bytes([(name, "F32", data.shape) for name, data in tensors.items()], {"format": "pt"})
     size = len(header) + sum(data.nbytes for data in tensors.values())
-    step = Step("write", SHARD, size, make=partial(_write, header, tensors))
+    file = PlannedFile("write", SHARD, size, make=partial(_write, header, tensors))
     index, renamed = source.text(INDEX), {}
     if index is None:
         index = index_of(RENAMED, {tensor.name: tensor.stop - tensor.start for tensor in source.tensors.values()})
         renamed = {SINGLE: RENAMED}
     text = with_shard(index, SHARD, {name: data.nbytes for name, data in tensors.items()})
-    return Additions((step,), {INDEX: text}, renamed)
+    return Additions((file,), {INDEX: text}, renamed)
 
 
 def _write(header: bytes, tensors: Mapping[str, NDArray[np.float32]], target: Path, advance: Advance) -> None:

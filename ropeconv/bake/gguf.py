@@ -6,21 +6,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..encode.gguf import Model, choose_gguf
+from ..encode import Target
+from ..encode.gguf import GgufModel, select_gguf
 from ..errors import UnsupportedBake
 from ..formats.copying import Advance
 from ..formats.gguf import Edit, string
 from ..formats.gguf.write import new_size, write_new
 from ..inspection.gguf_problems import refused_tensors
 from ..inspection.inspect import inspect_gguf
-from ..receipts.write import embedded
+from ..receipts import embedded
 from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.read_file import arch_of, read_file, rope_tensors
 from ..sources import RECEIPT
 from ..sources.gguf import GgufSource
-from .plan import GgufOutput, Step, start_spec, warnings
+from .plan import GgufOutput, PlannedFile, start_spec, warnings
+from .record import receipt_of
 
 
 @dataclass(frozen=True)
@@ -30,55 +32,52 @@ class GgufPlan(GgufOutput):
     source: GgufSource
     edit: Edit
 
-    def origin(self, step: Step) -> Path | None:
-        """The local file that a step copies; None where it copies nothing."""
-        if step.action != "copy":
+    def origin(self, file: PlannedFile) -> Path | None:
+        """The local path that a file is copied from; None where it is not copied."""
+        if file.action != "copy":
             return None
-        return self.source.file.paths[[step.name for step in self.steps].index(step.name)]
+        return self.source.file.paths[[one.name for one in self.files].index(file.name)]
 
 
-def gguf_plan(
-    source: GgufSource,
-    recipe: Recipe,
-    out: Path | None = None,
-    encoding: str = "auto",
-    carrier: str = "",
-    replace_scaling: bool = False,
-    allow_approximate: bool = False,
-) -> GgufPlan:
-    """Decides everything: schedule, encoding, header, ranges.
-
-    Raises BadSource for a damaged file, UnsupportedBake for what the architecture cannot hold.
-    """
+def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
+    """Decides everything: schedule, encoding, header, ranges. Raises what `make_plan` raises."""
     seen, file, reading = inspect_gguf(source), source.file, read_file(source.file)
     vectors = rope_tensors(file)
     refused = refused_tensors(reading, vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
     if refused:
-        raise UnsupportedBake(
-            "anything", source.path.name, f"llama.cpp does not load {seen.name} with {refused[0]}", "fetch another file"
-        )
-    spec = start_spec(seen, recipe, replace_scaling)
+        why = f"llama.cpp does not load {seen.name} with {refused[0]}"
+        raise UnsupportedBake("anything", source.path.name, why, "download another file")
+    spec = start_spec(seen, recipe, target)
     recipe = _inherit_mscale(recipe, source)
     schedule = recipe.schedule(spec)
-    model = Model(file.header, file.tensors, vectors, file.chunks)
-    choice = choose_gguf(schedule, model, encoding, carrier, allow_approximate)
-    note = embedded(source, recipe, schedule, choice)
-    edit = choice.edit.merged(Edit({RECEIPT: string(note)}))
-    out = out or Path(f"{source.name}-{recipe.method.label}.gguf")
-    names = shard_names(out, len(file.paths))
+    result = select_gguf(schedule, GgufModel(file.header, file.tensors, vectors, file.chunks), target)
+    note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result))
+    edit = result.edit.merged(Edit({RECEIPT: string(note)}))
+    out, files = _place(source, edit, recipe, target)
     return GgufPlan(
         source=source,
-        out=out.with_name(names[0]),
+        target=target,
+        out=out,
         recipe=recipe,
-        name=seen.name,
+        family=seen.name,
         before=spec,
         schedule=schedule,
-        choice=choice,
-        steps=tuple(_step(source, edit, shard, name) for shard, name in enumerate(names)),
-        left_behind=(),
-        warnings=(*warnings(seen, recipe, schedule), *choice.notes, *_notes(schedule)),
+        result=result,
+        files=files,
+        skipped=(),
+        warnings=(*warnings(seen, recipe, schedule), *result.notes, *_notes(schedule)),
         edit=edit,
     )
+
+
+def _place(source: GgufSource, edit: Edit, recipe: Recipe, target: Target) -> tuple[Path, tuple[PlannedFile, ...]]:
+    """The path of the output, of a split one its first shard, and its files."""
+    if target.in_place:
+        return source.path, (_file(source, edit, 0, source.path.name),)
+    out = target.out or Path(f"{source.name}-{recipe.method.label}.gguf")
+    names = shard_names(out, len(source.file.paths))
+    files = tuple(_file(source, edit, shard, name) for shard, name in enumerate(names))
+    return out.with_name(names[0]), files
 
 
 def _inherit_mscale(recipe: Recipe, source: GgufSource) -> Recipe:
@@ -98,12 +97,12 @@ def shard_names(out: Path, count: int) -> list[str]:
     return [f"{out.name.removesuffix('.gguf')}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
 
 
-def _step(source: GgufSource, edit: Edit, shard: int, name: str) -> Step:
+def _file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
     header = source.file.headers[shard]
     if shard and not header.tensors.keys() & edit.changes.keys():
-        return Step("copy", name, header.size)
+        return PlannedFile("copy", name, header.size)
     size = header.size if shard else new_size(header, edit)
-    return Step("patch", name, size, make=partial(_write, source, shard, edit))
+    return PlannedFile("patch", name, size, make=partial(_write, source, shard, edit))
 
 
 def _write(source: GgufSource, shard: int, edit: Edit, target: Path, advance: Advance) -> None:

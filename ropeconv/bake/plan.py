@@ -1,32 +1,35 @@
-"""Plan: everything that will be written, decided before anything is. Pure; `apply` only carries it out."""
+"""Plan: everything that will be written, decided before anything is. Pure; `apply` only executes it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ..encode import Choice
-from ..encode.gguf import GgufChoice
+from ..encode import EncodeResult, Target
+from ..encode.gguf import GgufResult
 from ..errors import RopeconvError, UnsupportedBake
-from ..inspection.inspect import Inspection
-from ..rope.bound import effective_length, shortfall
+from ..inspection import Inspection
+from ..receipts import Receipt
+from ..receipts.receipt import Action
+from ..rope.bound import shortfall
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.verdict import describe, frequencies
-from ..sources.source import Origin
-
-Action = Literal["write", "copy", "convert", "patch"]
+from ..runtimes.verdict import describe
+from ..sources import Origin
+from ..version import SCHEMA
+from .record import receipt_of
 
 
 @dataclass(frozen=True)
-class Step:
-    """One file of the output. copy: from the source, unchanged. The others are `text`, or made by `make`.
+class PlannedFile:
+    """One file of the output.
 
-    origin: its name in the source, where that is another.
+    action: "copy" takes it from the source, unchanged; the others are `text`, or made by make(target, advance). size:
+    in bytes. sha256: where it is known for free. origin: its name in the source, where that is another.
     """
 
     action: Action
@@ -40,60 +43,57 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `apply` will do, and what each runtime will make of it.
+    """What `apply` will do, and what each runtime will compute then.
 
-    out: a folder, or a GGUF file (the first shard, when there are several). name: of the family or architecture.
+    out: a folder, or a GGUF file (the first shard, when there are several). family: of the model, or its GGUF
+    architecture. before: its RoPE as the recipe finds it. schedule: what has to be computed. result: how that is
+    encoded. skipped: files that are left where they are.
     """
 
     source: Origin
+    target: Target
     out: Path
     recipe: Recipe
-    name: str
+    family: str
     before: RopeSpec
     schedule: Schedule
-    choice: Choice
-    steps: tuple[Step, ...]
-    left_behind: tuple[str, ...]
+    result: EncodeResult
+    files: tuple[PlannedFile, ...]
+    skipped: tuple[str, ...]
     warnings: tuple[str, ...]
 
     @property
     def is_folder(self) -> bool:
-        """Whether the output is a folder, with the steps' files in it, and not files beside each other."""
+        """Whether the output is a folder with `files` in it, and not files beside each other."""
         return True
 
     @property
     def bytes(self) -> int:
         """Size of the output."""
-        return sum(step.size for step in self.steps)
+        return sum(file.size for file in self.files)
 
-    def origin(self, step: Step) -> Path | None:
-        """The local file that a step copies; None where it copies nothing."""
+    def origin(self, file: PlannedFile) -> Path | None:
+        """The local path that a file is copied from; None where it is not copied."""
         return None
+
+    def receipt(self) -> Receipt:
+        """What will have been done, without the files' hashes and the check of the result."""
+        return receipt_of(self.source, self.family, self.recipe, self.before, self.schedule, self.result)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, stable: what `--json` prints."""
+        done = self.receipt().to_dict()
+        for key in ("ropeconv", "files", "check", "validation", "servers"):
+            del done[key]
         return {
+            **done,
+            "schema": SCHEMA,
             "source": self.source.to_dict(),
             "out": str(self.out),
-            "family": self.name,
-            "recipe": self.recipe.to_dict(),
-            "before": {
-                "rope": describe(self.before.form),
-                "after": frequencies(self.schedule),
-                "attention_factor": self.before.attention_factor,
-                "context": self.before.context,
-            },
-            "encoding": self.choice.encoding,
-            "steps": self.choice.steps_to_dict(),
-            "considered": [entry.to_dict() for entry in self.choice.considered],
             "schedule": self.schedule.to_dict(),
-            "effective_length": effective_length(self.schedule, self.before),
-            "runtimes": [
-                {"runtime": v.runtime, "verdict": v.word, "because": v.because, "source": v.source}
-                for v in self.choice.verdicts
-            ],
-            "files": [{"name": step.name, "action": step.action, "size": step.size} for step in self.steps],
-            "left_behind": list(self.left_behind),
+            "considered": [entry.to_dict() for entry in self.result.considered],
+            "files": [{"name": file.name, "action": file.action, "size": file.size} for file in self.files],
+            "skipped": list(self.skipped),
             "bytes": self.bytes,
             "warnings": list(self.warnings),
         }
@@ -103,27 +103,27 @@ class Plan:
 class GgufOutput(Plan):
     """A plan whose output is a GGUF file, or several shards beside each other."""
 
-    choice: GgufChoice
+    result: GgufResult
 
     @property
     def is_folder(self) -> bool:
-        """Whether the output is a folder, with the steps' files in it, and not files beside each other."""
+        """Whether the output is a folder with `files` in it, and not files beside each other."""
         return False
 
 
-def start_spec(seen: Inspection, recipe: Recipe, replace_scaling: bool) -> RopeSpec:
-    """What a recipe starts from. Raises RopeconvError for a scaled model without `replace_scaling`."""
+def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
+    """The RoPE that a recipe starts from. Raises RopeconvError for a scaled model without `target.replace`."""
     spec = seen.spec
     if seen.refuse:
-        raise UnsupportedBake("a context extension", seen.title, seen.refuse, "or choose another model")
+        raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
     if isinstance(recipe.method, AsIs):
         return spec
-    if spec.scaled and not replace_scaling:
+    if spec.scaled and not target.replace:
         raise RopeconvError(
             f"{seen.source.reference} is scaled already ({describe(spec.form)}); pass --replace to start from its "
             "unscaled RoPE, or --as-is to keep the scaling it has"
         )
-    return spec.unscaled() if replace_scaling and spec.scaled else spec
+    return spec.unscaled() if target.replace and spec.scaled else spec
 
 
 def warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> list[str]:

@@ -1,55 +1,28 @@
-"""Which planner a source needs."""
+"""Plans: from a source, a recipe and a target to everything that will be written."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ..encode.fold.placement import Side
-from ..encode.fold.shards import FoldDtype
-from ..errors import UsageError
+from ..encode import Target
 from ..rope.recipe import Recipe
-from ..sources import Source
-from ..sources.gguf import GgufSource
+from ..sources import GgufSource, Source
 from .checkpoint import checkpoint_plan
 from .export import export_plan
 from .gguf import gguf_plan
 from .plan import Plan
 
 
-def make_plan(
-    source: Source | GgufSource,
-    recipe: Recipe,
-    out: Path | None = None,
-    encoding: str = "auto",
-    runtimes: tuple[str, ...] = (),
-    replace_scaling: bool = False,
-    all_files: bool = False,
-    carrier: str = "",
-    to: str = "",
-    outtype: str = "auto",
-    pre: str = "",
-    side: Side = "k",
-    allow_approximate: bool = False,
-    fold_dtype: FoldDtype = "stored",
-) -> Plan:
-    """Decides everything: schedule, encoding, verdicts, files.
+def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None = None) -> Plan:
+    """Decides everything: schedule, encoding, verdicts, files. Writes nothing.
 
-    Raises BadSource for a damaged source, UnsupportedBake for what cannot be expressed, RopeconvError for a
-    model that is scaled already without `replace_scaling`.
+    source: what `open_source` gives. recipe: the method and its modifiers. target: how and for whom; by default as the
+    source is, for transformers (or llama.cpp). Raises UsageError for options that do not go together, BadSource for a
+    damaged source, UnsupportedBake for what the target cannot express, RopeconvError for a model that is scaled already
+    without `target.replace`.
     """
-    if to not in ("", "gguf", "safetensors"):
-        raise UsageError(f"--to {to} is not known; choose gguf or safetensors")
-    if isinstance(source, GgufSource) or to == "gguf":
-        others = [name for name in runtimes if not name.startswith("llama-cpp")]
-        if others:
-            raise UsageError(f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave --runtime out")
-        if isinstance(source, Source):
-            return export_plan(source, recipe, out, encoding, carrier, replace_scaling, outtype, pre, allow_approximate)
-        if to == "safetensors" or pre or outtype != "auto":
-            raise UsageError("a GGUF file stays as it is quantised; leave --to, --outtype and --pre out")
-        return gguf_plan(source, recipe, out, encoding, carrier, replace_scaling, allow_approximate)
-    if carrier or pre or outtype != "auto":
-        raise UsageError("--carrier, --outtype and --pre are for GGUF; add --to gguf, or leave them out")
-    return checkpoint_plan(
-        source, recipe, out, encoding, runtimes, replace_scaling, all_files, side, allow_approximate, fold_dtype
-    )
+    target = target or Target()
+    target.check(recipe, from_gguf=isinstance(source, GgufSource))
+    if isinstance(source, GgufSource):
+        return gguf_plan(source, recipe, target)
+    if target.to == "gguf":
+        return export_plan(source, recipe, target)
+    return checkpoint_plan(source, recipe, target)

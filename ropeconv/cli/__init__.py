@@ -9,8 +9,22 @@ def main() -> None:
     """Runs the command line and exits with its code."""
     import gc
 
-    gc.disable()  # a fifth of the start-up; nothing here makes cycles by the million
+    gc.disable()  # a fifth of the start-up; what runs for long turns it on again
+    _silence_libraries()
     from .app import app
     from .errors import run
 
     sys.exit(run(app))
+
+
+def _silence_libraries() -> None:
+    """Lets no warning of a library onto the terminal, unless somebody has asked for it."""
+    import os
+    import warnings
+
+    if os.environ.get("ROPECONV_DEBUG") == "1":
+        return
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    for name in ("HF_HUB_VERBOSITY", "TRANSFORMERS_VERBOSITY"):
+        os.environ.setdefault(name, "error")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..rope.lengths import parse_tokens
+from .command import LENGTH, OUTPUT
 from .options import JsonOption, SourceArgument
 from .output import Output
 
@@ -17,17 +18,27 @@ EXAMPLES = """Examples:
 
 ropeconv advise meta-llama/Llama-2-7b-hf --context 32k
 
+ropeconv advise Qwen/Qwen3-8B --context 128k --explain
+
 ropeconv advise model-Q4_K_M.gguf --context 128k --json
 """
 
 
 def advise_command(
     source: SourceArgument,
-    context: Annotated[str, typer.Option("--context", metavar="TOKENS", help="The length to reach.")],
+    context: Annotated[
+        str, typer.Option("--context", metavar="TOKENS", help="The context to declare.", rich_help_panel=LENGTH)
+    ],
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Also a paragraph per method, with its command and its runtimes.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the methods that reach a length: what each costs, what holds it, and how to bake it."""
-    from ..bake.advice import CRITERION, advise, leaders
+    from ..bake.advice import CRITERION, advise
     from ..sources import open_source
 
     found, passed = advise(open_source(source), parse_tokens(context))
@@ -36,27 +47,42 @@ def advise_command(
         rows = [one.to_dict() for one in found]
         output.data({"source": source, "sorted_by": CRITERION, "advice": rows, "passed_over": passed})
         return
-    columns = (
-        "method", "without tuning", "outside trained angles", "effective length", "negative", "fast pairs", "largest",
-        *(found[0].writings if found else ()),
+    formats = tuple(found[0].writings) if found else ()
+    columns = ("method", "untuned", "effective", "outside", *formats, "fast pairs")
+    output.table(
+        f"{source} at {parse_tokens(context):,} tokens", columns, [_row(one) for one in found],
+        optional=("fast pairs", *reversed(formats[1:]), "outside"), right=("effective", "outside"),
     )  # fmt: skip
-    output.table(f"{source} at {parse_tokens(context):,} tokens", columns, [_row(one) for one in found])
-    for sentence in _explained(found):
-        output.say(sentence)
+    for name, description in _columns(found):
+        output.say(f"{name}: {description}")
     output.say(f"Sorted by: {CRITERION}.")
-    for sentence in leaders(found):
-        output.say(sentence)
-    output.say("None of these numbers is a measurement of the model: `ropeconv validate` and your own task are.\n")
+    output.say("None of these numbers is a measurement of the model: `ropeconv validate` and your own task are.")
+    if found:
+        output.say(f"\nTo bake the first: {found[0].command}")
+    if not explain:
+        output.say("Every method with its command and its runtimes: --explain")
+        return
+    _show_paragraphs(found, passed, output)
+
+
+def _show_paragraphs(found: list[Advice], passed: dict[str, str], output: Output) -> None:
+    """A paragraph per method, the methods that lead in each number, and why others are not among them."""
+    from ..bake.advice import leaders
+
+    output.say("")
     for one in found:
-        output.say(f"{one.method.name}: {one.method.tuning}.")
+        output.say(f"{one.method.name}: {one.method.finetuning_note}.")
         output.say(f"    {one.command}")
         for name, writing in one.writings.items():
             if writing.exceptions:
                 output.say(f"    {name} as {writing.encoding}: {writing.exceptions}")
-    for because, flags in _refusals(found).items():
-        output.say(f"Not for {because} ({'all of them' if len(flags) == len(found) else ', '.join(flags)}).")
-    for name, because in passed.items():
-        output.say(f"Passed over, {name}: {because}")
+    output.say("")
+    for sentence in leaders(found):
+        output.say(sentence)
+    for reason, flags in _refusals(found).items():
+        output.say(f"Not for {reason} ({'all of them' if len(flags) == len(found) else ', '.join(flags)}).")
+    for name, reason in passed.items():
+        output.say(f"Passed over, {name}: {reason}")
 
 
 def _refusals(found: list[Advice]) -> dict[str, list[str]]:
@@ -64,8 +90,8 @@ def _refusals(found: list[Advice]) -> dict[str, list[str]]:
     said: dict[str, list[str]] = {}
     for one in found:
         for name, writing in one.writings.items():
-            if writing.because:
-                said.setdefault(f"{name}: {writing.because}", []).append(one.method.flag())
+            if writing.reason:
+                said.setdefault(f"{name}: {writing.reason}", []).append(one.method.flag())
     return said
 
 
@@ -74,23 +100,23 @@ def _row(one: Advice) -> tuple[str, ...]:
     effective = "any" if at.automatic else f"{at.searched - 1:,}+" if at.first_violation is None else ""
     return (
         one.method.command,
-        "yes" if one.untuned else "no",
-        f"{one.profile.outside} of {2 * len(one.schedule.inv_freq)}",
+        "yes" if one.works_untuned else "no",
         effective or f"{at.effective_length:,}",
-        f"{at.count:,}",
+        f"{one.profile.outside} of {2 * len(one.schedule.inv_freq)}",
+        *(writing.summary for writing in one.writings.values()),
         f"/ {one.profile.fast_change:.3g}",
-        f"/ {one.profile.largest_change:.3g}",
-        *(writing.words for writing in one.writings.values()),
     )
 
 
-def _explained(found: list[Advice]) -> list[str]:
+def _columns(found: list[Advice]) -> list[tuple[str, str]]:
+    """What the columns mean."""
     if not found:
-        return ["No method reaches it."]
+        return [("No method reaches it", "give a shorter --context")]
     one = found[0]
     return [
-        f"Outside trained angles: dimensions that complete no period in {one.schedule.original_context:,} tokens "
-        f"({one.profile.critical_dimension} do) and turn further than they did there. Effective length: up to which "
-        "sum cos(m theta_i) is never negative; negative: at how many distances it is. Fast pairs, largest: by how much "
-        "frequencies are divided at most, among those that complete a period, and among all."
-    ]
+        ("Untuned", "reported to work at this factor without fine-tuning."),
+        ("Effective", "tokens up to which sum cos(m theta_i) is never negative (`ropeconv bound`)."),
+        ("Outside", f"dimensions that turn further than in training, of those that complete no period in "
+                    f"{one.schedule.original_context:,} tokens ({one.profile.critical_dimension} do)."),
+        ("Fast pairs", "by how much frequencies that complete a period are divided at most."),
+    ]  # fmt: skip

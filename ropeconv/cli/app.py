@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from ..version import __version__
 from . import advise, apply, bound, inspect, plot, push, schedule, tables, validate
+from .command import Command, Group
 
 app = typer.Typer(
     name="ropeconv",
+    cls=Group,
     help="Bake a RoPE context extension into a checkpoint, and prove that stock runtimes compute it.",
     no_args_is_help=True,
     add_completion=True,
@@ -28,21 +31,27 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
-app.command("apply", epilog=apply.EXAMPLES)(apply.apply_command)
-app.command("inspect")(inspect.inspect_command)
-app.command("advise", epilog=advise.EXAMPLES)(advise.advise_command)
-app.command("bound", epilog=bound.EXAMPLES)(bound.bound_command)
-app.command("plot", epilog=plot.EXAMPLES)(plot.plot_command)
-app.command("schedule", epilog=schedule.EXAMPLES)(schedule.schedule_command)
-app.command("validate")(validate.validate_command)
-app.command("push")(push.push_command)
-app.command("methods")(tables.methods_command)
-app.command("families")(tables.families_command)
-app.command("archs")(tables.archs_command)
-app.command("runtimes")(tables.runtimes_command)
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "apply": (apply.apply_command, apply.EXAMPLES),
+    "inspect": (inspect.inspect_command, inspect.EXAMPLES),
+    "advise": (advise.advise_command, advise.EXAMPLES),
+    "bound": (bound.bound_command, bound.EXAMPLES),
+    "plot": (plot.plot_command, plot.EXAMPLES),
+    "schedule": (schedule.schedule_command, schedule.EXAMPLES),
+    "validate": (validate.validate_command, validate.EXAMPLES),
+    "push": (push.push_command, push.EXAMPLES),
+    "methods": (tables.methods_command, tables.METHODS_EXAMPLES),
+    "families": (tables.families_command, tables.FAMILIES_EXAMPLES),
+    "archs": (tables.archs_command, tables.ARCHS_EXAMPLES),
+    "runtimes": (tables.runtimes_command, tables.RUNTIMES_EXAMPLES),
+}
+"""Every command, with the examples below its help."""
+
+for _name, (_command, _examples) in COMMANDS.items():
+    app.command(_name, cls=Command, epilog=_examples)(_command)

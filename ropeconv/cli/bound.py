@@ -71,14 +71,14 @@ def bound_command(
         raise UsageError("--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`")
     if what is None and not given:
         raise UsageError("give a length such as 128k, a SOURCE, or --theta B")
-    subject = find(what, recipe, head_dim, rotary_dim)
+    model = find(what, recipe, head_dim, rotary_dim)
     if not up_to and what is None and not given.keys() - {"theta"}:
         up_to = "1M"
     found = {}
-    for label, schedule in subject.schedules().items():
+    for label, schedule in model.schedules().items():
         length = parse_tokens(up_to) if up_to else schedule.context
-        found[label] = (schedule, reach(schedule.inv_freq, subject.spec.unrotated, length))
-    _show_reach(subject.spec, found, output)
+        found[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
+    _show_reach(model.spec, found, output)
 
 
 def _smallest(

@@ -18,7 +18,7 @@ HUB_ERRORS = {
     "RevisionNotFoundError": "the repository has no such revision: check what stands behind the @",
     "EntryNotFoundError": "the repository lacks a file that its listing names: try again later",
     "LocalEntryNotFoundError": "a file is not cached and the Hub cannot be reached: go online, or unset HF_HUB_OFFLINE",
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and this needs the Hub: unset it, or fetch the checkpoint once",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and this needs the Hub: unset it, or download the checkpoint once",
     "HfHubHTTPError": "the Hub answered with an error: try again later",
     "HTTPError": "the Hub cannot be reached: check the connection, or give a local folder",
     "ConnectionError": "the Hub cannot be reached: check the connection, or give a local folder",

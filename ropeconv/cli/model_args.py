@@ -1,4 +1,4 @@
-"""What `bound`, `plot` and `schedule` are about: a model, on disk or in numbers, and what methods make of it."""
+"""The model that `bound`, `plot` and `schedule` are about, on disk or in numbers, and what methods make of it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from .command import MODEL
 from .options import build_recipes
 
 HeadDimOption = Annotated[
-    int | None, typer.Option("--head-dim", help="Width of one attention head (default: 128, or the SOURCE's own).")
+    int | None,
+    typer.Option(
+        "--head-dim", help="Width of one attention head (default: 128, or the SOURCE's own).", rich_help_panel=MODEL
+    ),
 ]
 RotaryDimOption = Annotated[
-    int | None, typer.Option("--rotary-dim", help="How many of its dimensions rotate (default: all).")
+    int | None,
+    typer.Option("--rotary-dim", help="How many of its dimensions rotate (default: all).", rich_help_panel=MODEL),
 ]
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelArgs:
     """A model and the recipes for it. name: how to speak of it. spec: unscaled, where there are recipes."""
 
     name: str
@@ -43,17 +48,16 @@ class Subject:
         return made
 
 
-def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> Subject:
+def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> ModelArgs:
     """A model that is only numbers.
 
-    Here `--theta` is the model's base (default 10000), unless it is the only method; `--context` its trained length
-    (default 4096), unless `--original-context` says that, and then the length to reach.
+    given: options of methods, by name. `--theta` is the model's base (default 10000), unless it is the only method;
+    `--original-context` its trained length (default 4096). head_dim, rotary_dim: of one head, by default 128 and all.
     """
     others = {name: value for name, value in given.items() if name != "theta"}
     theta = given.get("theta")
-    trained = parse_tokens(given.get("original_context") or given.get("context") or "4096")
-    if given.get("original_context") is None:
-        others["context"] = None
+    trained = parse_tokens(given.get("original_context") or "4096")
+    declared = trained if given.get("context") is None else parse_tokens(given["context"])
     recipes = build_recipes(others)
     if not recipes and theta is not None:
         recipes = build_recipes({**others, "theta": theta})
@@ -61,7 +65,8 @@ def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: i
     base = 10000.0 if theta is None else theta
     if base <= 1:
         raise UsageError(f"--theta {base:g} must be above 1")
-    return Subject(f"theta {base:.12g}", RopeSpec(width, rotary, Plain(base), trained, trained), tuple(recipes))
+    spec = RopeSpec(width, rotary, Plain(base), trained, trained if recipes else declared)
+    return ModelArgs(f"theta {base:.12g}", spec, tuple(recipes))
 
 
 def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
@@ -73,7 +78,9 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
     return width, rotary
 
 
-def on_disk(source: str, given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> Subject:
+def on_disk(
+    source: str, given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None
+) -> ModelArgs:
     """A checkpoint, GGUF file, config or repository; where there are methods, they start from its unscaled RoPE."""
     from ..inspection import inspect_source
     from ..sources import open_source
@@ -86,24 +93,24 @@ def on_disk(source: str, given: dict[str, Any], head_dim: int | None = None, rot
     modified = [name for name in ("context", "original_context") if given.get(name) is not None]
     if modified and not recipes:
         raise UsageError(f"--{modified[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")
-    return Subject(seen.source.name, spec, recipes)
+    return ModelArgs(seen.source.name, spec, recipes)
 
 
-def find(what: str | None, given: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> Subject:
+def find(what: str | None, given: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
     """A SOURCE, or a model in numbers where there is none."""
     if what is None:
         return in_numbers(given, head_dim, rotary_dim)
     return on_disk(what, given, head_dim, rotary_dim)
 
 
-def single(subject: Subject) -> Recipe:
-    """The one recipe of a subject. Raises UsageError for none or several."""
-    if len(subject.recipes) == 1:
-        return subject.recipes[0]
-    if not subject.recipes:
+def single(model: ModelArgs) -> Recipe:
+    """The one recipe for a model. Raises UsageError for none or several."""
+    if len(model.recipes) == 1:
+        return model.recipes[0]
+    if not model.recipes:
         raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv methods` lists them)")
-    flags = " and ".join(recipe.method.flag() for recipe in subject.recipes)
-    raise UsageError(f"{flags} are {len(subject.recipes)} methods; choose one")
+    flags = " and ".join(recipe.method.flag() for recipe in model.recipes)
+    raise UsageError(f"{flags} are {len(model.recipes)} methods; choose one")
 
 
 def is_length(text: str) -> bool:

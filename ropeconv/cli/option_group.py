@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 
-def spread(
+def option_group(
     name: str, added: Callable[[], list[inspect.Parameter]], build: Callable[[dict[str, Any]], Any]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Replaces a command's parameter `name` by the options `added`. build: makes it from what was given."""

@@ -18,10 +18,14 @@ from ..rope.lengths import parse_tokens
 from ..rope.methods import REGISTRY, Method, Value
 from ..rope.methods.method import tokens
 from ..rope.recipe import MODIFIERS, Recipe
-from .option_group import spread
+from .choices import LogNKind
+from .command import LENGTH, METHOD, SETTINGS
+from .option_group import option_group
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Suppress progress bars and notes; print only the path.")
+]
 SourceArgument = Annotated[
     str,
     typer.Argument(
@@ -30,9 +34,6 @@ SourceArgument = Annotated[
     ),
 ]
 
-PANEL = "Method (one of them)"
-SETTINGS = "Settings of a method"
-RECIPE = "Length and amplitude"
 LENGTHS = {
     "context": "tokens to declare, instead of what the method implies (128k = 131072)",
     "original_context": "tokens the model was trained for, where its config says otherwise",
@@ -53,7 +54,7 @@ def with_recipe(build: Callable[[dict[str, Any]], Any]) -> Callable[[Callable[..
     `ropeconv methods` at once. build: makes the command's `recipe` from what was given.
     """
 
-    return spread("recipe", lambda: [*_method_options(), *_setting_options(), *_modifier_options()], build)
+    return option_group("recipe", lambda: [*_method_options(), *_setting_options(), *_modifier_options()], build)
 
 
 def _parameter(name: str, annotation: Any, flag: str, **details: Any) -> inspect.Parameter:
@@ -67,15 +68,15 @@ def _method_options() -> list[inspect.Parameter]:
         first = dataclasses.fields(method)[0]
         if method.value is Value.SWITCH:
             found.append(
-                _parameter(method.name, bool | None, method.flag(), help=method.summary, rich_help_panel=PANEL)
+                _parameter(method.name, bool | None, method.flag(), help=method.summary, rich_help_panel=METHOD)
             )
             continue
         metavar = METAVARS.get(method.value, "S" if first.name == "factor" else first.name.upper()[:1])
         kind = float | None if method.value is Value.NUMBER else str | None
         found.append(
-            _parameter(method.name, kind, method.flag(), help=method.summary, metavar=metavar, rich_help_panel=PANEL)
+            _parameter(method.name, kind, method.flag(), help=method.summary, metavar=metavar, rich_help_panel=METHOD)
         )
-    recipe = {"help": "a saved recipe (JSON)", "metavar": "FILE", "rich_help_panel": PANEL}
+    recipe = {"help": "a saved recipe (JSON)", "metavar": "FILE", "rich_help_panel": METHOD}
     return [*found, _parameter("recipe-file", str | None, "--recipe", **recipe)]
 
 
@@ -118,7 +119,7 @@ def _plain_type(method: type[Method], name: str) -> Any:
 
 def _modifier_options() -> list[inspect.Parameter]:
     numbers = {
-        "attention_factor": "amplitude of cos and sin, instead of the method's own",
+        "attention_factor": "factor on cos and sin, instead of the method's own",
         "temperature_slope": "a in sqrt(1/t) = a ln s + b (default: 0.1)",
         "temperature_intercept": "b in sqrt(1/t) = a ln s + b (default: 1)",
     }
@@ -127,13 +128,13 @@ def _modifier_options() -> list[inspect.Parameter]:
         flag = f"--{name.replace('_', '-')}"
         if name in LENGTHS:
             found.append(
-                _parameter(name, str | None, flag, help=LENGTHS[name], metavar="TOKENS", rich_help_panel=RECIPE)
+                _parameter(name, str | None, flag, help=LENGTHS[name], metavar="TOKENS", rich_help_panel=LENGTH)
             )
         elif name in numbers:
-            found.append(_parameter(name, float | None, flag, help=numbers[name], rich_help_panel=RECIPE))
+            found.append(_parameter(name, float | None, flag, help=numbers[name], rich_help_panel=LENGTH))
         else:
             words = "scale queries by log(position): clamped at 1, or full"
-            found.append(_parameter(name, str | None, flag, help=words, rich_help_panel=RECIPE))
+            found.append(_parameter(name, LogNKind | None, flag, help=words, rich_help_panel=LENGTH))
     return found
 
 

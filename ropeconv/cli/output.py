@@ -9,11 +9,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..formats.copying import Advance
+from ..version import SCHEMA
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STYLES = {"exact": "green", "rounded": "green", "approximate": "yellow", "ignored": "red", "refused": "red"}
+STYLES = {
+    "exact": "green", "rounded": "green", "agrees": "green", "approximate": "yellow", "differs": "red",
+    "ignored": "red", "refused": "red", "disagrees": "red",
+}  # fmt: skip
+UNLIMITED = 10_000
+"""Width of what is not a terminal: nothing is cut or wrapped for it."""
 
 
 class Output:
@@ -22,31 +28,45 @@ class Output:
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json, self.quiet = as_json, quiet
 
-    def data(self, document: dict[str, Any] | list[Any]) -> None:
-        """The JSON document of a command."""
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    def data(self, document: dict[str, Any]) -> None:
+        """The JSON document of a command, with the version of its shape."""
+        text = json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=False)
+        sys.stdout.write(text + "\n")
 
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table on stdout."""
+    def table(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        optional: Sequence[str] = (),
+        right: Sequence[str] = (),
+    ) -> None:
+        """A table on stdout.
+
+        optional: columns that are left out one after the other where the terminal is too narrow for all. right: columns
+        that are set flush right.
+        """
         from rich.table import Table
         from rich.text import Text
 
+        console, body = self._console(), [tuple(row) for row in rows]
+        kept = _fitting(columns, body, optional, console.width)
         table = Table(
             title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
         )
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
-        self._console().print(table)
-        self._console().print()
+        for index in kept:
+            table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
+        for row in body:
+            table.add_row(*(Text(row[index], STYLES.get(row[index], "")) for index in kept))
+        console.print(table)
+        console.print()
 
     def say(self, message: str) -> None:
         """A line on stdout."""
         self._console().print(message, markup=False, highlight=False, soft_wrap=True)
 
     def note(self, message: str) -> None:
-        """A remark on stderr."""
+        """A note on stderr; nothing for an empty one."""
         if message and not self.quiet:
             self._console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
 
@@ -97,4 +117,15 @@ class Output:
         from rich.console import Console
 
         stream = sys.stderr if stderr else sys.stdout
-        return Console(file=stream, width=None if stream.isatty() else 160)
+        return Console(file=stream, width=None if stream.isatty() else UNLIMITED)
+
+
+def _fitting(columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int) -> list[int]:
+    """Indices of the columns that are shown."""
+    kept = list(range(len(columns)))
+    for name in optional:
+        needed = [max(len(cell) for cell in (columns[i], *(row[i] for row in rows))) for i in kept]
+        if sum(needed) + 2 * (len(kept) - 1) <= width:
+            break
+        kept.remove(list(columns).index(name))
+    return kept

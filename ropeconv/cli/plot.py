@@ -16,7 +16,7 @@ EXAMPLES = """Examples:
 
 ropeconv plot meta-llama/Llama-2-7b-hf --yarn 16 --mixed 16 --linear 16 -o llama-2.svg
 
-ropeconv plot --theta 500000 --context 8192 --llama3 8 -o llama-3.png
+ropeconv plot --theta 500000 --original-context 8192 --llama3 8 -o llama-3.png
 
 ropeconv plot ./Llama-2-7b-hf-yarn16 -o baked.svg
 """
@@ -42,10 +42,10 @@ def plot_command(
     from ..rope.forms import base_inv_freq
 
     checked(out)
-    subject = find(source, recipe, head_dim, rotary_dim)
-    spec, schedules = subject.spec, subject.schedules()
+    model = find(source, recipe, head_dim, rotary_dim)
+    spec, schedules = model.spec, model.schedules()
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    curves = {name: one.inv_freq for name, one in schedules.items() if subject.recipes or spec.scaled}
+    curves = {name: one.inv_freq for name, one in schedules.items() if model.recipes or spec.scaled}
     context = max(one.context for one in schedules.values())
     lengths = {"trained": spec.original_context} | ({"new": context} if context != spec.original_context else {})
     panels = [partial(wavelengths, before=before, curves=curves, lengths=lengths)]

@@ -15,17 +15,18 @@ from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .model_args import HeadDimOption, RotaryDimOption, Subject, in_numbers, single
+from .command import METHOD
+from .model_args import HeadDimOption, ModelArgs, RotaryDimOption, in_numbers, single
 from .options import JsonOption, with_recipe
 from .output import Output
 
 EXAMPLES = """Examples:
 
-ropeconv schedule --head-dim 128 --theta 10000 --context 4096 --yarn 16 --json
+ropeconv schedule --head-dim 128 --theta 10000 --original-context 4096 --yarn 16 --json
 
 ropeconv schedule --theta 500000 --original-context 8192 --context 128k --longrope factors.json
 
-ropeconv schedule --theta 500000 --context 8192 --steps 65k,262k,1048k
+ropeconv schedule --theta 500000 --original-context 8192 --steps 65k,262k,1048k
 """
 
 
@@ -40,30 +41,33 @@ def schedule_command(
             "--steps",
             metavar="TOKENS,TOKENS",
             help="Bases by the scaling law for a training in steps.",
+            rich_help_panel=METHOD,
+            show_default=False,
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Print the schedule of a method for a model of given sizes.
 
-    --theta is the model's base and --context its trained length (defaults: 10000, 4096).
+    --theta is the model's base and --original-context its trained length (defaults: 10000, 4096); --context is the
+    length to declare.
     """
-    subject, output = in_numbers(recipe, head_dim, rotary_dim), Output(as_json)
+    model, output = in_numbers(recipe, head_dim, rotary_dim), Output(as_json)
     if steps:
-        show_steps(subject, [parse_tokens(step) for step in steps.split(",")], output)
+        show_steps(model, [parse_tokens(step) for step in steps.split(",")], output)
         return
-    chosen = single(subject)
-    output.note(chosen.method.patience)
-    schedule = chosen.schedule(subject.spec)
+    chosen = single(model)
+    output.note(chosen.method.slow_note)
+    schedule = chosen.schedule(model.spec)
     if as_json:
         output.data({**chosen.to_dict(), **schedule.to_dict()})
     else:
-        show(schedule, subject.spec, chosen, output)
+        show(schedule, model.spec, chosen, output)
 
 
-def show_steps(subject: Subject, targets: list[int], output: Output) -> None:
+def show_steps(model: ModelArgs, targets: list[int], output: Output) -> None:
     """A row per stage: the law's base, and whether it keeps near tokens preferred up to the stage's length."""
-    spec = subject.spec
+    spec = model.spec
     if targets != sorted(targets) or targets[0] <= max(spec.original_context, 6):
         raise UsageError(f"--steps are lengths that rise from above the trained {spec.original_context} tokens")
     stages = []
@@ -80,8 +84,12 @@ def show_steps(subject: Subject, targets: list[int], output: Output) -> None:
             }
         )
     if output.as_json:
-        start = {"rope_theta": spec.rope_theta, "context": spec.original_context, "rotary_dim": spec.rotary_dim}
-        output.data({**start, "critical_dimension": _critical(spec), "steps": stages})
+        start = {
+            "rope_theta": spec.rope_theta,
+            "original_context": spec.original_context,
+            "rotary_dim": spec.rotary_dim,
+        }
+        output.data({**start, "critical_dimension": _critical(spec), "stages": stages})
         return
     rows = [[_number(value) for value in stage.values()] for stage in stages]
     first = [f"{spec.original_context:,}", f"{spec.rope_theta:.12g}", str(_critical(spec)), "", ""]

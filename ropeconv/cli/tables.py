@@ -1,22 +1,90 @@
-"""`ropeconv methods`, `families`, `runtimes`: what there is, from the same data that the tool runs on."""
+"""`ropeconv methods`, `families`, `archs`, `runtimes`: what there is, from the same data that the tool runs on."""
 
 from __future__ import annotations
 
-from ..rope.methods import REGISTRY
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ..rope.methods import REGISTRY, Method
 from .options import JsonOption
 from .output import Output
 
+METHODS_EXAMPLES = """Examples:
 
-def methods_command(as_json: JsonOption = False) -> None:
-    """List the methods, with their parameters and papers."""
+ropeconv methods
+
+ropeconv methods yarn
+"""
+FAMILIES_EXAMPLES = """Examples:
+
+ropeconv families
+
+ropeconv families --json
+"""
+ARCHS_EXAMPLES = """Examples:
+
+ropeconv archs
+
+ropeconv archs --json
+"""
+RUNTIMES_EXAMPLES = """Examples:
+
+ropeconv runtimes
+
+ropeconv runtimes --json
+"""
+
+
+def methods_command(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show one method with its settings.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the methods, or show one with its settings and its paper."""
     output = Output(as_json)
+    if name and name not in REGISTRY:
+        raise UsageError(f"there is no method {name!r}; choose {', '.join(REGISTRY)}")
+    chosen = {name: REGISTRY[name]} if name else REGISTRY
     if as_json:
-        output.data(
-            [{"name": n, "flag": m.flag(), "summary": m.summary, "reference": m.reference} for n, m in REGISTRY.items()]
-        )
+        output.data({"methods": [_method(method) for method in chosen.values()]})
+        return
+    if name:
+        _show_method(REGISTRY[name], output)
         return
     rows = [(method.flag(), method.summary, method.reference) for method in REGISTRY.values()]
-    output.table("Methods", ("flag", "what", "source"), rows)
+    output.table("Methods", ("flag", "what", "source"), rows, optional=("source",))
+
+
+def _method(method: type[Method]) -> dict[str, Any]:
+    fields = dataclasses.fields(method)
+    return {
+        "name": method.name,
+        "flag": method.flag(),
+        "summary": method.summary,
+        "reference": method.reference,
+        "max_untuned_factor": method.max_untuned_factor,
+        "finetuning_note": method.finetuning_note,
+        "settings": {item.name: item.metadata["help"] for item in fields[1:]},
+    }
+
+
+def _show_method(method: type[Method], output: Output) -> None:
+    output.say(f"{method.flag()}: {method.summary} ({method.reference})")
+    if method.finetuning_note:
+        output.say(f"Fine-tuning: {method.finetuning_note}.")
+    if method.__doc__:
+        output.say("")
+        output.say("\n".join(line.strip() for line in method.__doc__.strip().splitlines()))
+    rows = [
+        (f"--{item.name.replace('_', '-')}", "" if item.default in (None, dataclasses.MISSING) else str(item.default),
+         item.metadata["help"])
+        for item in dataclasses.fields(method)[1:]
+    ]  # fmt: skip
+    output.say("")
+    if rows:
+        output.table("Settings", ("flag", "default", "what"), rows)
 
 
 def families_command(as_json: JsonOption = False) -> None:
@@ -27,28 +95,28 @@ def families_command(as_json: JsonOption = False) -> None:
     known = [family for family in families() if not family.refuse]
     refused = [family for family in families() if family.refuse]
     if as_json:
-        output.data(
-            [
-                {
-                    "name": family.name,
-                    "title": family.title,
-                    "model_types": list(family.model_types),
-                    "rope_types": [] if family.refuse else list(family.writing.types),
-                    "layout": family.layout,
-                    "gguf": family.gguf.arch if family.gguf else None,
-                    "refuse": family.refuse or None,
-                    "since": family.since,
-                }
-                for family in families()
-            ]
-        )
+        rows = [
+            {
+                "name": family.name,
+                "display_name": family.display_name,
+                "model_types": list(family.model_types),
+                "rope_types": [] if family.refuse else list(family.writing.types),
+                "layout": family.layout,
+                "gguf": family.gguf.arch if family.gguf else None,
+                "refuse": family.refuse or None,
+                "since": family.since,
+            }
+            for family in families()
+        ]
+        output.data({"families": rows})
         return
-    rows = [
-        (f.name, f.title, ", ".join(f.model_types), ", ".join(f.writing.types), f.gguf.arch if f.gguf else "")
+    table = [
+        (f.name, f.display_name, ", ".join(f.model_types), ", ".join(f.writing.types), f.gguf.arch if f.gguf else "")
         for f in known
     ]
-    output.table("Families", ("name", "models", "model_type", "rope types of its class", "--to gguf as"), rows)
-    output.table("Refused", ("name", "models", "why"), [(f.name, f.title, f.refuse) for f in refused])
+    columns = ("name", "models", "model_type", "rope types", "--to gguf as")
+    output.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
+    output.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
 
 
 def archs_command(as_json: JsonOption = False) -> None:
@@ -70,10 +138,10 @@ def archs_command(as_json: JsonOption = False) -> None:
     if as_json:
         output.data({"llama_cpp": table.version, "source": table.source, "archs": found})
         return
-    words = ("name", "rope_freqs", "factor_lists")
-    rows = [(*(str(row[word]) for word in words), "yes" if a.betas else "", ", ".join(a.carriers))
+    keys = ("name", "rope_freqs", "factor_lists")
+    rows = [(*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
             for row, a in zip(found, table.arch.values(), strict=True)]  # fmt: skip
-    output.table(table.title, ("arch", "rope_freqs", "long and short lists", "betas", "--carrier"), rows)
+    output.table(table.display_name, ("arch", "rope_freqs", "factor lists", "betas", "--carrier"), rows)
 
 
 def runtimes_command(as_json: JsonOption = False) -> None:
@@ -82,12 +150,18 @@ def runtimes_command(as_json: JsonOption = False) -> None:
 
     output = Output(as_json)
     if as_json:
-        output.data(
-            [
-                {"runtime": r.key, "title": r.title, "types": sorted(r.types), "checked": r.checked, "source": r.source}
-                for r in runtimes()
-            ]
-        )
+        rows = [
+            {
+                "runtime": row.key,
+                "display_name": row.display_name,
+                "types": sorted(row.types),
+                "checked": row.checked,
+                "source": row.source,
+            }
+            for row in runtimes()
+        ]
+        output.data({"runtimes": rows})
         return
-    rows = [(r.key, r.title, ", ".join(r.types), r.checked, r.source) for r in runtimes()]
-    output.table("Runtimes", ("--runtime", "what", "rope types", "known by", "source"), rows)
+    table = [(r.key, r.display_name, ", ".join(r.types), r.checked, r.source) for r in runtimes()]
+    columns = ("--runtime", "what", "rope types", "known by", "source")
+    output.table("Runtimes", columns, table, optional=("source", "rope types"))

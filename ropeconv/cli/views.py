@@ -1,57 +1,71 @@
-"""How plans and inspections look on a terminal."""
+"""How plans, inspections and validations look on a terminal."""
 
 from __future__ import annotations
 
 import math
 
 from ..bake import Plan
-from ..encode import ConfigChoice
+from ..encode import CheckpointResult
 from ..encode.fold.placement import Fold
 from ..inspection import Inspection
 from ..rope.spec import RopeSpec
+from ..runtimes.grouping import grouped
+from ..runtimes.runtime import canonical, find
 from ..runtimes.verdict import describe, frequencies
-from ..validate.rule.result import Validation
+from ..validate.rule.result import BucketResult, Validation
 from .output import Output
 
 
 def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
-    """Before and after, a verdict per runtime, the files."""
+    """Before and after, what each runtime computes, the files.
+
+    explain: every runtime with the reason, and why each encoding was selected or not.
+    """
     before, schedule = plan.before, plan.schedule
-    form = frequencies(schedule)
+    wavelengths = (math.tau / vector[-1] for vector in (before.form.inv_freq(before.rotary_dim), schedule.inv_freq))
     rows = [
-        ("frequencies", describe(before.form), form),
-        ("slowest wavelength", *(f"{math.tau / vector[-1]:,.0f} tokens" for vector in _vectors(plan))),
+        ("frequencies", describe(before.form), frequencies(schedule)),
+        ("slowest wavelength", *(f"{wavelength:,.0f} tokens" for wavelength in wavelengths)),
         ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
         ("context", f"{before.context:,}", f"{schedule.context:,}"),
     ]
     output.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
-    layers = _layers(before)
-    output.say(f"Written as: {plan.choice.encoding}. {layers}")
-    if isinstance(plan.choice, ConfigChoice) and plan.choice.fold:
-        output.say(_folded(plan.choice.fold, plan.choice.in_config.attention_factor == schedule.attention_factor))
+    output.say(f"Encoding: {plan.result.encoding}. {_layers(before)}")
+    if isinstance(plan.result, CheckpointResult) and plan.result.fold:
+        output.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
     output.say("")
     if explain:
-        reasons = [(entry.encoding, "taken" if entry.taken else "", entry.because) for entry in plan.choice.considered]
-        output.table("Encodings", ("encoding", "", "because"), reasons)
-    verdicts = [(v.title, v.word, v.because) for v in plan.choice.verdicts]
-    output.table("What each runtime makes of it", ("runtime", "", "because"), verdicts)
-    output.table("Files", ("file", "", "bytes"), [(s.name, s.action, f"{s.size:,}") for s in plan.steps])
+        reasons = [(one.encoding, "selected" if one.selected else "", one.reason) for one in plan.result.considered]
+        output.table("Encodings", ("encoding", "", "reason"), reasons)
+    _show_runtimes(plan, output, explain)
+    output.table(
+        "Files", ("file", "", "bytes"), [(f.name, f.action, f"{f.size:,}") for f in plan.files], right=("bytes",)
+    )
     for warning in plan.warnings:
         output.note(f"Note: {warning}")
-    if plan.left_behind:
-        output.note(f"Left behind (--all-files carries them): {', '.join(plan.left_behind)}")
+    if plan.skipped:
+        output.note(f"Skipped (--all-files copies them): {', '.join(plan.skipped)}")
 
 
-def _folded(fold: Fold, amplitude_in_config: bool) -> str:
-    tensors = len({scaling.tensor for scaling in fold.scalings})
-    if amplitude_in_config:
-        return f"{tensors} tensors are scaled, by a power of two."
+def _show_runtimes(plan: Plan, output: Output, explain: bool) -> None:
+    """A line per status, after one for each of the runtimes that were named; with `explain` a row for every runtime."""
+    verdicts = plan.result.verdicts
+    if explain:
+        rows = [(v.display_name, v.status, v.reason) for v in verdicts]
+        output.table("Runtime support", ("runtime", "status", "reason"), rows)
+        return
+    named = {row.key for name in plan.target.runtimes for row in find(canonical(name))}
+    first = [v for v in verdicts if v.runtime in named]
+    others = {v.runtime: v.status for v in verdicts if v.runtime not in named}
+    lines = [(str(v.status), v.display_name + (f": {v.reason}" if v.reason else "")) for v in first]
+    output.table("Runtime support", ("status", "runtimes"), [*lines, *grouped(others)])
+
+
+def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
+    if attention_factor_in_config:
+        return f"{len(fold.tensors)} tensors are scaled, by a power of two."
     cost = f"; rounding costs a KL of about {fold.expected_kl:.0e}" if fold.expected_kl else ""
-    return f"The amplitude is in {tensors} tensors ({fold.side}), the config has none{cost}."
-
-
-def _vectors(plan: Plan) -> tuple[list[float], list[float]]:
-    return list(plan.before.form.inv_freq(plan.before.rotary_dim)), list(plan.schedule.inv_freq)
+    return f"The attention factor is in {len(fold.tensors)} tensors ({fold.fold_into}), the config has none{cost}."
 
 
 def _layers(spec: RopeSpec) -> str:
@@ -63,24 +77,19 @@ def _layers(spec: RopeSpec) -> str:
     return ", ".join(parts) + "."
 
 
+COLUMNS = (
+    "positions", "KL mean", "KL 95 %", "KL max", "allowed", "max |dlogit|", "top-1", "top-5", "unscaled source", "",
+)  # fmt: skip
+OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
+
+
 def show_validation(result: Validation, title: str, output: Output) -> None:
-    """A row per bucket, and the verdict."""
-    columns = (
-        "positions", "KL mean", "KL 95 %", "KL max", "allowed", "max |dlogit|", "top-1", "top-5", "unscaled source", "",
-    )  # fmt: skip
+    """A row per bucket of positions, and whether it agrees. title: of the first table."""
     whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
     for run, words in (("spread", title), ("whole", whole)):
-        rows = [
-            (
-                bucket.name, f"{bucket.kl_mean:.1e}", f"{bucket.kl_95:.1e}", f"{bucket.kl_max:.1e}",
-                f"{bucket.tolerance:.1e}", f"{bucket.max_dlogit:.1e}", f"{bucket.top1:.1%}", f"{bucket.top5:.1%}",
-                f"KL {bucket.control_kl:.1e}", "agrees" if bucket.agrees else "disagrees",
-            )
-            for bucket in result.buckets
-            if bucket.run == run
-        ]  # fmt: skip
+        rows = [_bucket(bucket) for bucket in result.buckets if bucket.run == run]
         if rows:
-            output.table(words, columns, rows)
+            output.table(words, COLUMNS, rows, optional=OPTIONAL)
     output.say(result.sentence)
     if result.unchecked:
         output.say(f"Not seen this way: {'; '.join(result.unchecked)}.")
@@ -88,16 +97,22 @@ def show_validation(result: Validation, title: str, output: Output) -> None:
         output.say(f"In {result.dtype} the reference itself is a KL of {result.precision_kl:.1e} away from float32.")
 
 
+def _bucket(bucket: BucketResult) -> tuple[str, ...]:
+    return (
+        bucket.name, f"{bucket.kl_mean:.1e}", f"{bucket.kl_95:.1e}", f"{bucket.kl_max:.1e}", f"{bucket.tolerance:.1e}",
+        f"{bucket.max_dlogit:.1e}", f"{bucket.top1:.1%}", f"{bucket.top5:.1%}", f"KL {bucket.control_kl:.1e}",
+        "agrees" if bucket.agrees else "disagrees",
+    )  # fmt: skip
+
+
 def show_inspection(seen: Inspection, output: Output) -> None:
     """One table of facts and a list of problems."""
     spec = seen.spec
+    pairs = "rotate_half" if spec.layout == "half" else "interleaved"
     rows = [
-        ("family", f"{seen.name} ({seen.title})"),
+        ("family", f"{seen.name} ({seen.display_name})"),
         ("frequencies", describe(spec.form)),
-        (
-            "rotary_dim",
-            f"{spec.rotary_dim} of head_dim {spec.head_dim}, {spec.layout} pairs{', MLA' if spec.mla else ''}",
-        ),
+        ("rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}{', MLA' if spec.mla else ''}"),
         ("attention_factor", f"{spec.attention_factor:.6g}"),
         ("context", f"{spec.context:,}, trained for {spec.original_context:,}"),
         ("layers", _kinds(spec)),
@@ -107,7 +122,7 @@ def show_inspection(seen: Inspection, output: Output) -> None:
     rows += [("note", note) for note in spec.notes]
     output.table(seen.source.reference, ("", ""), rows)
     if seen.refuse:
-        output.say(f"Nothing can be baked for {seen.title}: {seen.refuse}.")
+        output.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
     for problem in seen.problems:
         output.say(f"! {problem.message}")
     if not seen.problems:
@@ -115,6 +130,6 @@ def show_inspection(seen: Inspection, output: Output) -> None:
 
 
 def _kinds(spec: RopeSpec) -> str:
-    local = f", theta {spec.local_form.theta:g}" if spec.local_form else ""
+    local = f", theta {spec.local_form.theta:.12g}" if spec.local_form else ""
     words = {"global": "rotate", "local": f"rotate in a window{local}", "none": "do not rotate"}
     return "; ".join(f"{spec.count(kind)} {word}" for kind, word in words.items() if spec.count(kind))  # type: ignore[arg-type]

@@ -1,7 +1,16 @@
-"""Encodings: a Schedule in, edits out. One file each."""
+"""Encodings: a Schedule in, edits out. `Target` says which one and for whom."""
 
-from .checkpoint.request import ConfigChoice
-from .checkpoint.select import ENCODINGS, choose
-from .result import Choice
+from .checkpoint import CheckpointResult, EncodeRequest, all_encodings, select
+from .result import EncodeResult
+from .target import FoldTarget, GgufTarget, Target
 
-__all__ = ["ENCODINGS", "Choice", "ConfigChoice", "choose"]
+__all__ = [
+    "CheckpointResult",
+    "EncodeRequest",
+    "EncodeResult",
+    "FoldTarget",
+    "GgufTarget",
+    "Target",
+    "all_encodings",
+    "select",
+]

@@ -8,7 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..encode.gguf import Model
+from ..encode import GgufTarget
+from ..encode.gguf import GgufModel
 from ..errors import BadSource, UsageError
 from ..families import Family
 from ..families.config import text_part
@@ -38,19 +39,20 @@ class Exported:
     outtype: as it is called in file names. quantised: what llama.cpp has to make of the file, or empty.
     """
 
-    model: Model
+    model: GgufModel
     tensors: list[OutTensor]
     description: Any
     outtype: str
     quantised: str = ""
 
 
-def export(source: Source, family: Family, spec: RopeSpec, outtype: str, label: str, pre: str = "") -> Exported:
+def export(source: Source, family: Family, spec: RopeSpec, label: str, options: GgufTarget) -> Exported:
     """A checkpoint as GGUF.
 
-    outtype: f32, f16, bf16, q8_0, auto for the dtype it is stored in, or a quantisation that llama.cpp makes of that.
-    Raises BadSource and UnsupportedBake for what cannot be converted.
+    spec: its unscaled RoPE. label: what the file's name says of the method. options: type of the weights and
+    pre-tokenizer. Raises BadSource and UnsupportedBake for what cannot be converted.
     """
+    outtype = options.outtype or "auto"
     if source.kind == "meta":
         raise UsageError("Meta's layout is converted in two steps: apply it to a folder first, then that to GGUF")
     if not source.weights():
@@ -75,11 +77,11 @@ def export(source: Source, family: Family, spec: RopeSpec, outtype: str, label: 
         repository = source.reference if source.kind == "hub" else None
         described = describe(folder, source.name, repository, label, sum(prod(item.shape) for item in stored))
         general = metadata_keys(described, name)
-        tokens = tokenizer_keys(folder, vocabulary, family.gguf.pre, pre)
+        tokens = tokenizer_keys(folder, vocabulary, family.gguf.pre, options.pre or "")
     arch = values.pop("general.architecture")
     header = Header(3, {"general.architecture": arch, **general, **values, **tokens}, infos(tensors), 32, 0, 0)
     by_name = {tensor.name: tensor for tensor in tensors}
-    model = Model(header, header.tensors, {}, lambda name: converted(by_name[name]))
+    model = GgufModel(header, header.tensors, {}, lambda name: converted(by_name[name]))
     return Exported(model, tensors, described, quantised.upper() or name, quantised)
 
 
@@ -97,4 +99,4 @@ def _vocabulary(headers: list[tuple[Path, Any]]) -> int:
         for name, tensor in header.tensors.items():
             if name.endswith(("embed_tokens.weight", "embed_in.weight", "wte.weight")):
                 return int(tensor.shape[0])
-    raise BadSource("the checkpoint has no token embeddings; fetch it again")
+    raise BadSource("the checkpoint has no token embeddings; download it again")

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import BadSource, UnsupportedBake
 from ..families import Family
-from ..families.config import Config, layer_names, text_part, whole
+from ..families.config import Config, layer_names, positive_int, text_part
 from ..families.family import Gguf
 from ..formats.gguf import Value, boolean, f32, string, u32
 from ..formats.gguf.values import bools
@@ -23,7 +23,7 @@ def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> 
     _check(part, family, rules, spec)
     arch = rules.arch
     heads = _whole(part, "num_attention_heads")
-    kv = heads if rules.qkv else whole(part, ("num_key_value_heads",), heads) or heads
+    kv = heads if rules.qkv else positive_int(part, ("num_key_value_heads",), heads) or heads
     found: dict[str, Value] = {
         "general.architecture": string(arch),
         f"{arch}.block_count": u32(_whole(part, "num_hidden_layers")),
@@ -48,7 +48,7 @@ def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> 
     if rules.window == "pattern":
         found |= _window(part, family, rules, spec)
     elif rules.window == "size":
-        found[f"{arch}.attention.sliding_window"] = u32(whole(part, ("sliding_window",)) or 0)
+        found[f"{arch}.attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
     return found | _temperature(part, arch, spec)
 
 
@@ -56,7 +56,7 @@ def _rules(family: Family) -> Gguf:
     if family.gguf is None:
         raise UnsupportedBake(
             "GGUF output",
-            family.title,
+            family.display_name,
             "its conversion is not known here",
             "convert it with llama.cpp, then patch that",
         )
@@ -117,7 +117,7 @@ def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
 
 
 def _window(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> dict[str, Value]:
-    size = whole(part, ("sliding_window",))
+    size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
     names = layer_names(part, family, len(spec.layers))
@@ -148,7 +148,7 @@ def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, Value]:
 
 
 def _whole(part: Config, name: str) -> int:
-    value = whole(part, (name,))
+    value = positive_int(part, (name,))
     if value is None:
         raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
     return value

@@ -18,7 +18,6 @@ DTYPES = {"F32": F32, "F16": F16, "BF16": BF16}
 UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector)\."
 )
-LAYER = re.compile(r"\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _out(
     found = sorted(found, key=lambda item: item[0])
     shape = found[0][2]
     if any(other != shape for _, _, other in found):
-        raise BadSource(f"the numbered tensors of {name} differ in shape; fetch the checkpoint again")
+        raise BadSource(f"the numbered tensors of {name} differ in shape; download the checkpoint again")
     if len(found) > 1 or any(f".{merged}." in name for merged in rules.stacked.values()):
         shape = (len(found), *shape)
     parts = tuple(rows for _, rows, _ in found)

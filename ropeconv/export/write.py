@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..encode.fold.dtypes import STORED, widened
 from ..formats.copying import Advance, copy_part
+from ..formats.floats import STORED, widened
 from ..formats.gguf.header import TensorInfo
 from ..formats.gguf.types import F16, F32, Q8_0, TYPES
 from .tensors import DTYPES, OutTensor, Rows

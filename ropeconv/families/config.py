@@ -45,8 +45,8 @@ def detect(config: Config) -> Family:
         raise BadSource("config.json has no model_type, so the architecture is unknown; add it, or give another folder")
     if isinstance(name, str) and name.endswith(STORED_ROPE):
         raise BadSource(
-            f"model_type {name!r} is a checkpoint of ropeconv whose RoPE lies in its tensors and its own code; "
-            "ropeconv.json beside it says what was done, to bake anew start from the source named there"
+            f"model_type {name!r} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
+            "ropeconv.json beside it says what was done, to bake it again start from the source named there"
         )
     if name in WITHOUT_ROPE:
         raise BadSource(f"model_type {name!r} has no rotary position embedding, so there is nothing to extend")
@@ -75,14 +75,14 @@ def text_part(config: Config, family: Family) -> Config:
     return inner if named in family.model_types else config
 
 
-def first(part: Config, keys: Iterable[str], default: Any = None) -> Any:
+def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any:
     """The value of the first key that is present and not null."""
     return next((part[key] for key in keys if part.get(key) is not None), default)
 
 
-def whole(part: Config, keys: tuple[str, ...], default: int | None = None) -> int | None:
+def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None) -> int | None:
     """Like `first`, for a positive whole number. Raises BadSource for anything else."""
-    value = first(part, keys, default)
+    value = first_present(part, keys, default)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
@@ -97,17 +97,17 @@ def geometry(config: Config, family: Family) -> Geometry:
     """
     part, keys, defaults = text_part(config, family), family.keys, family.defaults
     notes: list[str] = []
-    head_dim = whole(part, keys.head_dim)
+    head_dim = positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
-    context = whole(part, keys.context)
+    context = positive_int(part, keys.context)
     if context is None:
         if defaults.context is None:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
-    count = whole(part, keys.layers, defaults.layers) or 0
+    count = positive_int(part, keys.layers, defaults.layers) or 0
     return Geometry(head_dim, _rotary_dim(part, family, head_dim), context, _layers(part, family, count), tuple(notes))
 
 
@@ -115,7 +115,7 @@ def _head_dim(part: Config, family: Family) -> int:
     keys = family.keys
     if family.defaults.head_dim is not None:
         return family.defaults.head_dim
-    hidden, heads = whole(part, keys.hidden), whole(part, keys.heads)
+    hidden, heads = positive_int(part, keys.hidden), positive_int(part, keys.heads)
     if hidden is None or heads is None:
         raise BadSource(f"config.json has neither head_dim nor {keys.hidden[0]} and {keys.heads[0]}; add them")
     return hidden // heads
@@ -125,11 +125,15 @@ def rotary_share(part: Config, family: Family) -> Any:
     """The share of a head that rotates, as written: in rope_parameters, at the top level, or the class default."""
     new = part.get("rope_parameters")
     inside = new.get("partial_rotary_factor") if isinstance(new, dict) and family.keys.partial else None
-    return inside if inside is not None else first(part, family.keys.partial, family.defaults.partial_rotary_factor)
+    return (
+        inside
+        if inside is not None
+        else first_present(part, family.keys.partial, family.defaults.partial_rotary_factor)
+    )
 
 
 def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
-    explicit = whole(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
+    explicit = positive_int(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
     if explicit is not None:
         return explicit
     share = rotary_share(part, family)
@@ -147,7 +151,7 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     listed = part.get("layer_types")
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
         return tuple(listed)
-    interval = whole(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
+    interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
     if not interval:
         return (rules.last,) * count
     return tuple(rules.last if (index + 1) % interval == 0 else rules.rest for index in range(count))
@@ -160,7 +164,7 @@ def _layers(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
             return tuple(flagged[bool(flag)] for flag in flags)
-        interval = whole(part, (rules.interval_key,), rules.interval) or count + 1
+        interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
         return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
     if not rules.types or (rules.one_kind_without and part.get(rules.one_kind_without) is None):
         return (flagged[1],) * count

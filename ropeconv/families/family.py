@@ -83,7 +83,7 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     legacy_keys: the only keys its class accepts in the legacy dict, per type. keep: keys in the dict that belong to
     the architecture and not to a method. pinned_original: original_max_position_embeddings has another duty and stays.
     head_dim: whether the class takes an explicit head_dim.
-    amplitude_from_original: the amplitude can only come from the top-level original_max_position_embeddings.
+    attention_factor_from_original: it can only come from the top-level original_max_position_embeddings.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
@@ -92,7 +92,7 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: tuple[str, ...] = ()
     pinned_original: bool = False
     head_dim: bool = True
-    amplitude_from_original: bool = False
+    attention_factor_from_original: bool = False
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,7 +189,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
-    title: str
+    display_name: str
     model_types: tuple[str, ...]
     source: str
     layout: Literal["half", "interleaved"] = "half"

@@ -58,7 +58,7 @@ def _weight_map(text: str) -> dict[str, str]:
         weight_map: dict[str, str] = json.loads(text)["weight_map"]
         set(weight_map.values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadSource(f"{INDEX} has no readable weight_map; fetch it again") from None
+        raise BadSource(f"{INDEX} has no readable weight_map; download it again") from None
     return weight_map
 
 

@@ -14,9 +14,9 @@ def parse(text: str, name: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise BadSource(f"{name} is not valid JSON ({problem}); mend or fetch it again") from None
+        raise BadSource(f"{name} is not valid JSON ({problem}); fix it or download it again") from None
     if not isinstance(data, dict):
-        raise BadSource(f"{name} holds no JSON object; mend or fetch it again")
+        raise BadSource(f"{name} holds no JSON object; fix it or download it again")
     return data
 
 

@@ -56,18 +56,18 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
     """The header at the beginning of `file`, whose whole length is `size` bytes."""
     start = file.read(8)
     if len(start) < 8:
-        raise BadSource(f"{name} is {size} bytes, too short for safetensors; fetch it again")
+        raise BadSource(f"{name} is {size} bytes, too short for safetensors; download it again")
     length: int = struct.unpack("<Q", start)[0]
     if length > MAX_HEADER or 8 + length > size:
         raise BadSource(
-            f"{name} claims a header of {length} bytes and has {size} in all; it is damaged, fetch it again"
+            f"{name} claims a header of {length} bytes and has {size} in all; it is damaged, download it again"
         )
     try:
         entries = json.loads(file.read(length))
         metadata = entries.pop("__metadata__", {})
         tensors = {key: _tensor(key, entry) for key, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise BadSource(f"{name} has no readable safetensors header ({problem}); fetch it again") from None
+        raise BadSource(f"{name} has no readable safetensors header ({problem}); download it again") from None
     _check_layout(tensors.values(), size - 8 - length, name)
     return Header(tensors, metadata, 8 + length)
 
@@ -88,12 +88,12 @@ def _check_layout(tensors: Iterable[Tensor], data: int, name: str) -> None:
     at = 0
     for tensor in sorted(tensors, key=lambda t: (t.start, t.stop)):
         if tensor.start != at:
-            raise BadSource(f"{name} has a hole or an overlap before {tensor.name}; it is damaged, fetch it again")
+            raise BadSource(f"{name} has a hole or an overlap before {tensor.name}; it is damaged, download it again")
         at = tensor.stop
     if at > data:
-        raise BadSource(f"{name} is truncated: its tensors need {at} bytes and {data} are there; fetch it again")
+        raise BadSource(f"{name} is truncated: its tensors need {at} bytes and {data} are there; download it again")
     if at < data:
-        raise BadSource(f"{name} has {data - at} bytes behind its last tensor; it is damaged, fetch it again")
+        raise BadSource(f"{name} has {data - at} bytes behind its last tensor; it is damaged, download it again")
 
 
 def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:

@@ -1,4 +1,4 @@
-"""The model card: metadata inherited from the base, and what was done, in the receipt's own words.
+"""The model card: metadata inherited from the base, and what was done, as the receipt has it.
 
 https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation).
 """
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ..formats.template import render
+from ..receipts import Receipt
 from ..rope.methods import REGISTRY
-from ..runtimes.runtime import runtimes
+from ..runtimes.grouping import grouped
 from ..version import __version__
+from .upload_set import UploadSet
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 MARK = "<!-- written by ropeconv -->"
@@ -31,17 +33,16 @@ def inherited(text: str) -> dict[str, Any]:
     return {key: data[key] for key in INHERITED if data.get(key)} | {"tags": list(data.get("tags") or [])}
 
 
-def card(
-    receipt: dict[str, Any], repo_id: str, base: str, base_card: str, ggufs: list[str], command: str, picture: str = ""
-) -> str:
-    """The card's text.
+def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], command: str, picture: str = "") -> str:
+    """The text of the card for `repo_id`.
 
-    base: the repository that it was made from, or empty. command: what was typed. picture: the name of one to show.
+    what: the files, and their receipt. base_card: the text of the base's card. ggufs: names of GGUF files in the
+    repository. command: what was typed. picture: the name of one to show.
     """
     from huggingface_hub import ModelCardData
 
-    known = inherited(base_card)
-    method = REGISTRY[receipt["recipe"]["method"]]
+    receipt, base, known = what.receipt, what.source, inherited(base_card)
+    method = REGISTRY[str(receipt.recipe["method"])]
     tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", method.name, "long-context"])
     data = ModelCardData(
         **known,
@@ -50,9 +51,6 @@ def card(
         library_name="gguf" if ggufs else "transformers",
         tags=list(tags),
     )
-    titles = {runtime.key: runtime.title for runtime in runtimes()}
-    said = receipt["runtimes"]
-    words = list(said.items()) if isinstance(said, dict) else [(one["runtime"], one["verdict"]) for one in said]
     return render(
         "card.md.jinja",
         metadata=data.to_yaml().strip(),
@@ -62,31 +60,26 @@ def card(
         base=base,
         receipt=receipt,
         method=method,
-        runtimes=[(titles.get(name, name), word) for name, word in words],
-        runs={name.split("@")[0] for name, word in words if word in RUNS},
+        runtimes=grouped({row.runtime: row.status for row in receipt.runtimes}),
+        runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
-        context=_context(receipt),
+        context=what.context,
         command=command,
         version=__version__,
-        validation=receipt.get("validation"),
+        validation=receipt.validation,
         picture=picture,
-        own_code=any(file["name"].endswith(".py") for file in receipt.get("files", ())),
+        own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
 
 
-def drawn(receipt: dict[str, Any]) -> dict[str, bytes]:
+def drawn(receipt: Receipt) -> dict[str, bytes]:
     """The picture that the card shows, by its name; none without a validation, or without matplotlib."""
-    if not receipt.get("validation") or importlib.util.find_spec("matplotlib") is None:
+    if not receipt.validation or importlib.util.find_spec("matplotlib") is None:
         return {}
     from ..validate.report.page import write_plot
     from ..validate.rule.result import Validation
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / PICTURE
-        write_plot(Validation.from_dict(receipt["validation"]), path)
+        write_plot(Validation.from_dict(receipt.validation), path)
         return {PICTURE: path.read_bytes()}
-
-
-def _context(receipt: dict[str, Any]) -> int:
-    said = receipt["schedule"]
-    return int(said["context"]) if isinstance(said, dict) else int(receipt.get("context", 0))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError
 from .card import MARK, card, drawn, inherited
-from .outgoing import CARD, Outgoing
 from .settings import Publish
 from .terms import terms_of
+from .upload_set import CARD, UploadSet
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -31,7 +31,7 @@ REFUSED = {
 }
 
 
-def publish(what: Outgoing, how: Publish, note: Note = lambda message: None) -> str:
+def publish(what: UploadSet, how: Publish, note: Note = lambda message: None) -> str:
     """Publishes, and returns the URL of the commit, or of the pull request.
 
     Raises RopeconvError where the repository exists already without `exist_ok`, changes meanwhile, or the licence of
@@ -52,7 +52,7 @@ def publish(what: Outgoing, how: Publish, note: Note = lambda message: None) -> 
         raise RopeconvError(f"{how.repo_id} {words}") from None
 
 
-def _publish(api: HfApi, what: Outgoing, how: Publish, note: Note) -> str:
+def _publish(api: HfApi, what: UploadSet, how: Publish, note: Note) -> str:
     base, closed, terms = _source(api, what, note)
     what = replace(what, copies=what.copies | terms)
     private = closed if how.private is None else how.private
@@ -77,7 +77,7 @@ def _remove(api: HfApi, repo_id: str, note: Note) -> None:
         note(f"{repo_id} was made and could not be removed again; delete it on the Hub.")
 
 
-def _source(api: HfApi, what: Outgoing, note: Note) -> tuple[str, bool, dict[str, str]]:
+def _source(api: HfApi, what: UploadSet, note: Note) -> tuple[str, bool, dict[str, str]]:
     """The text of the source's card, whether it is gated or private, and its licence files that are not carried yet.
 
     Says what its licence asks for.
@@ -123,7 +123,7 @@ def _create(api: HfApi, how: Publish, private: bool) -> bool:
     return True
 
 
-def _card(api: HfApi, what: Outgoing, how: Publish, base: str, note: Note) -> dict[str, bytes]:
+def _card(api: HfApi, what: UploadSet, how: Publish, base: str, note: Note) -> dict[str, bytes]:
     """The card to write with its picture, by name; nothing where a person's own stays."""
     if what.own_card and not how.overwrite_card:
         note("README.md is your own and is published as it is; --overwrite-card replaces it.")
@@ -136,14 +136,14 @@ def _card(api: HfApi, what: Outgoing, how: Publish, base: str, note: Note) -> di
     there = [name for name in api.list_repo_files(how.repo_id, revision=how.revision) if name.endswith(".gguf")]
     ggufs = sorted({*what.gguf, *there}) if what.gguf else []
     pictures = drawn(what.receipt)
-    text = card(what.receipt, how.repo_id, what.source, base, ggufs, how.command, *pictures)
+    text = card(what, how.repo_id, base, ggufs, how.command, *pictures)
     return {CARD: text.encode(), **pictures}
 
 
-def _commit(api: HfApi, what: Outgoing, how: Publish, head: str | None, written: dict[str, bytes], note: Note) -> str:
+def _commit(api: HfApi, what: UploadSet, how: Publish, head: str | None, written: dict[str, bytes], note: Note) -> str:
     from huggingface_hub import CommitOperationAdd, CommitOperationCopy
 
-    message = how.message or f"Bake {what.receipt['recipe']['method']} into {what.source or 'the model'} with ropeconv"
+    message = how.message or f"Bake {what.receipt.recipe['method']} into {what.source or 'the model'} with ropeconv"
 
     def adds() -> list[Any]:
         files = {name: str(path) for name, path in what.adds.items()} | written

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Publish:
-    """How to publish. private: None takes the source's. command: what was typed, for the card."""
+    """How to publish.
+
+    private: None takes the source's. create_pr, revision, exist_ok, token: as in huggingface_hub. message: of the
+    commit. overwrite_card: replace a README.md that is not ropeconv's. command: what was typed, for the card. repo_id:
+    the repository. given: flags that stood on the command line.
+    """
 
     private: bool | None = None
     create_pr: bool = False
@@ -18,3 +23,4 @@ class Publish:
     token: str | None = None
     command: str = ""
     repo_id: str = ""
+    given: tuple[str, ...] = ()

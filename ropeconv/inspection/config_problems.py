@@ -12,7 +12,7 @@ from ..rope.bound import shortfall
 from ..rope.forms import DynamicNtk, Llama3, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes import find, newest
-from ..runtimes.read_config import GLOBAL, LOCAL, Unread, read_spec, rope_dict
+from ..runtimes.read_config import GLOBAL, LOCAL, UnknownRopeType, read_spec, rope_dict
 from ..runtimes.verdict import describe
 
 
@@ -48,7 +48,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         yield Problem(
             "attn-factor",
             f"attn_factor {found['attn_factor']} is not a key transformers reads (attention_factor is): it uses "
-            f"{spec.attention_factor:.4f}, and runtimes that multiply the two use another amplitude",
+            f"{spec.attention_factor:.4f}, and runtimes that multiply the two use another attention factor",
         )
     for known in family.trained:
         if known.doubt and known.declared == spec.context and all(part.get(k) == v for k, v in known.when.items()):
@@ -69,14 +69,14 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
 
 
 def _schemas(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
-    seen = {newest("transformers").title: describe(spec.form)}
+    seen = {newest("transformers").display_name: describe(spec.form)}
     for runtime in (*find("transformers"), *find("llama-cpp")):
         since = family.since.get(runtime.name, "")
         if since.startswith("5") and not runtime.nested:
             continue
         try:
-            seen[runtime.title] = describe(read_spec(config, family, runtime).form)
-        except (Unread, BadSource):
+            seen[runtime.display_name] = describe(read_spec(config, family, runtime).form)
+        except (UnknownRopeType, BadSource):
             continue
     if len(set(seen.values())) > 1:
         readings = "; ".join(f"{title} reads {form}" for title, form in seen.items())

@@ -35,7 +35,7 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
         yield Problem("no-factors", "the type longrope without factor tensors in use leaves the model unscaled")
     if "local" in spec.layers and abs(reading.local_attention_factor - 1) > 1e-6:
         yield Problem(
-            "window-amplitude",
+            "window-attention-factor",
             f"attn_factor also scales the window layers, by {reading.local_attention_factor:.4f}, as no method does",
         )
     family = by_name().get(arch.family)

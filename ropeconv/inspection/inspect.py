@@ -11,7 +11,7 @@ from ..families.config import detect
 from ..formats.tokenizer_config import limit
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
-from ..runtimes.read_config import Unread, read_spec
+from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..sources.gguf import GgufSource
 from ..sources.source import Origin, Source
 from .config_problems import Problem, bound_problem, config_problems, limit_problem, tensor_problems
@@ -29,7 +29,7 @@ class Inspection:
 
     source: Origin
     name: str
-    title: str
+    display_name: str
     spec: RopeSpec
     problems: tuple[Problem, ...]
     refuse: str = ""
@@ -76,9 +76,9 @@ def inspect_source(source: Source | GgufSource) -> Inspection:
 def inspect_gguf(source: GgufSource) -> Inspection:
     """Reads the RoPE of a GGUF file as llama.cpp does."""
     reading = read_file(source.file)
-    title = f"GGUF, {source.file.get('general.name', 'unnamed')}"
+    display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
     problems = (*gguf_problems(reading, source.file, rope_tensors(source.file)), *bound_problem(reading.spec))
-    return Inspection(source, reading.arch.name, title, reading.spec, problems)
+    return Inspection(source, reading.arch.name, display_name, reading.spec, problems)
 
 
 def inspect_config(source: Source) -> ConfigInspection:
@@ -87,7 +87,7 @@ def inspect_config(source: Source) -> ConfigInspection:
     family = detect(config)
     try:
         spec = read_spec(config, family)
-    except Unread as kind:
+    except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
     problems = [
         *config_problems(config, family, spec),
@@ -97,4 +97,6 @@ def inspect_config(source: Source) -> ConfigInspection:
     ]
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
-    return ConfigInspection(source, family.name, family.title, spec, tuple(problems), family.refuse, family=family)
+    return ConfigInspection(
+        source, family.name, family.display_name, spec, tuple(problems), family.refuse, family=family
+    )

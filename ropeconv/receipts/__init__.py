@@ -1,1 +1,7 @@
-"""The receipt of an output: its types, and reading and writing it."""
+"""The receipt of an output: one typed record, one module that writes it, one that reads it."""
+
+from .read import parse_receipt, read_receipt
+from .receipt import Receipt
+from .write import add_validation, embedded, write_receipt
+
+__all__ = ["Receipt", "add_validation", "embedded", "parse_receipt", "read_receipt", "write_receipt"]

@@ -1,55 +1,83 @@
-"""The receipt of an output: read again, and in a folder given a validation result."""
+"""Reads the receipt of an output, of this version or an earlier one."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..errors import BadSource
 from ..formats import jsontext
-from ..sources.gguf import GgufSource
-from ..sources.source import RECEIPT
+from ..sources import RECEIPT, GgufSource
+from ..version import SCHEMA
+from .receipt import Receipt
+
+OLD_NAMES = {"third_kl": "config_reference_kl", "verdict": "status", "because": "reason", "staircase": "query_scaling"}
+"""Keys of schema 1 that have other names now."""
 
 
-def read_receipt(baked: Path) -> dict[str, Any]:
-    """The receipt in a folder or among a GGUF file's keys. Raises BadSource when there is none."""
+def read_receipt(baked: Path) -> Receipt:
+    """The receipt in a folder or among a GGUF file's keys, with the validation results that stand beside the latter.
+
+    Raises BadSource when there is none, or it cannot be understood.
+    """
     if baked.suffix == ".gguf":
         text = GgufSource(baked).file.get(RECEIPT)
         if not isinstance(text, str):
             raise BadSource(f"{baked} has no receipt among its keys, so it is not an output of ropeconv")
-        found: dict[str, Any] = json.loads(text)
-        return found
+        return parse_receipt(text, str(baked), validations(baked))
     path = baked / RECEIPT
     if not path.is_file():
         raise BadSource(f"{baked} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
-    return jsontext.parse(path.read_text("utf-8"), RECEIPT)
+    return parse_receipt(path.read_text("utf-8"), str(path), {})
 
 
-def record_validation(baked: Path, result: dict[str, Any], server: str = "") -> None:
-    """Writes a validation result into the receipt of a folder, or beside a GGUF file, whose receipt is within.
+def parse_receipt(text: str, name: str, validated: dict[str, Any]) -> Receipt:
+    """A receipt from its JSON.
 
-    server: what ran it; such results stand beside each other under `servers`.
+    name: of the file, for errors. validated: `validation` and `servers` that are kept elsewhere. Raises BadSource where
+    it is none.
     """
-    gguf = baked.suffix == ".gguf"
-    folder, name = (baked.parent, beside(baked).name) if gguf else (baked, RECEIPT)
-    data = validations(baked) | {"size": baked.stat().st_size} if gguf else read_receipt(folder)
-    if server:
-        data["servers"] = data.get("servers", {}) | {server: result}
-    else:
-        data["validation"] = result
-    draft = folder / f".{name}.new"
-    draft.write_text(jsontext.dump(data), "utf-8")
-    draft.replace(folder / name)
+    data = jsontext.parse(text, name)
+    schema = data.get("schema", 1)
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise BadSource(f"{name} is of a later ropeconv ({data.get('ropeconv', 'unknown')}); upgrade this one")
+    try:
+        return msgspec.convert((_upgraded(data) if schema == 1 else data) | validated, Receipt)
+    except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
+        raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
 
 
-def beside(gguf: Path) -> Path:
-    """Where the validation results of a GGUF file are kept."""
+def validations_path(gguf: Path) -> Path:
+    """Where the validation results of a GGUF file are kept: beside it, since its receipt is within."""
     return gguf.with_name(f"{gguf.name}.validation.json")
 
 
 def validations(gguf: Path) -> dict[str, Any]:
-    """What was found of a GGUF file, by `validation` and `servers`; nothing when it has changed since."""
-    path = beside(gguf)
+    """`validation` and `servers` of a GGUF file; nothing when it has changed since."""
+    path = validations_path(gguf)
     found = jsontext.parse(path.read_text("utf-8"), path.name) if path.is_file() else {}
-    return found if found.get("size") == gguf.stat().st_size else {}
+    if found.get("size") != gguf.stat().st_size:
+        return {}
+    return {key: found[key] for key in ("validation", "servers") if found.get(key)}
+
+
+def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    """A receipt of schema 1, which had two shapes: a folder's, and a shorter one in GGUF files."""
+    new = {OLD_NAMES.get(key, key): value for key, value in data.items()}
+    new["schema"] = SCHEMA
+    new["log_n_approximation"] = new.pop("steps", None)
+    runtimes, schedule, fold = new.get("runtimes"), new["schedule"], new.get("fold")
+    if isinstance(runtimes, dict):
+        new["runtimes"] = [{"runtime": name, "status": status} for name, status in runtimes.items()]
+    elif runtimes:
+        new["runtimes"] = [{OLD_NAMES.get(key, key): value for key, value in row.items()} for row in runtimes]
+    if isinstance(schedule, str):
+        new["schedule"] = {"digest": schedule}
+    else:
+        new["schedule"] = {OLD_NAMES.get(key, key): value for key, value in schedule.items()}
+    if fold:
+        into = {"both": "qk"}.get(fold["side"], fold["side"])
+        new["fold"] = {"fold_into": into, "tensors": fold["tensors"], "expected_kl": fold["expected_kl"]}
+    return new

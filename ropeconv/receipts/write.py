@@ -1,4 +1,4 @@
-"""ropeconv.json: what was done to a checkpoint, in a form that can be checked and repeated."""
+"""Writes receipts: into a folder, as the value of a GGUF key, and with a validation result."""
 
 from __future__ import annotations
 
@@ -6,65 +6,46 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..bake.plan import Plan
-from ..encode import Choice
+import msgspec
+
 from ..formats import jsontext
-from ..formats.digest import sha256
-from ..rope.recipe import Recipe
-from ..rope.schedule import Schedule
-from ..sources.source import Origin
-from ..version import __version__
+from ..sources import RECEIPT
+from .read import validations, validations_path
+from .receipt import Receipt
 
 
-def receipt(plan: Plan, folder: Path, check: dict[str, Any] | None, checksum: bool) -> str:
-    """The receipt of a finished folder.
-
-    sha256 is there for every file that was written, and for copied ones where the source told it or with `checksum`
-    (for copies with ranges changed only with that):
-    hashing 100 GB that the kernel has just copied would take longer than copying them.
-    """
-    files = []
-    for step in plan.steps:
-        path = folder / step.name
-        there = path.exists()  # else it is left where it is, for the Hub to copy
-        told = step.sha256 if not there or (step.action in ("copy", "patch") and not checksum) else sha256(path)
-        size = path.stat().st_size if there else step.size
-        origin = {"origin": step.origin} if step.origin else {}
-        files.append({"name": step.name, "action": step.action, "size": size, "sha256": told, **origin})
-    data = plan.to_dict()
-    source = {key: value for key, value in data["source"].items() if key != "reference" or plan.source.kind != "folder"}
-    return jsontext.dump(
-        {
-            "ropeconv": __version__,
-            "source": {"name": plan.source.name, **source},
-            "family": data["family"],
-            "recipe": data["recipe"],
-            "before": data["before"],
-            "encoding": data["encoding"],
-            "fold": data["fold"],
-            "in_config": data["in_config"],
-            "steps": data["steps"],
-            "schedule": data["schedule"],
-            "effective_length": data["effective_length"],
-            "runtimes": data["runtimes"],
-            "files": files,
-            "check": check,
-            "validation": None,
-        }
-    )
+def write_receipt(folder: Path, receipt: Receipt) -> None:
+    """Writes ropeconv.json into a folder; one that is there is replaced at once."""
+    _replace(folder / RECEIPT, receipt.to_dict())
 
 
-def embedded(source: Origin, recipe: Recipe, schedule: Schedule, choice: Choice) -> str:
+def embedded(receipt: Receipt) -> str:
     """The receipt that a GGUF file carries among its keys, on one line."""
-    repository = {"reference": source.reference} if source.commit else {}
-    return json.dumps(
-        {
-            "ropeconv": __version__,
-            "source": {"name": source.name, "kind": source.kind, "commit": source.commit, **repository},
-            "recipe": recipe.to_dict(),
-            "encoding": choice.encoding,
-            "steps": choice.steps_to_dict(),
-            "schedule": schedule.digest,
-            "runtimes": {verdict.runtime: verdict.word for verdict in choice.verdicts},
-        }
-    )
+    return json.dumps(receipt.to_dict())
+
+
+def add_validation(baked: Path, receipt: Receipt, result: dict[str, Any], server: str = "") -> None:
+    """Writes a validation result into the receipt of a folder, or beside a GGUF file, whose receipt is within.
+
+    receipt: the one that was read of `baked`. server: the runtime that a server runs; such results stand beside each
+    other under `servers`.
+    """
+    if server:
+        receipt = msgspec.structs.replace(receipt, servers={**receipt.servers, server: result})
+    else:
+        receipt = msgspec.structs.replace(receipt, validation=result)
+    if baked.suffix != ".gguf":
+        write_receipt(baked, receipt)
+        return
+    found = validations(baked) | {"schema": receipt.schema, "size": baked.stat().st_size}
+    if server:
+        found["servers"] = receipt.servers
+    else:
+        found["validation"] = receipt.validation
+    _replace(validations_path(baked), found)
+
+
+def _replace(path: Path, data: dict[str, Any]) -> None:
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(jsontext.dump(data), "utf-8")
+    draft.replace(path)

@@ -1,5 +1,13 @@
-"""The one failure of the mathematics: parameters that make no schedule."""
+"""The root of all failures that a user can meet, and the one of the mathematics."""
 
 
-class RecipeError(ValueError):
-    """A method or modifier got a value that it cannot take. The message names the value and the repair."""
+class RopeconvError(Exception):
+    """A known failure: printed as a sentence, without a traceback. Exit code 1."""
+
+    exit_code = 1
+
+
+class RecipeError(RopeconvError, ValueError):
+    """A method or modifier got a value that it cannot take. The message names the value and the repair. Exit code 2."""
+
+    exit_code = 2

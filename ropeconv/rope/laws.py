@@ -45,7 +45,7 @@ def longrope_attention_factor(factor: float, original_context: int) -> float:
 
 
 def mscale_ratio(factor: float, mscale: float, mscale_all_dim: float) -> float:
-    """DeepSeek's amplitude `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`: transformers prefers it to 0.1 ln s + 1."""
+    """DeepSeek's attention factor `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`, which goes before 0.1 ln s + 1."""
     return temperature_attention_factor(factor, 0.1 * mscale) / temperature_attention_factor(
         factor, 0.1 * mscale_all_dim
     )

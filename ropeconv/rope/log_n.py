@@ -38,7 +38,7 @@ class LogN:
 
 
 @dataclass(frozen=True)
-class Staircase:
+class QueryScaling:
     """`gain (1 + beta ln(1 + floor(p / length)))`: what Ministral 3 and llama.cpp's mistral3 do to queries.
 
     gain is 1 in those classes; another one has to be folded into the weights that make queries.
@@ -54,7 +54,7 @@ class Staircase:
         return np.asarray(self.gain * (1 + self.beta * np.log1p(steps)))
 
 
-def staircase(log_n: LogN, exponent: int = LOSSLESS) -> Staircase:
+def query_scaling(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
     """The steps that come nearest to log-n.
 
     clamped: `beta = 1 / ln L` over steps of L tokens is 1 inside L, and `ln(kL) / ln L` from (k - 1) L on: right at the
@@ -62,11 +62,19 @@ def staircase(log_n: LogN, exponent: int = LOSSLESS) -> Staircase:
     The gain that undoes beta is a power of two, so that no bit of a weight is lost.
     """
     if log_n.kind == "clamped":
-        return Staircase(1 / math.log(log_n.length), log_n.length)
-    return Staircase(2.0**exponent / math.log(log_n.length), 1, 2.0**-exponent)
+        return QueryScaling(1 / math.log(log_n.length), log_n.length)
+    return QueryScaling(2.0**exponent / math.log(log_n.length), 1, 2.0**-exponent)
 
 
-def deviation(log_n: LogN, steps: Staircase, context: int) -> float:
+def effective_scaling(log_n: LogN | None, written: QueryScaling | None, deviation: float) -> LogN | QueryScaling | None:
+    """By what queries are scaled: log-n, or what was written for it where that is more than noise away.
+
+    deviation: of `written` from `log_n`.
+    """
+    return written if written is not None and deviation > EXACT else log_n
+
+
+def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
     """Largest difference of the steps from log-n over a context, relative where log-n is above 1."""
     starts = np.arange(0, context, steps.length, dtype=np.float64)
     ends = np.minimum(starts + steps.length, context) - 1

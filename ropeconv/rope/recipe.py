@@ -22,8 +22,8 @@ class Recipe:
 
     context: tokens the result declares, instead of what the method implies.
     original_context: tokens the model was trained for, where its config says otherwise.
-    attention_factor: amplitude of cos and sin, instead of the method's own;
-    temperature_slope, temperature_intercept: that amplitude as a ln s + b instead.
+    attention_factor: attention factor of cos and sin, instead of the method's own;
+    temperature_slope, temperature_intercept: that attention factor as a ln s + b instead.
     log_n, log_n_length: query scale by position (Su 2021), clamped at 1 or full.
 
     Raises RecipeError when a value cannot be taken or two of them contradict each other.
@@ -53,7 +53,9 @@ class Recipe:
             if problem:
                 raise RecipeError(f"--{name.replace('_', '-')} {problem}, and {value!r} is not")
         if self.attention_factor is not None and (self.temperature_slope or self.temperature_intercept):
-            raise RecipeError("--attention-factor and --temperature-slope both set the amplitude; pass one of them")
+            raise RecipeError(
+                "--attention-factor and --temperature-slope both set the attention factor; pass one of them"
+            )
         if self.log_n not in (None, "clamped", "full"):
             raise RecipeError(f"--log-n is clamped or full, not {self.log_n!r}")
         if self.log_n_length is not None and self.log_n is None:
@@ -71,12 +73,12 @@ class Recipe:
         return replace(
             made,
             context=self.context or made.context,
-            attention_factor=self._amplitude(made),
+            attention_factor=self._attention_factor(made),
             log_n=None if self.log_n is None else LogN(self.log_n, self.log_n_length or original),
-            staircase=spec.staircase,
+            query_scaling=spec.query_scaling,
         )
 
-    def _amplitude(self, made: Schedule) -> float:
+    def _attention_factor(self, made: Schedule) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.temperature_slope is None and self.temperature_intercept is None:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 from .errors import RecipeError
 from .forms import Form
-from .log_n import LogN, Staircase
+from .log_n import LogN, QueryScaling
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Frequencies, amplitude and length of one rotary embedding.
+    """Frequencies, attention factor and length of one rotary embedding.
 
     inv_freq: float64, shape [rotary_dim / 2], radians per token.
     attention_factor: multiplies cos and sin, so logits of rotated dimensions scale by its square.
@@ -30,7 +30,7 @@ class Schedule:
     softmax_scale: multiplies all logits (DeepSeek's mscale_all_dim, squared).
     log_n: scales queries by position. staircase: what the architecture does of that kind by itself (Ministral 3).
 
-    Raises RecipeError when a number is not finite, or a frequency or the amplitude is not positive.
+    Raises RecipeError when a number is not finite, or a frequency or the attention factor is not positive.
     """
 
     inv_freq: Vector
@@ -41,7 +41,7 @@ class Schedule:
     short_inv_freq: Vector | None = None
     softmax_scale: float = 1.0
     log_n: LogN | None = None
-    staircase: Staircase | None = None
+    query_scaling: QueryScaling | None = None
 
     def __post_init__(self) -> None:
         for vector in (self.inv_freq, self.short_inv_freq):
@@ -65,10 +65,10 @@ class Schedule:
         parts.append(struct.pack("<dd", self.attention_factor, self.softmax_scale))
         if self.log_n is not None:
             parts.append(f"{self.log_n.kind} {self.log_n.length}".encode())
-        if self.staircase is not None:
-            parts.append(
-                b"staircase" + struct.pack("<ddq", self.staircase.beta, self.staircase.gain, self.staircase.length)
-            )
+        if self.query_scaling is not None:
+            scaling = self.query_scaling
+            # "staircase" is what it was called in the first version: a digest stays what it was
+            parts.append(b"staircase" + struct.pack("<ddq", scaling.beta, scaling.gain, scaling.length))
         lengths = b"".join(struct.pack("<q", len(part)) for part in parts)
         return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
 
@@ -86,6 +86,6 @@ class Schedule:
             data["softmax_scale"] = self.softmax_scale
         if self.log_n is not None:
             data["log_n"] = asdict(self.log_n)
-        if self.staircase is not None:
-            data["staircase"] = asdict(self.staircase)
+        if self.query_scaling is not None:
+            data["query_scaling"] = asdict(self.query_scaling)
         return data | {"digest": self.digest}

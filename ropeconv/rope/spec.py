@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .forms import Form, LongRope, Plain
-from .log_n import Staircase
+from .log_n import QueryScaling
 from .schedule import Schedule
 
 LayerKind = Literal["global", "local", "none"]
@@ -38,7 +38,7 @@ class RopeSpec:
     local_form: Form | None = None
     layout: Layout = "half"
     mla: bool = False
-    staircase: Staircase | None = None
+    query_scaling: QueryScaling | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -76,7 +76,7 @@ class RopeSpec:
             form=self.form,
             short_inv_freq=short,
             softmax_scale=self.softmax_scale,
-            staircase=self.staircase,
+            query_scaling=self.query_scaling,
         )
 
     def count(self, kind: LayerKind) -> int:

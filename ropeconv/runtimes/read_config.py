@@ -10,12 +10,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ..errors import BadSource
-from ..families.config import Config, Geometry, first, geometry, text_part
+from ..errors import BadSource, RopeconvError
+from ..families.config import Config, Geometry, first_present, geometry, text_part
 from ..families.family import Family
 from ..rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import longrope_attention_factor, mscale_ratio, temperature_attention_factor
-from ..rope.log_n import Staircase
+from ..rope.log_n import QueryScaling
 from ..rope.spec import RopeSpec
 from .runtime import Runtime, TypeRules, newest
 
@@ -24,7 +24,7 @@ QUERY_SCALE = "llama_4_scaling"
 NOT_A_SCALING = {"mrope": "default", "su": "longrope", None: "default"}
 
 
-class Unread(Exception):
+class UnknownRopeType(RopeconvError):
     """The runtime does not know this rope type."""
 
 
@@ -43,16 +43,16 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     kind = rope_type(found, reader)
     rules = reader.rules(family.name, kind)
     if rules is None:
-        raise Unread(kind)
+        raise UnknownRopeType(kind)
     form = _form(kind, found, theta, rules, part, sizes)
     if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
         form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
-    amplitude = _amplitude(kind, found, rules, form, sizes, part)
+    attention_factor = _attention_factor(kind, found, rules, form, sizes, part)
     spec = RopeSpec(
         head_dim=sizes.head_dim,
         rotary_dim=sizes.rotary_dim,
         form=form,
-        attention_factor=amplitude,
+        attention_factor=attention_factor,
         softmax_scale=_softmax_scale(found, family),
         original_context=sizes.context,
         context=sizes.context,
@@ -60,7 +60,7 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         local_form=_local_form(part, family, reader, theta),
         layout=family.layout,
         mla=family.mla,
-        staircase=_staircase(part, found, family, reader, sizes),
+        query_scaling=_query_scaling(part, found, family, reader, sizes),
         notes=(*sizes.notes, *notes),
     )
     return replace(spec, original_context=_trained(part, found, form, family, sizes))
@@ -105,7 +105,7 @@ def number(found: dict[str, Any], key: str, default: float | None = None) -> flo
 
 def _theta(part: Config, found: dict[str, Any], family: Family, reader: Runtime) -> float | None:
     sources = [found.get("rope_theta")] if reader.theta == "dict" else []
-    sources.append(first(part, family.keys.theta))
+    sources.append(first_present(part, family.keys.theta))
     value = next((source for source in sources if source is not None), None)
     if value is None:
         return None
@@ -124,7 +124,7 @@ def _local_form(part: Config, family: Family, reader: Runtime, theta: float) -> 
         return Plain(number(new[LOCAL], "rope_theta", default or theta))
     if default is None:
         return Plain(family.defaults.theta if reader.nested else theta)
-    return Plain(number({"local": first(part, family.keys.local_theta, default)}, "local"))
+    return Plain(number({"local": first_present(part, family.keys.local_theta, default)}, "local"))
 
 
 def _original(found: dict[str, Any], rules: TypeRules, part: Config, sizes: Geometry) -> int:
@@ -174,7 +174,9 @@ def _factors(found: dict[str, Any], key: str, sizes: Geometry) -> tuple[float, .
     return tuple(number({key: value}, key) for value in values)
 
 
-def _amplitude(kind: str, found: dict[str, Any], rules: TypeRules, form: Form, sizes: Geometry, part: Config) -> float:
+def _attention_factor(
+    kind: str, found: dict[str, Any], rules: TypeRules, form: Form, sizes: Geometry, part: Config
+) -> float:
     if not isinstance(form, (Yarn, LongRope)):
         return 1.0
     if isinstance(form, Yarn):
@@ -182,20 +184,20 @@ def _amplitude(kind: str, found: dict[str, Any], rules: TypeRules, form: Form, s
     else:
         factor = _factor(found, rules, form.original_context, sizes)
         formula = longrope_attention_factor(factor, form.original_context) if form.original_context > 1 else math.inf
-    amplitude = 1.0
-    for source in rules.amplitude:
+    attention_factor = 1.0
+    for source in rules.attention_factor:
         if source == "formula":
-            amplitude = formula
+            attention_factor = formula
         elif source == "mscale" and found.get("mscale") and found.get("mscale_all_dim"):
-            amplitude = mscale_ratio(factor, number(found, "mscale"), number(found, "mscale_all_dim"))
+            attention_factor = mscale_ratio(factor, number(found, "mscale"), number(found, "mscale_all_dim"))
         elif source == "attention_factor" and found.get("attention_factor") is not None:
-            amplitude = number(found, "attention_factor")
+            attention_factor = number(found, "attention_factor")
         elif source == "short_mscale" and found.get("long_mscale") is not None:
-            amplitude = number(found, "long_mscale")
+            attention_factor = number(found, "long_mscale")
         else:
             continue
         break
-    return amplitude * (number(found, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
+    return attention_factor * (number(found, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
 
 
 def _softmax_scale(found: dict[str, Any], family: Family) -> float:
@@ -204,16 +206,16 @@ def _softmax_scale(found: dict[str, Any], family: Family) -> float:
     return temperature_attention_factor(number(found, "factor"), 0.1 * number(found, "mscale_all_dim")) ** 2
 
 
-def _staircase(
+def _query_scaling(
     part: Config, found: dict[str, Any], family: Family, reader: Runtime, sizes: Geometry
-) -> Staircase | None:
+) -> QueryScaling | None:
     """The query scale by position that this reader applies."""
     place, key = found, family.keys.query_beta
     if reader.query_beta == "top":
         place, key = part.get(QUERY_SCALE) or {}, "beta" if key else ""
     if not key or not reader.query_beta or not place.get(key):
         return None
-    return Staircase(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
+    return QueryScaling(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
 
 
 def _trained(part: Config, found: dict[str, Any], form: Form, family: Family, sizes: Geometry) -> int:

@@ -11,22 +11,26 @@ import msgspec
 
 from ..rope.errors import RecipeError
 
-Word = Literal["exact", "rounded", "approximate", "ignored", "refused"]
+LLAMA_CPP = "llama-cpp"
+ALIASES = {"llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP}
+
+Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refused"]
+"""What a runtime does with an output, best first; `runtimes.verdict.judge` says what each means."""
 
 
 class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one `rope_type` is read.
 
     original: "key" (original_max_position_embeddings, else the declared context) or "max" (the declared context).
-    factor: "key" or "max/original". amplitude: sources in order of precedence; "1" means none.
-    times_attn_factor: the key attn_factor multiplies the amplitude. betas, truncate: whether those keys are read.
+    factor: "key" or "max/original". attention_factor: sources in order of precedence; "1" means none.
+    times_attn_factor: the key attn_factor multiplies it. betas, truncate: whether those keys are read.
     neox_only: refused for interleaved pairs. formula_always: the formula, which divides by ln(original), is evaluated
-    even where the amplitude comes from elsewhere. window: what the default context window is, when that surprises.
+    even where the attention factor comes from elsewhere. window: the default context window, when that surprises.
     """
 
     original: Literal["key", "max"] = "key"
     factor: Literal["key", "max/original"] = "key"
-    amplitude: tuple[Literal["attention_factor", "mscale", "short_mscale", "formula", "1"], ...] = ("1",)
+    attention_factor: tuple[Literal["attention_factor", "mscale", "short_mscale", "formula", "1"], ...] = ("1",)
     times_attn_factor: bool = False
     betas: bool = True
     truncate: Literal["read", "read-flat", "ignored"] = "read"
@@ -36,15 +40,15 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
 
 
-class Peculiarity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FamilyOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Families that this runtime treats in a way of its own.
 
     families: their names, or "*" for all. types: the rope types concerned.
     """
 
     families: tuple[str, ...]
-    verdict: Word
-    because: str
+    status: Status
+    reason: str
     types: tuple[str, ...]
     source: str = ""
 
@@ -61,7 +65,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     version: str
-    title: str
+    display_name: str
     source: str
     schemas: tuple[Literal["rope_scaling", "rope_parameters"], ...]
     theta: Literal["top", "dict"]
@@ -73,7 +77,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query_beta: Literal["rope", "top", ""] = ""
     custom_code: bool = False
     checked: Literal["run", "read"] = "read"
-    peculiar: tuple[Peculiarity, ...] = ()
+    family_overrides: tuple[FamilyOverride, ...] = ()
     family_types: dict[str, dict[str, TypeRules]] = {}
 
     @property
@@ -120,12 +124,18 @@ def newest(name: str) -> Runtime:
     return [row for row in runtimes() if row.name == name][-1]
 
 
+def canonical(wanted: str) -> str:
+    """`name` or `name@version` with the name as the table has it: llama.cpp and gguf are llama-cpp."""
+    name, at, version = wanted.strip().partition("@")
+    return ALIASES.get(name.lower(), name.lower()) + at + version
+
+
 def find(wanted: str) -> tuple[Runtime, ...]:
     """Rows for `name` (all that are current, the newest last) or `name@version` (the row that covers it).
 
     Raises RecipeError for a name or version without a row.
     """
-    name, _, version = wanted.partition("@")
+    name, _, version = canonical(wanted).partition("@")
     rows = [row for row in runtimes() if row.name == name]
     if not rows:
         names = ", ".join(dict.fromkeys(row.name for row in runtimes()))

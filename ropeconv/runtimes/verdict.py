@@ -1,4 +1,4 @@
-"""One word per runtime: what it will make of a planned config, by reading that config with its rules."""
+"""A status per runtime: what it computes from a planned config, by reading that config with its rules."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from ..families.config import Config, text_part
 from ..families.family import Family
-from ..rope.forms import Form, LongRope, Vector
-from ..rope.log_n import Staircase
+from ..rope.forms import Form, LongRope, Plain, Vector
+from ..rope.log_n import QueryScaling
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .read_config import read_spec, rope_dict, rope_type
-from .runtime import Peculiarity, Runtime, Word, version_key
+from .runtime import FamilyOverride, Runtime, Status, version_key
 
 TOLERANCE = 1e-6
 
@@ -23,43 +23,47 @@ class Verdict:
     """What a runtime does with the output, and why."""
 
     runtime: str
-    title: str
-    word: Word
-    because: str
+    display_name: str
+    status: Status
+    reason: str
     source: str
 
 
 def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime) -> Verdict:
     """The verdict of one runtime on a planned config.
 
-    "exact": it computes the schedule. "refused": it fails to load, with an error. "ignored": it loads and computes
-    something else, silently; `because` says what.
+    config: the planned one, which `family` reads. before: the source's own RoPE.
+
+    "exact": it computes the schedule. "refused": it fails to load, with an error. "ignored": it loads and computes the
+    unscaled RoPE, silently. "differs": it loads and computes something else, silently; `reason` says what.
     """
 
-    def verdict(word: Word, because: str, source: str = "") -> Verdict:
-        return Verdict(runtime.key, runtime.title, word, because, source or runtime.source)
+    def verdict(status: Status, reason: str, source: str = "") -> Verdict:
+        return Verdict(runtime.key, runtime.display_name, status, reason, source or runtime.source)
 
     unknown = too_old(runtime, family)
     if unknown:
         return verdict("refused", unknown)
     found, _ = rope_dict(text_part(config, family), family, runtime)
     kind = rope_type(found, runtime)
-    known = _peculiar(runtime, family, kind)
-    if known is not None and known.verdict != "exact":
-        return verdict(known.verdict, known.because, known.source)
+    known = _family_override(runtime, family, kind)
+    if known is not None and known.status != "exact":
+        return verdict(known.status, known.reason, known.source)
     rules = runtime.rules(family.name, kind)
     if rules is None:
-        because = "fails on" if runtime.unsupported == "refused" else "does not apply"
-        return verdict(runtime.unsupported, f"it {because} rope_type {kind}")
+        reason = "fails on" if runtime.unsupported == "refused" else "does not apply"
+        return verdict(runtime.unsupported, f"it {reason} rope_type {kind}")
     if rules.neox_only and family.layout == "interleaved":
         return verdict("refused", "it takes longrope only for models with rotate-half pairs", rules.source)
     if rules.formula_always and found.get("original_max_position_embeddings") == 1:
         return verdict(
             "refused", "it divides by the logarithm of original_max_position_embeddings, here 0", rules.source
         )
-    found_other = "" if known else difference(schedule, before, read_spec(config, family, runtime))
-    if found_other:
-        return verdict("ignored", found_other, rules.source)
+    if known is None:
+        seen = read_spec(config, family, runtime)
+        found_other = difference(schedule, before, seen)
+        if found_other:
+            return verdict("ignored" if _unscaled(seen, before) else "differs", found_other, rules.source)
     at_its_own_length = kind == "longrope" and found.get("original_max_position_embeddings") == schedule.context
     remarks = ["" if at_its_own_length else rules.window]
     since = family.since.get(runtime.name)
@@ -75,8 +79,8 @@ def too_old(runtime: Runtime, family: Family) -> str:
     return f"it does not know {family.name} before {since}" if late else ""
 
 
-def _peculiar(runtime: Runtime, family: Family, kind: str) -> Peculiarity | None:
-    for known in runtime.peculiar:
+def _family_override(runtime: Runtime, family: Family, kind: str) -> FamilyOverride | None:
+    for known in runtime.family_overrides:
         meant = known.families == ("*",) or family.name in known.families
         if meant and kind in known.types:
             return known
@@ -95,14 +99,20 @@ def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
         return f"it uses the attention factor {seen.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
     if not _same(seen.softmax_scale, schedule.softmax_scale):
         return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
-    if not _same_steps(seen.staircase, schedule.staircase):
-        return "it does not scale queries by position" if seen.staircase is None else "it scales queries otherwise"
+    if not _same_query_scaling(seen.query_scaling, schedule.query_scaling):
+        return "it does not scale queries by position" if seen.query_scaling is None else "it scales queries otherwise"
     if before.local_form is not None and seen.local_form != before.local_form:
         return f"it changes the window layers as well ({describe(seen.local_form)})"
     return ""
 
 
-def _same_steps(left: Staircase | None, right: Staircase | None) -> bool:
+def _unscaled(seen: RopeSpec, before: RopeSpec) -> bool:
+    """Whether a runtime computes what an unscaled model has: the scaling is passed over."""
+    plain = Plain(before.rope_theta).inv_freq(before.rotary_dim)
+    return seen.attention_factor == 1 and _close(seen.form.inv_freq(seen.rotary_dim), plain)
+
+
+def _same_query_scaling(left: QueryScaling | None, right: QueryScaling | None) -> bool:
     if left is None or right is None:
         return left is right
     return left.length == right.length and _same(left.beta, right.beta)
@@ -118,7 +128,7 @@ def _close(left: Vector, right: Vector) -> bool:
 
 def frequencies(schedule: Schedule) -> str:
     """What a schedule computes, in a few words."""
-    return describe(schedule.form) if schedule.form else "a vector of its own"
+    return describe(schedule.form) if schedule.form else "custom inv_freq"
 
 
 def describe(form: Form | None) -> str:
@@ -126,7 +136,7 @@ def describe(form: Form | None) -> str:
     if form is None:
         return "none"
     numbers = [
-        f"{name} {value:g}"
+        f"{name} {value:.12g}"
         for name, value in vars(form).items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     ]

@@ -43,7 +43,7 @@ class HubSource(Source):
         found = try_to_load_from_cache(self.repo_id, "config.json", revision=self.revision)
         if not isinstance(found, str):
             raise BadSource(
-                f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or fetch it once"
+                f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or download it once"
             )
         self.commit = Path(found).parent.name
         return FolderSource(Path(found).parent).files()

@@ -1,4 +1,4 @@
-"""One view on a checkpoint, wherever it lies."""
+"""One view on a checkpoint, wherever it is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Produced:
+class GeneratedFile:
     """A file that has to be made: write(target, advance) does it. size in bytes (of tokenizers, roughly)."""
 
     name: str
@@ -76,7 +76,7 @@ class Source(Origin, ABC):
         try:
             return self.path(name).read_text("utf-8")
         except UnicodeDecodeError:
-            raise BadSource(f"{name} is not UTF-8 text; mend or fetch it again") from None
+            raise BadSource(f"{name} is not UTF-8 text; fix it or download it again") from None
 
     def config(self) -> Config:
         """config.json. Raises BadSource when it is absent or unreadable."""
@@ -96,7 +96,7 @@ class Source(Origin, ABC):
         listed = shards(index)
         missing = [name for name in listed if name not in names]
         if missing:
-            raise BadSource(f"{INDEX} names {missing[0]}, which is not there; fetch the checkpoint again")
+            raise BadSource(f"{INDEX} names {missing[0]}, which is not there; download the checkpoint again")
         return listed
 
     @cached_property
@@ -109,7 +109,7 @@ class Source(Origin, ABC):
         """Every tensor of the model by name, from the headers."""
         return {name: tensor for header in self.headers.values() for name, tensor in header.tensors.items()}
 
-    def carried(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
+    def copied_files(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
         """Files that go along, and those left behind: the same weights in other formats, unless `all_files`."""
         kept: list[SourceFile] = []
         left: list[SourceFile] = []
@@ -123,11 +123,11 @@ class Source(Origin, ABC):
             (left if other and weights and not all_files else kept).append(file)
         return tuple(kept), tuple(left)
 
-    def made_texts(self) -> tuple[str, ...]:
+    def generated_texts(self) -> tuple[str, ...]:
         """Names of small text files that exist only through `text`."""
         return ()
 
-    def produced(self) -> tuple[Produced, ...]:
+    def generated_files(self) -> tuple[GeneratedFile, ...]:
         """Files that a conversion makes."""
         return ()
 

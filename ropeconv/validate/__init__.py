@@ -1,1 +1,1 @@
-"""Proofs: the installed runtime's own frequencies, and logits against a reference made another way."""
+"""Does a runtime compute the method? The installed runtime's own frequencies, and logits against a reference."""

@@ -6,151 +6,171 @@ its rotary modules' buffers overwritten from the schedule. A control, the source
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engines.transformers.backbone import keep_head, logits
-from ..engines.transformers.config_method import load_by_config, parameters
-from ..engines.transformers.distributed import check_heads, world
-from ..engines.transformers.load import Place, fits, load_stock, load_widened, local_folder, place, stored_dtype
+from ..engines import Progress
+from ..engines.transformers import DeviceSpec, TransformersEngine
+from ..engines.transformers.config_method import load_with_method, parameters
+from ..engines.transformers.distributed import check_heads, world_size
+from ..engines.transformers.load import fits_in_gpu, load_widened, local_folder, stored_dtype
 from ..errors import BadSource
-from ..receipts.read import read_receipt
-from ..sources import open_checkpoint
 from .checks.trust import needs_trust
-from .comparison import described, query_scales, rounded_weights, schedule_of
-from .hidden_states import Case, Sides, read_again, read_source, states
+from .comparison import Comparison
+from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .rule.measures import Measures, in_blocks, measure, summarise
-from .rule.result import BucketResult, Validation, judge, noise_floor, verdict
-from .sampling.token_runs import Passage, passages
-from .settings import Settings, Watch
+from .rule.result import BucketResult, Validation, bucket_result, conclusion, noise_floor
+from .sampling.token_runs import TokenRun, token_runs
+from .settings import Settings
 
 Curve = tuple[tuple[int, float], ...]
 
 
-def validate(
-    baked: Path, against: str, settings: Settings | None = None, watch: Watch | None = None, **more: Any
+def validate_checkpoint(
+    comparison: Comparison, settings: Settings | None = None, progress: Progress | None = None
 ) -> Validation:
-    """Runs the comparison. more: single settings, by name.
+    """Compares the logits of a baked folder, as the installed transformers loads it, with those of the reference.
 
-    Raises BadSource when `baked` has no receipt, `against` is not what it was made from, or the length is beyond both.
+    settings: how to run. progress: what the caller wants to hear. Raises BadSource when the length is beyond the
+    context, UsageError for a device that is not there.
     """
-    import transformers
-
-    settings, watch = replace(settings or Settings(), **more), watch or Watch()
-    source, trust = open_checkpoint(against), needs_trust(baked, settings.trust_remote_code)
-    receipt = read_receipt(baked)
-    schedule, spec, unchanged = schedule_of(baked, source)
+    settings, progress = settings or Settings(), progress or Progress()
+    source, baked, schedule = comparison.checkpoint, comparison.baked, comparison.schedule
+    trust = needs_trust(baked, settings.trust_remote_code)
     if settings.length > schedule.context:
         raise BadSource(f"{baked} is made for {schedule.context} tokens, so --length {settings.length} is beyond it")
-    if settings.third:
-        parameters(schedule, spec)  # raises before anything long
-    if world() > 1:
+    if settings.config_reference:
+        parameters(schedule, comparison.spec)  # raises before anything long
+    if world_size() > 1:
         check_heads(source.config())
-    at = place(settings.device, settings.dtype, settings.device_map, stored_dtype(source.config()))
-    folder = local_folder(source)
-    model = load_stock(folder, at)
-    runs = passages(settings, schedule, model.get_input_embeddings().weight.shape[0], folder)
-    times = {"spread": 5 + settings.third + (at.dtype != "float32"), "whole": 2}
+    at, folder = settings.place(stored_dtype(source.config())), local_folder(source)
+    engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
+    runs = token_runs(settings, schedule, engine.model.get_input_embeddings().weight.shape[0], folder)
+    times = {"spread": 5 + settings.config_reference + (at.dtype != "float32"), "whole": 2}
     work = sum(len(run.ids) * times[run.kind] for run in runs)
-    watch.total(work)
-    watch.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: control, reference, noise floor, baked.")
-    case = Case(source, schedule, spec, query_scales(receipt, schedule), settings, watch)
-    sides = read_source(model, case, rounded_weights(receipt, at.dtype), runs)
-    head, wide = keep_head(model), at.dtype != "float32" and fits(source, 4)
+    progress.total(work)
+    progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: control, reference, noise floor, baked.")
+    spec = ComparisonSpec(comparison, settings, progress)
+    states = read_source(engine, spec, runs, at.dtype)
+    head, wide = engine.without_layers(), at.dtype != "float32" and fits_in_gpu(source, 4)
     if wide:
-        sides.again.append(read_again(load_widened(folder, at), case, runs))
+        loaded = TransformersEngine(load_widened(folder, at), settings.chunk)
+        states.noise_runs.append(read_noise_run(loaded, spec, runs))
     elif at.dtype != "float32":
-        watch.note("There is no room for the source in float32, so the noise floor is without it.")
-    stock = load_stock(baked, at, trust)
+        progress.note("There is no room for the source in float32, so the noise floor is without it.")
+    stock = TransformersEngine.load(baked, at, trust, settings.chunk)
     _same_vocabulary(head, stock, baked)
-    cut = [run.until(len(read)) for run, read in zip(runs, sides.reference, strict=True)]
-    sides.baked = sides.run("baked", cut, lambda run: states(stock, run, settings.chunk, watch))
-    cut = [run.until(len(read)) for run, read in zip(cut, sides.baked, strict=True)]
-    partial = [len(run.kept) for run in cut] != [len(run.kept) for run in runs]
-    results, curve = _judged(cut, sides, head, stock)
-    agrees, sentence = verdict(results, unchanged)
-    third = None
-    if settings.third:
-        stock = None
-        third, agreed = _third(folder, at, case, cut, sides, head, results)
+    cut = [run.until(len(read)) for run, read in zip(runs, states.reference, strict=True)]
+    states.baked = states.timed("baked", cut, lambda run: spec.plain(stock, run))
+    cut = [run.until(len(read)) for run, read in zip(cut, states.baked, strict=True)]
+    compared = _Compared(spec, cut, states, head)
+    results, curve = compared.buckets(stock)
+    agrees, sentence = conclusion(results, comparison.unchanged)
+    config_reference_kl = None
+    if settings.config_reference:
+        del stock
+        config_reference_kl, agreed = compared.config_reference(folder, at, results)
         agrees = agrees and agreed
         words = "agrees" if agreed else "does not agree"
-        sentence += f" The source with the method in its config {words} with the reference (KL up to {third:.1e})."
-    precision = _precision(cut, sides, head) if wide else 0.0
-    if sides.formula:
-        sentence += _apart(cut, sides, head)
+        kl = f"KL up to {config_reference_kl:.1e}"
+        sentence += f" The source with the method in its config {words} with the reference ({kl})."
+    if states.formula:
+        sentence += compared.distance_from_formula()
+    partial = [len(run.kept) for run in cut] != [len(run.kept) for run in runs]
     if partial:
         sentence += " It was stopped before its end."
-    where = f"{at.device} x {world()}" if world() > 1 else at.device
+    where = f"{at.device} x {world_size()}" if world_size() > 1 else at.device
     return Validation(
-        transformers.__version__, where, schedule.digest, settings.spread, settings.seed, tuple(results), agrees,
-        sentence, dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
-        precision_kl=precision, third_kl=third, speed=sides.speed, **described(schedule, spec),
+        stock_version(), where, schedule.digest, settings.spread, settings.seed, tuple(results), agrees, sentence,
+        dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
+        precision_kl=compared.precision() if wide else 0.0, config_reference_kl=config_reference_kl,
+        speed=states.speed, **comparison.described(),
     )  # fmt: skip
 
 
-def _judged(runs: list[Passage], sides: Sides, head: Any, stock: Any) -> tuple[list[BucketResult], Curve]:
-    """Results per bucket, those of spread runs first; and the curve of the whole run."""
-    results: list[BucketResult] = []
-    curve: Curve = ()
-    noise = 0.0  # does not fall with the position
-    for number, run in enumerate(runs):
-        wanted, targets = sides.reference[number], run.targets()
-        found = _against(head, wanted, stock, sides.baked[number], targets)
-        if run.kind == "spread":
-            control = _against(head, wanted, head, sides.control[number], targets).kl.mean().item()
-            floors = [
-                _against(head, wanted, own or head, read[number], targets).kl.quantile(0.95).item()
-                for own, read in sides.again
-            ]
-            noise = max(noise, noise_floor(*sides.parted(floors)))
-            results.append(judge(run.buckets[0], summarise(found), control, noise))
-            continue
-        for like, (bucket, rows) in zip(list(results), run.parts(), strict=False):
-            results.append(judge(bucket, summarise(found[rows]), like.control_kl, like.noise_kl, "whole"))
-        curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, found.kl.tolist(), strict=False))
-    return results, curve
+def stock_version() -> str:
+    """Version of the installed transformers."""
+    import transformers
+
+    return str(transformers.__version__)
 
 
-def _against(head: Any, wanted: Any, other_head: Any, read: Any, targets: Any) -> Measures:
-    count = min(len(wanted), len(read), len(targets))
-    vocabulary = head.get_output_embeddings().weight.shape[0]
+@dataclass(frozen=True)
+class _Compared:
+    """Hidden states of both sides, and the head of the source. runs: as far as both were read."""
 
-    def measured(rows: slice) -> Measures:
-        return measure(logits(head, wanted[rows]), logits(other_head, read[rows]), targets[rows])
+    spec: ComparisonSpec
+    runs: list[TokenRun]
+    states: HiddenStates
+    head: TransformersEngine
 
-    return in_blocks(measured, count, vocabulary)
+    def buckets(self, stock: TransformersEngine) -> tuple[list[BucketResult], Curve]:
+        """Results per bucket, those of spread runs first; and the curve of the whole run."""
+        results: list[BucketResult] = []
+        curve: Curve = ()
+        noise = 0.0  # does not fall with the position
+        for number, run in enumerate(self.runs):
+            wanted, targets = self.states.reference[number], run.targets()
+            found = self._against(wanted, stock, self.states.baked[number], targets)
+            if run.kind == "spread":
+                control = self._against(wanted, self.head, self.states.control[number], targets).kl.mean().item()
+                floors = [
+                    self._against(wanted, own or self.head, read[number], targets).kl.quantile(0.95).item()
+                    for own, read in self.states.noise_runs
+                ]
+                noise = max(noise, noise_floor(*self.states.by_precision(floors)))
+                results.append(bucket_result(run.buckets[0], summarise(found), control, noise))
+                continue
+            for like, (bucket, rows) in zip(list(results), run.parts(), strict=False):
+                results.append(bucket_result(bucket, summarise(found[rows]), like.control_kl, like.noise_kl, "whole"))
+            curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, found.kl.tolist(), strict=False))
+        return results, curve
+
+    def config_reference(self, folder: Path, at: DeviceSpec, results: list[BucketResult]) -> tuple[float, bool]:
+        """The KL of transformers' own method from the reference, and whether it is within what each bucket allows."""
+        case = self.spec.comparison
+        engine = TransformersEngine(load_with_method(folder, at, case.schedule, case.spec), self.spec.settings.chunk)
+        worst, agrees = 0.0, True
+        for run, wanted, result in zip(self.runs, self.states.reference, results, strict=False):
+            if run.kind == "spread":
+                found = self._against(wanted, engine, self.spec.plain(engine, run), run.targets())
+                kl = found.kl.quantile(0.95).item()
+                worst, agrees = max(worst, kl), agrees and kl <= result.tolerance
+        return worst, agrees
+
+    def precision(self) -> float:
+        """The KL between float32 and the precision that was run in, at the end of the context."""
+        wide, read = self.states.noise_runs[-1]
+        assert wide is not None
+        last = len(read) - 1
+        targets = self.runs[last].targets()
+        return float(self._measured(wide, read[last], self.head, self.states.reference[last], targets).kl.mean())
+
+    def distance_from_formula(self) -> str:
+        """How far log-n itself is from what was written for it, as a sentence."""
+        pairs = zip(self.runs, self.states.formula, self.states.reference, strict=False)
+        found = max(self._measured(self.head, a, self.head, b, run.targets()).kl.mean().item() for run, a, b in pairs)
+        return f" It agrees with the steps that were written; log-n itself is a KL of {found:.2e} away from them."
+
+    def _against(self, wanted: Any, other: TransformersEngine, read: Any, targets: Any) -> Measures:
+        return self._measured(self.head, wanted, other, read, targets)
+
+    def _measured(
+        self, head: TransformersEngine, wanted: Any, other: TransformersEngine, read: Any, targets: Any
+    ) -> Measures:
+        """Measures between two sets of hidden states, each through a head of its own."""
+        count = min(len(wanted), len(read), len(targets))
+
+        def measured(rows: slice) -> Measures:
+            return measure(head.head(wanted[rows]), other.head(read[rows]), targets[rows])
+
+        return in_blocks(measured, count, head.vocabulary)
 
 
-def _third(
-    folder: Path, at: Place, case: Case, runs: list[Passage], sides: Sides, head: Any, results: list[BucketResult]
-) -> tuple[float, bool]:
-    """The KL of transformers' own method from the reference, and whether it is within what each bucket allows."""
-    model = load_by_config(folder, at, case.schedule, case.spec)
-    worst, agrees = 0.0, True
-    for run, wanted, result in zip(runs, sides.reference, results, strict=False):
-        if run.kind == "spread":
-            found = _against(head, wanted, model, states(model, run, case.settings.chunk, case.watch), run.targets())
-            kl = found.kl.quantile(0.95).item()
-            worst, agrees = max(worst, kl), agrees and kl <= result.tolerance
-    return worst, agrees
-
-
-def _precision(runs: list[Passage], sides: Sides, head: Any) -> float:
-    """The KL between float32 and the precision that was run in, at the end of the context."""
-    wide, read = sides.again[-1]
-    last = len(read) - 1
-    return float(_against(wide, read[last], head, sides.reference[last], runs[last].targets()).kl.mean())
-
-
-def _apart(runs: list[Passage], sides: Sides, head: Any) -> str:
-    pairs = zip(runs, sides.formula, sides.reference, strict=False)
-    found = max(_against(head, a, head, b, run.targets()).kl.mean().item() for run, a, b in pairs)
-    return f" It agrees with the steps that were written; log-n itself is a KL of {found:.2e} away from them."
-
-
-def _same_vocabulary(head: Any, stock: Any, baked: Path) -> None:
-    one, other = (len(model.get_output_embeddings().weight) for model in (head, stock))
-    if one != other:
-        raise BadSource(f"{baked} has a vocabulary of {other} and its source one of {one}; name the source it is from")
+def _same_vocabulary(head: TransformersEngine, stock: TransformersEngine, baked: Path) -> None:
+    if head.vocabulary != stock.vocabulary:
+        raise BadSource(
+            f"{baked} has a vocabulary of {stock.vocabulary} and its source one of {head.vocabulary}; name the source "
+            "it is from"
+        )

@@ -38,21 +38,21 @@ def test_what_is_known_of_llama_2_at_8_times(found: list) -> None:
     assert by_name["theta-bound"].profile.reach.count == 0
     assert by_name["linear"].profile.outside == 0
     assert by_name["ntk"].profile.outside == 34
-    assert [name for name, one in by_name.items() if one.untuned] == ["ntk-fixed", "mixed"]
-    words = {v.runtime: v.word for v in by_name["yarn"].writings["safetensors"].verdicts}
+    assert [name for name, one in by_name.items() if one.works_untuned] == ["ntk-fixed", "mixed"]
+    words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert words["transformers@4.48"] == "ignored"
     assert words["vllm@0.33"] == "exact"
-    exceptions = "ignored in transformers 4.45-4.47, transformers 4.48-4.50"
+    exceptions = "differs: transformers 4.45-4.50"
     assert by_name["yarn"].writings["safetensors"].exceptions == exceptions
     assert by_name["ntk"].writings["safetensors"].exceptions == ""
-    assert "no safetensors weights" in by_name["yarn"].writings["gguf"].because
+    assert "no safetensors weights" in by_name["yarn"].writings["gguf"].reason
 
 
 def test_the_order_is_the_stated_one(found: list) -> None:
     assert "without fine-tuning" in CRITERION
     keys = [
         (
-            not one.untuned,
+            not one.works_untuned,
             one.profile.outside,
             -min(one.profile.reach.effective_length or 32768, 32768),
             one.profile.fast_change,
@@ -80,11 +80,11 @@ def test_commands_do_what_was_advised(run: Run, llama: Path) -> None:
         plan = json.loads(run(*command[1:], "--dry-run", "--json").stdout)
         assert plan["schedule"]["context"] == 1024
         assert plan["schedule"]["attention_factor"] == one["attention_factor"]
-        runtimes = {row["runtime"]: row["verdict"] for row in plan["runtimes"]}
-        assert runtimes == {row["runtime"]: row["verdict"] for row in one["outputs"]["safetensors"]["runtimes"]}
+        runtimes = {row["runtime"]: row["status"] for row in plan["runtimes"]}
+        assert runtimes == {row["runtime"]: row["status"] for row in one["outputs"]["safetensors"]["runtimes"]}
         gguf = one["outputs"]["gguf"]
         planned = run(*command[1:], "--to", "gguf", "--dry-run", "--json")
-        assert (planned.returncode == 0) == (gguf["because"] is None), planned.stderr
+        assert (planned.returncode == 0) == (gguf["reason"] is None), planned.stderr
 
 
 def test_sentences_name_their_criterion_and_never_a_best(run: Run, llama: Path) -> None:

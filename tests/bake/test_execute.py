@@ -12,19 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import Plan, apply, make_plan
+from ropeconv.bake import Plan
+from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.errors import Disagreement, RopeconvError
+from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
+from ..baking import apply, make_plan
 from ..conftest import Run, hashes
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
 def plan_of(folder: Path, out: Path, recipe: Recipe = YARN, **more: object) -> Plan:
-    return make_plan(open_source(str(folder)), recipe, out, **more)
+    return make_plan(folder, recipe, out, **more)
 
 
 def furnish(folder: Path) -> None:
@@ -51,7 +53,7 @@ def test_what_arrives(llama: Path, tmp_path: Path) -> None:
     same = {"LICENSE", "assets/picture.png", "chat_template.jinja", "generation_config.json", "model.safetensors"}
     assert set(arrived) == same | {"config.json", "tokenizer_config.json", "ropeconv.json"}
     assert all(arrived[name] == before[name] for name in same)
-    assert plan.left_behind == ("model-Q4.gguf", "original/consolidated.00.pth", "pytorch_model.bin")
+    assert plan.skipped == ("model-Q4.gguf", "original/consolidated.00.pth", "pytorch_model.bin")
     assert hashes(llama) == before
     assert (out / "tokenizer_config.json").read_text() == '{\n  "model_max_length": 256,\n  "unk_token": "<unk>"\n}\n'
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
@@ -59,7 +61,7 @@ def test_what_arrives(llama: Path, tmp_path: Path) -> None:
 
 def test_all_files_are_carried_when_asked(llama: Path, tmp_path: Path) -> None:
     furnish(llama)
-    assert plan_of(llama, tmp_path / "out", all_files=True).left_behind == ()
+    assert plan_of(llama, tmp_path / "out", all_files=True).skipped == ()
 
 
 @pytest.mark.parametrize("limit", ["1000000000000000019884624838656", "1e30", "512", "-1", "null"])
@@ -72,11 +74,12 @@ def test_limits_of_the_tokenizer_that_stay(llama: Path, tmp_path: Path, limit: s
 
 def test_the_receipt(llama: Path, tmp_path: Path) -> None:
     plan = plan_of(llama, tmp_path / "out")
-    apply(plan, verify=lambda folder: {"transformers": "5"}, checksum=True)
+    check = CheckRecord("5", 1, 1.0)
+    execute_plan(plan, ApplyOptions(checksum=True), verify=lambda folder: check)
     receipt = json.loads((tmp_path / "out" / "ropeconv.json").read_text())
     assert Recipe.from_dict(receipt["recipe"]) == YARN
     assert receipt["schedule"]["digest"] == plan.schedule.digest
-    assert receipt["check"] == {"transformers": "5"}
+    assert receipt["check"] == {"transformers": "5", "max_ulp": 1, "attention_factor": 1.0}
     files = {file["name"]: file["sha256"] for file in receipt["files"]}
     arrived = hashes(tmp_path / "out")
     del arrived["ropeconv.json"]
@@ -96,7 +99,7 @@ def test_a_disagreement_keeps_nothing(llama: Path, tmp_path: Path) -> None:
         raise Disagreement("no")
 
     with pytest.raises(Disagreement):
-        apply(plan_of(llama, tmp_path / "out"), verify=disagree)
+        execute_plan(plan_of(llama, tmp_path / "out"), ApplyOptions(), verify=disagree)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import apply, execute, make_plan
+from ropeconv.bake import execute
 from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
+from ..baking import apply, make_plan
 from ..conftest import Run, hashes
 
 Spoil = Callable[[Path], None]
@@ -88,7 +88,7 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
         (("--yarn", "four"), 2, "Invalid value for '--yarn'"),
         (("--linear", "4", "--beta-fast", "16"), 2, "--beta-fast goes with --yarn, not with --linear"),
         (("--yarn", "4", "--context", "many"), 2, "not a number of tokens"),
-        (("--yarn", "4", "--attention-factor", "1.1", "--temperature-slope", "0.1"), 2, "both set the amplitude"),
+        (("--yarn", "4", "--attention-factor", "1", "--temperature-slope", "0.1"), 2, "both set the attention factor"),
         (("--dynamic", "ntk:2"), 2, "say with --at TOKENS"),
         (("--as-is", "--context", "1k"), 2, "--as-is changes nothing"),
         (("--yarn", "4", "--encoding", "tensor"), 2, "choose auto, native, factors, weights, ministral3 or buffers"),
@@ -162,7 +162,7 @@ def test_no_such_source(run: Run, llama: Path, tmp_path: Path, reference: str) -
 def test_too_little_space_is_noticed_before_writing(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make_plan(open_source(str(llama)), Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
+    plan = make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
     monkeypatch.setattr(execute, "free_bytes", lambda folder: 1000)
     with pytest.raises(RopeconvError, match=r"has 1\.0 kB free and the output needs .* MB"):
         apply(plan)
@@ -174,7 +174,7 @@ def test_a_disk_that_fills_up(llama: Path, tmp_path: Path, monkeypatch: pytest.M
         target.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    plan = make_plan(open_source(str(llama)), Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
+    plan = make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
     monkeypatch.setattr(execute, "copy_file", copy)
     before = hashes(llama)
     with pytest.raises(RopeconvError, match="the disk is full"):

@@ -106,7 +106,7 @@ def test_a_wrong_table_ends_with_3_and_no_output(run: Run, llama: Path, tmp_path
     """If a baked config does not compute the schedule, whatever the tables say, nothing is kept."""
     script = """
 import sys
-import ropeconv.encode.checkpoint.native as native
+import ropeconv.encode.checkpoint.encodings.native as native
 native._yarn_as_it_is = native._yarn
 native._yarn = lambda form, *rest: {**native._yarn_as_it_is(form, *rest), "beta_fast": 8.0}
 import ropeconv.runtimes.verdict as verdict

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.formats.gguf import Edit, GgufFile, boolean, f32, string, u32
-from ropeconv.formats.gguf.inplace import journal_of, steps
+from ropeconv.formats.gguf.inplace import journal_of, phases
 from ropeconv.formats.gguf.write import write_new
 
 from ..conftest import Run
@@ -189,7 +189,7 @@ def test_in_place(run: Run, tmp_path: Path) -> None:
 def test_an_interrupted_change_is_noticed_and_undone_by_running_again(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "plain.gguf")
     run("apply", "plain.gguf", "--as-is", "-o", "model.gguf")
-    walk = steps(GgufFile.open(tmp_path / "model.gguf"), Edit({"llama.context_length": u32(7)}))
+    walk = phases(GgufFile.open(tmp_path / "model.gguf"), Edit({"llama.context_length": u32(7)}))
     while next(walk) != "header":
         pass
     walk.close()

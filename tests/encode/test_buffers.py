@@ -13,15 +13,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from ropeconv.bake import apply, make_plan
-from ropeconv.encode.checkpoint.buffers import TENSOR
+from ropeconv.encode.checkpoint.encodings.buffers import TENSOR
 from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.checkpoint import validate
 
+from ..baking import apply, make_plan, validate
 from ..conftest import Run
 from ..models import make
 
@@ -73,7 +72,7 @@ def calm(model_type: str, folder: Path) -> Path:
 
 
 def baked(source: Path, recipe: Recipe, out: Path) -> Path:
-    return apply(make_plan(open_source(str(source)), recipe, out, encoding="buffers"))
+    return apply(make_plan(source, recipe, out, encoding="buffers"))
 
 
 @pytest.mark.parametrize("kind", RECIPES)
@@ -99,7 +98,7 @@ def test_other_frequencies_and_another_rule_are_noticed(tmp_path: Path) -> None:
     stored = safetensors.torch.load_file(out / "model-rope.safetensors")
     stored[TENSOR][8] *= 1.01
     safetensors.torch.save_file(stored, out / "model-rope.safetensors", {"format": "pt"})
-    assert not validate(out, str(source)).agrees
+    assert not validate(out, source).agrees
 
 
 def test_weights_keep_their_bytes_and_get_an_index(tmp_path: Path) -> None:
@@ -126,13 +125,13 @@ def test_weights_keep_their_bytes_and_get_an_index(tmp_path: Path) -> None:
     assert index["metadata"] == {"total_size": total + 4 * 32, "note": "kept"}
     assert index["weight_map"] == {**where, TENSOR: "model-rope.safetensors"}
     assert all((out / name).read_bytes() == (source / name).read_bytes() for name in names)
-    assert validate(out, str(source)).agrees
+    assert validate(out, source).agrees
 
 
 def test_who_reads_it(tmp_path: Path) -> None:
     source = make("qwen3", tmp_path / "qwen3")
-    plan = make_plan(open_source(str(source)), RECIPES["none"], encoding="buffers")
-    words = {verdict.runtime: verdict.word for verdict in plan.choice.verdicts}
+    plan = make_plan(source, RECIPES["none"], encoding="buffers")
+    words = {verdict.runtime: verdict.status for verdict in plan.result.verdicts}
     assert words["transformers@5.23" if "transformers@5.23" in words else "transformers@5.13"] == "exact"
     assert words["transformers@4.48"] == words["transformers@4.45"] == words["vllm@0.33"] == "refused"
     assert any("trust_remote_code" in warning for warning in plan.warnings)
@@ -140,20 +139,20 @@ def test_who_reads_it(tmp_path: Path) -> None:
 
 def test_log_n_goes_there_by_itself(tmp_path: Path) -> None:
     source = make("llama", tmp_path / "llama")
-    assert make_plan(open_source(str(source)), RECIPES["clamped"]).choice.encoding == "buffers"
+    assert make_plan(source, RECIPES["clamped"]).result.encoding == "buffers"
 
 
 def test_refusals(tmp_path: Path) -> None:
     recipe = RECIPES["clamped"]
     with pytest.raises(UnsupportedBake, match="Llama, Mistral, Qwen 2 and Qwen 3 only"):
-        make_plan(open_source(str(make("gemma2", tmp_path / "gemma2"))), recipe, encoding="buffers")
+        make_plan(make("gemma2", tmp_path / "gemma2"), recipe, encoding="buffers")
     source = make("qwen2", tmp_path / "qwen2")
     with pytest.raises(UnsupportedBake, match="config.json alone"):
-        make_plan(open_source(str(source / "config.json")), recipe, encoding="buffers")
+        make_plan(source / "config.json", recipe, encoding="buffers")
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "use_sliding_window": True}))
     with pytest.raises(UnsupportedBake, match="window layers"):
-        make_plan(open_source(str(source)), recipe, encoding="buffers")
+        make_plan(source, recipe, encoding="buffers")
     out = baked(make("llama", tmp_path / "llama"), RECIPES["none"], tmp_path / "out")
     with pytest.raises(BadSource, match="start from the source named there"):
         inspect_source(open_source(str(out)))

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import make_plan
 from ropeconv.engines.probe.client import Probe
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 from ropeconv.validate.checks.frequencies import compare
 
+from ..baking import make_plan
 from .test_families import write_config
 
 MODELS = {
@@ -38,9 +37,9 @@ def test_the_text_model_computes_the_schedule(model_type: str, name: str, probe:
 
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)
     before = json.loads((tmp_path / "config.json").read_text())
-    plan = make_plan(open_source(str(tmp_path / "config.json")), RECIPES[name], replace_scaling=True)
-    assert plan.choice.family.name == MODELS[model_type]
+    plan = make_plan(tmp_path / "config.json", RECIPES[name], replace=True)
+    assert plan.result.family.name == MODELS[model_type]
     write_config(plan, tmp_path)
-    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.choice.encoding)
+    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.result.encoding)
     after = json.loads((tmp_path / "config.json").read_text())
     assert {key for key in after if after[key] != before.get(key)} == {"text_config"}

@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.bake import make_plan
-from ropeconv.encode.checkpoint.config_only import PLAIN
+from ropeconv.encode import all_encodings
 from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import Disagreement, UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find
-from ropeconv.sources import open_source
 from ropeconv.validate.checks.frequencies import compare, ulp_distance
 
+from ..baking import make_plan
 from ..models import CANCELS, FAMILIES, TRAINED
 
 HALF_ROTATED = "phi stablelm gpt_neox glm glm4 glm4_moe nemotron persimmon minimax_m2 qwen3_5_text qwen3_next".split()
@@ -94,43 +93,43 @@ CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
 def test_transformers_computes_the_method(
     model_type: str, name: str, encoding: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
 ) -> None:
-    recipe, formula, amplitude = CASES[name]
-    if model_type in CANCELS and amplitude != 1:
-        with pytest.raises(UnsupportedBake, match="cancels any amplitude"):
-            make_plan(open_source(str(tiny(model_type))), recipe, encoding=encoding)
+    recipe, formula, attention_factor = CASES[name]
+    if model_type in CANCELS and attention_factor != 1:
+        with pytest.raises(UnsupportedBake, match="cancels any attention factor"):
+            make_plan(tiny(model_type), recipe, encoding=encoding)
         return
-    plan = make_plan(open_source(str(tiny(model_type))), recipe, encoding=encoding)
+    plan = make_plan(tiny(model_type), recipe, encoding=encoding)
     write_config(plan, tmp_path)
     answer = probe.ask(tmp_path, plan.schedule.context)
     assert "error" not in answer
     reader = find(f"transformers@{answer['transformers']}")[0]
-    assert plan.choice.word(reader) == "exact"
+    assert plan.result.status_of(reader) == "exact"
     found = answer["modules"]["global"]
-    if plan.choice.encoding == "factors":
+    if plan.result.encoding == "factors":
         assert ulp_distance(np.array(found["inv_freq"]), formula(model_type)) <= 2
     np.testing.assert_allclose(found["inv_freq"], formula(model_type), rtol=3e-6)
     np.testing.assert_allclose(found["short"], found["inv_freq"], rtol=0)
-    assert found["amplitude"] == pytest.approx(amplitude, rel=1e-6)
+    assert found["attention_factor"] == pytest.approx(attention_factor, rel=1e-6)
     if "local" in answer["modules"]:
         local = answer["modules"]["local"]
-        assert local["amplitude"] == 1
+        assert local["attention_factor"] == 1
         theta = 10000.0 if model_type == "gemma3_text" else published_theta(model_type)
         np.testing.assert_allclose(local["inv_freq"], theta ** -pairs(model_type)[2], rtol=3e-6)
-    compare(answer, plan.schedule, plan.before, plan.choice.encoding)
+    compare(answer, plan.schedule, plan.before, plan.result.encoding)
 
 
-@pytest.mark.parametrize("change", ["factor", "theta", "amplitude"])
+@pytest.mark.parametrize("change", ["factor", "theta", "attention_factor"])
 def test_the_check_notices_a_wrong_encoding(
     change: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
 ) -> None:
     recipe = Recipe(REGISTRY["yarn"](4.0))
-    plan = make_plan(open_source(str(tiny("llama"))), recipe)
+    plan = make_plan(tiny("llama"), recipe)
     wrong = {
         "factor": Recipe(REGISTRY["yarn"](4.01)),
         "theta": recipe,
-        "amplitude": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.1387),
+        "attention_factor": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.1387),
     }[change]
-    other = make_plan(open_source(str(tiny("llama"))), wrong)
+    other = make_plan(tiny("llama"), wrong)
     write_config(other, tmp_path)
     if change == "theta":
         text = (tmp_path / "config.json").read_text()
@@ -144,26 +143,26 @@ def test_longrope_keeps_both_lists_and_where_they_change(
 ) -> None:
     short, long = tuple(np.linspace(1, 1.5, 32)), tuple(np.linspace(1, 4, 32))
     recipe = Recipe(REGISTRY["longrope"](long, short), context=256)
-    plan = make_plan(open_source(str(tiny("llama"))), recipe)
+    plan = make_plan(tiny("llama"), recipe)
     write_config(plan, tmp_path)
     found = probe.ask(tmp_path, 256)["modules"]["global"]
     base = 10000.0 ** -(np.arange(0, 64, 2) / 64)
     np.testing.assert_allclose(found["inv_freq"], base / np.array(long), rtol=1e-6)
     np.testing.assert_allclose(found["short"], base / np.array(short), rtol=1e-6)
-    assert found["amplitude"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)), rel=1e-6)
+    assert found["attention_factor"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)), rel=1e-6)
 
 
 def test_an_amplitude_that_a_norm_after_the_rotation_would_cancel_is_refused(tmp_path: Path) -> None:
     config = {"model_type": "llama4_text", "num_hidden_layers": 4, "use_qk_norm": True, "max_position_embeddings": 64}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedBake, match="cancels any amplitude"):
-        make_plan(open_source(str(tmp_path / "config.json")), Recipe(REGISTRY["yarn"](4.0)))
+    with pytest.raises(UnsupportedBake, match="cancels any attention factor"):
+        make_plan(tmp_path / "config.json", Recipe(REGISTRY["yarn"](4.0)))
 
 
 def test_every_encoding_is_exercised() -> None:
-    assert set(PLAIN) == {"native", "factors"}
+    assert {name for name, known in all_encodings().items() if known.config_only} == {"native", "factors"}
 
 
 def write_config(plan, folder: Path) -> None:
-    text = next(step.text for step in plan.steps if step.name == "config.json")
+    text = next(step.text for step in plan.files if step.name == "config.json")
     (folder / "config.json").write_text(text)

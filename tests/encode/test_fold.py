@@ -1,7 +1,7 @@
-"""Amplitudes folded into weights, of every family, against the same model whose rotary modules carry them.
+"""Attention factors folded into weights, of every family, against the same model whose rotary modules carry them.
 
-In float64, and with the amplitude 2, whose products are exact: what differs then is the place of the amplitude alone,
-and that within 1e-9 of the logits' deviation, while the amplitude itself changes them by more than a tenth of it.
+In float64, and with the attention factor 2, whose products are exact: what differs then is the place of the factor
+alone, and that within 1e-9 of the logits' deviation, while the factor itself changes them by more than a tenth of it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from ropeconv.bake import apply, make_plan
 from ropeconv.encode.fold.arithmetic import scaled
 from ropeconv.engines.transformers.patch import patch
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.safetensors import read_header
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
+from ..baking import apply, make_plan
 from ..conftest import Run
 from ..llamacpp import lively
 from ..models import CANCELS, FAMILIES, TRAINED, make
@@ -44,15 +43,15 @@ def _source(sources: Path, model_type: str) -> Path:
     return folder if folder.exists() else lively(make(model_type, folder))
 
 
-def _logits(folder: Path, plan: Any, amplitude: float | None = None) -> torch.Tensor:
-    """Logits in float64 of a model that is patched to a plan's schedule, with its amplitude or another."""
+def _logits(folder: Path, plan: Any, attention_factor: float | None = None) -> torch.Tensor:
+    """Logits in float64 of a model that is patched to a plan's schedule, with its attention factor or another."""
     from transformers import AutoModelForCausalLM
 
     eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **eager).eval()
     schedule = plan.schedule
-    if amplitude is not None:
-        schedule = replace(schedule, attention_factor=amplitude, softmax_scale=1.0)
+    if attention_factor is not None:
+        schedule = replace(schedule, attention_factor=attention_factor, softmax_scale=1.0)
     patch(model, schedule, plan.before)
     ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -62,26 +61,26 @@ def _logits(folder: Path, plan: Any, amplitude: float | None = None) -> torch.Te
 @pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in CANCELS])
 def test_every_family(sources: Path, tmp_path: Path, model_type: str) -> None:
     source = _source(sources, model_type)
-    plan = make_plan(open_source(str(source)), RECIPE, tmp_path / "out", encoding="weights")
+    plan = make_plan(source, RECIPE, tmp_path / "out", encoding="weights")
     folder = apply(plan)
-    assert plan.choice.encoding == "weights"
-    assert plan.choice.in_config.attention_factor == 1
-    wanted, folded = _logits(source, plan), _logits(folder, plan, amplitude=1.0)
+    assert plan.result.encoding == "weights"
+    assert plan.result.in_config.attention_factor == 1
+    wanted, folded = _logits(source, plan), _logits(folder, plan, attention_factor=1.0)
     deviation = wanted.std()
     # (1 + w) a - 1 is not exact
-    bound = 1e-5 if any(scaling.plus_one for scaling in plan.choice.fold.scalings) else 1e-9
+    bound = 1e-5 if any(scaling.plus_one for scaling in plan.result.fold.scalings) else 1e-9
     assert (wanted - folded).abs().max() < bound * deviation
-    assert (wanted - _logits(source, plan, amplitude=1.0)).abs().max() > 0.1 * deviation
+    assert (wanted - _logits(source, plan, attention_factor=1.0)).abs().max() > 0.1 * deviation
 
 
-@pytest.mark.parametrize("side", ["q", "both"])
+@pytest.mark.parametrize("side", ["q", "qk"])
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "phi3", "gpt_neox", "falcon", "gemma3_text", "deepseek_v3"])
 def test_the_other_sides(sources: Path, tmp_path: Path, model_type: str, side: str) -> None:
     source = _source(sources, model_type)
-    plan = make_plan(open_source(str(source)), RECIPE, tmp_path / "out", encoding="weights", side=side)
-    wanted, folded = _logits(source, plan), _logits(apply(plan), plan, amplitude=1.0)
+    plan = make_plan(source, RECIPE, tmp_path / "out", encoding="weights", fold_into=side)
+    wanted, folded = _logits(source, plan), _logits(apply(plan), plan, attention_factor=1.0)
     assert (wanted - folded).abs().max() < (1e-5 if model_type == "gemma3_text" else 1e-9) * wanted.std()
-    names = {scaling.tensor.rsplit(".", 2)[-2] for scaling in plan.choice.fold.scalings}
+    names = {scaling.tensor.rsplit(".", 2)[-2] for scaling in plan.result.fold.scalings}
     if model_type == "llama":
         assert names == ({"q_proj"} if side == "q" else {"q_proj", "k_proj"})
 
@@ -89,12 +88,12 @@ def test_the_other_sides(sources: Path, tmp_path: Path, model_type: str, side: s
 def test_only_the_ranges_that_the_plan_names_change(sources: Path, tmp_path: Path) -> None:
     """The header, the order, the metadata and every other byte are as they were."""
     source = _source(sources, "stablelm")
-    plan = make_plan(open_source(str(source)), RECIPE, tmp_path / "out", encoding="weights")
+    plan = make_plan(source, RECIPE, tmp_path / "out", encoding="weights")
     folder = apply(plan)
     before, after = (np.fromfile(path / "model.safetensors", np.uint8) for path in (source, folder))
     header = read_header(source / "model.safetensors")
     allowed = np.zeros(len(before), bool)
-    for scaling in plan.choice.fold.scalings:
+    for scaling in plan.result.fold.scalings:
         tensor = header.tensors[scaling.tensor]
         for start, stop in scaling.spans:
             allowed[header.data_start + tensor.start + 4 * start : header.data_start + tensor.start + 4 * stop] = True
@@ -116,8 +115,8 @@ def test_sixteen_bits_are_rounded_to_nearest_and_the_plan_says_so(
     half = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     safetensors.torch.save_file(half, source / "model.safetensors", {"format": "pt"})
     recipe = Recipe(METHODS["linear"](4.0), attention_factor=1.2)
-    plan = make_plan(open_source(str(source)), recipe, tmp_path / "out", encoding="weights")
-    assert {verdict.word for verdict in plan.choice.verdicts} <= {"rounded", "ignored", "refused"}
+    plan = make_plan(source, recipe, tmp_path / "out", encoding="weights")
+    assert {verdict.status for verdict in plan.result.verdicts} <= {"rounded", "ignored", "refused"}
     name = "model.layers.0.self_attn.k_proj.weight"
     found = safetensors.torch.load_file(apply(plan) / "model.safetensors")[name]
     assert torch.equal(found, (half[name].float() * 1.44).to(dtype))
@@ -136,13 +135,13 @@ def test_rounding_is_torchs() -> None:
 @pytest.mark.parametrize("model_type", sorted(CANCELS))
 def test_where_an_amplitude_has_no_effect_it_is_refused(sources: Path, tmp_path: Path, model_type: str) -> None:
     with pytest.raises(UnsupportedBake):
-        make_plan(open_source(str(_source(sources, model_type))), RECIPE, tmp_path / "out", encoding="weights")
+        make_plan(_source(sources, model_type), RECIPE, tmp_path / "out", encoding="weights")
 
 
 def test_nothing_to_fold_and_nothing_to_fold_into(sources: Path, tmp_path: Path) -> None:
     source = _source(sources, "llama")
     with pytest.raises(UnsupportedBake, match="there is nothing to multiply"):
-        make_plan(open_source(str(source)), Recipe(METHODS["linear"](4.0)), tmp_path / "out", encoding="weights")
+        make_plan(source, Recipe(METHODS["linear"](4.0)), tmp_path / "out", encoding="weights")
     for dtype, word in ((torch.float8_e4m3fn, "F8_E4M3"), (torch.int8, "I8")):
         folder = make("llama", tmp_path / word)
         tensors = safetensors.torch.load_file(folder / "model.safetensors")
@@ -150,29 +149,29 @@ def test_nothing_to_fold_and_nothing_to_fold_into(sources: Path, tmp_path: Path)
         tensors[name] = tensors[name].clamp(-1, 1).to(dtype)
         safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
         with pytest.raises(UnsupportedBake, match=f"{name} in {word}"):
-            make_plan(open_source(str(folder)), RECIPE, tmp_path / "out", encoding="weights")
+            make_plan(folder, RECIPE, tmp_path / "out", encoding="weights")
 
 
 def test_auto_folds_where_a_named_runtime_reads_no_amplitude(sources: Path, tmp_path: Path) -> None:
-    """mlx-lm reads factor lists with an amplitude of 1 only."""
+    """mlx-lm reads factor lists with an attention factor of 1 only."""
     recipe = Recipe(METHODS["mixed"](4.0), attention_factor=1.2)
-    plan = make_plan(open_source(str(_source(sources, "llama"))), recipe, tmp_path / "out", runtimes=("mlx-lm", "vllm"))
-    assert (plan.choice.encoding, plan.choice.written_as) == ("weights", "factors")
+    plan = make_plan(_source(sources, "llama"), recipe, tmp_path / "out", runtimes=("mlx-lm", "vllm"))
+    assert (plan.result.encoding, plan.result.written_as) == ("weights", "factors")
 
 
 def test_a_folded_yarn_is_read_by_every_runtime_that_reads_factor_lists(sources: Path, tmp_path: Path) -> None:
     recipe = Recipe(METHODS["yarn"](4.0))
-    plan = make_plan(open_source(str(_source(sources, "llama"))), recipe, tmp_path / "out", encoding="weights")
-    assert plan.choice.written_as == "factors"
-    exact = {verdict.runtime for verdict in plan.choice.verdicts if verdict.word == "exact"}
+    plan = make_plan(_source(sources, "llama"), recipe, tmp_path / "out", encoding="weights")
+    assert plan.result.written_as == "factors"
+    exact = {verdict.runtime for verdict in plan.result.verdicts if verdict.status == "exact"}
     assert {"vllm@0.11", "vllm@0.33", "tgi@3", "transformers@4.48"} <= exact
 
 
 def test_on_the_command_line(run: Run, sources: Path, tmp_path: Path) -> None:
     source = _source(sources, "llama")
-    done = run("apply", source, "--yarn", "4", "--encoding", "weights", "--fold", "both", "-o", "out")
+    done = run("apply", source, "--yarn", "4", "--encoding", "weights", "--fold", "qk", "-o", "out")
     assert done.returncode == 0, done.stderr
-    assert "The amplitude is in 4 tensors (both), the config has none." in done.stdout
+    assert "The attention factor is in 4 tensors (both), the config has none." in done.stdout
     assert "Checked: transformers" in done.stdout
     assert run("validate", "out", "--against", source).returncode == 0
     assert run("apply", source, "--yarn", "4", "--encoding", "weights", "--fold", "v").returncode == 2
@@ -180,7 +179,7 @@ def test_on_the_command_line(run: Run, sources: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("low_rank", [True, False])
 def test_the_scale_of_all_logits_goes_into_every_row_of_the_queries(tmp_path: Path, low_rank: bool) -> None:
-    """DeepSeek's mscale: amplitude 1 and logits times (0.1 ln 4 + 1)^2, with queries through a low rank and without."""
+    """DeepSeek's mscale: attention factor 1, logits times (0.1 ln 4 + 1)^2, queries through a low rank and without."""
     source = make("deepseek_v2", tmp_path / "source")
     if not low_rank:
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -191,13 +190,13 @@ def test_the_scale_of_all_logits_goes_into_every_row_of_the_queries(tmp_path: Pa
         AutoModelForCausalLM.from_config(config).save_pretrained(source)
     lively(source)
     recipe = Recipe(METHODS["yarn"](4.0, mscale=1.0, mscale_all_dim=1.0))
-    plan = make_plan(open_source(str(source)), recipe, tmp_path / "out", encoding="weights")
+    plan = make_plan(source, recipe, tmp_path / "out", encoding="weights")
     assert plan.schedule.softmax_scale == pytest.approx(1.2964770)
-    names = {scaling.tensor.split(".")[-2] for scaling in plan.choice.fold.scalings}
+    names = {scaling.tensor.split(".")[-2] for scaling in plan.result.fold.scalings}
     assert names == {"q_b_proj" if low_rank else "q_proj"}
-    wanted, folded = _logits(source, plan), _logits(apply(plan), plan, amplitude=1.0)
+    wanted, folded = _logits(source, plan), _logits(apply(plan), plan, attention_factor=1.0)
     assert (wanted - folded).abs().max() < 1e-4 * wanted.std()
-    assert (wanted - _logits(source, plan, amplitude=1.0)).abs().max() > 0.1 * wanted.std()
+    assert (wanted - _logits(source, plan, attention_factor=1.0)).abs().max() > 0.1 * wanted.std()
 
 
 def test_explain_says_why(run: Run, sources: Path, tmp_path: Path) -> None:
@@ -205,10 +204,10 @@ def test_explain_says_why(run: Run, sources: Path, tmp_path: Path) -> None:
     done = run("apply", _source(sources, "llama"), *options, "--explain")
     assert "attention factor 1.0000, not 1.2000" in done.stdout
     plan = json.loads(run("apply", _source(sources, "llama"), *options, "--json").stdout)
-    assert [(entry["encoding"], entry["taken"]) for entry in plan["considered"]] == [
+    assert [(entry["encoding"], entry["selected"]) for entry in plan["considered"]] == [
         ("native", False), ("factors", False), ("weights", True), ("ministral3", False), ("buffers", False),
     ]  # fmt: skip
-    assert "1.0000, not 1.2000" in plan["considered"][1]["because"]
+    assert "1.0000, not 1.2000" in plan["considered"][1]["reason"]
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "gemma3_text", "cohere", "llama"])
@@ -221,13 +220,13 @@ def test_amplitude_in_the_config_against_amplitude_in_the_weights(tmp_path: Path
     wide = {name: tensor.double() for name, tensor in safetensors.torch.load_file(path).items()}
     safetensors.torch.save_file(wide, path, {"format": "pt"})
     found = {}
-    for name, amplitude, encoding in (
+    for name, attention_factor, encoding in (
         ("config", 1.5, "factors"),
         ("weights", 1.5, "weights"),
         ("none", 1.0, "factors"),
     ):
-        recipe = Recipe(METHODS["mixed"](4.0), attention_factor=amplitude)
-        folder = apply(make_plan(open_source(str(source)), recipe, tmp_path / name, encoding=encoding))
+        recipe = Recipe(METHODS["mixed"](4.0), attention_factor=attention_factor)
+        folder = apply(make_plan(source, recipe, tmp_path / name, encoding=encoding))
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
         ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
@@ -279,7 +278,7 @@ def test_powers_of_two_cost_nothing(tmp_path: Path) -> None:
     source = make("llama", tmp_path / "source")
     half = {n: t.bfloat16() for n, t in safetensors.torch.load_file(source / "model.safetensors").items()}
     safetensors.torch.save_file(half, source / "model.safetensors", {"format": "pt"})
-    for amplitude, cost in ((2**0.5, 0.0), (1.2, 1e-4)):
-        recipe = Recipe(METHODS["linear"](4.0), attention_factor=amplitude)
-        plan = make_plan(open_source(str(source)), recipe, tmp_path / "out", encoding="weights", side="k")
-        assert plan.choice.fold.expected_kl == cost
+    for attention_factor, cost in ((2**0.5, 0.0), (1.2, 1e-4)):
+        recipe = Recipe(METHODS["linear"](4.0), attention_factor=attention_factor)
+        plan = make_plan(source, recipe, tmp_path / "out", encoding="weights", fold_into="k")
+        assert plan.result.fold.expected_kl == cost

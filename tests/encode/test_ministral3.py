@@ -10,15 +10,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from ropeconv.bake import apply, make_plan
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import BadSource, UnsupportedBake
-from ropeconv.rope.log_n import Staircase
+from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.validate.checkpoint import validate
 
+from ..baking import apply, make_plan, validate
 from ..conftest import Run
 from ..models import TRAINED, make
 from .test_buffers import calm
@@ -31,7 +30,7 @@ SILENT = (
 
 def baked(source: Path, out: Path, kind: str, method: str = "mixed", **modifiers: float) -> Path:
     recipe = Recipe(METHODS[method](4.0), log_n=kind, **modifiers)
-    return apply(make_plan(open_source(str(source)), recipe, out, encoding="ministral3", allow_approximate=True))
+    return apply(make_plan(source, recipe, out, encoding="ministral3", allow_approximate=True))
 
 
 @pytest.mark.parametrize("kind", ["clamped", "full"])
@@ -42,7 +41,7 @@ def test_logits(tmp_path: Path, layout: str, method: str, kind: str) -> None:
     out = baked(source, tmp_path / "out", kind, method)
     config = json.loads((out / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("ministral3", ["Ministral3ForCausalLM"])
-    found = validate(out, str(source))
+    found = validate(out, source)
     assert found.agrees, found
     assert max(bucket.kl_95 for bucket in found.buckets) < 1e-6
     assert ("log-n itself is a KL of" in found.sentence) == (kind == "clamped")
@@ -51,7 +50,7 @@ def test_logits(tmp_path: Path, layout: str, method: str, kind: str) -> None:
 def test_the_stock_class_takes_the_steps_that_we_say() -> None:
     from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
 
-    steps = Staircase(1 / np.log(64), 64)
+    steps = QueryScaling(1 / np.log(64), 64)
     positions = np.arange(1024)
     theirs = get_llama_4_attn_scale(torch.from_numpy(positions)[None], steps.beta, steps.length).flatten().numpy()
     np.testing.assert_allclose(theirs, steps.scale(positions), rtol=1e-6)
@@ -65,7 +64,7 @@ def test_other_steps_are_noticed(tmp_path: Path, key: str, value: float) -> None
     for schema in ("rope_scaling", "rope_parameters"):
         config[schema][key] = value
     (out / "config.json").write_text(json.dumps(config))
-    assert not validate(out, str(source)).agrees
+    assert not validate(out, source).agrees
 
 
 @pytest.mark.parametrize("layout", ["llama", "mistral"])
@@ -106,13 +105,13 @@ def test_what_is_written_for_others(tmp_path: Path) -> None:
     assert config["llama_4_scaling"] == {"original_max_position_embeddings": TRAINED, "beta": beta}
     assert config["rope_parameters"]["llama_4_scaling_beta"] == config["rope_scaling"]["llama_4_scaling_beta"] == beta
     receipt = json.loads((out / "ropeconv.json").read_text())
-    assert receipt["steps"] == {
+    assert receipt["log_n_approximation"] == {
         "beta": beta,
         "length": TRAINED,
         "gain": 1.0,
         "deviation": pytest.approx(0.162, abs=1e-3),
     }
-    words = {verdict["runtime"]: verdict["verdict"] for verdict in receipt["runtimes"]}
+    words = {verdict["runtime"]: verdict["status"] for verdict in receipt["runtimes"]}
     assert words["vllm@0.33"] == words["sglang@0.5.23"] == words["transformers@5.13"] == "approximate"
     assert words["transformers@4.56"] == "refused"
 
@@ -131,10 +130,10 @@ def test_the_full_form_costs_no_bit(tmp_path: Path, dtype: torch.dtype) -> None:
 
 def test_the_full_form_is_exact_and_taken_by_itself(tmp_path: Path) -> None:
     source = make("llama", tmp_path / "source")
-    plan = make_plan(open_source(str(source)), Recipe(METHODS["theta"](1e6), context=512, log_n="full"))
-    assert plan.choice.encoding == "ministral3"
-    assert plan.choice.deviation == pytest.approx(2.0**-13)
-    words = {verdict.runtime: verdict.word for verdict in plan.choice.verdicts}
+    plan = make_plan(source, Recipe(METHODS["theta"](1e6), context=512, log_n="full"))
+    assert plan.result.encoding == "ministral3"
+    assert plan.result.deviation == pytest.approx(2.0**-13)
+    words = {verdict.runtime: verdict.status for verdict in plan.result.verdicts}
     assert words["vllm@0.33"] == words["sglang@0.5.23"] == words["transformers@5.13"] == "exact"
 
 
@@ -142,7 +141,7 @@ def test_an_amplitude_is_folded_where_the_config_cannot_say_it(tmp_path: Path) -
     source = calm("llama", tmp_path / "source")
     out = baked(source, tmp_path / "out", "full", "linear", attention_factor=1.3)
     receipt = json.loads((out / "ropeconv.json").read_text())
-    assert validate(out, str(source)).agrees
+    assert validate(out, source).agrees
     assert receipt["encoding"] == "ministral3"
 
 
@@ -155,11 +154,11 @@ def test_refusals(tmp_path: Path, run: Run) -> None:
         (llama / "config.json", Recipe(METHODS["linear"](4.0), log_n="full"), "config.json alone"),
     ):
         with pytest.raises(UnsupportedBake, match=words):
-            make_plan(open_source(str(source)), recipe, encoding="ministral3", allow_approximate=True)
+            make_plan(source, recipe, encoding="ministral3", allow_approximate=True)
     config = json.loads((llama / "config.json").read_text())
     (llama / "config.json").write_text(json.dumps({**config, "attention_bias": True}))
     with pytest.raises(UnsupportedBake, match="attention_bias"):
-        make_plan(open_source(str(llama)), clamped, encoding="ministral3", allow_approximate=True)
+        make_plan(llama, clamped, encoding="ministral3", allow_approximate=True)
     (llama / "config.json").write_text(json.dumps(config))
     command = ("apply", llama, "--yarn", "4", "--log-n", "clamped", "--encoding", "ministral3", "-o", "out")
     refused = run(*command)
@@ -201,5 +200,5 @@ def test_half_precision_would_lose_bits(tmp_path: Path) -> None:
     safetensors.torch.save_file(half, path, {"format": "pt"})
     recipe = Recipe(METHODS["linear"](4.0), log_n="full")
     with pytest.raises(UnsupportedBake, match="bits would be lost"):
-        make_plan(open_source(str(source)), recipe, encoding="ministral3")
-    assert make_plan(open_source(str(source)), recipe).choice.encoding == "buffers"
+        make_plan(source, recipe, encoding="ministral3")
+    assert make_plan(source, recipe).result.encoding == "buffers"

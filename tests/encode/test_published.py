@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import make_plan
 from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 from ropeconv.validate.checks.frequencies import compare
 
+from ..baking import make_plan
 from ..conftest import CONFIGS
 from ..families.test_published_configs import FACTS, REFUSED
 from .test_families import write_config
@@ -36,9 +35,9 @@ def test_the_real_config_computes_the_schedule(name: str, method: str, probe: Pr
     source = tmp_path / "config.json"
     source.write_text(json.dumps(config))
     if FACTS[name][0] == "llama4" and method == "yarn":
-        with pytest.raises(UnsupportedBake, match="cancels any amplitude"):
-            make_plan(open_source(str(source)), RECIPES[method], replace_scaling=True)
+        with pytest.raises(UnsupportedBake, match="cancels any attention factor"):
+            make_plan(source, RECIPES[method], replace=True)
         return
-    plan = make_plan(open_source(str(source)), RECIPES[method], replace_scaling=True)
+    plan = make_plan(source, RECIPES[method], replace=True)
     write_config(plan, tmp_path)
-    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.choice.encoding)
+    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.result.encoding)

@@ -50,7 +50,7 @@ def test_as_it_is(tmp_path: Path, model_type: str, changes: dict[str, Any], enco
     source = checkpoint(model_type, tmp_path / "source", max_position_embeddings=256, **changes)
     out = tmp_path / "out.gguf"
     plan = bake(source, Recipe(METHODS["as-is"]()), out)
-    assert plan.choice.encoding == encoding
+    assert plan.result.encoding == encoding
     plain = checkpoint(model_type, tmp_path / "plain")
     reference = of_transformers(source, None)
     control = beyond(reference, of_transformers(plain, None))

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from ropeconv.bake import make_plan
 from ropeconv.errors import RopeconvError, UnsupportedBake
 from ropeconv.families.config import detect
 from ropeconv.inspection import inspect_source
@@ -16,6 +15,7 @@ from ropeconv.runtimes import find, newest
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.sources import open_source
 
+from ..baking import make_plan
 from ..conftest import CONFIGS
 
 # family, rope_type, theta, head_dim, rotary_dim, trained context, declared context, problems
@@ -123,7 +123,7 @@ def test_plan(name: str) -> None:
     else:
         plan = make_plan(source, YARN)
         assert 4 * trained <= plan.schedule.context < 4 * trained + 200
-        assert plan.choice.word(newest("transformers")) == "exact"
+        assert plan.result.status_of(newest("transformers")) == "exact"
 
 
 @pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if facts[0] not in REFUSED])
@@ -131,12 +131,12 @@ def test_plan(name: str) -> None:
 def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str) -> None:
     """transformers 4 (legacy keys), transformers 5 and llama.cpp's precedence see one and the same."""
     source = open_source(str(CONFIGS / f"{name}.json"))
-    plan = make_plan(source, Recipe(REGISTRY[method](4.0 if method == "mixed" else 2e6)), replace_scaling=True)
-    family = detect(plan.choice.config)
+    plan = make_plan(source, Recipe(REGISTRY[method](4.0 if method == "mixed" else 2e6)), replace=True)
+    family = detect(plan.result.config)
     readers = [*find("transformers"), *find("llama-cpp")]
     if family.since.get("transformers", "").startswith("5"):
         readers = [row for row in readers if row.nested]
-    seen = [read_spec(plan.choice.config, family, reader) for reader in readers]
+    seen = [read_spec(plan.result.config, family, reader) for reader in readers]
     assert len({repr((spec.form, spec.local_form)) for spec in seen}) == 1
 
 
@@ -144,7 +144,7 @@ def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str
 def test_keys_that_are_not_ours_stay_where_they_were(name: str) -> None:
     source = open_source(str(CONFIGS / f"{name}.json"))
     before = source.config()
-    after = make_plan(source, Recipe(REGISTRY["mixed"](4.0)), replace_scaling=True).choice.config
+    after = make_plan(source, Recipe(REGISTRY["mixed"](4.0)), replace=True).result.config
     ours = {"rope", "rotary", "max_position", "original_max", "head_dim", "partial"}
     for old, new in ((before, after), (before.get("text_config", {}), after.get("text_config", {}))):
         kept = [key for key in old if key != "text_config" and not any(word in key for word in ours)]
@@ -166,9 +166,9 @@ def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: 
     assert "default-scaling" in {problem.code for problem in seen.problems}
     with pytest.raises(RopeconvError, match="is scaled already"):
         make_plan(source, YARN)
-    written = make_plan(source, Recipe(REGISTRY["as-is"]())).choice.config
+    written = make_plan(source, Recipe(REGISTRY["as-is"]())).result.config
     assert written["rope_scaling"]["rope_type"] == written["rope_parameters"]["rope_type"] == kind
-    removed = make_plan(source, Recipe(REGISTRY["theta"](1e6)), replace_scaling=True).choice.config
+    removed = make_plan(source, Recipe(REGISTRY["theta"](1e6)), replace=True).result.config
     assert removed["rope_scaling"]["rope_type"] == "default"
     assert read_spec(removed, detect(removed)).form.kind == "default"
 
@@ -179,7 +179,7 @@ def test_a_factor_of_1_is_no_scaling(tmp_path) -> None:
         "rope_scaling": {"type": "linear", "factor": 1.0},
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert make_plan(open_source(str(tmp_path / "config.json")), YARN).schedule.context == 16384
+    assert make_plan(tmp_path / "config.json", YARN).schedule.context == 16384
 
 
 def test_as_is_mends_what_transformers_4_would_not_read(tmp_path) -> None:
@@ -189,7 +189,7 @@ def test_as_is_mends_what_transformers_4_would_not_read(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     source = open_source(str(tmp_path / "config.json"))
     assert "schemas" in {problem.code for problem in inspect_source(source).problems}
-    baked = make_plan(source, Recipe(REGISTRY["as-is"]())).choice.config
+    baked = make_plan(source, Recipe(REGISTRY["as-is"]())).result.config
     family = detect(baked)
     old, new = (read_spec(baked, family, row) for row in find("transformers"))
     assert old.form == new.form

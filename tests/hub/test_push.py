@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.hub.outgoing import conventional
+from ropeconv.hub.upload_set import conventional
 
 from ..conftest import Run, hashes
 from ..hub_writing import WritingHub, serving_writes

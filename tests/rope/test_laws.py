@@ -1,4 +1,4 @@
-"""The critical dimension, amplitudes as pairs, numbers of tokens."""
+"""The critical dimension, attention factors as pairs, numbers of tokens."""
 
 import json
 
@@ -28,12 +28,12 @@ def test_the_estimate_is_the_length_over_its_zero() -> None:
     assert asymptotic_base(4096) == pytest.approx(4096 / float(mpmath.findroot(mpmath.ci, 0.6)), rel=1e-14)
 
 
-@pytest.mark.parametrize("amplitude", [0.5, 0.8, 1.0, 1.1, 1.5, 1 / 1.1386294361119891])
-def test_mscale_pair_gives_the_amplitude(amplitude: float) -> None:
-    mscale, everywhere = mscale_for(4.0, amplitude)
+@pytest.mark.parametrize("attention_factor", [0.5, 0.8, 1.0, 1.1, 1.5, 1 / 1.1386294361119891])
+def test_mscale_pair_gives_the_amplitude(attention_factor: float) -> None:
+    mscale, everywhere = mscale_for(4.0, attention_factor)
     assert mscale
     assert everywhere
-    assert mscale_ratio(4.0, mscale, everywhere) == pytest.approx(amplitude, rel=1e-12)
+    assert mscale_ratio(4.0, mscale, everywhere) == pytest.approx(attention_factor, rel=1e-12)
 
 
 @pytest.mark.parametrize(("text", "count"), [("131072", 131072), ("128k", 131072), ("1M", 1048576), (" 4K", 4096)])

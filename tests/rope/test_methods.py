@@ -114,7 +114,7 @@ def test_the_two_ramps_are_different_functions() -> None:
 
 
 def test_yarn_16_on_llama_2_by_hand() -> None:
-    """The published Yarn-Llama-2-7b-64k: ramp from pair 20 to pair 46, amplitude 0.1 ln 16 + 1."""
+    """The published Yarn-Llama-2-7b-64k: ramp from pair 20 to pair 46, attention factor 0.1 ln 16 + 1."""
     found = schedule(bare(128, 1e4, 4096), "yarn", 16.0)
     assert found.attention_factor == pytest.approx(1.2772588722239782, rel=1e-15)
     assert found.inv_freq[20] == pytest.approx(10000 ** (-40 / 128), rel=1e-14)

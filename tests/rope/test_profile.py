@@ -43,7 +43,7 @@ def test_methods_reach_what_they_say(name: str) -> None:
     assert method is not None
     found = Recipe(method).schedule(LLAMA_2)
     assert found.context == 32768
-    assert method.tuning
+    assert method.finetuning_note
     assert method.command.startswith(f"--{name} ")
     before = base_inv_freq(1e4, 128)
     by_hand = sum(

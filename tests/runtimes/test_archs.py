@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ropeconv.encode.gguf.carriers import CARRIERS
-from ropeconv.engines.llamacpp.client import run_logits
+from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Added, Edit, GgufFile, f32, string, u32
 from ropeconv.formats.gguf.write import write_new
@@ -51,7 +51,7 @@ def _logits(path: Path, edit: Edit, out: Path) -> np.ndarray | None:
     """Logits of an edited file, or None when llama.cpp does not load it."""
     write_new(GgufFile.open(path), 0, edit, out)
     try:
-        return run_logits(out, TOKENS, [len(TOKENS) - 1])  # type: ignore[no-any-return]
+        return LlamaCppEngine(out).logits(TOKENS, [len(TOKENS) - 1])  # type: ignore[no-any-return]
     except RopeconvError as refusal:
         if "wrong number of tensors" not in str(refusal):
             raise
@@ -135,7 +135,7 @@ def test_a_rotation_in_part_is_refused_where_the_table_says(files: Path, tmp_pat
     write_new(GgufFile.open(_file(files, arch)), 0, Edit({f"{arch}.rope.dimension_count": u32(32)}), out)
     assert arch_table().arch[arch].full_rotation
     with pytest.raises(RopeconvError, match="invalid n_rot"):
-        run_logits(out, TOKENS, [0])
+        LlamaCppEngine(out).logits(TOKENS, [0])
     with pytest.raises(BadSource, match="only when all 64 dimensions rotate"):
         inspect_source(open_source(str(out)))
 

@@ -1,4 +1,4 @@
-"""How each runtime reads the same keys, against amplitudes that were measured by running the runtimes themselves."""
+"""How each runtime reads the same keys, against attention factors measured by running the runtimes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ropeconv.bake import make_plan
 from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.families import by_model_type
@@ -22,6 +21,8 @@ from ropeconv.runtimes.read_config import read_spec
 from ropeconv.sources import open_source
 from ropeconv.validate.checks.frequencies import compare
 
+from ..baking import make_plan
+
 LLAMA = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
 LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
 LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 256, "factor": 4.0, **LISTS}
@@ -29,7 +30,7 @@ YARN = {"rope_type": "yarn", "original_max_position_embeddings": 256, "factor": 
 FORMULA = 0.1 * math.log(4) + 1
 
 
-def amplitude(runtime: str, rope: dict[str, Any]) -> float:
+def attention_factor(runtime: str, rope: dict[str, Any]) -> float:
     config = {**LLAMA, "rope_scaling": rope, "rope_parameters": {**rope, "rope_theta": 10000.0}}
     return read_spec(config, by_model_type()["llama"], find(runtime)[-1]).attention_factor
 
@@ -47,9 +48,9 @@ def amplitude(runtime: str, rope: dict[str, Any]) -> float:
     ],
 )
 def test_amplitudes_as_measured(rope: dict[str, Any], transformers: float, vllm: float, sglang: float) -> None:
-    assert amplitude("transformers", rope) == pytest.approx(transformers, rel=1e-5)
-    assert amplitude("vllm", rope) == pytest.approx(vllm, rel=1e-5)
-    assert amplitude("sglang", rope) == pytest.approx(sglang, rel=1e-5)
+    assert attention_factor("transformers", rope) == pytest.approx(transformers, rel=1e-5)
+    assert attention_factor("vllm", rope) == pytest.approx(vllm, rel=1e-5)
+    assert attention_factor("sglang", rope) == pytest.approx(sglang, rel=1e-5)
 
 
 def test_the_three_eras_of_yarn() -> None:
@@ -75,7 +76,7 @@ def test_transformers_4_does_not_see_rope_parameters() -> None:
 def test_every_row_says_where_it_is_from(runtime: Runtime) -> None:
     assert runtime.source
     assert "default" in runtime.types
-    assert all(known.because for known in runtime.peculiar)
+    assert all(known.reason for known in runtime.family_overrides)
 
 
 def test_names_and_versions() -> None:
@@ -93,43 +94,45 @@ def test_what_is_predicted_to_be_ignored_is(
 ) -> None:
     """truncate: false per layer type, which transformers 5 looks for in the wrong place."""
     recipe = Recipe(REGISTRY["yarn"](4.0, truncate=False))
-    plan = make_plan(open_source(str(tiny(model_type))), recipe, encoding="native")
-    (tmp_path / "config.json").write_text(next(s.text or "" for s in plan.steps if s.name == "config.json"))
+    plan = make_plan(tiny(model_type), recipe, encoding="native")
+    (tmp_path / "config.json").write_text(next(s.text or "" for s in plan.files if s.name == "config.json"))
     answer = probe.ask(tmp_path, plan.schedule.context)
-    assert plan.choice.word(find(f"transformers@{answer['transformers']}")[0]) == "ignored"
+    assert plan.result.status_of(find(f"transformers@{answer['transformers']}")[0]) == "ignored"
     with pytest.raises(Disagreement):
         compare(answer, plan.schedule, plan.before, "native")
 
 
 def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
     """SmolLM3 came in the middle of an era; a version before the tables is no ground for a verdict."""
-    plan = make_plan(open_source(str(tiny("smollm3"))), Recipe(REGISTRY["yarn"](4.0)))
+    plan = make_plan(tiny("smollm3"), Recipe(REGISTRY["yarn"](4.0)))
     words = [plan.predicted(version) for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")]
     assert words == ["refused", "exact", "exact", "refused", "unknown"]
-    llama = make_plan(open_source(str(tiny("llama"))), Recipe(REGISTRY["yarn"](4.0)))
+    llama = make_plan(tiny("llama"), Recipe(REGISTRY["yarn"](4.0)))
     assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == ["unknown", "unknown", "ignored"]
 
 
-@pytest.mark.parametrize(("amplitude", "word"), [(None, "exact"), (1.2, "ignored")])
-def test_gpt_oss_in_vllm_knows_no_amplitude(tiny: Callable[[str], Path], amplitude: float | None, word: str) -> None:
-    recipe = Recipe(REGISTRY["yarn"](4.0), attention_factor=amplitude)
-    assert make_plan(open_source(str(tiny("gpt_oss"))), recipe).choice.word(find("vllm")[-1]) == word
+@pytest.mark.parametrize(("attention_factor", "word"), [(None, "exact"), (1.2, "ignored")])
+def test_gpt_oss_in_vllm_knows_no_amplitude(
+    tiny: Callable[[str], Path], attention_factor: float | None, word: str
+) -> None:
+    recipe = Recipe(REGISTRY["yarn"](4.0), attention_factor=attention_factor)
+    assert make_plan(tiny("gpt_oss"), recipe).result.status_of(find("vllm")[-1]) == word
 
 
-@pytest.mark.parametrize(("amplitude", "word"), [(None, "exact"), (1.2, "ignored")])
+@pytest.mark.parametrize(("attention_factor", "word"), [(None, "exact"), (1.2, "ignored")])
 def test_deepseek_in_vllm_knows_the_mscale_pair_only(
-    tiny: Callable[[str], Path], amplitude: float | None, word: str
+    tiny: Callable[[str], Path], attention_factor: float | None, word: str
 ) -> None:
     source = open_source(str(tiny("deepseek_v3")))
-    own = make_plan(source, Recipe(REGISTRY["yarn"](4.0), attention_factor=amplitude))
+    own = make_plan(source, Recipe(REGISTRY["yarn"](4.0), attention_factor=attention_factor))
     paired = make_plan(source, Recipe(REGISTRY["yarn"](4.0, mscale=0.7, mscale_all_dim=1.0)))
-    assert own.choice.word(find("vllm")[-1]) == word
-    assert paired.choice.word(find("vllm")[-1]) == "exact"
+    assert own.result.status_of(find("vllm")[-1]) == word
+    assert paired.result.status_of(find("vllm")[-1]) == "exact"
 
 
 def test_a_named_runtime_decides_the_encoding(tiny: Callable[[str], Path]) -> None:
     """Interleaved models: vLLM refuses longrope, so only what has a native type reaches it."""
     source = open_source(str(tiny("cohere")))
-    assert make_plan(source, Recipe(REGISTRY["yarn"](4.0)), runtimes=("vllm",)).choice.encoding == "native"
+    assert make_plan(source, Recipe(REGISTRY["yarn"](4.0)), runtimes=("vllm",)).result.encoding == "native"
     with pytest.raises(Exception, match="rotate-half"):
         make_plan(source, Recipe(REGISTRY["mixed"](4.0)), runtimes=("vllm",))

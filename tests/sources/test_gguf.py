@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ropeconv.bake import make_plan
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Edit, GgufFile, Value, boolean, f32, f32_array, string, u32
 from ropeconv.formats.gguf.values import array
@@ -20,6 +19,7 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
+from ..baking import make_plan
 from ..gguf_files import write
 
 KEYS = (
@@ -61,9 +61,7 @@ def test_hostile_values(tmp_path_factory: pytest.TempPathFactory, arch: str, val
     try:
         seen = inspect_source(open_source(str(path))).to_dict()
         assert seen["context"] >= 0
-        make_plan(
-            open_source(str(path)), Recipe(METHODS["yarn"](4.0)), path.with_name("out.gguf"), replace_scaling=True
-        )
+        make_plan(open_source(str(path)), Recipe(METHODS["yarn"](4.0)), path.with_name("out.gguf"), replace=True)
     except (RopeconvError, RecipeError) as refusal:
         if "Traceback" in str(refusal):
             raise

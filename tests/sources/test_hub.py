@@ -28,7 +28,7 @@ def test_planning_fetches_only_small_files(run: Run, hub: Hub, tmp_path: Path) -
     plan = json.loads(done.stdout)
     assert plan["source"] == {"reference": "me/tiny", "kind": "hub", "commit": hub.commit("me/tiny")}
     assert plan["out"] == "tiny-yarn4"
-    assert plan["left_behind"] == ["pytorch_model.bin"]
+    assert plan["skipped"] == ["pytorch_model.bin"]
     assert set(hub.sent) == {"config.json", "tokenizer_config.json"}
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from ropeconv.bake import apply, make_plan
 from ropeconv.errors import BadSource
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 from ropeconv.sources.meta.layout import shard_layout
 from ropeconv.sources.meta.params import hf_config
 
+from ..baking import apply, make_plan
 from ..conftest import CONFIGS, Run, hashes
 
 VOCABULARY = 400
@@ -138,7 +137,7 @@ def test_stock_transformers_computes_what_meta_does(tmp_path: Path, parts: int, 
 
     made = release(tmp_path / "llama", parts, embed_axis)
     before = hashes(tmp_path / "llama")
-    out = apply(make_plan(open_source(str(tmp_path / "llama")), AS_IS, tmp_path / "out"))
+    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     assert hashes(tmp_path / "llama") == before
     ids = torch.arange(40) * 7 % VOCABULARY
     with torch.no_grad():
@@ -169,7 +168,7 @@ def test_the_tokenizer_of_llama_2_loads(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     release(tmp_path / "llama")
-    out = apply(make_plan(open_source(str(tmp_path / "llama")), AS_IS, tmp_path / "out"))
+    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "llama" / "tokenizer.model"))
     tokenizer = AutoTokenizer.from_pretrained(out)
     text = "def rotate(x): return x"
@@ -187,7 +186,7 @@ def test_the_tokenizer_of_llama_3_loads(tmp_path: Path) -> None:
     (tmp_path / "llama" / "tokenizer.model").write_text("\n".join(lines) + "\n")
     made = weights(PARAMS, 259 + 256, torch.float32)
     torch.save(made, tmp_path / "llama" / "consolidated.00.pth")
-    out = apply(make_plan(open_source(str(tmp_path / "llama")), AS_IS, tmp_path / "out"))
+    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert tokenizer.encode("hello") == [259, 258, ord("o")]
     assert tokenizer.convert_tokens_to_ids("<|eot_id|>") == 259 + 9
@@ -220,7 +219,7 @@ def test_several_shards_get_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("ropeconv.sources.meta.source.shard_layout", lambda config: shard_layout(config, 100_000))
     release(tmp_path / "llama")
-    out = apply(make_plan(open_source(str(tmp_path / "llama")), AS_IS, tmp_path / "out"))
+    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     index = json.loads((out / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) > 3
     AutoModelForCausalLM.from_pretrained(out)
@@ -247,12 +246,12 @@ def test_damaged_releases(tmp_path: Path) -> None:
     release(tmp_path / "llama", parts=2)
     (tmp_path / "llama" / "consolidated.00.pth").rename(tmp_path / "llama" / "consolidated.02.pth")
     with pytest.raises(BadSource, match=r"lacks consolidated\.00\.pth"):
-        make_plan(open_source(str(tmp_path / "llama")), AS_IS)
+        make_plan(tmp_path / "llama", AS_IS)
     (tmp_path / "llama" / "consolidated.02.pth").rename(tmp_path / "llama" / "consolidated.00.pth")
     text = json.loads((tmp_path / "llama" / "params.json").read_text())
     (tmp_path / "llama" / "params.json").write_text(json.dumps(text | {"multiple_of": 512}))
     with pytest.raises(BadSource, match="where params.json implies"):
-        apply(make_plan(open_source(str(tmp_path / "llama")), AS_IS, tmp_path / "out"))
+        apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     (tmp_path / "llama" / "consolidated.00.pth").write_bytes(b"not a zip")
     with pytest.raises(BadSource, match="not a checkpoint that torch.save wrote"):
-        make_plan(open_source(str(tmp_path / "llama")), AS_IS)
+        make_plan(tmp_path / "llama", AS_IS)

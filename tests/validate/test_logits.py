@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import apply, make_plan
 from ropeconv.errors import BadSource
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
-from ropeconv.validate.checkpoint import validate
 from ropeconv.validate.rule.result import Validation
-from ropeconv.validate.sampling.positions import buckets
+from ropeconv.validate.sampling.positions import doubling_buckets
 
+from ..baking import apply, make_plan, validate
 from ..conftest import Run
 from ..models import CANCELS, FAMILIES
 
@@ -27,11 +25,11 @@ MIXED = Recipe(REGISTRY["mixed"](16.0))
 
 
 def baked(source: Path, out: Path, recipe: Recipe = YARN, **more: object) -> Path:
-    return apply(make_plan(open_source(str(source)), recipe, out, **more))
+    return apply(make_plan(source, recipe, out, **more))
 
 
 def check(out: Path, source: Path) -> Validation:
-    return validate(out, str(source), device="cpu", tokens=128)
+    return validate(out, source, device="cpu", tokens=128)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -127,7 +125,7 @@ def test_the_command(run: Run, llama: Path, tmp_path: Path) -> None:
 
 
 def test_buckets_double_up_to_the_context() -> None:
-    runs = buckets(64, 1000, 100)
+    runs = doubling_buckets(64, 1000, 100)
     assert [run.name for run in runs] == ["0-63", "64-127", "128-255", "256-511", "512-999"]
     assert [len(run.positions) for run in runs] == [64, 100, 100, 100, 100]
     assert runs[-1].positions[0] == 0

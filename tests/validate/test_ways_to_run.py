@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ropeconv.bake import apply, make_plan
 from ropeconv.engines.transformers import config_method as by_config
 from ropeconv.engines.transformers.backbone import hidden_states, logits
 from ropeconv.engines.transformers.load import load_stock
@@ -23,16 +22,15 @@ from ropeconv.errors import UsageError
 from ropeconv.rope.log_n import LogN
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
-from ropeconv.validate.checkpoint import validate
 from ropeconv.validate.rule.measures import measure
 
+from ..baking import apply, make_plan, validate
 from ..conftest import Run
 from ..models import make
 
 
 def bake(source: Path, out: Path, recipe: Recipe, **options: Any) -> Path:
-    return apply(make_plan(open_source(str(source)), recipe, out, **options))
+    return apply(make_plan(source, recipe, out, **options))
 
 
 @pytest.mark.parametrize("method", ["yarn", "linear", "llama3", "theta"])
@@ -41,17 +39,19 @@ def test_the_method_of_transformers_itself_agrees(
     model_type: str, method: str, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
     recipe = Recipe(REGISTRY[method](160000.0 if method == "theta" else 16.0), 1024)
-    result = validate(bake(tiny(model_type), tmp_path / "out", recipe), str(tiny(model_type)), tokens=64, third=True)
+    result = validate(
+        bake(tiny(model_type), tmp_path / "out", recipe), str(tiny(model_type)), tokens=64, config_reference=True
+    )
     assert result.agrees, result.sentence
-    assert result.third_kl is not None
-    assert result.third_kl < 1e-6
+    assert result.config_reference_kl is not None
+    assert result.config_reference_kl < 1e-6
 
 
 def test_another_opinion_is_heard(tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = bake(tiny("llama"), tmp_path / "out", Recipe(REGISTRY["yarn"](16.0)))
     right = by_config.parameters
     monkeypatch.setattr(by_config, "parameters", lambda *given: right(*given) | {"attention_factor": 1.0})
-    result = validate(out, str(tiny("llama")), tokens=64, third=True)
+    result = validate(out, str(tiny("llama")), tokens=64, config_reference=True)
     assert not result.agrees
     assert "in its config does not agree with the reference" in result.sentence
 
@@ -63,17 +63,17 @@ def test_another_opinion_is_heard(tiny: Callable[[str], Path], tmp_path: Path, m
         Recipe(REGISTRY["linear"](16.0), attention_factor=1.2),
         Recipe(REGISTRY["yarn"](16.0), log_n="full"),
     ],
-    ids=["frequencies", "amplitude", "log-n"],
+    ids=["frequencies", "attention_factor", "log-n"],
 )
 def test_what_transformers_has_no_method_for(recipe: Recipe, tiny: Callable[[str], Path]) -> None:
-    spec = make_plan(open_source(str(tiny("llama"))), Recipe(REGISTRY["yarn"](16.0))).before
+    spec = make_plan(tiny("llama"), Recipe(REGISTRY["yarn"](16.0))).before
     with pytest.raises(UsageError, match="leave --reference config out"):
         by_config.parameters(recipe.schedule(spec), spec)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Heads that two processes can share, baked with the amplitude in the keys."""
+    """Heads that two processes can share, baked with the attention factor in the keys."""
     folder = tmp_path_factory.mktemp("shared")
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 256, "initializer_range": 0.2}
     make("llama", folder / "source", **heads)
@@ -129,7 +129,7 @@ class NoFloat64(TorchDispatchMode):
 
 def test_devices_without_float64(tiny: Callable[[str], Path]) -> None:
     """Nothing before the last figures, which are made on the host, needs it."""
-    spec = make_plan(open_source(str(tiny("llama"))), Recipe(REGISTRY["yarn"](16.0))).before
+    spec = make_plan(tiny("llama"), Recipe(REGISTRY["yarn"](16.0))).before
     schedule = Recipe(REGISTRY["yarn"](16.0)).schedule(spec)
     model = load_stock(tiny("llama"), "cpu")
     with NoFloat64():

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import torch
 
-from ropeconv.bake import apply, make_plan
+from ropeconv.engines import Progress
 from ropeconv.engines.transformers.backbone import hidden_states, keep_head, logits
-from ropeconv.engines.transformers.load import load_stock, out_of_memory, place
+from ropeconv.engines.transformers.device import device_spec, out_of_memory
+from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
-from ropeconv.validate.checkpoint import validate
 from ropeconv.validate.rule.measures import compare_logits, in_blocks, measure
-from ropeconv.validate.sampling.positions import spread
+from ropeconv.validate.sampling.positions import spread_buckets
 from ropeconv.validate.sampling.tokens import synthetic
-from ropeconv.validate.settings import Settings, Watch
+from ropeconv.validate.settings import Settings
 
+from ..baking import apply, make_plan, validate
 from ..conftest import Run
 from ..llamacpp import checkpoint
 from ..models import make
@@ -35,7 +35,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 def baked(source: Path, out: Path, method: str = "yarn", **options: object) -> Path:
-    return apply(make_plan(open_source(str(source)), Recipe(METHODS[method](16.0)), out, **options))
+    return apply(make_plan(source, Recipe(METHODS[method](16.0)), out, **options))
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "cohere", "granite", "mixtral", "gpt_neox"])
@@ -80,7 +80,7 @@ def test_synthetic_tokens_repeat_far_back() -> None:
 
 
 def test_positions_of_every_doubling() -> None:
-    runs = spread(64, 1000, 100)
+    runs = spread_buckets(64, 1000, 100)
     assert [run.name for run in runs] == ["0-63", "64-127", "128-255", "256-511", "512-999"]
     assert [len(run.positions) for run in runs] == [64, 64, 100, 100, 100]
     assert runs[-1].positions[-1] == 999
@@ -92,7 +92,7 @@ def test_positions_of_every_doubling() -> None:
 def test_every_position(tmp_path: Path, model_type: str, chunk: int) -> None:
     source = make(model_type, tmp_path / "source")
     out = baked(source, tmp_path / "out")
-    result = validate(out, str(source), length=1024, chunk=chunk, tokens=128)
+    result = validate(out, source, length=1024, chunk=chunk, tokens=128)
     assert result.agrees, result.sentence
     whole = [bucket for bucket in result.buckets if bucket.run == "whole"]
     assert [bucket.last for bucket in whole] == [63, 127, 255, 511, 1023]
@@ -106,8 +106,8 @@ def test_longrope_in_chunks(tmp_path: Path) -> None:
     """Lists change with the chunk that passes the trained length, in the reference as in the stock class."""
     source = make("llama", tmp_path / "source")
     recipe = Recipe(METHODS["longrope"](tuple([4.0] * 32), tuple([2.0] * 32)), context=1024)
-    out = apply(make_plan(open_source(str(source)), recipe, tmp_path / "out"))
-    assert validate(out, str(source), length=512, chunk=50, tokens=128).agrees
+    out = apply(make_plan(source, recipe, tmp_path / "out"))
+    assert validate(out, source, length=512, chunk=50, tokens=128).agrees
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -121,17 +121,17 @@ def test_wrong_folds_are_noticed_and_right_ones_are_not(tmp_path: Path, model_ty
     wide = safetensors.torch.load_file(path)
     safetensors.torch.save_file({n: t.to(getattr(torch, dtype)) for n, t in wide.items()}, path, {"format": "pt"})
     out = baked(source, tmp_path / "out", encoding="weights")
-    assert validate(out, str(source), tokens=128).agrees
-    amplitude = json.loads((out / "ropeconv.json").read_text())["schedule"]["attention_factor"]
-    fold = make_plan(open_source(str(source)), Recipe(METHODS["yarn"](16.0)), encoding="weights").choice.fold
+    assert validate(out, source, tokens=128).agrees
+    attention_factor = json.loads((out / "ropeconv.json").read_text())["schedule"]["attention_factor"]
+    fold = make_plan(source, Recipe(METHODS["yarn"](16.0)), encoding="weights").result.fold
     tensors = safetensors.torch.load_file(out / "model.safetensors")
     for scaling in fold.scalings:
         flat = tensors[scaling.tensor].flatten().float()
         for start, stop in scaling.spans:
-            flat[start:stop] /= amplitude
+            flat[start:stop] /= attention_factor
         tensors[scaling.tensor] = flat.reshape(tensors[scaling.tensor].shape).to(tensors[scaling.tensor].dtype)
     safetensors.torch.save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    assert not validate(out, str(source), tokens=128).agrees
+    assert not validate(out, source, tokens=128).agrees
 
 
 def test_a_folded_tensor_is_compared_byte_by_byte(run: Run, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_low_precision(tmp_path: Path) -> None:
     """The noise floor grows with the precision, and a right bake stays below it."""
     source = make("qwen3", tmp_path / "source")
     out = baked(source, tmp_path / "out", "mixed")
-    wide, low = (validate(out, str(source), tokens=128, dtype=dtype) for dtype in ("float32", "bfloat16"))
+    wide, low = (validate(out, source, tokens=128, dtype=dtype) for dtype in ("float32", "bfloat16"))
     assert wide.agrees
     assert low.agrees, low.sentence
     assert low.buckets[-1].noise_kl > 100 * wide.buckets[-1].noise_kl
@@ -179,11 +179,11 @@ def test_bad_input(tmp_path: Path) -> None:
     source = make("llama", tmp_path / "source")
     out = baked(source, tmp_path / "out")
     with pytest.raises(BadSource, match="is beyond it"):
-        validate(out, str(source), length=2048)
+        validate(out, source, length=2048)
     with pytest.raises(RopeconvError, match="--device cuda:7 is not here" if not torch.cuda.is_available() else ""):
-        place("cuda:7")
+        device_spec("cuda:7")
     with pytest.raises(RopeconvError, match="--dtype int8"):
-        place("cpu", "int8")
+        device_spec("cpu", "int8")
 
     def full() -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
@@ -221,7 +221,7 @@ def test_a_run_that_is_stopped_is_judged_as_far_as_it_came(tmp_path: Path) -> No
     out = baked(source, tmp_path / "out")
     presses = iter([False, False, True])
     result = validate(
-        out, str(source), Settings(length=1024, chunk=100, tokens=64), Watch(stopped=lambda: next(presses, False))
+        out, str(source), Settings(length=1024, chunk=100, tokens=64), Progress(stopped=lambda: next(presses, False))
     )
     assert result.partial
     assert result.agrees
@@ -232,7 +232,7 @@ def test_a_run_that_is_stopped_is_judged_as_far_as_it_came(tmp_path: Path) -> No
 
 def test_ctrl_c(tmp_path: Path) -> None:
     source = make("llama", tmp_path / "source", num_hidden_layers=8)
-    out = apply(make_plan(open_source(str(source)), Recipe(METHODS["yarn"](512.0)), tmp_path / "out"))
+    out = apply(make_plan(source, Recipe(METHODS["yarn"](512.0)), tmp_path / "out"))
     command = [sys.executable, "-m", "ropeconv", "validate", str(out), "--against", str(source), "--tokens", "64"]
     process = subprocess.Popen(
         [*command, "--length", "32768", "--chunk", "64", "--json"],

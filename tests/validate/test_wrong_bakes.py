@@ -16,14 +16,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from ropeconv.bake import apply, make_plan
 from ropeconv.errors import Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
-from ropeconv.validate.checkpoint import validate
-from ropeconv.validate.checks.before_forward import check_first
+from ropeconv.validate.checks.before_forward import check_before_forward
+from ropeconv.validate.comparison import Comparison
 
+from ..baking import apply, make_plan, validate
 from ..models import make
 
 FAMILIES = ("llama", "mistral", "qwen3", "olmo2", "stablelm", "phi")
@@ -48,15 +47,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
 
 
 def bake(source: Path, out: Path, recipe: Recipe = YARN, **options: Any) -> Path:
-    return apply(make_plan(open_source(str(source)), recipe, out, **options))
+    return apply(make_plan(source, recipe, out, **options))
 
 
 def agrees(out: Path, source: Path, dtype: str) -> bool:
-    return validate(out, str(source), tokens=128, dtype=dtype).agrees
+    return validate(out, source, tokens=128, dtype=dtype).agrees
 
 
 def config_of_vector(out: Path, source: Path, vector: np.ndarray, folder: Path) -> None:
-    """Gives `out` the config of other frequencies, with the amplitude that it has."""
+    """Gives `out` the config of other frequencies, with the attention factor that it has."""
     schedule = json.loads((out / "ropeconv.json").read_text())["schedule"]
     method = REGISTRY["inv-freq"](tuple(vector.tolist()))
     recipe = Recipe(method, schedule["context"], attention_factor=schedule["attention_factor"])
@@ -83,7 +82,7 @@ def test_amplitude_and_ramp(model_type: str, dtype: str, source: Callable[[str, 
     (out / "config.json").write_text(json.dumps(config))
     assert not agrees(out, stock, dtype), "the attention factor is lost"
 
-    before = make_plan(open_source(str(stock)), YARN).before
+    before = make_plan(stock, YARN).before
     plain, yarn = before.current().inv_freq, YARN.schedule(before).inv_freq
     config_of_vector(out, stock, plain + plain / 16 - yarn, tmp_path)
     assert not agrees(out, stock, dtype), "the ramp is the other way round"
@@ -93,7 +92,7 @@ def test_amplitude_and_ramp(model_type: str, dtype: str, source: Callable[[str, 
 def test_one_per_cent(model_type: str, source: Callable[[str, str], Path], tmp_path: Path) -> None:
     stock = source(model_type, "float32")
     out = bake(stock, tmp_path / "out")
-    vector = YARN.schedule(make_plan(open_source(str(stock)), YARN).before).inv_freq
+    vector = YARN.schedule(make_plan(stock, YARN).before).inv_freq
     for off, what in (
         (vector * 1.01 ** -(np.arange(len(vector)) / len(vector)), "theta is off by 1 %"),
         (np.where(np.arange(len(vector)) == 1, 1.01, 1.0) * vector, "one frequency is off by 1 %"),
@@ -101,7 +100,7 @@ def test_one_per_cent(model_type: str, source: Callable[[str, str], Path], tmp_p
         config_of_vector(out, stock, off, tmp_path)
         assert not agrees(out, stock, "float32"), what
         with pytest.raises(Disagreement):
-            check_first(out, str(stock), ignore_receipt=True)
+            check_before_forward(Comparison.open(out, str(stock)), ignore_receipt=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -111,8 +110,8 @@ def test_folds(model_type: str, dtype: str, source: Callable[[str, str], Path], 
     stock = source(model_type, dtype)
     out = bake(stock, tmp_path / "out", encoding="weights")
     assert agrees(out, stock, dtype)
-    amplitude = json.loads((out / "ropeconv.json").read_text())["schedule"]["attention_factor"]
-    told = make_plan(open_source(str(stock)), YARN, encoding="weights").choice.fold
+    attention_factor = json.loads((out / "ropeconv.json").read_text())["schedule"]["attention_factor"]
+    told = make_plan(stock, YARN, encoding="weights").result.fold
     path = out / "model.safetensors"
     right = safetensors.torch.load_file(path)
 
@@ -126,13 +125,13 @@ def test_folds(model_type: str, dtype: str, source: Callable[[str, str], Path], 
 
     def halve(flat: Any, scaling: Any) -> None:
         for start, stop in scaling.spans:
-            flat[start:stop] /= amplitude
+            flat[start:stop] /= attention_factor
 
     def all_rows(flat: Any, scaling: Any) -> None:
         rest = torch.ones(len(flat), dtype=torch.bool)
         for start, stop in scaling.spans:
             rest[start:stop] = False
-        flat[rest] *= amplitude**2
+        flat[rest] *= attention_factor**2
 
     save(halve)
     assert not agrees(out, stock, dtype), "keys by A"
@@ -140,7 +139,7 @@ def test_folds(model_type: str, dtype: str, source: Callable[[str, str], Path], 
         save(all_rows)
         assert not agrees(out, stock, dtype), "all rows"
         with pytest.raises(Disagreement):
-            check_first(out, str(stock), ignore_receipt=True)
+            check_before_forward(Comparison.open(out, str(stock)), ignore_receipt=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -10,17 +10,17 @@ import copy
 from typing import Any
 
 from ...families import Family
-from ...families.config import Config, first, rotary_share, text_part
+from ...families.config import Config, first_present, rotary_share, text_part
+from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import GLOBAL, LOCAL, QUERY_SCALE, rope_dict
 from ...runtimes.runtime import newest
-from .native import plain
-from .rope_setting import Written
+from .rope_setting import RopeSetting
 
 LENGTHS = {"original_max_position_embeddings"}
 
 
-def bake_config(config: Config, family: Family, spec: RopeSpec, written: Written) -> Config:
+def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:
     """A copy of `config` in which every schema holds `written`; key order and unknown keys stay."""
     baked = copy.deepcopy(config)
     part = text_part(baked, family)
@@ -97,7 +97,7 @@ def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, sp
     if not family.writing.nested:
         return modern
     local = spec.local_form.theta if spec.local_form else theta
-    return {GLOBAL: modern, LOCAL: plain(local)}
+    return {GLOBAL: modern, LOCAL: _unscaled(local)}
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:
@@ -119,7 +119,12 @@ def _put_query_scale(part: Config, rope: dict[str, Any], family: Family) -> None
 
 
 def _put_share(part: Config, family: Family, spec: RopeSpec) -> None:
-    if family.keys.partial and first(part, family.keys.partial) is None:
+    if family.keys.partial and first_present(part, family.keys.partial) is None:
         share = _share(part, family, spec)
         if share != family.defaults.partial_rotary_factor:
             put(part, family.keys.partial[0], share)
+
+
+def _unscaled(theta: float) -> dict[str, Any]:
+    """The dictionary of a bare base, for layers that a method leaves alone."""
+    return {"rope_type": Plain.kind, "rope_theta": theta}

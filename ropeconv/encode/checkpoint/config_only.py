@@ -1,4 +1,4 @@
-"""Encodings that are a config and nothing else: `native` and `factors`."""
+"""What encodings share that are a config.json and nothing else."""
 
 from __future__ import annotations
 
@@ -10,80 +10,103 @@ from ...families import Family
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ...runtimes import newest, runtimes
+from ...runtimes.runtime import LLAMA_CPP
 from ...runtimes.verdict import judge
 from .config_edit import bake_config
-from .factors import factors
-from .native import native
-from .request import ConfigChoice, Task
-from .rope_setting import Written
+from .registry import all_encodings, encoding
+from .request import CheckpointResult, EncodeRequest
+from .rope_setting import RopeSetting
 
-PLAIN: dict[str, Callable[[Schedule, RopeSpec, Family], Written]] = {"native": native, "factors": factors}
-
-
-def plain(name: str, task: Task) -> ConfigChoice:
-    """The schedule in the config, written as `name`. Raises UnsupportedBake where that cannot hold it."""
-    schedule, spec, family = task.schedule, task.spec, task.family
-    refuse_log_n(task)
-    written = PLAIN[name](schedule, spec, family)
-    baked = bake_config(task.config, family, spec, written)
-    verdicts = tuple(judge(baked, family, schedule, spec, runtime) for runtime in runtimes())
-    return ConfigChoice(
-        name, verdicts, config=baked, family=family, in_config=schedule, written_as=name, context=written.context,
-        notes=written.notes,
-    )  # fmt: skip
+Setting = Callable[[Schedule, RopeSpec, Family], RopeSetting]
 
 
-def refuse_log_n(task: Task) -> None:
+def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting], Setting]:
+    """Registers a function from a schedule to a RopeSetting as an encoding that changes config.json alone.
+
+    name, order, max_ulp: as in `Encoding`.
+    """
+
+    def register(setting: Setting) -> Setting:
+        @encoding(name, order=order, max_ulp=max_ulp, config_only=True)
+        def encode(request: EncodeRequest) -> CheckpointResult:
+            refuse_log_n(request)
+            schedule, spec, family = request.schedule, request.spec, request.family
+            written = setting(schedule, spec, family)
+            baked = bake_config(request.config, family, spec, written)
+            verdicts = tuple(judge(baked, family, schedule, spec, runtime) for runtime in runtimes())
+            return CheckpointResult(
+                name, verdicts, config=baked, family=family, in_config=schedule, written_as=name,
+                context=written.context, notes=written.notes,
+            )  # fmt: skip
+
+        return setting
+
+    return register
+
+
+def refuse_log_n(request: EncodeRequest) -> None:
     """Raises UnsupportedBake for a schedule with log-n, which no config of these families can say."""
-    if task.schedule.log_n is not None:
+    if request.schedule.log_n is not None:
         raise UnsupportedBake(
-            f"--log-n {task.schedule.log_n.kind}", f"the keys of {task.family.name}",
+            f"--log-n {request.schedule.log_n.kind}", f"the keys of {request.family.name}",
             "its stock class does not scale queries by position",
             "use --encoding buffers or --encoding ministral3, where the family has them, or leave --log-n out",
         )  # fmt: skip
 
 
-def tried(task: Task) -> tuple[list[ConfigChoice], dict[str, UnsupportedBake]]:
-    """Every plain encoding that can hold the schedule, plainest first, and why the others cannot."""
-    found: list[ConfigChoice] = []
+def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], dict[str, UnsupportedBake]]:
+    """The results of every encoding that is a config alone, plainest first, and why the others cannot hold it."""
+    found: list[CheckpointResult] = []
     refusals: dict[str, UnsupportedBake] = {}
-    for name in PLAIN:
+    for known in all_encodings().values():
+        if not known.config_only:
+            continue
         try:
-            found.append(plain(name, task))
+            found.append(known.encode(request))
         except UnsupportedBake as refusal:
-            refusals[name] = refusal
+            refusals[known.name] = refusal
     return found, refusals
 
 
-def furthest(task: Task) -> ConfigChoice:
-    """Of the plain encodings that every target reads exactly, the one that most runtimes read exactly.
+def furthest(request: EncodeRequest) -> CheckpointResult:
+    """Of the encodings that are a config alone and that `request.runtimes` read exactly, the one most others read too.
 
     Raises UnsupportedBake when there is none.
     """
-    found, refusals = tried(task)
-    fitting = [choice for choice in found if choice.suits(task.targets)]
+    found, refusals = tried(request)
+    fitting = [result for result in found if result.suits(request.runtimes)]
     if not fitting:
-        raise nothing_fits(found, refusals, task)
-    return max(fitting, key=ConfigChoice.reach)
+        raise nothing_fits(found, refusals, request)
+    return max(fitting, key=CheckpointResult.exact_count)
 
 
-def nothing_fits(found: list[ConfigChoice], refusals: dict[str, UnsupportedBake], task: Task) -> UnsupportedBake:
+def nothing_fits(
+    found: list[CheckpointResult], refusals: dict[str, UnsupportedBake], request: EncodeRequest
+) -> UnsupportedBake:
     """The error that says, per encoding, what stands in its way."""
     reasons = [
-        f"{verdict.title} with {choice.encoding}: {verdict.because or verdict.word}"
-        for choice in found
-        for verdict in choice.verdicts
-        if verdict.runtime in {row.key for row in task.targets} and verdict.word != "exact"
+        f"{verdict.display_name} with {result.encoding}: {verdict.reason or verdict.status}"
+        for result in found
+        for verdict in result.verdicts
+        if verdict.runtime in {row.key for row in request.runtimes} and verdict.status != "exact"
     ]
-    best = next((row for row in [newest("transformers")] if any(c.word(row) == "exact" for c in found)), None)
     return UnsupportedBake(
         "this schedule",
-        " and ".join(row.title for row in task.targets),
+        " and ".join(row.display_name for row in request.runtimes),
         "; ".join(dict.fromkeys(reasons or map(str, refusals.values()))),
-        f"name a runtime that reads it (--runtime {best.name} does)" if best else "choose another method",
+        _way_out(found, request),
     )
 
 
-def bare(task: Task) -> Task:
-    """The task without what weights can carry."""
-    return replace(task, schedule=replace(task.schedule, attention_factor=1.0, softmax_scale=1.0))
+def _way_out(found: list[CheckpointResult], request: EncodeRequest) -> str:
+    if any(row.name == LLAMA_CPP for row in request.runtimes):
+        return "convert it here, which llama.cpp then reads exactly: --to gguf"
+    best = newest("transformers")
+    if any(result.status_of(best) == "exact" for result in found):
+        return f"name a runtime that reads it (--runtime {best.name} does)"
+    return "choose another method"
+
+
+def bare(request: EncodeRequest) -> EncodeRequest:
+    """The request without what weights can carry."""
+    return replace(request, schedule=replace(request.schedule, attention_factor=1.0, softmax_scale=1.0))

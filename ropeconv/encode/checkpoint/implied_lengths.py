@@ -1,4 +1,4 @@
-"""An amplitude through lengths, for classes that derive it from them (Phi 3)."""
+"""An attention factor through lengths, for classes that derive it from them (Phi 3)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int]:
 
 
 def lengths_note(wanted: int, context: int, original: int) -> str:
-    """What to tell people about lengths that stand for an amplitude."""
+    """What to tell people about lengths that stand for an attention factor."""
     return (
         f"declares {context} tokens (for {wanted}) and an original length of {original}, from which this architecture "
-        "derives its amplitude; servers that take that length for their default window need the window as an option"
+        "derives its attention factor; servers that take that length for their default window need the window as an "
+        "option"
     )
 
 

@@ -13,32 +13,43 @@ from ...families.config import Config
 from ...formats.safetensors import Tensor
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
-from ...runtimes import Runtime
-from ..fold.placement import Fold, Side
-from ..result import Choice
+from ...runtimes import Runtime, find
+from ..fold.placement import Fold
+from ..result import EncodeResult
+from ..target import Target
 
 Tensors = Callable[[], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Task:
+class EncodeRequest:
     """What is to be written, and for whom.
 
-    spec: the checkpoint before. targets: the runtimes that must read it exactly. tensors: gives the checkpoint's
-    tensors, or none where only a config is at hand; it may have to fetch their headers, so it is asked when needed.
+    spec: the checkpoint before. config: its whole config.json, which `family` reads. target: how it is wanted.
+    tensors: gives the checkpoint's tensors, or none where only a config is at hand; it may have to fetch their
+    headers, so it is called only where weights change.
     """
 
     schedule: Schedule
     spec: RopeSpec
     family: Family
     config: Config
-    targets: tuple[Runtime, ...]
+    target: Target
     tensors: Tensors = dict
-    side: Side = "k"
+
+    @property
+    def versions(self) -> list[tuple[Runtime, ...]]:
+        """The current versions of each runtime that must read it exactly, the newest last."""
+        return [find(name) for name in self.target.runtimes or ("transformers",)]
+
+    @property
+    def runtimes(self) -> tuple[Runtime, ...]:
+        """The newest version of each runtime that must read it exactly."""
+        return tuple(rows[-1] for rows in self.versions)
 
 
 @dataclass(frozen=True)
-class ConfigChoice(Choice):
+class CheckpointResult(EncodeResult):
     """A chosen encoding of a checkpoint.
 
     config: the whole config.json, which `family` reads. in_config: the schedule that the config (with stored buffers)
@@ -55,6 +66,6 @@ class ConfigChoice(Choice):
     texts: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
-    def suits(self, targets: tuple[Runtime, ...], words: tuple[str, ...] = ("exact",)) -> bool:
-        """Whether every target reads it as one of these words say."""
-        return all(self.word(row) in words for row in targets)
+    def suits(self, runtimes: tuple[Runtime, ...], statuses: tuple[str, ...] = ("exact",)) -> bool:
+        """Whether every one of the runtimes reads it with one of the statuses."""
+        return all(self.status_of(row) in statuses for row in runtimes)

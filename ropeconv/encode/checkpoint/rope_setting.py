@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Written:
+class RopeSetting:
     """One RoPE setting, ready to be put into a config.
 
     rope: the dictionary, with `rope_type` and without `rope_theta`. theta: the base beside it.

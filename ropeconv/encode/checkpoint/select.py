@@ -1,115 +1,94 @@
-"""Chooses how a schedule is written: a named encoding, or the first that the named runtimes read exactly."""
+"""Selects how a schedule is written: a named encoding, or the first that the named runtimes read exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 
 from ...errors import UnsupportedBake, UsageError
-from ...families import Family
-from ...families.config import Config, text_part
-from ...rope.schedule import Schedule
-from ...rope.spec import RopeSpec
-from ...runtimes import Runtime, find
-from ..fold.placement import Side
-from ..result import Considered, refuse_amplitude, refuse_approximate
-from .buffers import buffers
-from .config_only import PLAIN, nothing_fits, plain, tried
-from .ministral3 import ministral3
-from .request import ConfigChoice, Task, Tensors
-from .weights import weights
+from ...families.config import text_part
+from ..result import Considered, refuse_approximate, refuse_attention_factor
+from .config_only import nothing_fits, tried
+from .registry import all_encodings
+from .request import CheckpointResult, EncodeRequest
 
-ENCODINGS: dict[str, Callable[[Task], ConfigChoice]] = {
-    **{name: partial(plain, name) for name in PLAIN},
-    "weights": weights,
-    "ministral3": ministral3,
-    "buffers": buffers,
-}
 GOOD = ("exact", "rounded")
 
 
-def choose(
-    schedule: Schedule,
-    spec: RopeSpec,
-    family: Family,
-    config: Config,
-    encoding: str,
-    wanted: tuple[str, ...],
-    tensors: Tensors = dict,
-    side: Side = "k",
-    allow_approximate: bool = False,
-) -> ConfigChoice:
-    """The encoding to use.
+def select(request: EncodeRequest) -> CheckpointResult:
+    """The schedule as the encoding that the target names writes it.
 
-    `auto` takes, of the plain encodings that every named runtime reads exactly in its newest version, the one that most
-    of its other current versions read exactly too; where there is none, the first of the others that fits.
-    allow_approximate: whether what is only near the schedule may be taken, where nothing else fits. tensors: gives the
-    checkpoint's tensors, asked only where weights change. Raises UnsupportedBake when nothing fits.
+    "auto" takes, of the encodings that are a config alone and that every named runtime reads exactly in its newest
+    version, the one that most of its other current versions read exactly too; where there is none, the first of the
+    others that fits. Raises UnsupportedBake when nothing fits, UsageError for a name that is not known.
     """
-    part = text_part(config, family)
+    part, family, target = text_part(request.config, request.family), request.family, request.target
     if family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True):
-        refuse_amplitude(schedule, family)
-    rows = [find(name) for name in wanted or ("transformers",)]
-    task = Task(schedule, spec, family, config, tuple(row[-1] for row in rows), tensors, side)
-    if encoding == "auto":
-        return _auto(task, [row for current in rows for row in current], allow_approximate)
-    if encoding not in ENCODINGS:
-        *names, last = ENCODINGS
-        raise UsageError(f"--encoding {encoding} is not known; choose auto, {', '.join(names)} or {last}")
-    choice = ENCODINGS[encoding](task)
-    if not allow_approximate:
-        refuse_approximate(choice, schedule, "use --encoding buffers")
-    return choice
+        refuse_attention_factor(request.schedule, family)
+    if target.encoding == "auto":
+        return _Search(request).run()
+    known = all_encodings()
+    if target.encoding not in known:
+        *names, last = known
+        raise UsageError(f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}")
+    result = known[target.encoding].encode(request)
+    if not target.allow_approximate:
+        refuse_approximate(result, request.schedule, "use --encoding buffers")
+    return result
 
 
-def _auto(task: Task, current: list[Runtime], allow_approximate: bool) -> ConfigChoice:
-    found, refusals = tried(task)
-    fitting = [choice for choice in found if choice.suits(task.targets)]
-    if fitting:
-        chosen = max(fitting, key=lambda choice: sum(choice.word(row) == "exact" for row in current))
-        return replace(chosen, considered=_considered(found, refusals, task, chosen))
-    for name in [name for name in ENCODINGS if name not in PLAIN]:
-        try:
-            choice = ENCODINGS[name](task)
-        except UnsupportedBake as refusal:
-            refusals[name] = refusal
-            continue
-        found.append(choice)
-        if choice.suits(task.targets, GOOD):
-            return replace(choice, considered=_considered(found, refusals, task, choice))
-    near = [choice for choice in found if choice.suits(task.targets, (*GOOD, "approximate"))]
-    if near and not allow_approximate:
-        refuse_approximate(near[0], task.schedule, "name a runtime that takes --encoding buffers")
-    if near:
-        return replace(near[0], considered=_considered(found, refusals, task, near[0]))
-    raise nothing_fits(found, refusals, task)
+@dataclass
+class _Search:
+    """The search for an encoding. found: results so far. refusals: why other encodings cannot hold the schedule."""
 
+    request: EncodeRequest
+    found: list[CheckpointResult] = field(default_factory=list)
+    refusals: dict[str, UnsupportedBake] = field(default_factory=dict)
 
-def _considered(
-    found: list[ConfigChoice], refusals: dict[str, UnsupportedBake], task: Task, chosen: ConfigChoice
-) -> tuple[Considered, ...]:
-    """Why each encoding was taken or passed over."""
-    by_name = {choice.encoding: choice for choice in found}
-    return tuple(
-        Considered(name, name == chosen.encoding, _why(name, by_name, refusals, task, chosen)) for name in ENCODINGS
-    )
+    def run(self) -> CheckpointResult:
+        """The first encoding that fits, with what was considered."""
+        request = self.request
+        self.found, self.refusals = tried(request)
+        fitting = [result for result in self.found if result.suits(request.runtimes)]
+        if fitting:
+            rows = [row for versions in request.versions for row in versions]
+            return self._selected(max(fitting, key=lambda one: sum(one.status_of(row) == "exact" for row in rows)))
+        for name, encoding in all_encodings().items():
+            if encoding.config_only:
+                continue
+            try:
+                result = encoding.encode(request)
+            except UnsupportedBake as refusal:
+                self.refusals[name] = refusal
+                continue
+            self.found.append(result)
+            if result.suits(request.runtimes, GOOD):
+                return self._selected(result)
+        near = [result for result in self.found if result.suits(request.runtimes, (*GOOD, "approximate"))]
+        if not near:
+            raise nothing_fits(self.found, self.refusals, request)
+        if not request.target.allow_approximate:
+            refuse_approximate(near[0], request.schedule, "name a runtime that takes --encoding buffers")
+        return self._selected(near[0])
 
+    def _selected(self, result: CheckpointResult) -> CheckpointResult:
+        considered = tuple(Considered(name, name == result.encoding, self._why(name, result)) for name in all_encodings())
+        return replace(result, considered=considered)
 
-def _why(
-    name: str, by_name: dict[str, ConfigChoice], refusals: dict[str, UnsupportedBake], task: Task, chosen: ConfigChoice
-) -> str:
-    if name in refusals:
-        return refusals[name].because
-    if name not in by_name:
-        return "not needed, a config says it all" if chosen.encoding in PLAIN else "not needed"
-    choice, asked = by_name[name], " and ".join(row.title for row in task.targets)
-    reach = f"exact in {choice.reach()} of {len(choice.verdicts)} runtimes"
-    words = dict.fromkeys(choice.word(row) for row in task.targets)
-    if name == chosen.encoding:
-        return f"{' and '.join(words)} in {asked}; {reach}"
-    targets = {row.key for row in task.targets}
-    wrong = next((v for v in choice.verdicts if v.runtime in targets and v.word != "exact"), None)
-    if wrong is not None:
-        return f"{wrong.title}: {wrong.because or wrong.word}"
-    return f"not plainer, and no better in the versions of {asked}; {reach}"
+    def _why(self, name: str, selected: CheckpointResult) -> str:
+        """Why an encoding was selected or passed over."""
+        if name in self.refusals:
+            return self.refusals[name].reason
+        result = next((one for one in self.found if one.encoding == name), None)
+        if result is None:
+            enough = all_encodings()[selected.encoding].config_only
+            return "not needed, a config says it all" if enough else "not needed"
+        asked = " and ".join(row.display_name for row in self.request.runtimes)
+        exact = f"exact in {result.exact_count()} of {len(result.verdicts)} runtimes"
+        if result is selected:
+            statuses = dict.fromkeys(result.status_of(row) for row in self.request.runtimes)
+            return f"{' and '.join(statuses)} in {asked}; {exact}"
+        keys = {row.key for row in self.request.runtimes}
+        wrong = next((v for v in result.verdicts if v.runtime in keys and v.status != "exact"), None)
+        if wrong is not None:
+            return f"{wrong.display_name}: {wrong.reason or wrong.status}"
+        return f"not plainer, and no better in the versions of {asked}; {exact}"

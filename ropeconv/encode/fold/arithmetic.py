@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...formats.floats import STORED, widened
 from ...formats.safetensors import Header, read_header
-from .dtypes import STORED, widened
 
 Float = TypeVar("Float", np.float32, np.float64)
 PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache

@@ -1,4 +1,4 @@
-"""Encoding `weights`: the amplitude in the weights, so that no reader of configs can lose it.
+"""Which elements of which tensors take the attention factor, so that no reader of configs can lose it.
 
 cos and sin times A give queries and keys times A, and their product A^2, over the dimensions that rotate. So the rows
 that make those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. Where a norm
@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import frexp, prod
-from typing import Any, Literal
 
 from ...errors import BadSource, UnsupportedBake
 from ...families import Family
-from ...families.config import Config, first, text_part
+from ...families.config import Config, first_present, text_part
 from ...formats.safetensors import Tensor
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
+from ..target import FoldInto
 
-Side = Literal["q", "k", "both"]
-# dtype: KL that rounding costs at usual amplitudes, measured
+# dtype: KL that rounding costs at usual attention factors, measured
 FLOATS = {"F64": 0.0, "F32": 0.0, "F16": 2e-6, "BF16": 1e-4}
 NEGLIGIBLE = 1e-9
 Span = tuple[int, int]
@@ -44,45 +43,53 @@ class Fold:
     expected_kl: of the rounding alone, by the dtype of the weights; 0 for F32, and for powers of two.
     """
 
-    side: Side
+    fold_into: FoldInto
     scalings: tuple[Scaling, ...]
     expected_kl: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        tensors = sorted({scaling.tensor for scaling in self.scalings})
-        return {"side": self.side, "tensors": tensors, "expected_kl": self.expected_kl}
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that change, sorted."""
+        return tuple(sorted({scaling.tensor for scaling in self.scalings}))
 
 
 def fold(
-    schedule: Schedule, spec: RopeSpec, family: Family, config: Config, tensors: Mapping[str, Tensor], side: Side = "k"
+    schedule: Schedule,
+    spec: RopeSpec,
+    family: Family,
+    config: Config,
+    tensors: Mapping[str, Tensor],
+    fold_into: FoldInto = "k",
 ) -> Fold:
-    """Where the amplitude and the softmax scale of a schedule go.
+    """Where the attention factor and the softmax scale of a schedule go.
 
     tensors: of the whole checkpoint. Raises UnsupportedBake for families and dtypes that cannot hold them, BadSource
     where a tensor is missing.
     """
     if not (family.weights.q or family.weights.fused):
         raise UnsupportedBake(
-            "an amplitude in the weights", family.title, "its projections are not known", "use native"
+            "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
         )
     part = text_part(config, family)
     found: list[Scaling] = []
     for layer, kind in enumerate(spec.layers):
         if kind == "global":
-            found += _layer(layer, schedule, spec, family, part, tensors, side)
+            found += _layer(layer, schedule, spec, family, part, tensors, fold_into)
     if not found and schedule.attention_factor != 1:
-        raise UnsupportedBake("an amplitude in the weights", family.title, "no layer is extended", "use native")
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
+        )
     dtypes = {tensors[scaling.tensor].dtype for scaling in found}
     strange = dtypes - FLOATS.keys()
     if strange:
         name = next(scaling.tensor for scaling in found if tensors[scaling.tensor].dtype in strange)
         raise UnsupportedBake(
-            "an amplitude in the weights", f"{name} in {min(strange)}", "only floats of 16 bits and more can be scaled",
+            "an attention factor in the weights", f"{name} in {min(strange)}",
+            "only floats of 16 bits and more can be scaled",
             "dequantise the checkpoint first, or use --encoding native",
         )  # fmt: skip
     rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in found)
-    return Fold(side, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0) if rounds else 0.0)
+    return Fold(fold_into, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0) if rounds else 0.0)
 
 
 def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
@@ -109,12 +116,12 @@ def _layer(
     family: Family,
     part: Config,
     tensors: Mapping[str, Tensor],
-    side: Side,
+    fold_into: FoldInto,
 ) -> Iterator[Scaling]:
     prefix = _prefix(layer, family, tensors)
     squared = schedule.attention_factor**2
-    factors = {"q": squared if side == "q" else 1.0, "k": squared if side == "k" else 1.0}
-    if side == "both":
+    factors = {"q": squared if fold_into == "q" else 1.0, "k": squared if fold_into == "k" else 1.0}
+    if fold_into == "qk":
         factors = dict.fromkeys("qk", schedule.attention_factor)
     for which, factor in factors.items():
         if abs(factor - 1) > NEGLIGIBLE:
@@ -133,11 +140,12 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
     quantised = next((name for name in tensors if f"{probe}.q" in name), None)
     if quantised:
         raise UnsupportedBake(
-            "an amplitude in the weights", f"{quantised} in {tensors[quantised].dtype}", "it is quantised to integers",
+            "an attention factor in the weights", f"{quantised} in {tensors[quantised].dtype}",
+            "it is quantised to integers",
             "use --encoding native",
         )  # fmt: skip
     raise BadSource(
-        f"the checkpoint has no {family.weights.layer[0].format(layer=layer)}{probe}.weight; fetch it again"
+        f"the checkpoint has no {family.weights.layer[0].format(layer=layer)}{probe}.weight; download it again"
     )
 
 
@@ -165,7 +173,7 @@ def _one_side(
     else:
         name = _queries(prefix, family, tensors) if which == "q" else f"{prefix}{weights.k}.weight"
         if name not in tensors:
-            raise BadSource(f"the checkpoint has no {name}; fetch it again")
+            raise BadSource(f"the checkpoint has no {name}; download it again")
         blocks = _rotated_rows(tensors[name].shape[0], which, spec, family, part)
     yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
     bias = f"{name.removesuffix('.weight')}.bias"
@@ -186,7 +194,7 @@ def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
 def _rotated_rows(rows: int, which: str, spec: RopeSpec, family: Family, part: Config) -> tuple[Span, ...]:
     if family.weights.rows == "first":
         return _per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
-    heads = 1 if which == "k" else int(first(part, family.keys.heads, 1))
+    heads = 1 if which == "k" else int(first_present(part, family.keys.heads, 1))
     width = rows // heads
     return tuple((head * width + width - spec.rotary_dim, (head + 1) * width) for head in range(heads))
 
@@ -195,7 +203,7 @@ def _blocks(
     name: str, which: str, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[Span, ...]:
     """Rows of queries or keys in a projection that makes queries, keys and values."""
-    heads, width = int(first(part, family.keys.heads, 1)), spec.head_dim
+    heads, width = int(first_present(part, family.keys.heads, 1)), spec.head_dim
     kv = (tensors[name].shape[0] // width - heads) // 2
     if family.weights.fused_order == "blocks":
         start, count = (0, heads) if which == "q" else (heads, kv)

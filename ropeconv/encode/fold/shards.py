@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
-from ...bake.plan import Step
-from ...errors import UnsupportedBake, UsageError
+from ...errors import UnsupportedBake
 from ...formats.copying import Advance, copy_file
 from ...formats.index import INDEX, with_size
 from ...formats.safetensors import Header, tensor_bytes
 from ...sources import Source
+from ..target import FoldDtype
 from .arithmetic import scale_ranges
 from .placement import Fold, Scaling
 from .widening import copy_widened, widened_size
 
-FoldDtype = Literal["stored", "f32"]
+
+@dataclass(frozen=True)
+class FoldedShard:
+    """A shard that a fold changes: its name, its size in bytes, and write(target, advance), which makes it."""
+
+    name: str
+    size: int
+    write: Callable[[Path, Advance], None]
 
 
-def folded_shards(source: Source, fold: Fold | None, dtype: FoldDtype = "stored") -> dict[str, Step]:
-    """The step for every shard that a fold changes.
+def folded_shards(source: Source, fold: Fold | None, dtype: FoldDtype) -> list[FoldedShard]:
+    """Every shard of `source` that `fold` changes; none where nothing is folded.
 
-    dtype: "f32" stores the scaled tensors in 32 bits, which is for norms only. Raises UsageError where nothing is
-    folded, UnsupportedBake where it is folded into matrices.
+    dtype: "f32" stores the scaled tensors in 32 bits, which is for norms only. Raises UnsupportedBake where it is
+    folded into matrices.
     """
-    if fold is None:
-        if dtype != "stored":
-            raise UsageError("--fold-dtype goes with a fold; add --encoding weights, or leave it out")
-        return {}
-    found = {}
-    for shard, header in source.headers.items():
-        inside = [scaling for scaling in fold.scalings if scaling.tensor in header.tensors]
+    found: list[FoldedShard] = []
+    sizes = {file.name: file.size for file in source.files()}
+    for shard, header in source.headers.items() if fold else ():
+        inside = [scaling for scaling in fold.scalings if scaling.tensor in header.tensors] if fold else []
         if not inside:
             continue
-        size = next(file.size for file in source.files() if file.name == shard)
         wide = _wide(header, inside) if dtype == "f32" else frozenset()
-        make = partial(_fold, source, shard, inside, wide)
-        found[shard] = Step("patch", shard, widened_size(header, wide) if wide else size, make=make)
+        size = widened_size(header, wide) if wide else sizes[shard]
+        found.append(FoldedShard(shard, size, partial(_write, source, shard, inside, wide)))
     return found
 
 
 def grown_index(source: Source, fold: Fold | None, dtype: FoldDtype) -> dict[str, str]:
-    """The index with another total size, where tensors grow."""
+    """The text of the index with another total size, by its name, where tensors grow."""
     text = source.text(INDEX)
     if fold is None or dtype == "stored" or text is None:
         return {}
@@ -69,7 +73,7 @@ def _wide(header: Header, scalings: list[Scaling]) -> frozenset[str]:
     return frozenset(scaling.tensor for scaling in scalings)
 
 
-def _fold(
+def _write(
     source: Source, shard: str, scalings: list[Scaling], wide: frozenset[str], target: Path, advance: Advance
 ) -> None:
     if wide:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ...formats.copying import Advance, copy_part
+from ...formats.floats import STORED, widened
 from ...formats.safetensors import Header, Tensor, header_bytes, read_header, tensor_bytes
-from .dtypes import STORED, widened
 
 
 def widened_size(header: Header, wide: Collection[str]) -> int:

@@ -1,7 +1,9 @@
-"""Encodings for GGUF: metadata keys, rope tensors, and other architectures that carry them."""
+"""Encodings for GGUF: metadata keys, rope tensors, and host architectures that carry them."""
 
-from .gguf_model import Model
-from .result import GgufChoice
-from .select import GGUF_ENCODINGS, choose_gguf
+from . import encodings as _encodings  # noqa: F401  registers them
+from .gguf_model import GgufModel
+from .registry import all_gguf_encodings
+from .result import GgufResult
+from .select import select_gguf
 
-__all__ = ["GGUF_ENCODINGS", "GgufChoice", "Model", "choose_gguf"]
+__all__ = ["GgufModel", "GgufResult", "all_gguf_encodings", "select_gguf"]

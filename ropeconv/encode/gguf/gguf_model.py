@@ -16,7 +16,7 @@ from ...runtimes.llamacpp.read_header import ROPE_TENSORS, Reading, read
 
 
 @dataclass(frozen=True)
-class Model:
+class GgufModel:
     """header: the keys. tensors: of all shards. vectors: the rope tensors' numbers. chunks: a tensor's bytes."""
 
     header: Header
@@ -32,7 +32,7 @@ class Model:
         """What llama.cpp computes from it."""
         return read(self, self.vectors, find_arch(self.get("general.architecture")))
 
-    def after(self, edit: Edit) -> Model:
+    def after(self, edit: Edit) -> GgufModel:
         """The model that an edit makes, without writing it."""
         made = rewrite(self.header, edit)
         header = Header(3, made.values, made.tensors, made.alignment, 0, 0)
@@ -41,7 +41,7 @@ class Model:
             if name in edit.changes:
                 vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
         vectors |= {item.name: _floats(b"".join(item.chunks())) for item in edit.added if item.name in ROPE_TENSORS}
-        return Model(header, {**self.tensors, **made.tensors}, vectors, self.chunks)
+        return GgufModel(header, {**self.tensors, **made.tensors}, vectors, self.chunks)
 
 
 def _floats(data: bytes) -> Vector:

@@ -14,19 +14,19 @@ import numpy as np
 from ...errors import UnsupportedBake
 from ...formats.gguf import Added, Change, Edit, f32, u32
 from ...formats.gguf.types import F32
-from ...rope.log_n import Staircase, deviation, staircase
+from ...rope.log_n import QueryScaling, deviation, query_scaling
 from ...rope.schedule import Schedule
-from ..result import worded
+from ..result import with_deviation
 from .carriers import carry
-from .gguf_model import Model
-from .result import GgufChoice, judge_edit
-from .tensor import tensor
+from .encodings.tensor import tensor
+from .gguf_model import GgufModel
+from .result import GgufResult, judge_edit
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
 
 
-def with_log_n(schedule: Schedule, model: Model, carrier: str) -> GgufChoice:
+def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     """A schedule with log-n, as mistral3. carrier: that name, for files of another architecture.
 
     Raises UnsupportedBake for architectures that cannot become one.
@@ -38,24 +38,26 @@ def with_log_n(schedule: Schedule, model: Model, carrier: str) -> GgufChoice:
             f"--log-n {schedule.log_n.kind}", f"the GGUF architecture {name}", "it does not scale queries by position",
             f"take --carrier {TO}, which llama and qwen2 can become, or leave --log-n out",
         )  # fmt: skip
-    if model.reading().spec.staircase is not None:
+    if model.reading().spec.query_scaling is not None:
         raise UnsupportedBake(
             f"--log-n {schedule.log_n.kind}", "this file", "it scales queries by position already", "leave --log-n out"
         )
-    steps = staircase(schedule.log_n, EXPONENT)
+    steps = query_scaling(schedule.log_n, EXPONENT)
     start = carry(model, TO) if name != TO else None
     edit = start.edit if start else Edit()
     edit = edit.merged(_keys(steps)).merged(_gain(steps.gain, model, edit))
-    told = replace(schedule, log_n=None, staircase=Staircase(steps.beta, steps.length))
+    told = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
     edit = edit.merged(tensor(told, model.after(edit)))
     verdict = judge_edit(told, model, edit, f"the architecture {TO}")
     off = deviation(schedule.log_n, steps, schedule.context)
     notes = (*(start.notes if start else ()), _note(steps, off, schedule.context))
     name = "carrier" if start else "tensor"
-    return GgufChoice(name, (worded(verdict, off),), edit=edit, notes=notes, steps=steps, deviation=off)
+    return GgufResult(
+        name, (with_deviation(verdict, off),), edit=edit, notes=notes, log_n_approximation=steps, deviation=off
+    )
 
 
-def _keys(steps: Staircase) -> Edit:
+def _keys(steps: QueryScaling) -> Edit:
     return Edit(
         {
             f"{TO}.attention.temperature_scale": f32(steps.beta),
@@ -64,7 +66,7 @@ def _keys(steps: Staircase) -> Edit:
     )
 
 
-def _gain(gain: float, model: Model, edit: Edit) -> Edit:
+def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
     """A factor on all queries: a scale behind the weights, and the biases themselves, which llama.cpp adds later."""
     if gain == 1:
         return Edit()
@@ -91,7 +93,7 @@ def _times(gain: float, change: Change) -> Change:
     return Change(change.unit, apply)
 
 
-def _note(steps: Staircase, off: float, context: int) -> str:
+def _note(steps: QueryScaling, off: float, context: int) -> str:
     if steps.gain == 1:
         return f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over {context} tokens"
     return f"log-n is within {off:.0e} of the formula; llama.cpp from 2026 on reads the attn_q.scale that this needs"

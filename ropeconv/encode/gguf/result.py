@@ -9,18 +9,18 @@ from ...formats.gguf import Edit
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp import arch_table
 from ...runtimes.verdict import TOLERANCE, Verdict, difference
-from ..result import Choice
-from .gguf_model import Model
+from ..result import EncodeResult
+from .gguf_model import GgufModel
 
 
 @dataclass(frozen=True)
-class GgufChoice(Choice):
+class GgufResult(EncodeResult):
     """A chosen encoding for GGUF. edit: what it changes."""
 
     edit: Edit = field(kw_only=True)
 
 
-def judge_edit(schedule: Schedule, model: Model, edit: Edit, name: str) -> Verdict:
+def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str) -> Verdict:
     """The verdict on an edit, from what llama.cpp's rules make of the edited header.
 
     Raises UnsupportedBake when that is not the schedule.
@@ -32,5 +32,7 @@ def judge_edit(schedule: Schedule, model: Model, edit: Edit, name: str) -> Verdi
     if not found and "local" in after.spec.layers and abs(after.local_attention_factor - 1) > TOLERANCE:
         found = f"it scales the window layers by {after.local_attention_factor:.4f} as well"
     if found:
-        raise UnsupportedBake("this schedule", f"{table.title} with {name}", found, "choose another method or encoding")
-    return Verdict("llama-cpp-gguf@" + table.version, table.title, "exact", "", table.source)
+        raise UnsupportedBake(
+            "this schedule", f"{table.display_name} with {name}", found, "choose another method or encoding"
+        )
+    return Verdict(table.key, table.display_name, "exact", "", table.source)

@@ -1,7 +1,7 @@
-"""Window layers that share the amplitude key with the extended ones: their norms take it back.
+"""Window layers that share the attention factor key with the extended ones: their norms take it back.
 
 In Gemma 3's graph rope.scaling.attn_factor also reaches the layers with a sliding window. Logits go with the square of
-the amplitude, and a query norm before the rotation scales them once, so the norm is multiplied by `1 / a^2`.
+the attention factor, and a query norm before the rotation scales them once, so the norm is multiplied by `1 / a^2`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ...formats.gguf import Change, Edit, f32
 from ...formats.gguf.types import F32
 from ...runtimes.llamacpp.read_header import WINDOW_NORM
 from .edits import NEGLIGIBLE
-from .gguf_model import Model
+from .gguf_model import GgufModel
 
 
-def take_back(model: Model, edit: Edit) -> Edit:
-    """The edit with norms that give the window layers the amplitude 1.
+def take_back(model: GgufModel, edit: Edit) -> Edit:
+    """The edit with norms that give the window layers the attention factor 1.
 
     Raises UnsupportedBake when there is no norm to carry it.
     """
     seen = model.after(edit).reading()
-    amplitude = seen.local_attention_factor
-    if "local" not in seen.spec.layers or abs(amplitude - 1) < NEGLIGIBLE:
+    attention_factor = seen.local_attention_factor
+    if "local" not in seen.spec.layers or abs(attention_factor - 1) < NEGLIGIBLE:
         return edit
     before = model.get(WINDOW_NORM, 1.0)
     changes = {}
@@ -34,13 +34,13 @@ def take_back(model: Model, edit: Edit) -> Edit:
             continue
         if info is None or info.type != F32:
             raise UnsupportedBake(
-                "this amplitude",
+                "this attention factor",
                 f"the GGUF architecture {seen.arch.name}",
                 "its key would change the window layers too, and they have no F32 norm to take it back",
                 "choose an --attention-factor that leaves the key at 1 (for yarn its default)",
             )
-        changes[name] = _scaled(info.size, amplitude**-2)
-    return edit.merged(Edit({WINDOW_NORM: f32(before / amplitude)}, changes=changes))
+        changes[name] = _scaled(info.size, attention_factor**-2)
+    return edit.merged(Edit({WINDOW_NORM: f32(before / attention_factor)}, changes=changes))
 
 
 def _scaled(size: int, factor: float) -> Change:

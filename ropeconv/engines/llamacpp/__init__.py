@@ -1,1 +1,5 @@
-"""llama.cpp as the judge, in a process of its own."""
+"""llama.cpp, in a process of its own."""
+
+from .model import LlamaCppEngine
+
+__all__ = ["LlamaCppEngine"]

@@ -1,10 +1,9 @@
-"""Asks the runner, and turns the ways in which llama.cpp fails into sentences."""
+"""Runs the program, and turns the ways in which llama.cpp fails into sentences."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,24 +20,21 @@ def available() -> bool:
     return importlib.util.find_spec("llama_cpp") is not None
 
 
-def run_logits(path: Path, tokens: list[int], wanted: list[int], overrides: dict[str, Override] | None = None) -> Any:
-    """Logits of llama.cpp, float32 [len(wanted), vocabulary]. Raises RopeconvError with its last words."""
+def run(path: Path, job: dict[str, Any]) -> Any:
+    """The answer of llama.cpp to a job, as an array.
+
+    path: the GGUF file. job: as `program` has it, without `path` and `out`. Raises RopeconvError with llama.cpp's last
+    words where it does not run the file.
+    """
     import numpy as np
 
     if not available():
         raise RopeconvError("this needs llama.cpp; pip install 'ropeconv[llamacpp]'")
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "logits.npy"
-        job = {
-            "path": str(path),
-            "tokens": tokens,
-            "wanted": wanted,
-            "overrides": {key: list(value) for key, value in (overrides or {}).items()},
-            "threads": os.cpu_count() or 1,
-            "out": str(out),
-        }
+        out = Path(folder) / "answer.npy"
         command = [sys.executable, "-m", "ropeconv.engines.llamacpp.program"]
-        done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=False)
+        asked = json.dumps({**job, "path": str(path), "out": str(out)})
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RopeconvError(f"llama.cpp cannot run {path.name}: {last_words(done.stderr, done.returncode)}")
         return np.load(out)

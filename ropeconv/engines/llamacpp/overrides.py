@@ -14,7 +14,7 @@ from .client import Override
 
 def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     """Key overrides that make llama.cpp compute the schedule; None where keys cannot say it."""
-    form, amplitude = schedule.form, schedule.attention_factor
+    form, attention_factor = schedule.form, schedule.attention_factor
     if not isinstance(form, (Plain, Interpolated, Yarn)):
         return None
     found: dict[str, Override] = {"rope.freq_base": ("float", form.theta), "context_length": ("int", schedule.context)}
@@ -27,6 +27,6 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
         if (form.beta_fast, form.beta_slow, form.truncate) != (32.0, 1.0, True):
             return None
         found["rope.scaling.original_context_length"] = ("int", form.original_context)
-        amplitude /= 1 + 0.1 * math.log(form.factor)
-    found["rope.scaling.attn_factor"] = ("float", amplitude)
+        attention_factor /= 1 + 0.1 * math.log(form.factor)
+    found["rope.scaling.attn_factor"] = ("float", attention_factor)
     return {f"{arch}.{key}": value for key, value in found.items()}

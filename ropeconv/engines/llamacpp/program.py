@@ -1,8 +1,9 @@
-"""Computes logits with llama.cpp. A program of its own, because llama.cpp ends the process on some bad files.
+"""Runs a GGUF file in llama.cpp. A program of its own, because llama.cpp ends the process on some bad files.
 
-Reads one job as JSON from stdin and writes logits, float32 [len(wanted), vocabulary], to `job["out"]` as .npy:
-`path`, `tokens`, `wanted` (positions whose logits are kept), `overrides` ({key: [type, value]}), `threads`.
-Keys and values are cached in F32, without flash attention, and window layers keep the whole context.
+Reads one job as JSON from stdin: `path`, `tokens`, `overrides` ({key: [type, value]}), `threads`, `out`; and either
+`wanted` (positions whose logits are written, float32 [len(wanted), vocabulary]) or `generate` (how many tokens greedy
+decoding puts behind, int64). The answer is written to `out` as .npy. Keys and values are cached in F32, without flash
+attention, and window layers keep the whole context.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 BATCH = 512
@@ -35,12 +38,41 @@ def overrides(llama: Any, wanted: dict[str, list[Any]]) -> Any:
     return found
 
 
-def logits(job: dict[str, Any]) -> Any:
-    """Logits at the wanted positions of one sequence. Raises RuntimeError where llama.cpp refuses."""
-    import llama_cpp as llama
-    import numpy as np
+class Session:
+    """A loaded model with a context of its own.
 
-    tokens, wanted = job["tokens"], set(job["wanted"])
+    width: number of tokens that it gives logits for.
+    """
+
+    def __init__(self, llama: Any, context: Any, batch: Any, size: int, width: int) -> None:
+        self.llama, self.context, self.batch, self.size, self.width = llama, context, batch, size, width
+
+    def decode(self, tokens: list[int], first: int, wanted: set[int]) -> Iterator[Any]:
+        """Reads tokens from position `first` on, and gives the logits at those positions that are wanted.
+
+        Raises RuntimeError where llama.cpp refuses. A row holds until the next one is asked for.
+        """
+        import numpy as np
+
+        for start in range(0, len(tokens), self.size):
+            part, batch = tokens[start : start + self.size], self.batch
+            batch.n_tokens = len(part)
+            for index, token in enumerate(part):
+                batch.token[index], batch.pos[index] = token, first + start + index
+                batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
+                batch.logits[index] = first + start + index in wanted
+            if self.llama.llama_decode(self.context, batch) != 0:
+                raise RuntimeError("llama.cpp does not decode the sequence")
+            for index in range(len(part)):
+                if first + start + index in wanted:
+                    yield np.ctypeslib.as_array(self.llama.llama_get_logits_ith(self.context, index), (self.width,))
+
+
+@contextmanager
+def session(job: dict[str, Any], length: int) -> Iterator[Session]:
+    """The model of a job, with a context for `length` tokens. Raises RuntimeError where llama.cpp refuses."""
+    import llama_cpp as llama
+
     llama.llama_backend_init()
     model_settings = llama.llama_model_default_params()
     model_settings.n_gpu_layers = 0
@@ -51,7 +83,7 @@ def logits(job: dict[str, Any]) -> Any:
     if not model:
         raise RuntimeError("llama.cpp does not load the model")
     settings = llama.llama_context_default_params()
-    settings.n_ctx = (max(len(tokens), 32) + 255) // 256 * 256
+    settings.n_ctx = (max(length, 32) + 255) // 256 * 256
     settings.n_batch = settings.n_ubatch = min(BATCH, settings.n_ctx)
     settings.type_k = settings.type_v = 0
     settings.flash_attn_type = 0
@@ -61,25 +93,36 @@ def logits(job: dict[str, Any]) -> Any:
     if not context:
         raise RuntimeError("llama.cpp does not make a context for the model")
     width = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
-    rows = np.empty((len(wanted), width), np.float32)
-    batch, done = llama.llama_batch_init(settings.n_batch, 0, 1), 0
-    for start in range(0, len(tokens), settings.n_batch):
-        part = tokens[start : start + settings.n_batch]
-        batch.n_tokens = len(part)
-        for index, token in enumerate(part):
-            batch.token[index], batch.pos[index] = token, start + index
-            batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
-            batch.logits[index] = start + index in wanted
-        if llama.llama_decode(context, batch) != 0:
-            raise RuntimeError("llama.cpp does not decode the sequence")
-        for index in range(len(part)):
-            if start + index in wanted:
-                found = llama.llama_get_logits_ith(context, index)
-                rows[done] = np.ctypeslib.as_array(found, (width,))
-                done += 1
+    yield Session(llama, context, llama.llama_batch_init(settings.n_batch, 0, 1), settings.n_batch, width)
     llama.llama_free(context)
     llama.llama_model_free(model)
+
+
+def logits(job: dict[str, Any]) -> Any:
+    """Logits at the wanted positions of one sequence."""
+    import numpy as np
+
+    wanted = set(job["wanted"])
+    with session(job, len(job["tokens"])) as running:
+        rows = np.empty((len(wanted), running.width), np.float32)
+        for index, row in enumerate(running.decode(job["tokens"], 0, wanted)):
+            rows[index] = row
     return rows
+
+
+def generated(job: dict[str, Any]) -> Any:
+    """The tokens that greedy decoding puts behind a sequence."""
+    import numpy as np
+
+    tokens, found = job["tokens"], list[int]()
+    with session(job, len(tokens) + job["generate"]) as running:
+        given, first = tokens, 0
+        while len(found) < job["generate"]:
+            last = first + len(given) - 1
+            (row,) = running.decode(given, first, {last})
+            found.append(int(row.argmax()))
+            given, first = found[-1:], last + 1
+    return np.array(found, np.int64)
 
 
 def main() -> None:
@@ -87,7 +130,7 @@ def main() -> None:
     import numpy as np
 
     job = json.load(sys.stdin)
-    np.save(job["out"], logits(job))
+    np.save(job["out"], generated(job) if "generate" in job else logits(job))
 
 
 if __name__ == "__main__":

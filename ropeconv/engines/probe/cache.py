@@ -16,50 +16,53 @@ from pathlib import Path
 from typing import Any
 
 
-def folder() -> Path:
-    """Where answers are kept: `ropeconv/checks` in the user's cache. It can be deleted at any time."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ropeconv" / "checks"
+class ProbeCache:
+    """Answers by key, as files of a folder: `ropeconv/checks` in the user's cache. It can be deleted at any time."""
 
+    def __init__(self, folder: Path | None = None) -> None:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.folder = folder or Path(base) / "ropeconv" / "checks"
 
-def key(config_text: str, model_type: str, context: int) -> str:
-    """Name of the answer to a question; empty, so that nothing is kept, where transformers is not a usual package."""
-    digest = hashlib.sha256(f"{context}\n{config_text}".encode())
-    digest.update(Path(__file__).with_name("program.py").read_bytes())
-    try:
-        for package in ("transformers", "torch"):
-            digest.update(importlib.metadata.version(package).encode())
-        found = importlib.util.find_spec("transformers")
-        root = Path(found.origin).parent if found and found.origin else Path()
-        models = sorted((root / "models" / model_type).glob("*.py"))
-        for path in (root / "modeling_rope_utils.py", root / "configuration_utils.py", *models):
-            status = path.stat()
-            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())
-    except (OSError, importlib.metadata.PackageNotFoundError):
-        return ""
-    return digest.hexdigest()
+    @staticmethod
+    def key(config_text: str, model_type: str, context: int) -> str:
+        """The key of the answer to a config; empty, so that nothing is kept, where transformers is no usual package.
 
+        config_text: the whole config.json. model_type: whose code reads it. context: tokens, up to which it is asked.
+        """
+        digest = hashlib.sha256(f"{context}\n{config_text}".encode())
+        digest.update(Path(__file__).with_name("program.py").read_bytes())
+        try:
+            for package in ("transformers", "torch"):
+                digest.update(importlib.metadata.version(package).encode())
+            found = importlib.util.find_spec("transformers")
+            root = Path(found.origin).parent if found and found.origin else Path()
+            models = sorted((root / "models" / model_type).glob("*.py"))
+            for path in (root / "modeling_rope_utils.py", root / "configuration_utils.py", *models):
+                status = path.stat()
+                digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())
+        except (OSError, importlib.metadata.PackageNotFoundError):
+            return ""
+        return digest.hexdigest()
 
-def recall(name: str) -> dict[str, Any] | None:
-    """The answer of that name, or None."""
-    if not name:
-        return None
-    try:
-        answer = json.loads((folder() / f"{name}.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return answer if isinstance(answer, dict) and "modules" in answer else None
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The answer of that key, or None."""
+        if not key:
+            return None
+        try:
+            answer = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return answer if isinstance(answer, dict) and "modules" in answer else None
 
-
-def keep(name: str, answer: dict[str, Any]) -> None:
-    """Keeps an answer that is none of failure. A cache that cannot be written is no failure either."""
-    if not name or "error" in answer:
-        return
-    path = folder() / f"{name}.json"
-    draft = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(answer), "utf-8")
-        draft.replace(path)
-    except OSError:
-        return
+    def put(self, key: str, answer: dict[str, Any]) -> None:
+        """Keeps an answer that is none of failure. A cache that cannot be written is no failure either."""
+        if not key or "error" in answer:
+            return
+        path = self.folder / f"{key}.json"
+        draft = path.with_suffix(f".{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(answer), "utf-8")
+            draft.replace(path)
+        except OSError:
+            return

@@ -1,10 +1,10 @@
-"""Asks a transformers installation what it makes of a config. A program of its own: it imports nothing of ropeconv.
+"""Asks a transformers installation what it computes from a config. A program that imports nothing of ropeconv.
 
 It runs as `python probe.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once, while
 its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false}, by a
 line on stdout. own: the folder has code for its rotary module, written by the caller.
 A line {"model_type": name} has the code of that model imported ahead, and no answer.
-The answer holds, per rotary module of the text model, the frequencies and amplitude that it applies at the last
+The answer holds, per rotary module of the text model, the frequencies and attention factor that it applies at the last
 position of the context and at the first ones, taken from its buffers after a forward pass.
 """
 
@@ -151,16 +151,20 @@ def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str
 
 
 def run(module: Any, kind: str | None, context: int, torch: Any) -> dict[str, Any]:
-    """Frequencies and amplitude at the end of the context, and frequencies inside the trained part."""
+    """Frequencies and attention factor at the end of the context, and frequencies inside the trained part."""
     buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
     forward(module, kind, [0, 1], torch)
     short = getattr(module, buffer).to(torch.float64).tolist()
-    amplitude = forward(module, kind, [0, context - 1], torch)
-    return {"inv_freq": getattr(module, buffer).to(torch.float64).tolist(), "short": short, "amplitude": amplitude}
+    attention_factor = forward(module, kind, [0, context - 1], torch)
+    return {
+        "inv_freq": getattr(module, buffer).to(torch.float64).tolist(),
+        "short": short,
+        "attention_factor": attention_factor,
+    }
 
 
 def forward(module: Any, kind: str | None, positions: list[int], torch: Any) -> float:
-    """Runs the module; the amplitude is the length of (cos, sin) at position 0."""
+    """Runs the module; the attention factor is the length of (cos, sin) at position 0."""
     states = torch.zeros(1, len(positions), 2)
     extra = {} if kind is None else {"layer_type": kind}
     ids = torch.tensor([positions])

@@ -1,4 +1,4 @@
-"""Running inference servers as the judge: one file per protocol, and the comparison over what they answer."""
+"""Running inference servers: one file per protocol."""
 
 from .connect import connect
 from .protocol import Served, Server

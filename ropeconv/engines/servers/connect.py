@@ -7,15 +7,15 @@ from typing import Any
 
 from ...errors import RopeconvError
 from .llama_server import LlamaServer
-from .protocol import Served, Server, answer
+from .protocol import Server, answer
 from .sglang import Sglang
 from .vllm import Vllm
 
 PROTOCOLS: tuple[type[Server], ...] = (Vllm, Sglang, LlamaServer)
-PATIENCE = 3600.0  # seconds for one answer: a long prompt is read before the first byte comes
+TIMEOUT = 3600.0  # seconds for one answer: a long prompt is read before the first byte comes
 
 
-def connect(url: str, model: str = "") -> tuple[Server, Served]:
+def connect(url: str, model: str = "") -> Server:
     """The server at a URL, and what it runs. model: which of several.
 
     Raises RopeconvError when nothing answers there, it does not run `model`, or gives no log-probabilities by token id.
@@ -27,14 +27,13 @@ def connect(url: str, model: str = "") -> tuple[Server, Served]:
         raise RopeconvError(f"--server {url} is no URL; give one such as http://localhost:8000")
     key = os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    client = httpx.Client(base_url=base, headers=headers, timeout=httpx.Timeout(PATIENCE, connect=10))
+    client = httpx.Client(base_url=base, headers=headers, timeout=httpx.Timeout(TIMEOUT, connect=10))
     entries = answer(lambda: client.get("/v1/models"), base)
     entry = _choose(entries.get("data") if isinstance(entries, dict) else None, model, base)
     owner = str(entry.get("owned_by", ""))
     for protocol in PROTOCOLS:
         if protocol.owner == owner:
-            server = protocol(client)
-            return server, server.describe(entry)
+            return protocol(client, entry)
     raise RopeconvError(
         f"the server at {base} ({owner or 'unnamed'}) gives no log-probabilities of a prompt by token id, as far as is "
         "known here; run vLLM, SGLang or llama-server"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import RopeconvError
+from ..engine import Engine, LogProbs, Progress
 
 if TYPE_CHECKING:
     import httpx2 as httpx
 
-LogProbs = dict[int, float]
-Advance = Callable[[int], None]
 TOP = 20  # likeliest tokens asked for at a position: what vLLM gives by default
 
 
@@ -31,27 +30,31 @@ class Served:
     vocabulary: int = 0
 
 
-class Server(ABC):
-    """A protocol.
+class Server(Engine):
+    """A running server that speaks one protocol, and the model that it was asked for.
 
     owner: what `owned_by` says in the server's list of models. computes_in: the precision that limits it where the
-    weights are in float32; empty where that is float32 too. unchecked: what it cannot tell.
+    weights are in float32; empty where that is float32 too. served: the model.
     """
 
-    owner: str
-    computes_in: str = ""
-    unchecked: tuple[str, ...] = ()
+    gives = frozenset({"top_log_probs"})
+    owner: ClassVar[str]
+    computes_in: ClassVar[str] = ""
 
-    def __init__(self, client: httpx.Client) -> None:
+    def __init__(self, client: httpx.Client, entry: dict[str, Any]) -> None:
         self.client = client
+        self.served = self.describe(entry)
+        self.runtime = self.served.runtime
 
     @abstractmethod
     def describe(self, entry: dict[str, Any]) -> Served:
         """What an entry of /v1/models stands for."""
 
     @abstractmethod
-    def ask(self, model: str, ids: Sequence[int], kept: Sequence[int], advance: Advance) -> list[LogProbs]:
-        """Log-probabilities of the next token after each of the `kept` tokens of a text, of the likeliest by id.
+    def top_log_probs(
+        self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
+    ) -> list[LogProbs]:
+        """Log-probabilities of the likeliest next tokens after each of the `kept` tokens of a text, by id.
 
         Raises RopeconvError with the server's own words where it refuses, or its answer is not understood.
         """

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import RopeconvError
-from .protocol import TOP, Advance, LogProbs, Served, Server, misread
+from ..engine import LogProbs, Progress
+from .protocol import TOP, Served, Server, misread
 
 
 class Sglang(Server):
@@ -30,7 +31,9 @@ class Sglang(Server):
             str(known.get("model_path") or ""),
         )
 
-    def ask(self, model: str, ids: Sequence[int], kept: Sequence[int], advance: Advance) -> list[LogProbs]:
+    def top_log_probs(
+        self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
+    ) -> list[LogProbs]:
         first = min(kept)
         body = {
             "input_ids": list(ids),
@@ -43,7 +46,7 @@ class Sglang(Server):
         rows, own = said.get("input_top_logprobs"), said.get("input_token_logprobs")
         if not isinstance(rows, list) or not isinstance(own, list) or len(rows) != len(ids) - first:
             raise misread("SGLang", "input_top_logprobs for every token")
-        advance(len(ids))
+        (progress or Progress()).advance(len(ids))
         found = []
         for k in kept:
             row, seen = rows[k + 1 - first], own[k + 1 - first]

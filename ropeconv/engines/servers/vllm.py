@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .protocol import TOP, Advance, LogProbs, Served, Server, misread
+from ..engine import LogProbs, Progress
+from .protocol import TOP, Served, Server, misread
 
 
 class Vllm(Server):
@@ -23,11 +24,19 @@ class Vllm(Server):
             entry["id"], f"vLLM {version}", int(entry.get("max_model_len") or 0), str(entry.get("root") or "")
         )
 
-    def ask(self, model: str, ids: Sequence[int], kept: Sequence[int], advance: Advance) -> list[LogProbs]:
-        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": TOP}
+    def top_log_probs(
+        self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
+    ) -> list[LogProbs]:
+        body = {
+            "model": self.served.model,
+            "prompt": list(ids),
+            "max_tokens": 1,
+            "temperature": 0,
+            "prompt_logprobs": TOP,
+        }
         choice = self.post("/v1/completions", body)["choices"][0]
         rows = choice.get("prompt_logprobs")
         if not isinstance(rows, list) or len(rows) != len(ids):
             raise misread("vLLM", "prompt_logprobs for every token")
-        advance(len(ids))
+        (progress or Progress()).advance(len(ids))
         return [{int(token): float(said["logprob"]) for token, said in rows[k + 1].items()} for k in kept]

@@ -22,14 +22,14 @@ def hidden_states(
     positions: Sequence[int],
     kept: Sequence[int],
     chunk: int,
-    prepare: Callable[[int], None] = lambda last: None,
     advance: Callable[[int], None] = lambda done: None,
-    interrupted: Callable[[], bool] = lambda: False,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Any:
     """Final hidden states of the tokens `kept` (rising indices into `ids`), [len(kept), width], on the host.
 
-    The backbone sees `chunk` tokens at a time, with a key-value cache where that takes several. prepare: called before
-    each with the last position in it. An interruption ends it early, with the rows that are there.
+    positions: of every token. The backbone sees `chunk` tokens at a time, with a key-value cache where that takes
+    several. advance: called with the tokens read. stopped: asked after each chunk whether to end early, with the rows
+    that are there.
     """
     import torch
 
@@ -39,7 +39,6 @@ def hidden_states(
     cache, found, count = None, [], len(ids)
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
-        prepare(positions[stop - 1])
         given: dict[str, Any] = {"input_ids": sequence[:, start:stop], "position_ids": places[:, start:stop]}
         if gaps:  # without a mask, transformers takes a gap in the positions for the beginning of another sequence
             given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
@@ -54,7 +53,7 @@ def hidden_states(
         found.append(out.last_hidden_state[0, rows].cpu())
         del out
         advance(stop - start)
-        if interrupted():
+        if stopped():
             break
     return torch.cat(found)
 

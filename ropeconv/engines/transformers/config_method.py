@@ -13,7 +13,8 @@ from ...errors import UsageError
 from ...rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
-from .load import Place, load_stock
+from .device import DeviceSpec
+from .load import load_stock
 
 
 def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
     return {**found, "rope_theta": schedule.form.theta if schedule.form else spec.rope_theta}
 
 
-def load_by_config(folder: Path, at: Place, schedule: Schedule, spec: RopeSpec) -> Any:
+def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: RopeSpec) -> Any:
     """The source as transformers loads it when its config says the method."""
     from transformers import AutoConfig
 

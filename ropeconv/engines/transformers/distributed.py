@@ -13,19 +13,19 @@ from ...errors import RopeconvError
 from ...families.config import detect, text_part
 
 
-def world() -> int:
+def world_size() -> int:
     """How many processes there are; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the process that speaks and writes."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def together(stopped: Callable[[], bool]) -> Callable[[], bool]:
+def any_rank(stopped: Callable[[], bool]) -> Callable[[], bool]:
     """The same question, answered alike in all processes: true where any of them says so."""
-    if world() == 1:
+    if world_size() == 1:
         return stopped
 
     def any_stopped() -> bool:
@@ -39,7 +39,7 @@ def together(stopped: Callable[[], bool]) -> Callable[[], bool]:
     return any_stopped
 
 
-def shared() -> dict[str, Any]:
+def tp_kwargs() -> dict[str, Any]:
     """What `from_pretrained` is told so that each process loads its part of every layer."""
     try:
         from transformers.distributed import DistributedConfig
@@ -54,8 +54,8 @@ def check_heads(config: dict[str, Any]) -> None:
     part = text_part(config, detect(config))
     for name in ("num_attention_heads", "num_key_value_heads"):
         count = part.get(name)
-        if isinstance(count, int) and count % world():
+        if isinstance(count, int) and count % world_size():
             raise RopeconvError(
-                f"{count} {name} cannot be shared by {world()} processes; start torchrun with --nproc-per-node that "
-                "divides them, or use --device-map auto without torchrun"
+                f"{count} {name} cannot be shared by {world_size()} processes; start torchrun with --nproc-per-node "
+                "that divides them, or use --device-map auto without torchrun"
             )

@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource, RopeconvError
+from ...errors import BadSource
 from ...sources import Source
-from .distributed import shared, world
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where models run, and in which precision. device_map: accelerate's, over several devices; empty for one."""
-
-    device: str
-    dtype: str
-    device_map: str = ""
+from .device import DeviceSpec, free_gpu_bytes
+from .distributed import tp_kwargs, world_size
 
 
-def place(device: str = "auto", dtype: str = "auto", device_map: str = "", stored: str = "float32") -> Place:
-    """The first of cuda, mps and cpu that is there, and a precision.
-
-    stored: the checkpoint's own, taken on accelerators; a CPU computes in float32. Raises RopeconvError for names that
-    are not known or not there.
-    """
-    import torch
-
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if device == "auto":
-        device = next(name for name, present in there.items() if present)
-    if not there.get(device.split(":")[0], False):
-        raise RopeconvError(
-            f"--device {device} is not here; choose {', '.join(n for n, here in there.items() if here)}"
-        )
-    if dtype not in DTYPES:
-        raise RopeconvError(f"--dtype {dtype} is not known; choose {', '.join(DTYPES)}")
-    if dtype == "auto":
-        dtype = "float32" if device == "cpu" or stored not in DTYPES else stored
-    return Place(device, dtype, device_map)
-
-
-def load_stock(folder: Path, where: str | Place, trust: bool = False, config: Any = None) -> Any:
+def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, config: Any = None) -> Any:
     """A checkpoint as the installed transformers loads it. trust: with the code that it brings. config: in the place
     of its own.
     """
@@ -55,13 +22,13 @@ def load_stock(folder: Path, where: str | Place, trust: bool = False, config: An
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    at = Place(where, "float32") if isinstance(where, str) else where
+    at = DeviceSpec(where, "float32") if isinstance(where, str) else where
     logging.disable_progress_bar()
     # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
     key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
     given: dict[str, Any] = {key: getattr(torch, at.dtype), "trust_remote_code": trust}
-    if world() > 1:
-        given |= shared()
+    if world_size() > 1:
+        given |= tp_kwargs()
     elif at.device_map or at.device != "cpu":
         given["device_map"] = at.device_map or at.device
     if config is not None:
@@ -69,7 +36,7 @@ def load_stock(folder: Path, where: str | Place, trust: bool = False, config: An
     return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
 
 
-def load_widened(folder: Path, at: Place) -> Any:
+def load_widened(folder: Path, at: DeviceSpec) -> Any:
     """A checkpoint that computes in float32 with the weights that it has in the precision of `at`."""
     import torch
 
@@ -80,16 +47,12 @@ def load_widened(folder: Path, at: Place) -> Any:
     return model
 
 
-def room() -> int:
-    """Free memory of all GPUs in bytes; 0 without one."""
-    import torch
-
-    return sum(int(torch.cuda.mem_get_info(number)[0]) for number in range(torch.cuda.device_count()))
-
-
-def fits(source: Source, width: int) -> bool:
+def fits_in_gpu(source: Source, width: int) -> bool:
     """Whether a checkpoint with numbers of `width` bytes fits into the GPUs; true without one."""
-    return not room() or 1.1 * width * sum(math.prod(info.shape) for info in source.tensors.values()) < room()
+    return (
+        not free_gpu_bytes()
+        or 1.1 * width * sum(math.prod(info.shape) for info in source.tensors.values()) < free_gpu_bytes()
+    )
 
 
 def stored_dtype(config: dict[str, Any]) -> str:
@@ -101,24 +64,11 @@ def stored_dtype(config: dict[str, Any]) -> str:
 def local_folder(source: Source) -> Path:
     """A folder with all files of a source. Raises BadSource for other layouts."""
     if source.kind == "hub":
-        for file in source.carried()[0]:
-            path = source.path(file.name)
-        return Path(path).parent
+        for file in source.copied_files()[0]:
+            source.path(file.name)
+        return source.path("config.json").parent
     if source.kind != "folder":
         raise BadSource(
             f"{source.reference} is not in the HF layout; bake it with --as-is first and validate against that"
         )
     return Path(source.reference)
-
-
-def out_of_memory(work: Callable[[], Any]) -> Any:
-    """Runs `work`; raises RopeconvError with the ways out where memory ends."""
-    try:
-        return work()
-    except (MemoryError, RuntimeError) as problem:
-        if "out of memory" not in str(problem).lower() and not isinstance(problem, MemoryError):
-            raise
-        raise RopeconvError(
-            "the memory of this device is not enough; pass a smaller --chunk or --length, --dtype bfloat16, "
-            "or --device-map auto to use several devices"
-        ) from None

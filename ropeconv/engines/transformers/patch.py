@@ -1,8 +1,8 @@
-"""Makes a loaded stock model compute a schedule, through its modules and not through its config."""
+"""Makes a loaded model of transformers compute a schedule, through its modules and not through its config."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,41 +10,63 @@ import numpy as np
 
 from ...errors import BadSource
 from ...rope.forms import Vector
-from ...rope.log_n import LogN, Staircase
+from ...rope.log_n import LogN, QueryScaling
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
+
+Undo = Callable[[], None]
 
 ROUNDED_BY = 1.37  # any number that is no power of two
 
 
-def patched_at(schedule: Schedule, last: int) -> Schedule:
-    """The schedule in force for a sequence that ends at position `last`: LongRoPE has two."""
-    if schedule.short_inv_freq is not None and last < schedule.original_context:
-        return replace(schedule, inv_freq=schedule.short_inv_freq)
-    return schedule
+def patch(
+    model: Any,
+    schedule: Schedule,
+    before: RopeSpec,
+    scale: LogN | QueryScaling | None = None,
+    queries: str = "",
+) -> Undo:
+    """Makes a loaded model compute a schedule, and returns what takes that back.
 
+    model: of transformers, as the source loads. schedule: what its extended layers compute then; of LongRoPE's two
+    lists, the one for the last position of each forward pass. before: the source's own RopeSpec. scale: by what queries
+    are multiplied. queries: the last module before the rotation that yields queries, needed with `scale`.
 
-def patch(model: Any, schedule: Schedule, before: RopeSpec) -> None:
-    """Overwrites frequencies, amplitude and softmax scale of the layers that the schedule is for.
-
-    `rope_type` becomes "default", since the dynamic types write their own frequencies back at every forward.
-    before: the source's own RopeSpec. Raises BadSource when the model has no module of the known shape.
+    Raises BadSource when the model has no modules of the known shape.
     """
-    done = 0
+    undone: list[Undo] = []
+    try:
+        for module, prefix in _rotary_modules(model):
+            undone.append(_overwrite(module, prefix, schedule))
+        if not undone:
+            raise BadSource(
+                f"{type(model).__name__} has no rotary module that can be overwritten; validate another way"
+            )
+        if before.mla:
+            undone.append(_rescale(model, schedule.softmax_scale))
+        if scale is not None:
+            undone.append(scale_queries(model, scale, queries))
+    except BadSource:
+        _undo(undone)
+        raise
+    return lambda: _undo(undone)
+
+
+def _undo(undone: list[Undo]) -> None:
+    while undone:
+        undone.pop()()
+
+
+def _rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
+    """The rotary modules of the extended layers, with what stands before the names of their frequencies."""
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
             continue
         if name.endswith("_local") or "sliding_attention" in name:
             continue
         prefix = "full_attention_" if hasattr(module, "full_attention_inv_freq") else ""
-        if not hasattr(module, f"{prefix}inv_freq"):
-            continue
-        _overwrite(module, prefix, schedule.inv_freq, schedule.attention_factor)
-        done += 1
-    if not done:
-        raise BadSource(f"{type(model).__name__} has no rotary module that can be overwritten; validate another way")
-    if before.mla:
-        _rescale(model, schedule.softmax_scale)
+        if hasattr(module, f"{prefix}inv_freq"):
+            yield module, prefix
 
 
 def nudged(schedule: Schedule, seed: int = 0) -> Schedule:
@@ -69,7 +91,7 @@ def round_weights(model: Any, stored: Mapping[str, str]) -> None:
             weight.data = rounded.to(weight.dtype)
 
 
-def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> Callable[[], None]:
+def scale_queries(model: Any, scale: LogN | QueryScaling, queries: str) -> Undo:
     """Multiplies the queries of every layer by a function of their position, at the output of the module `queries`.
 
     A scale of a whole query commutes with its rotation, so it may come before. The positions are those that the rotary
@@ -80,7 +102,7 @@ def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> Callable
     positions: list[Any] = []
 
     def remember(module: Any, args: Any, given: dict[str, Any]) -> None:
-        positions[:] = [given["position_ids"] if "position_ids" in given else args[1]]
+        positions[:] = [_positions(args, given)]
 
     def multiply(module: Any, args: Any, output: Any) -> Any:
         ids = positions[0]
@@ -101,22 +123,66 @@ def scale_queries(model: Any, scale: LogN | Staircase, queries: str) -> Callable
     return undo
 
 
-def _overwrite(module: Any, prefix: str, inv_freq: Vector, attention_factor: float) -> None:
+def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
+    """Overwrites one rotary module.
+
+    `rope_type` becomes "default", since the dynamic types write their own frequencies back at every forward pass.
+    """
     import torch
 
-    old = getattr(module, f"{prefix}inv_freq")
-    new = torch.from_numpy(inv_freq.astype(np.float32)).to(old.device)
-    setattr(module, f"{prefix}inv_freq", new)
-    if hasattr(module, f"{prefix}original_inv_freq"):
-        setattr(module, f"{prefix}original_inv_freq", new.clone())
-    setattr(module, f"{prefix}attention_scaling", attention_factor)
-    if isinstance(module.rope_type, dict):
-        module.rope_type = {**module.rope_type, "full_attention": "default"}
+    names = [f"{prefix}inv_freq", f"{prefix}original_inv_freq", f"{prefix}attention_scaling", "rope_type"]
+    old = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    device = old[names[0]].device
+
+    def use(inv_freq: Vector) -> None:
+        new = torch.from_numpy(inv_freq.astype(np.float32)).to(device)
+        setattr(module, names[0], new)
+        if names[1] in old:
+            setattr(module, names[1], new.clone())
+
+    use(schedule.inv_freq)
+    setattr(module, names[2], schedule.attention_factor)
+    if isinstance(old["rope_type"], dict):
+        module.rope_type = {**old["rope_type"], "full_attention": "default"}
     else:
         module.rope_type = "default"
+    hook = _switch(module, schedule, use)
+
+    def undo() -> None:
+        hook()
+        for name, value in old.items():
+            setattr(module, name, value)
+
+    return undo
 
 
-def _rescale(model: Any, softmax_scale: float) -> None:
-    for module in model.modules():
-        if hasattr(module, "scaling") and hasattr(module, "qk_head_dim"):
-            module.scaling = module.qk_head_dim**-0.5 * softmax_scale
+def _switch(module: Any, schedule: Schedule, use: Callable[[Vector], None]) -> Undo:
+    """Has LongRoPE's short list used while no position reaches the original context."""
+    short = schedule.short_inv_freq
+    if short is None:
+        return lambda: None
+
+    def before(module: Any, args: Any, given: dict[str, Any]) -> None:
+        last = int(_positions(args, given).max())
+        use(schedule.inv_freq if last >= schedule.original_context else short)
+
+    handle = module.register_forward_pre_hook(before, with_kwargs=True)
+    return lambda: handle.remove()
+
+
+def _positions(args: Any, given: dict[str, Any]) -> Any:
+    """The positions that a rotary module is given."""
+    return given["position_ids"] if "position_ids" in given else args[1]
+
+
+def _rescale(model: Any, softmax_scale: float) -> Undo:
+    """Multiplies all logits of multi-head latent attention."""
+    old = [(m, m.scaling) for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "qk_head_dim")]
+    for module, _ in old:
+        module.scaling = module.qk_head_dim**-0.5 * softmax_scale
+
+    def undo() -> None:
+        for module, scaling in old:
+            module.scaling = scaling
+
+    return undo

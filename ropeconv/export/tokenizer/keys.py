@@ -55,7 +55,7 @@ def _tokenizer_json(folder: Path) -> dict[str, Any] | None:
         return None
     data = jsontext.parse(path.read_text("utf-8"), path.name)
     if not isinstance(data.get("model"), dict):
-        raise BadSource("tokenizer.json holds no model; fetch it again")
+        raise BadSource("tokenizer.json holds no model; download it again")
     return data
 
 

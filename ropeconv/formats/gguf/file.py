@@ -44,13 +44,13 @@ class GgufFile:
         paths = [path.with_name(f"{match['stem']}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
         for other in paths:
             if not other.is_file():
-                raise BadSource(f"{other.name} is missing beside {path.name}; fetch that shard too")
+                raise BadSource(f"{other.name} is missing beside {path.name}; download that shard too")
         headers = (first, *(read_header(other) for other in paths[1:]))
         seen: set[str] = set()
         for header, other in zip(headers, paths, strict=True):
             doubled = seen & header.tensors.keys()
             if doubled:
-                raise BadSource(f"{other.name} repeats the tensor {min(doubled)!r} of another shard; fetch it again")
+                raise BadSource(f"{other.name} repeats the tensor {min(doubled)!r} of another shard; download it again")
             seen |= header.tensors.keys()
         return cls(path, tuple(paths), headers)
 

@@ -80,7 +80,7 @@ def read_header(path: Path) -> Header:
     """
     size = path.stat().st_size
     if size < 24:
-        raise BadSource(f"{path.name} is {size} bytes, too short for GGUF; fetch it again")
+        raise BadSource(f"{path.name} is {size} bytes, too short for GGUF; download it again")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         return _Reader(view, path.name).header()
 
@@ -116,24 +116,24 @@ class _Reader:
             if start + info.offset + info.size > self.size:
                 raise BadSource(
                     f"{self.name} ends at {self.size} bytes, and {info.name} needs {start + info.offset + info.size}; "
-                    "fetch it again"
+                    "download it again"
                 )
         return Header(version, values, infos, alignment, min(start, self.size), self.size)
 
     def _magic(self) -> int:
         magic = self._take(4)
         if magic != b"GGUF":
-            hint = ", an older format; convert the model anew" if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg") else ""
+            hint = ", an older format; convert the model again" if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg") else ""
             raise self._bad(f"begins with {magic!r} and not with b'GGUF'{hint}")
         version = self._number(U32)
         if version & 0xFFFF == 0:
-            raise self._bad("is big-endian, which is not supported; convert the model anew on a little-endian machine")
+            raise self._bad("is big-endian, which is not supported; convert the model again on a little-endian machine")
         if version not in (2, 3):
-            raise self._bad(f"has GGUF version {version}, and 2 and 3 are supported; convert the model anew")
+            raise self._bad(f"has GGUF version {version}, and 2 and 3 are supported; convert the model again")
         return version
 
     def _bad(self, what: str) -> BadSource:
-        return BadSource(f"{self.name} {what}" if ";" in what else f"{self.name} {what}; fetch it again")
+        return BadSource(f"{self.name} {what}" if ";" in what else f"{self.name} {what}; download it again")
 
     def _plausible(self, count: int, least: int, what: str) -> None:
         if count * least > self.size - self.at:

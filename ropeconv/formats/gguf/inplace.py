@@ -1,4 +1,4 @@
-"""Changing a GGUF file where it lies, so that a kill at any moment can be undone.
+"""Changing a GGUF file in place, so that a kill at any moment can be undone.
 
 Bytes are overwritten where the new header fits into the old one's place, which the reserve in every header of ours
 sees to. Otherwise room is made at the front by FALLOC_FL_INSERT_RANGE, which moves no data (ext4, XFS; fallocate(2)).
@@ -29,11 +29,11 @@ MAX_KEPT = 1 << 30
 
 
 def journal_of(path: Path) -> Path:
-    """Where the journal of a file lies while it is being changed."""
+    """Where the journal of a file is while it is being changed."""
     return path.with_name(f".{path.name}.ropeconv-journal")
 
 
-def steps(source: GgufFile, edit: Edit) -> Iterator[str]:
+def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
     """Changes the first shard of a model in place, and says after each step what was done.
 
     Raises RopeconvError where the filesystem cannot make room, and nothing is changed then.
@@ -42,7 +42,7 @@ def steps(source: GgufFile, edit: Edit) -> Iterator[str]:
     elsewhere = [name for name in edit.changes if name not in header.tensors]
     if elsewhere:
         raise RopeconvError(
-            f"{elsewhere[0]} lies in another shard, in place only the first is changed; write new files with -o"
+            f"{elsewhere[0]} is in another shard; in place only the first is changed; write new files with -o"
         )
     made = rewrite(header, edit)
     head = made.layout(header.data_start)

@@ -20,7 +20,7 @@ def effective_length(schedule: Schedule, spec: RopeSpec) -> int | None:
 def shortfall(schedule: Schedule, spec: RopeSpec) -> str:
     """What is wrong with the schedule by the bound, and empty where nothing is.
 
-    A theta under the smallest base for the context is called that; any other schedule is judged by its first violation.
+    A theta under the smallest base for the context is called that; of any other schedule the first violation is named.
     """
     if isinstance(schedule.form, DynamicNtk):
         return ""

@@ -1,4 +1,4 @@
-"""Every method, in the order in which they are listed to people."""
+"""Every method: one class each, registered by its decorator."""
 
 from . import bases, ntk, parts, special, vectors
 from .method import REGISTRY, Method, Value

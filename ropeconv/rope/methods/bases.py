@@ -28,9 +28,10 @@ class Theta(Method):
     """inv_freq_i = B^(-2i/r). The context stays what it was unless `--context` says otherwise."""
 
     name = "theta"
+    order = 10
     summary = "a new base"
     reference = "Su et al. 2021, https://arxiv.org/abs/2104.09864"
-    tuning = "needs training at the new length"
+    finetuning_note = "needs training at the new length"
 
     base: float = param(positive, "the new rope_theta")
 
@@ -49,9 +50,10 @@ class ThetaFor(Method):
     """theta' = floor(theta^(ln(L'/2pi) / ln(L/2pi))), as the published Gradient checkpoints have it."""
 
     name = "theta-for"
+    order = 20
     summary = "a base for a length, by the scaling law"
     reference = "Liu et al. 2024, https://arxiv.org/abs/2310.05209; Gradient 2024"
-    tuning = "needs training at the new length (Liu et al. 2024; Gradient 2024)"
+    finetuning_note = "needs training at the new length (Liu et al. 2024; Gradient 2024)"
     value = Value.TOKENS
 
     target: int = param(tokens, "the context to reach, in tokens")
@@ -73,9 +75,10 @@ class ThetaBound(Method):
     """
 
     name = "theta-bound"
+    order = 30
     summary = "a base above the bound that keeps near tokens preferred"
     reference = "Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122"
-    tuning = "says which base training at the new length needs (Men et al. 2024)"
+    finetuning_note = "says which base training at the new length needs (Men et al. 2024)"
     value = Value.TOKENS
 
     target: int = param(tokens, "the context to reach, in tokens")
@@ -92,7 +95,7 @@ class ThetaBound(Method):
         return cls(context)
 
     @property
-    def patience(self) -> str:
+    def slow_note(self) -> str:
         long = 1 << 20 < self.target <= LONGEST
         return "Searching for a base: a minute at 4M tokens, several beyond." if long else ""
 

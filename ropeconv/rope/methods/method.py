@@ -81,16 +81,18 @@ def param(check: Check, help: str, default: Any = dataclasses.MISSING) -> Any:
 class Method:
     """A way to extend the context. Raises RecipeError when a parameter fails its check.
 
-    untuned: the largest factor that is reported to work without fine-tuning; 1 where training is part of the method.
-    tuning: the report, with its source.
+    name: of its flag. order: its place in lists, lowest first. summary, reference: what it is, and its paper. value:
+    what stands behind the flag. max_untuned_factor: the largest factor that is reported to work without fine-tuning, 1
+    where training is part of the method. finetuning_note: the report, with its source.
     """
 
     name: ClassVar[str]
+    order: ClassVar[int]
     summary: ClassVar[str]
     reference: ClassVar[str]
     value: ClassVar[Value] = Value.NUMBER
-    untuned: ClassVar[float] = 1.0
-    tuning: ClassVar[str] = ""
+    max_untuned_factor: ClassVar[float] = 1.0
+    finetuning_note: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -128,7 +130,7 @@ class Method:
         return f"{self.name}{getattr(self, first.name):.12g}"
 
     @property
-    def patience(self) -> str:
+    def slow_note(self) -> str:
         """What to tell people before `schedule` when it takes more than a moment."""
         return ""
 
@@ -147,6 +149,9 @@ REGISTRY: dict[str, type[Method]] = {}
 
 
 def register(cls: M) -> M:
-    """Adds a method to the registry, under its name."""
+    """Adds a method to the registry, under its name and in its place."""
     REGISTRY[cls.name] = cls
+    ordered = sorted(REGISTRY.items(), key=lambda item: item[1].order)
+    REGISTRY.clear()
+    REGISTRY.update(ordered)
     return cls

@@ -19,9 +19,10 @@ class Linear(Method):
     """inv_freq_i = theta_i / s."""
 
     name = "linear"
+    order = 40
     summary = "position interpolation"
     reference = "Chen et al. 2023, https://arxiv.org/abs/2306.15595"
-    tuning = "needs fine-tuning, about 1,000 steps (Chen et al. 2023)"
+    finetuning_note = "needs fine-tuning, about 1,000 steps (Chen et al. 2023)"
 
     factor: float = param(scale, "scale factor s")
 
@@ -35,10 +36,11 @@ class Ntk(Method):
     """inv_freq_i = (theta s^(r/(r-2)))^(-2i/r): only a base, and the slowest pair is divided by exactly s."""
 
     name = "ntk"
+    order = 50
     summary = "NTK-aware scaling, through the base"
     reference = "bloc97 2023, https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5"
-    untuned = 4.0
-    tuning = "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97 2023)"
+    max_untuned_factor = 4.0
+    finetuning_note = "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97 2023)"
 
     factor: float = param(scale, "scale factor s")
 
@@ -53,10 +55,11 @@ class NtkOld(Method):
     """inv_freq_i = (theta s)^(-2i/r), which is beta s^(2/r) per digit with beta = theta^(2/r)."""
 
     name = "ntk-old"
+    order = 60
     summary = "NTK-RoPE-old: the base times s"
     reference = "Su 2023, https://kexue.fm/archives/9675"
-    untuned = 4.0
-    tuning = "made for use without fine-tuning (Su 2023)"
+    max_untuned_factor = 4.0
+    finetuning_note = "made for use without fine-tuning (Su 2023)"
 
     factor: float = param(scale, "scale factor s")
 
@@ -70,10 +73,11 @@ class NtkFixed(Method):
     """inv_freq_i = (theta s)^(-2i/r) / s^(2/r): NTK-old, and the fastest pair turns slower too."""
 
     name = "ntk-fixed"
+    order = 70
     summary = "NTK-RoPE-fixed: base times s, positions divided by s^(2/r)"
     reference = "Su 2023, https://kexue.fm/archives/9706"
-    untuned = 8.0
-    tuning = "tried without fine-tuning at 8 times the trained length (Su 2023)"
+    max_untuned_factor = 8.0
+    finetuning_note = "tried without fine-tuning at 8 times the trained length (Su 2023)"
 
     factor: float = param(scale, "scale factor s")
 
@@ -91,10 +95,13 @@ class NtkMixed(Method):
     """
 
     name = "mixed"
+    order = 80
     summary = "NTK-RoPE-mixed: a mixture of bases"
     reference = "Su 2023, https://kexue.fm/archives/9706"
-    untuned = 8.0
-    tuning = "tried without fine-tuning at 8 times the trained length, above the other NTK forms there (Su 2023)"
+    max_untuned_factor = 8.0
+    finetuning_note = (
+        "tried without fine-tuning at 8 times the trained length, above the other NTK forms there (Su 2023)"
+    )
 
     factor: float = param(scale, "scale factor s")
     mixed_exponent: float = param(share, "exponent e of the mixture, 0 (linear) to 1 (NTK-fixed)", 0.625)

@@ -18,22 +18,25 @@ from .method import Method, number, param, positive, register, scale, switch
 class YarnMethod(Method):
     """NTK-by-parts with a ramp over pair indices, and the temperature sqrt(1/t) = 0.1 ln s + 1.
 
-    The formula is `forms.Yarn`. With `mscale` and `mscale_all_dim` (DeepSeek) the amplitude is
+    The formula is `forms.Yarn`. With `mscale` and `mscale_all_dim` (DeepSeek) the attention factor is
     (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and DeepSeek's softmax scale (0.1 mscale_all_dim ln s + 1)^2.
     """
 
     name = "yarn"
+    order = 100
     summary = "YaRN as every runtime computes it (ramp over dimensions)"
     reference = "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
-    untuned = 4.0
-    tuning = "made for 400 steps of fine-tuning (Peng et al. 2023); Qwen 2.5 and 3 are run at 4 times without any"
+    max_untuned_factor = 4.0
+    finetuning_note = (
+        "made for 400 steps of fine-tuning (Peng et al. 2023); Qwen 2.5 and 3 are run at 4 times without any"
+    )
 
     factor: float = param(scale, "scale factor s")
     beta_fast: float = param(positive, "turns in the trained context above which a pair is left alone", 32.0)
     beta_slow: float = param(positive, "turns below which a pair is divided by s", 1.0)
     truncate: bool = param(switch, "round the ramp's ends to whole pairs", True)
-    mscale: float | None = param(number, "DeepSeek's numerator of the amplitude", None)
-    mscale_all_dim: float | None = param(number, "DeepSeek's denominator of the amplitude", None)
+    mscale: float | None = param(number, "DeepSeek's numerator of the attention factor", None)
+    mscale_all_dim: float | None = param(number, "DeepSeek's denominator of the attention factor", None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,15 +51,15 @@ class YarnMethod(Method):
         form: Form = Yarn(
             spec.rope_theta, self.factor, spec.original_context, self.beta_fast, self.beta_slow, self.truncate
         )
-        amplitude = temperature_attention_factor(self.factor)
+        attention_factor = temperature_attention_factor(self.factor)
         softmax_scale = 1.0
         if self.mscale and self.mscale_all_dim:
-            amplitude = mscale_ratio(self.factor, self.mscale, self.mscale_all_dim)
+            attention_factor = mscale_ratio(self.factor, self.mscale, self.mscale_all_dim)
             if spec.mla:
                 softmax_scale = temperature_attention_factor(self.factor, 0.1 * self.mscale_all_dim) ** 2
-        plan = self.extended(spec, form, self.factor, amplitude)
+        plan = self.extended(spec, form, self.factor, attention_factor)
         return Schedule(
-            plan.inv_freq, amplitude, plan.context, plan.original_context, form, softmax_scale=softmax_scale
+            plan.inv_freq, attention_factor, plan.context, plan.original_context, form, softmax_scale=softmax_scale
         )
 
 
@@ -70,10 +73,11 @@ class ByParts(Method):
     """
 
     name = "by-parts"
+    order = 90
     summary = "NTK-by-parts as published (ramp over wavelengths)"
     reference = "Peng et al. 2023, section 3.2, https://arxiv.org/abs/2309.00071"
-    untuned = 4.0
-    tuning = "better than NTK-aware with and without fine-tuning (Peng et al. 2023)"
+    max_untuned_factor = 4.0
+    finetuning_note = "better than NTK-aware with and without fine-tuning (Peng et al. 2023)"
 
     factor: float = param(scale, "scale factor s")
     alpha: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
@@ -95,9 +99,10 @@ class Llama3(Method):
     """Llama 3.1's scaling (`forms.Llama3`), with its own defaults 1 and 4."""
 
     name = "llama3"
+    order = 110
     summary = "Llama 3.1 scaling"
     reference = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
-    tuning = "part of Llama 3.1's training at the new length (Meta 2024)"
+    finetuning_note = "part of Llama 3.1's training at the new length (Meta 2024)"
 
     factor: float = param(scale, "scale factor s")
     low_freq_factor: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)

@@ -24,6 +24,7 @@ class Dynamic(Method):
     """
 
     name = "dynamic"
+    order = 150
     summary = "a dynamic method, materialised at the length --at"
     reference = "emozilla 2023; Peng et al. 2023, https://arxiv.org/abs/2309.00071"
     value = Value.TEXT
@@ -71,7 +72,8 @@ class AsIs(Method):
     """The schedule the checkpoint has already, written so that every schema agrees."""
 
     name = "as-is"
-    summary = "change nothing but the writing"
+    order = 160
+    summary = "keep the RoPE, rewrite the config consistently"
     reference = "-"
     value = Value.SWITCH
 

@@ -29,15 +29,16 @@ def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec)
 class LongRopeMethod(Method):
     """inv_freq_i = theta_i / long_factor_i; theta_i / short_factor_i while within the trained context.
 
-    Amplitude sqrt(1 + ln s / ln L) with s = context / L. The file is JSON with `short_factor` and `long_factor`
+    Attention factor sqrt(1 + ln s / ln L) with s = context / L. The file is JSON with `short_factor` and `long_factor`
     (one list alone serves as both), so `--context` has to say how far it reaches.
     """
 
     name = "longrope"
+    order = 120
     summary = "short and long factor lists"
     reference = "Ding et al. 2024, https://arxiv.org/abs/2402.13753"
-    untuned = 8.0
-    tuning = "searched lists reach 8 times without fine-tuning (Ding et al. 2024)"
+    max_untuned_factor = 8.0
+    finetuning_note = "searched lists reach 8 times without fine-tuning (Ding et al. 2024)"
     value = Value.FILE
 
     long_factor: tuple[float, ...] = param(positive_list, "divisor per pair beyond the trained context")
@@ -52,10 +53,10 @@ class LongRopeMethod(Method):
         need_length("--longrope", "long_factor", self.long_factor, spec)
         need_length("--longrope", "short_factor", short, spec)
         form = LongRope(spec.rope_theta, short, self.long_factor, spec.original_context)
-        amplitude = longrope_attention_factor(spec.context / spec.original_context, spec.original_context)
+        attention_factor = longrope_attention_factor(spec.context / spec.original_context, spec.original_context)
         return Schedule(
             inv_freq=form.inv_freq(spec.rotary_dim),
-            attention_factor=amplitude,
+            attention_factor=attention_factor,
             context=spec.context,
             original_context=spec.original_context,
             form=form,
@@ -72,9 +73,10 @@ class Piecewise(Method):
     """
 
     name = "piecewise"
+    order = 130
     summary = "two bases that meet at a pair"
     reference = "Men et al. 2024, table 4, https://arxiv.org/abs/2405.14591"
-    tuning = "a counter-example: every angle is a trained one, and retrieval is lost (Men et al. 2024)"
+    finetuning_note = "a counter-example: every angle is a trained one, and retrieval is lost (Men et al. 2024)"
     value = Value.TEXT
 
     spec: str = param(lambda v: None if isinstance(v, str) else "must be written S@I", "factor and pair, as in 8@44")
@@ -121,6 +123,7 @@ class InvFreq(Method):
     """The vector itself, one frequency per rotated pair, in radians per token."""
 
     name = "inv-freq"
+    order = 140
     summary = "any vector, from JSON, .npy or .safetensors"
     reference = "-"
     value = Value.FILE

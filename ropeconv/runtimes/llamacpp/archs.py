@@ -48,9 +48,14 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The architectures of one version of llama.cpp."""
 
     version: str
-    title: str
+    display_name: str
     source: str
     arch: dict[str, Arch]
+
+    @property
+    def key(self) -> str:
+        """`name@version`, as verdicts have it."""
+        return f"llama-cpp-gguf@{self.version}"
 
 
 @cache
@@ -67,7 +72,7 @@ def find_arch(name: object) -> Arch:
     table = arch_table()
     if not isinstance(name, str) or name not in table.arch:
         raise BadSource(
-            f"the architecture {name!r} is not in the table of {table.title}, and guessing how it rotates would be "
-            "wrong sooner or later; take one of: " + ", ".join(table.arch)
+            f"the architecture {name!r} is not in the table of {table.display_name}, and guessing how it rotates would "
+            "be wrong sooner or later; take one of: " + ", ".join(table.arch)
         )
     return table.arch[name]

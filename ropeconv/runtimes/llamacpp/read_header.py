@@ -1,6 +1,6 @@
 """Reads the keys and rope tensors of a GGUF file as llama.cpp does, without any of our own wishes.
 
-Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (amplitude), ggml_rope_yarn (ramp).
+Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (attention factor), ggml_rope_yarn (ramp).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import BadSource
 from ...families.family import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
-from ...rope.log_n import Staircase
+from ...rope.log_n import QueryScaling
 from ...rope.spec import RopeSpec
 from .archs import Arch, Window
 from .keys import ArchKeys, Keys
@@ -30,7 +30,7 @@ WINDOW_NORM = "ropeconv.window_norm_scale"
 class Reading:
     """What llama.cpp computes from a file.
 
-    local_attention_factor: amplitude of the window layers, with what their norms take back.
+    local_attention_factor: attention factor of the window layers, with what their norms take back.
     dead: keys that are there and that nobody reads.
     """
 
@@ -57,15 +57,15 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     if scaling == "none":
         factor = 1.0
     if context < 1 or original < 1:
-        raise BadSource(f"the header declares {context} tokens, trained for {original}; fetch it again")
+        raise BadSource(f"the header declares {context} tokens, trained for {original}; download it again")
     if theta <= 1 or factor <= 0:
-        raise BadSource(f"the header has rope.freq_base {theta:g} and factor {factor:g}; fetch it again")
+        raise BadSource(f"the header has rope.freq_base {theta:g} and factor {factor:g}; download it again")
     betas = (file.number("rope.scaling.yarn_beta_fast", 32.0), file.number("rope.scaling.yarn_beta_slow", 1.0))
     closed: Form = Plain(theta) if factor == 1 else Interpolated(theta, factor)
     if scaling == "yarn" and factor != 1:
         closed = Yarn(theta, factor, original, *(betas if arch.betas else (32.0, 1.0)))
     form = _divided(closed, _in_use(vectors, arch, scaling, rotary_dim), original, rotary_dim)
-    net, window_amplitude, softmax = _amplitude(file, arch, scaling, factor)
+    net, window_amplitude, softmax = _attention_factor(file, arch, scaling, factor)
     if arch.window is not None and arch.window.scaling == "plain":
         window_amplitude = 1.0
     layers = layer_kinds(file, arch)
@@ -85,7 +85,7 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         local_form=local,
         layout="interleaved" if arch.pairs == "norm" else "half",
         mla=arch.mla,
-        staircase=_staircase(file, arch, original),
+        query_scaling=_query_scaling(file, arch, original),
         notes=notes,
     )
     return Reading(arch, spec, window_amplitude * file.number(WINDOW_NORM, 1.0, prefix=""), _dead(file, arch, scaling))
@@ -151,10 +151,10 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
     return None
 
 
-def _amplitude(file: ArchKeys, arch: Arch, scaling: str, factor: float) -> tuple[float, float, float]:
-    """Amplitude of the extended layers, of window layers that share their key, and the scale of all logits.
+def _attention_factor(file: ArchKeys, arch: Arch, scaling: str, factor: float) -> tuple[float, float, float]:
+    """Attention factor of the extended layers, of window layers that share their key, and the scale of all logits.
 
-    src/llama-context.cpp:178-214; the last one is that of deepseek2.cpp:433-443, which takes the amplitude along.
+    src/llama-context.cpp:178-214; the last one is that of deepseek2.cpp:433-443, with the attention factor in it.
     """
     own = file.number("rope.scaling.attn_factor", 1.0)
     log = 0.1 * math.log(factor) if factor > 1 else 0.0
@@ -170,10 +170,10 @@ def _amplitude(file: ArchKeys, arch: Arch, scaling: str, factor: float) -> tuple
     return net, own, softmax
 
 
-def _staircase(file: ArchKeys, arch: Arch, original: int) -> Staircase | None:
+def _query_scaling(file: ArchKeys, arch: Arch, original: int) -> QueryScaling | None:
     """The query scale by position: src/models/mistral3.cpp, deepseek2.cpp, llm_graph_input_attn_temp."""
     beta = file.number("attention.temperature_scale", 0.0) if arch.query_length else 0.0
-    return Staircase(beta, file.whole(arch.query_length, original)) if beta else None
+    return QueryScaling(beta, file.whole(arch.query_length, original)) if beta else None
 
 
 def _local_form(file: ArchKeys, window: Window | None, closed: Form) -> Form:

@@ -16,9 +16,11 @@ def hf_config(params: dict[str, Any], vocab_size: int, dtype: str) -> Config:
     try:
         dim, layers, heads = (int(params[key]) for key in ("dim", "n_layers", "n_heads"))
     except (KeyError, TypeError, ValueError):
-        raise BadSource("params.json lacks dim, n_layers or n_heads as numbers; fetch the checkpoint again") from None
+        raise BadSource(
+            "params.json lacks dim, n_layers or n_heads as numbers; download the checkpoint again"
+        ) from None
     if dim < 1 or layers < 1 or heads < 1 or dim % heads:
-        raise BadSource(f"params.json has dim {dim} and n_heads {heads}, which do not divide; fetch it again")
+        raise BadSource(f"params.json has dim {dim} and n_heads {heads}, which do not divide; download it again")
     theta = float(params.get("rope_theta", 10000.0))
     version = llama_version(params)
     config: Config = {

@@ -12,7 +12,7 @@ from ...errors import BadSource
 from ...families.config import Config
 from ...formats import jsontext
 from ..folder import FolderSource
-from ..source import Produced, Source, SourceFile
+from ..source import GeneratedFile, Source, SourceFile
 from .layout import Shard, index_text, shard_layout
 from .params import hf_config, llama_version
 from .tensors import peek_dtype, write_shard
@@ -56,7 +56,7 @@ class MetaSource(Source):
         expected = [f"consolidated.{number:02d}.pth" for number in range(len(names))]
         if names != expected:
             missing = next(name for name in expected if name not in names)
-            raise BadSource(f"{self.reference} lacks {missing}; fetch the checkpoint again")
+            raise BadSource(f"{self.reference} lacks {missing}; download the checkpoint again")
         return tuple(names)
 
     @cached_property
@@ -98,7 +98,7 @@ class MetaSource(Source):
     def _files(self) -> tuple[SourceFile, ...]:
         kept = [file for file in self.inner.files() if file.name not in LEFT and not PART.fullmatch(file.name)]
         made = [SourceFile(name, len(text.encode())) for name, text in self._made.items()]
-        made += [SourceFile(item.name, item.size) for item in self.produced()]
+        made += [SourceFile(item.name, item.size) for item in self.generated_files()]
         return tuple(sorted([*kept, *made], key=lambda file: file.name))
 
     def files(self) -> tuple[SourceFile, ...]:
@@ -110,15 +110,15 @@ class MetaSource(Source):
     def text(self, name: str) -> str | None:
         return self._made[name] if name in self._made else self.inner.text(name)
 
-    def made_texts(self) -> tuple[str, ...]:
+    def generated_texts(self) -> tuple[str, ...]:
         return tuple(self._made)
 
-    def produced(self) -> tuple[Produced, ...]:
-        made = [Produced(shard.name, shard.size, self._writer(shard)) for shard in self._shards]
+    def generated_files(self) -> tuple[GeneratedFile, ...]:
+        made = [GeneratedFile(shard.name, shard.size, self._writer(shard)) for shard in self._shards]
         if is_tiktoken(self._tokenizer):
             version, model = llama_version(self.params), self._tokenizer
             made.append(
-                Produced(
+                GeneratedFile(
                     "tokenizer.json",
                     model.stat().st_size,
                     lambda target, _: write_tokenizer_json(model, target, version),

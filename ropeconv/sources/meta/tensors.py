@@ -27,7 +27,7 @@ def peek_dtype(path: Path) -> str:
             found = {STORAGES[word] for word in _words(operations) if word in STORAGES}
     except (zipfile.BadZipFile, StopIteration, ValueError):
         raise BadSource(
-            f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; fetch it again"
+            f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it again"
         ) from None
     if len(found) != 1:
         raise BadSource(
@@ -50,7 +50,7 @@ def write_shard(shard: Shard, parts: list[Path], path: Path, advance: Callable[[
         loaded = [torch.load(part, map_location="cpu", weights_only=True, mmap=True) for part in parts]
     except Exception as problem:
         raise BadSource(
-            f"{parts[0].name} cannot be read as plain weights ({type(problem).__name__}); fetch it again"
+            f"{parts[0].name} cannot be read as plain weights ({type(problem).__name__}); download it again"
         ) from None
 
     def blocks() -> Iterator[memoryview]:
@@ -68,7 +68,7 @@ def _make(target: Target, parts: list[dict[str, Any]]) -> Any:
 
     missing = [part for part in parts if target.origin not in part]
     if missing:
-        raise BadSource(f"the .pth files have no {target.origin}; fetch the checkpoint again")
+        raise BadSource(f"the .pth files have no {target.origin}; download the checkpoint again")
     pieces = [part[target.origin] for part in parts]
     join = target.join
     if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1] == target.shape[-1]:
@@ -77,7 +77,7 @@ def _make(target: Target, parts: list[dict[str, Any]]) -> Any:
     if tuple(whole.shape) != target.shape:
         raise BadSource(
             f"{target.origin} has shape {list(whole.shape)} where params.json implies {list(target.shape)}; "
-            "the files do not belong together, fetch the checkpoint again"
+            "the files do not belong together, download the checkpoint again"
         )
     return _halves(whole, target.heads) if target.heads else whole
 

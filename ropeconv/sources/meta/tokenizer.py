@@ -38,7 +38,7 @@ def vocabulary_size(path: Path) -> int:
     except ImportError:
         raise BadSource("reading tokenizer.model needs sentencepiece; pip install 'ropeconv[meta]'") from None
     except (RuntimeError, OSError):
-        raise BadSource(f"{path.name} is neither SentencePiece nor tiktoken; fetch it again") from None
+        raise BadSource(f"{path.name} is neither SentencePiece nor tiktoken; download it again") from None
 
 
 def special_tokens(version: float) -> list[str]:

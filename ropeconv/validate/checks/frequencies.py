@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from ...encode import all_encodings
 from ...errors import Disagreement
+from ...receipts.receipt import CheckRecord
 from ...rope.forms import Vector
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 
-# ulp of float32 by which a runtime's own arithmetic may miss the exact schedule. Factor lists are searched so that
-# it cannot miss by more; the closed forms are evaluated in float32 by every runtime, ramps and powers included.
-ULP = {"buffers": 0, "factors": 2, "native": 64}
-AMPLITUDE = 1e-6
+ATTENTION_FACTOR_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True)
-class FrequencyCheck:
-    """The result: the version asked, and the largest deviations found."""
+def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding: str) -> CheckRecord:
+    """Compares a probe's answer with a schedule.
 
-    transformers: str
-    max_ulp: int
-    attention_factor: float
+    answer: what `Probe.ask` gave. schedule: what the config has to say. spec: the source's own, for layers that a
+    method leaves alone. encoding: of the config, which says by how many ulp its frequencies may be off.
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self)
-
-
-def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding: str) -> FrequencyCheck:
-    """Checks a probe's answer.
-
-    Raises Disagreement when a frequency or the amplitude is off, or the config did not load.
+    Raises Disagreement when a frequency or the attention factor is off, or the config did not load.
     """
     title = f"transformers {answer.get('transformers', '')}".strip()
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
     short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
-    worst, amplitude = 0, 1.0
+    worst, attention_factor, allowed = 0, 1.0, all_encodings()[encoding].max_ulp
     for label, found in answer["modules"].items():
         wanted, wanted_short, factor = (schedule.inv_freq, short, schedule.attention_factor)
         if label == "local" and spec.local_form is not None:
@@ -49,16 +37,16 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
         for vector, target in ((found["inv_freq"], wanted), (found["short"], wanted_short)):
             distance = ulp_distance(np.asarray(vector), target)
             worst = max(worst, distance)
-            if distance > ULP[encoding]:
+            if distance > allowed:
                 raise Disagreement(
                     f"{title} computes other {label} frequencies than the schedule, by up to {distance} ulp of float32"
                 )
-        if abs(found["amplitude"] - factor) > AMPLITUDE * factor:
+        if abs(found["attention_factor"] - factor) > ATTENTION_FACTOR_TOLERANCE * factor:
             raise Disagreement(
-                f"{title} uses the attention factor {found['amplitude']:.7f} on {label} layers, not {factor:.7f}"
+                f"{title} uses the attention factor {found['attention_factor']:.7f} on {label} layers, not {factor:.7f}"
             )
-        amplitude = found["amplitude"] if label == "global" else amplitude
-    return FrequencyCheck(answer["transformers"], worst, amplitude)
+        attention_factor = found["attention_factor"] if label == "global" else attention_factor
+    return CheckRecord(answer["transformers"], worst, attention_factor)
 
 
 def ulp_distance(found: Vector, wanted: Vector) -> int:

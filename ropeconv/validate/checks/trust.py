@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ...encode.checkpoint.buffers import MODULE, SETTINGS, modelling
+from ...encode.checkpoint.encodings.buffers import MODULE, SETTINGS, modelling
 from ...errors import BadSource
 from ...families.config import STORED_ROPE
 from ...families.family import by_name

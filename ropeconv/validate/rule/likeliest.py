@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...engines.servers.protocol import LogProbs
+from ...engines import LogProbs
 from .measures import Measures
 
 LEAST = 1e-7  # of a rest: below, it is rounding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ..sampling.positions import Bucket
@@ -84,7 +84,7 @@ class Validation:
     lengths: dict[str, int] = field(default_factory=dict)
     unrotated: float | None = None
     unchecked: tuple[str, ...] = ()
-    third_kl: float | None = None
+    config_reference_kl: float | None = None
     rule: str = RULE
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Validation:
         return cls(**{key: value for key, value in data.items() if key in known} | {"buckets": buckets})
 
 
-def judge(
+def bucket_result(
     run: Bucket,
     figures: Figures,
     control_kl: float,
@@ -128,6 +128,12 @@ def judge(
     )
 
 
+def with_rounded_weights(result: BucketResult) -> BucketResult:
+    """A result of quantised weights: their mean KL may be a tenth of the control's, nothing smaller can be told."""
+    allowed = max(result.tolerance, result.control_kl / SEPARATION)
+    return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed)
+
+
 def noise_floor(same: list[float], other: list[float]) -> float:
     """Of 95th percentiles of the KL, in the same precision and against another one.
 
@@ -136,14 +142,14 @@ def noise_floor(same: list[float], other: list[float]) -> float:
     return max(sum(same), *(kl / NOISE for kl in other), 0.0)
 
 
-def verdict(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:
+def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:
     """Whether everything agrees and the control does not, in a sentence."""
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.kl_95 / result.tolerance)
         return False, f"Disagrees: KL {worst.kl_95:.2e} at {worst.name}, where {worst.tolerance:.2e} is allowed."
     if unchanged:
         return True, "Agrees everywhere. The recipe changes no frequency, so there is no control."
-    blind = [r for r in results[1:] or results if r.control_kl < SEPARATION * max(r.kl_95, r.tolerance)]
-    if blind:
-        return False, f"Blind: at {blind[0].name} the unscaled source agrees as well, so these logits cannot tell."
+    unclear = [r for r in results[1:] or results if r.control_kl < SEPARATION * max(r.kl_95, r.tolerance)]
+    if unclear:
+        return False, f"Inconclusive: at {unclear[0].name} the unscaled model agrees too, so these logits cannot tell."
     return True, "Agrees everywhere, and the unscaled source does not."

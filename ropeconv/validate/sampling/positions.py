@@ -26,12 +26,12 @@ def usual_length(original: int, context: int) -> int:
     return min(context, max(512, 4 * original), LONGEST)
 
 
-def buckets(original: int, context: int, tokens: int) -> list[Bucket]:
+def doubling_buckets(original: int, context: int, tokens: int) -> list[Bucket]:
     """The runs for a trained length and a new one, of at most `tokens` tokens each."""
     return [_bucket(low, high, tokens) for low, high in pairwise(_edges(original, context))]
 
 
-def stretches(original: int, length: int, each: int) -> list[Bucket]:
+def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
     """Buckets of one run over every position below `length`; of each bucket its last `each` tokens are counted."""
     found = []
     for low, high in pairwise(_edges(original, length)):
@@ -40,7 +40,7 @@ def stretches(original: int, length: int, each: int) -> list[Bucket]:
     return found
 
 
-def spread(original: int, length: int, each: int) -> list[Bucket]:
+def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
     """Buckets of one run over every position below `length`; of each at most `each` positions, evenly spread."""
     found = []
     for low, high in pairwise(_edges(original, length)):

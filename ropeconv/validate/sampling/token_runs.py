@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from ...rope.schedule import Schedule
 from ..settings import Settings
-from .positions import Bucket, buckets, spread
+from .positions import Bucket, doubling_buckets, spread_buckets
 from .tokens import of_text, synthetic
 
 KEPT = 256  # positions of a bucket whose logits are compared
 
 
 @dataclass(frozen=True)
-class Passage:
+class TokenRun:
     """One run: its tokens, their positions, which are compared, and to which bucket each of those belongs.
 
     kind: "spread" reads a few tokens over a whole range, "whole" every position.
@@ -28,7 +28,7 @@ class Passage:
     kept: list[int]
     buckets: list[Bucket]
 
-    def until(self, count: int) -> Passage:
+    def until(self, count: int) -> TokenRun:
         """The passage up to its first `count` compared positions."""
         if count >= len(self.kept):
             return self
@@ -54,9 +54,9 @@ class Passage:
             yield bucket, slice(first, first := first + bucket.counted.stop - bucket.counted.start)
 
 
-def passages(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[Passage]:
+def token_runs(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[TokenRun]:
     """Spread runs over every doubling, and one over every position if that is asked for."""
-    runs = buckets(schedule.original_context, schedule.context, settings.spread)
+    runs = doubling_buckets(schedule.original_context, schedule.context, settings.spread)
     longest = max(settings.length, *(len(run.positions) for run in runs))
     text = None if settings.text is None else of_text(settings.text, folder, longest)
     found = []
@@ -64,10 +64,10 @@ def passages(settings: Settings, schedule: Schedule, vocabulary: int, folder: Pa
         count = len(run.positions)
         ids = text[:count] if text else synthetic(count, vocabulary, settings.seed + number)
         kept = list(range(run.counted.start, run.counted.stop))
-        found.append(Passage("spread", ids, run.positions, kept, [run]))
+        found.append(TokenRun("spread", ids, run.positions, kept, [run]))
     if settings.length:
-        whole = spread(schedule.original_context, settings.length, KEPT)
+        whole = spread_buckets(schedule.original_context, settings.length, KEPT)
         ids = text[: settings.length] if text else synthetic(settings.length, vocabulary, settings.seed)
         kept = [position for bucket in whole for position in bucket.positions]
-        found.append(Passage("whole", ids, list(range(settings.length)), kept, whole))
+        found.append(TokenRun("whole", ids, list(range(settings.length)), kept, whole))
     return found

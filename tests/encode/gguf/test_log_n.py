@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from ropeconv.bake import make_plan
 from ropeconv.engines.transformers.load import load_stock
-from ropeconv.engines.transformers.patch import patch, patched_at, scale_queries
+from ropeconv.engines.transformers.patch import patch, scale_queries
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.formats.gguf import Edit, GgufFile, f32
 from ropeconv.formats.gguf.write import write_new
-from ropeconv.rope.log_n import LogN, Staircase
+from ropeconv.rope.log_n import LogN, QueryScaling
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 from ropeconv.validate.gguf import validate_gguf
 
+from ...baking import make_plan
 from ...conftest import Run
 from ...llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, sequence
 from ...models import TRAINED
@@ -31,9 +31,9 @@ def recipe(kind: str, method: str = "mixed", **modifiers: float) -> Recipe:
     return Recipe(METHODS[method](4.0), log_n=kind, **modifiers)
 
 
-def reference(source: Path, plan, scale: LogN | Staircase | None) -> torch.Tensor:
+def reference(source: Path, plan, scale: LogN | QueryScaling | None) -> torch.Tensor:
     model = load_stock(source, "cpu")
-    patch(model, patched_at(plan.schedule, LENGTH - 1), plan.before)
+    patch(model, plan.schedule, plan.before)
     if scale is not None:
         scale_queries(model, scale, "self_attn.q_proj")
     with torch.no_grad():
@@ -47,9 +47,9 @@ def test_logits(sources: Path, tmp_path: Path, model_type: str, method: str, kin
     """The steps (clamped) and the formula itself (full), where the same without any scale is far away."""
     source, out = source_in(sources, model_type), tmp_path / "model.gguf"
     plan = bake(source, recipe(kind, method, attention_factor=1.2), out, **STEPS)
-    words = [verdict.word for verdict in plan.choice.verdicts]
+    words = [verdict.status for verdict in plan.result.verdicts]
     assert words == ["approximate" if kind == "clamped" else "exact"]
-    scale = plan.choice.steps if kind == "clamped" else plan.schedule.log_n
+    scale = plan.result.log_n_approximation if kind == "clamped" else plan.schedule.log_n
     assert scale is not None
     wanted, stock = reference(source, plan, scale), of_llamacpp(out)
     unscaled = beyond(wanted, reference(source, plan, None))
@@ -66,7 +66,7 @@ def test_the_full_form_is_within_a_millionth_of_the_formula(sources: Path, tmp_p
         to="gguf",
         carrier="mistral3",
     )
-    assert plan.choice.deviation == pytest.approx(2.0**-20)
+    assert plan.result.deviation == pytest.approx(2.0**-20)
 
 
 @pytest.mark.parametrize("kind", ["clamped", "full"])
@@ -79,8 +79,8 @@ def test_a_quantised_file_is_patched(tmp_path: Path, model_type: str, kind: str)
     plan = bake(plain, recipe(kind), with_it, **STEPS)
     bake(plain, Recipe(METHODS["mixed"](4.0)), without, carrier="mistral3")
     scaled, unscaled = of_llamacpp(with_it), of_llamacpp(without)
-    far = beyond(reference(source, plan, plan.choice.steps), unscaled)
-    near = beyond(reference(source, plan, plan.choice.steps), scaled)
+    far = beyond(reference(source, plan, plan.result.log_n_approximation), unscaled)
+    near = beyond(reference(source, plan, plan.result.log_n_approximation), scaled)
     noise = beyond(reference(source, plan, None), unscaled)
     for ours, rounding, control in zip(near, noise, far, strict=True):
         assert ours.kl_mean < 2 * rounding.kl_mean

@@ -1,7 +1,7 @@
 """GGUF encodings in the real llama.cpp, against transformers scaled at run time, up to four times the trained length.
 
 The two share neither weights' layout nor keys nor code. Every case has a control: the unscaled source is at least a
-thousand times further away, so a wrong key, a lost amplitude or a row in the wrong place cannot pass.
+thousand times further away, so a wrong key, a lost attention factor or a row in the wrong place cannot pass.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import make_plan
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf import Edit, GgufFile
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
+from ...baking import make_plan
 from ...llamacpp import EXPORTED, bake, beyond, of_llamacpp, of_transformers
 from .conftest import source_in
 
@@ -26,10 +25,10 @@ YARN, MIXED = METHODS["yarn"](4.0), METHODS["mixed"](4.0)
 RECIPES = {
     "yarn": Recipe(YARN),
     "yarn without temperature": Recipe(YARN, attention_factor=1.0),
-    "linear, amplitude 1.2": Recipe(METHODS["linear"](4.0), attention_factor=1.2),
-    "theta, amplitude 1.3": Recipe(METHODS["theta"](2e6), context=256, attention_factor=1.3),
+    "linear, attention factor 1.2": Recipe(METHODS["linear"](4.0), attention_factor=1.2),
+    "theta, attention factor 1.3": Recipe(METHODS["theta"](2e6), context=256, attention_factor=1.3),
     "mixed": Recipe(MIXED),
-    "mixed, amplitude 1.2": Recipe(MIXED, attention_factor=1.2),
+    "mixed, attention factor 1.2": Recipe(MIXED, attention_factor=1.2),
     "llama3": Recipe(METHODS["llama3"](4.0)),
     "yarn, other betas": Recipe(METHODS["yarn"](4.0, beta_fast=8.0, beta_slow=2.0)),
     "yarn, not truncated": Recipe(METHODS["yarn"](4.0, truncate=False)),
@@ -44,8 +43,8 @@ CARRIERS = {
 
 def _agrees(source: Path, recipe: Recipe, out: Path, encoding: str, **options: str) -> None:
     plan = bake(source, recipe, out, **options)
-    assert plan.choice.encoding == encoding
-    assert [verdict.word for verdict in plan.choice.verdicts] == ["exact"]
+    assert plan.result.encoding == encoding
+    assert [verdict.status for verdict in plan.result.verdicts] == ["exact"]
     reference, stock = of_transformers(source, plan), of_llamacpp(out)
     control = beyond(reference, of_transformers(source, None))
     for figures, unscaled in zip(beyond(reference, stock), control, strict=True):
@@ -76,7 +75,7 @@ def test_qwen2_becomes_llama_unasked_where_keys_do_not_do(sources: Path, tmp_pat
     _agrees(source_in(sources, "qwen2"), RECIPES[name], tmp_path / "model.gguf", encoding)
 
 
-@pytest.mark.parametrize("name", ["mixed, amplitude 1.2", "yarn, not truncated"])
+@pytest.mark.parametrize("name", ["mixed, attention factor 1.2", "yarn, not truncated"])
 @pytest.mark.parametrize(("model_type", "to"), [(source, to) for source, all in CARRIERS.items() for to in all])
 def test_carriers(sources: Path, tmp_path: Path, model_type: str, to: str, name: str) -> None:
     _agrees(source_in(sources, model_type), RECIPES[name], tmp_path / "model.gguf", "carrier", carrier=to)
@@ -102,15 +101,15 @@ def test_a_yarn_without_its_original_context_would_be_seen(sources: Path, tmp_pa
 
 
 def test_window_layers_without_their_norms_would_be_seen(sources: Path, tmp_path: Path) -> None:
-    """In gemma3 the amplitude key also reaches the window layers, so the norms have to take it back."""
+    """In gemma3 the attention factor key also reaches the window layers, so the norms have to take it back."""
     source = source_in(sources, "gemma3_text")
     plain = tmp_path / "plain.gguf"
     bake(source, Recipe(METHODS["as-is"]()), plain)
-    plan = make_plan(open_source(str(plain)), RECIPES["yarn without temperature"], tmp_path / "out.gguf")
-    assert list(plan.choice.edit.changes) == ["blk.0.attn_q_norm.weight"]  # the only window layer of three
-    without = replace(plan.choice.edit, changes={})
+    plan = make_plan(plain, RECIPES["yarn without temperature"], tmp_path / "out.gguf")
+    assert list(plan.result.edit.changes) == ["blk.0.attn_q_norm.weight"]  # the only window layer of three
+    without = replace(plan.result.edit, changes={})
     good, bad = tmp_path / "good.gguf", tmp_path / "bad.gguf"
-    for edit, path in ((plan.choice.edit, good), (without, bad)):
+    for edit, path in ((plan.result.edit, good), (without, bad)):
         write_new(GgufFile.open(plain), 0, edit, path)
     reference = of_transformers(source, plan)
     right, wrong = (beyond(reference, of_llamacpp(path))[1].kl_mean for path in (good, bad))

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from ropeconv.bake import make_plan
-from ropeconv.bake.inplace import apply_in_place
 from ropeconv.formats.gguf import Edit, GgufFile
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 from ropeconv.validate.rule.measures import compare_logits
 
+from ...baking import apply, make_plan
 from ...gguf_files import contents
 from ...llamacpp import bake, checkpoint, of_llamacpp
 from ...models import TRAINED
@@ -48,7 +46,7 @@ CASES = {
             "rope.scaling.original_context_length": ("int", TRAINED),
         },
     ),
-    "yarn, amplitude 1": (
+    "yarn, attention factor 1": (
         Recipe(METHODS["yarn"](4.0), attention_factor=1.0),
         {
             "rope.scaling.type": ("str", "yarn"),
@@ -68,7 +66,7 @@ def test_a_patched_file_gives_the_bits_of_the_original_with_overrides(
     recipe, told = CASES[name]
     original, out, arch = originals / f"{file}.gguf", tmp_path / "out.gguf", file.split("-")[0]
     plan = bake(original, recipe, out)
-    assert plan.choice.encoding == "keys"
+    assert plan.result.encoding == "keys"
     assert contents(out) == contents(original)
     patched, unscaled = of_llamacpp(out), of_llamacpp(original)
     reference = of_llamacpp(original, overrides={f"{arch}.{key}": value for key, value in told.items()})
@@ -78,18 +76,18 @@ def test_a_patched_file_gives_the_bits_of_the_original_with_overrides(
 
 def test_a_quantised_qwen2_becomes_llama_without_requantising(originals: Path, tmp_path: Path) -> None:
     """Whole rows move, so only the order of summation in q k changes; unpermuted they would be another model."""
-    out, carried = tmp_path / "keys.gguf", tmp_path / "carried.gguf"
+    out, copied_files = tmp_path / "keys.gguf", tmp_path / "carried.gguf"
     recipe = Recipe(METHODS["yarn"](4.0))
     bake(originals / "qwen2-q8_0.gguf", recipe, out)
-    plan = bake(originals / "qwen2-q8_0.gguf", recipe, carried, carrier="llama")
-    before, after = contents(out), contents(carried)
+    plan = bake(originals / "qwen2-q8_0.gguf", recipe, copied_files, carrier="llama")
+    before, after = contents(out), contents(copied_files)
     after.pop("rope_freqs.weight")
     moved = {name for name in before if before[name] != after[name]}
     assert moved == {f"blk.{i}.attn_{p}.{kind}" for i in range(2) for p in "qk" for kind in ("weight", "bias")}
     assert all(sorted(before[name]) == sorted(after[name]) for name in moved)
-    assert set(plan.choice.edit.changes) == moved
+    assert set(plan.result.edit.changes) == moved
     assert (
-        compare_logits(of_llamacpp(out), of_llamacpp(carried)).kl_mean < 0.02
+        compare_logits(of_llamacpp(out), of_llamacpp(copied_files)).kl_mean < 0.02
     )  # q8_0 activations, one flip costs that
     f32 = [tmp_path / "f32-keys.gguf", tmp_path / "f32-carried.gguf"]
     bake(originals / "qwen2-f32.gguf", recipe, f32[0])
@@ -107,7 +105,7 @@ def test_a_vector_in_a_patched_file(originals: Path, tmp_path: Path) -> None:
         both = [of_llamacpp(tmp_path / f"{file}-{name}.gguf") for name in ("keys", "tensor")]
         assert compare_logits(*both).kl_mean < 1e-3
         plan = bake(original, lists, tmp_path / f"{file}-mixed.gguf")
-        assert plan.choice.encoding == "tensor"
+        assert plan.result.encoding == "tensor"
         assert compare_logits(both[0], of_llamacpp(tmp_path / f"{file}-mixed.gguf")).kl_mean > 0.01
 
 
@@ -117,7 +115,7 @@ def test_architectures_that_are_llama_under_another_name(originals: Path, tmp_pa
     write_new(GgufFile.open(originals / "llama-f32.gguf"), 0, Edit(arch=source), named)
     plan = bake(named, Recipe(METHODS["mixed"](4.0)), tmp_path / "carried.gguf", carrier=to)
     bake(originals / "llama-f32.gguf", Recipe(METHODS["mixed"](4.0)), tmp_path / "llama.gguf")
-    assert plan.choice.encoding == "carrier"
+    assert plan.result.encoding == "carrier"
     assert torch.equal(of_llamacpp(named), of_llamacpp(originals / "llama-f32.gguf"))
     assert torch.equal(of_llamacpp(tmp_path / "carried.gguf"), of_llamacpp(tmp_path / "llama.gguf"))
 
@@ -125,7 +123,7 @@ def test_architectures_that_are_llama_under_another_name(originals: Path, tmp_pa
 def test_a_scaled_file_becomes_its_carrier_without_a_trace_of_the_old_scaling(originals: Path, tmp_path: Path) -> None:
     scaled, again, fresh = (tmp_path / f"{name}.gguf" for name in ("scaled", "again", "fresh"))
     bake(originals / "qwen2-f32.gguf", Recipe(METHODS["yarn"](2.0), attention_factor=1.5), scaled)
-    bake(scaled, Recipe(METHODS["mixed"](4.0)), again, replace_scaling=True)
+    bake(scaled, Recipe(METHODS["mixed"](4.0)), again, replace=True)
     bake(originals / "qwen2-f32.gguf", Recipe(METHODS["mixed"](4.0)), fresh)
     assert torch.equal(of_llamacpp(again), of_llamacpp(fresh))
     header = GgufFile.open(again).header
@@ -145,6 +143,5 @@ def test_k_quants(tmp_path: Path, model_type: str, carrier: str, outtype: str) -
     by_keys, unscaled = of_llamacpp(tmp_path / "keys.gguf"), of_llamacpp(original)
     assert compare_logits(by_keys, of_llamacpp(tmp_path / "carried.gguf")).kl_mean < 0.01
     assert compare_logits(by_keys, unscaled).kl_mean > 1
-    plan = make_plan(open_source(str(original)), recipe)
-    apply_in_place(plan)
+    apply(make_plan(original, recipe, in_place=True))
     assert torch.equal(of_llamacpp(original), by_keys)

@@ -63,7 +63,7 @@ def test_a_file_cut_off_anywhere_gets_a_sentence(path: Path, tmp_path: Path) -> 
     end = header.data_start + header.data_size
     for length in [*range(0, header.data_start, 7), *range(header.data_start, end, 5000), end - 1]:
         cut.write_bytes(data[:length])
-        with pytest.raises(BadSource, match="fetch it again"):
+        with pytest.raises(BadSource, match="download it again"):
             GgufFile.open(cut)
 
 

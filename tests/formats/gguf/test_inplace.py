@@ -13,7 +13,7 @@ import pytest
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, inplace, read_header, string, u32
 from ropeconv.formats.gguf.edit import RESERVED
-from ropeconv.formats.gguf.inplace import journal_of, recover, steps
+from ropeconv.formats.gguf.inplace import journal_of, phases, recover
 from ropeconv.formats.gguf.write import write_new
 
 from ...gguf_files import contents, write
@@ -46,7 +46,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
     write_new(GgufFile.open(path), 0, edit(), tmp_path / "new.gguf")
-    assert list(steps(GgufFile.open(path), edit()))[-1] == "done"
+    assert list(phases(GgufFile.open(path), edit()))[-1] == "done"
     assert not journal_of(path).exists()
     ours, new = read_header(path), read_header(tmp_path / "new.gguf")
     unequal = {key for key in ours.values.keys() | new.values.keys() if ours.values.get(key) != new.values.get(key)}
@@ -60,15 +60,15 @@ from pathlib import Path
 from tests.formats.gguf.test_inplace import edit
 from ropeconv.formats.gguf import GgufFile
 from ropeconv.formats.gguf.edit import RESERVED
-from ropeconv.formats.gguf.inplace import steps
-for step in steps(GgufFile.open(Path(sys.argv[1])), edit()):
+from ropeconv.formats.gguf.inplace import phases
+for step in phases(GgufFile.open(Path(sys.argv[1])), edit()):
     if step == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_a_kill_after_any_step_is_undone(path: Path, tmp_path: Path) -> None:
-    original, walked = path.read_bytes(), list(steps(GgufFile.open(path), edit()))
+    original, walked = path.read_bytes(), list(phases(GgufFile.open(path), edit()))
     assert walked[0] == "journal"
     assert walked[-2:] == ["durable", "done"]
     for step in walked:
@@ -80,13 +80,13 @@ def test_a_kill_after_any_step_is_undone(path: Path, tmp_path: Path) -> None:
         assert (path.read_bytes() == original) is (step != "done")
         assert not recover(path)
         if step != "done":
-            assert list(steps(GgufFile.open(path), edit()))[-1] == "done"
+            assert list(phases(GgufFile.open(path), edit()))[-1] == "done"
         assert contents(path)["rope_freqs.weight"] == NEW
 
 
 def test_a_kill_during_the_recovery_is_undone_too(path: Path) -> None:
     original = path.read_bytes()
-    walk = steps(GgufFile.open(path), edit())
+    walk = phases(GgufFile.open(path), edit())
     while next(walk) != "added":
         pass
     journal = journal_of(path).read_bytes()
@@ -104,7 +104,7 @@ def test_a_filesystem_that_cannot_insert_is_said_so_and_nothing_changes(
     original = path.read_bytes()
     monkeypatch.setattr(inplace, "_can_insert", lambda path: False)
     with pytest.raises(RopeconvError, match="cannot insert them; write a new file with -o"):
-        list(steps(GgufFile.open(path), edit()))
+        list(phases(GgufFile.open(path), edit()))
     assert path.read_bytes() == original
     assert list(tmp_path.iterdir()) == [path]
 
@@ -123,10 +123,10 @@ def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
     first, second = sorted(tmp_path.glob("model-*.gguf"))
     untouched = second.read_bytes()
     with pytest.raises(RopeconvError, match="lies in another shard"):
-        list(steps(GgufFile.open(first), edit()))
+        list(phases(GgufFile.open(first), edit()))
     write_new(GgufFile.open(first), 0, Edit(), tmp_path / "roomy.gguf")
     (tmp_path / "roomy.gguf").replace(first)
-    list(steps(GgufFile.open(first), Edit({"llama.context_length": u32(4096)}, added=edit().added)))
+    list(phases(GgufFile.open(first), Edit({"llama.context_length": u32(4096)}, added=edit().added)))
     assert second.read_bytes() == untouched
     header = read_header(first)
     assert header.get("llama.context_length") == 4096

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from ropeconv.engines import Progress
 from ropeconv.errors import RopeconvError
 from ropeconv.validate.rule.likeliest import as_said, coarse
 from ropeconv.validate.rule.measures import measure
 from ropeconv.validate.server import validate_server
-from ropeconv.validate.settings import Settings, Watch
+from ropeconv.validate.settings import Settings
 
 from ...conftest import run_in
 from ...llamacpp import checkpoint
@@ -24,7 +25,7 @@ PROTOCOLS = ("vllm", "sglang", "llamacpp")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a source, `yarn` baked from it, and one with its amplitude lost."""
+    """A folder with a source, `yarn` baked from it, and one with its attention factor lost."""
     folder = tmp_path_factory.mktemp("servers")
     checkpoint("llama", folder / "source")
     done = run_in(folder, "apply", "source", "--yarn", "16", "-o", "yarn", "-q")
@@ -80,7 +81,7 @@ def test_bad_input(made: Path) -> None:
 
     def words(server: StandIn, model: str = "", **more: object) -> str:
         with running(server) as url, pytest.raises(RopeconvError) as caught:
-            validate_server(folder, source, url, model, Settings(), Watch(), **more)
+            validate_server(folder, source, url, model, Settings(), Progress(), **more)
         return str(caught.value)
 
     assert "does not run other; it runs model" in words(StandIn("vllm", folder), "other")

@@ -11,9 +11,9 @@ import numpy as np
 from ....errors import UnsupportedBake
 from ....formats.gguf import Added, Change, Edit, u32
 from ....runtimes.llamacpp import find_arch
-from ..gguf_model import Model
+from ..gguf_model import GgufModel
 
-Build = Callable[[Model], Edit]
+Build = Callable[[GgufModel], Edit]
 CARRIERS: dict[tuple[str, str], Build] = {}
 
 MASK = "the file becomes the GGUF architecture {to}: people see that name, and a later llama.cpp may treat it otherwise"
@@ -37,7 +37,7 @@ def carrier(source: str, to: str) -> Callable[[Build], Build]:
     return register
 
 
-def carry(model: Model, to: str) -> Carried:
+def carry(model: GgufModel, to: str) -> Carried:
     """The edit that turns a model into another architecture. Raises UnsupportedBake when none is known."""
     arch = find_arch(model.get("general.architecture"))
     build = CARRIERS.get((arch.name, to))
@@ -52,7 +52,7 @@ def carry(model: Model, to: str) -> Carried:
     return Carried(build(model), (MASK.format(to=to),))
 
 
-def query_heads(model: Model) -> int:
+def query_heads(model: GgufModel) -> int:
     """Query heads of every layer. Raises UnsupportedBake when the layers have different heads."""
     prefix = model.get("general.architecture")
     heads = model.get(f"{prefix}.attention.head_count")
@@ -62,7 +62,7 @@ def query_heads(model: Model) -> int:
     return heads
 
 
-def interleave(model: Model) -> dict[str, Change]:
+def interleave(model: GgufModel) -> dict[str, Change]:
     """Rows of queries and keys from (i, i + d/2) pairs to (2i, 2i + 1), weights and biases, of any quantisation.
 
     Blocks lie along the rows, so whole rows move and nothing is requantised.
@@ -87,7 +87,7 @@ def _interleaver(head_dim: int, row: int) -> Callable[[bytes], bytes]:
     return apply
 
 
-def own_output(model: Model) -> tuple[Added, ...]:
+def own_output(model: GgufModel) -> tuple[Added, ...]:
     """A copy of the embeddings as output weights, for architectures that do not tie them."""
     if "output.weight" in model.tensors:
         return ()
@@ -95,6 +95,6 @@ def own_output(model: Model) -> tuple[Added, ...]:
     return (Added("output.weight", info.shape, info.type, lambda: model.chunks(info.name)),)
 
 
-def whole_rotation(model: Model, arch: str) -> Edit:
+def whole_rotation(model: GgufModel, arch: str) -> Edit:
     """The width that rotates, written out."""
     return Edit({f"{arch}.rope.dimension_count": u32(model.reading().spec.rotary_dim)})

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ....formats.gguf import Added, Edit, boolean, u32
 from ....formats.gguf.types import F32
 from ....formats.gguf.values import bools
-from ..gguf_model import Model
+from ..gguf_model import GgufModel
 from .registry import carrier, own_output
 
 SHARED = 32  # width of the shared experts
@@ -22,7 +22,7 @@ TO = "step35"
 @carrier("qwen2", TO)
 @carrier("qwen3", TO)
 @carrier("qwen3moe", TO)
-def as_step35(model: Model) -> Edit:
+def as_step35(model: GgufModel) -> Edit:
     """The keys step35 wants, and shared experts of zeros where there are experts."""
     prefix, head_dim = model.get("general.architecture"), model.reading().spec.head_dim
     layers = model.get(f"{prefix}.block_count")
@@ -43,7 +43,7 @@ def as_step35(model: Model) -> Edit:
     return Edit(values, arch=TO, added=(*own_output(model), *_shared_experts(model, layers)))
 
 
-def _shared_experts(model: Model, layers: int) -> tuple[Added, ...]:
+def _shared_experts(model: GgufModel, layers: int) -> tuple[Added, ...]:
     width = model.tensors["token_embd.weight"].shape[0]
     shapes = {"ffn_gate_shexp": (width, SHARED), "ffn_up_shexp": (width, SHARED), "ffn_down_shexp": (SHARED, width)}
 

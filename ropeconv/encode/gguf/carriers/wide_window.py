@@ -6,14 +6,14 @@ import struct
 
 from ....formats.gguf import Added, Edit, f32, u32
 from ....formats.gguf.values import bools
-from ..gguf_model import Model
+from ..gguf_model import GgufModel
 from .registry import carrier, own_output, query_heads, whole_rotation
 
 WINDOW = 1 << 24  # the cache of window layers is counted in u32 times sequences, so it must not be much larger
 
 
 @carrier("qwen3", "exaone-moe")
-def qwen3_as_exaone_moe(model: Model) -> Edit:
+def qwen3_as_exaone_moe(model: GgufModel) -> Edit:
     """exaone-moe rotates in window layers only, so all are; and all its layers are dense."""
     layers, to = model.get("qwen3.block_count"), "exaone-moe"
     values = {
@@ -29,7 +29,7 @@ def qwen3_as_exaone_moe(model: Model) -> Edit:
 
 
 @carrier("smollm3", "granite_swa")
-def smollm3_as_granite_swa(model: Model) -> Edit:
+def smollm3_as_granite_swa(model: GgufModel) -> Edit:
     """granite_swa has a pattern of layers that rotate, and sinks, which are set to nothing."""
     seen, to = model.reading().spec, "granite_swa"
     none = struct.pack("<f", -1e30) * query_heads(model)

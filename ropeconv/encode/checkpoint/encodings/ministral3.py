@@ -9,65 +9,67 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from ...errors import UnsupportedBake
-from ...families.config import Config, first, text_part
-from ...families.family import Family, by_name
-from ...rope.log_n import Staircase, deviation, staircase
-from ...rope.spec import RopeSpec
-from ..fold.placement import Fold, times_queries
-from ..result import worded
-from .config_edit import put
-from .config_only import furthest
-from .request import ConfigChoice, Task
+from ....errors import UnsupportedBake
+from ....families.config import Config, first_present, text_part
+from ....families.family import Family, by_name
+from ....rope.log_n import QueryScaling, deviation, query_scaling
+from ....rope.spec import RopeSpec
+from ...fold.placement import Fold, times_queries
+from ...result import with_deviation
+from ..config_edit import put
+from ..config_only import furthest
+from ..registry import encoding
+from ..request import CheckpointResult, EncodeRequest
 from .weights import weights
 
 NAME = "ministral3"
 OTHERWISE = "use --encoding buffers, or leave --log-n out"
 
 
-def ministral3(task: Task) -> ConfigChoice:
+@encoding(NAME, order=4, max_ulp=64, model_type=lambda _: NAME)
+def ministral3(request: EncodeRequest) -> CheckpointResult:
     """The schedule as Ministral 3. Raises UnsupportedBake for other layouts, and where there is no log-n to write."""
-    schedule, family = task.schedule, task.family
+    schedule, family = request.schedule, request.family
     if schedule.log_n is None:
         raise UnsupportedBake(
             "a schedule without log-n", NAME, "only log-n is worth another class", "use --encoding auto"
         )
-    _refuse(task.config, family)
-    steps = staircase(schedule.log_n)
-    in_config = Staircase(steps.beta, steps.length)
+    _refuse(request.config, family)
+    steps = query_scaling(schedule.log_n)
+    in_config = QueryScaling(steps.beta, steps.length)
     inner = replace(
-        task,
-        schedule=replace(schedule, log_n=None, staircase=in_config),
-        spec=replace(task.spec, original_context=steps.length, staircase=in_config),
+        request,
+        schedule=replace(schedule, log_n=None, query_scaling=in_config),
+        spec=replace(request.spec, original_context=steps.length, query_scaling=in_config),
         family=by_name()[NAME],
-        config=_renamed(task.config, family, task.spec, in_config),
+        config=_renamed(request.config, family, request.spec, in_config),
     )
-    choice = _inner(inner)
+    result = _inner(inner)
     off = deviation(schedule.log_n, steps, schedule.context)
     return replace(
-        choice,
+        result,
         encoding=NAME,
-        verdicts=tuple(worded(verdict, off) for verdict in choice.verdicts),
-        fold=_with_gain(choice.fold, steps.gain, task),
-        notes=(*choice.notes, _note(steps, off, schedule.context)),
-        steps=steps,
+        verdicts=tuple(with_deviation(verdict, off) for verdict in result.verdicts),
+        fold=_with_gain(result.fold, steps.gain, request),
+        notes=(*result.notes, _note(steps, off, schedule.context)),
+        log_n_approximation=steps,
         deviation=off,
     )
 
 
-def _inner(task: Task) -> ConfigChoice:
+def _inner(request: EncodeRequest) -> CheckpointResult:
     try:
-        return furthest(task)
+        return furthest(request)
     except UnsupportedBake as refusal:
-        if task.schedule.attention_factor == 1 or not task.tensors():
+        if request.schedule.attention_factor == 1 or not request.tensors():
             raise refusal from None
-        return weights(task)
+        return weights(request)
 
 
 def _refuse(config: Config, family: Family) -> None:
     if family.ministral3 is None:
         raise UnsupportedBake(
-            "log-n", f"{family.title} as {NAME}", "Llama and Mistral have its layout, no other", OTHERWISE
+            "log-n", f"{family.display_name} as {NAME}", "Llama and Mistral have its layout, no other", OTHERWISE
         )
     part = text_part(config, family)
     for need in family.ministral3.need:
@@ -77,14 +79,14 @@ def _refuse(config: Config, family: Family) -> None:
             )
 
 
-def _renamed(config: Config, family: Family, spec: RopeSpec, steps: Staircase) -> Config:
+def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
     """The config under the other class, with every default written out that is another there."""
     renamed = copy.deepcopy(config)
     part, rules = text_part(renamed, family), family.ministral3
     assert rules is not None
     for key, value in {**rules.defaults, **dict.fromkeys(rules.null)}.items():
         part.setdefault(key, value)
-    part["num_key_value_heads"] = first(part, ("num_key_value_heads",), part.get("num_attention_heads", 32))
+    part["num_key_value_heads"] = first_present(part, ("num_key_value_heads",), part.get("num_attention_heads", 32))
     part["model_type"] = NAME
     if part is renamed:
         part["architectures"] = ["Ministral3ForCausalLM"]
@@ -100,17 +102,21 @@ def _renamed(config: Config, family: Family, spec: RopeSpec, steps: Staircase) -
     return renamed
 
 
-def _with_gain(fold: Fold | None, gain: float, task: Task) -> Fold | None:
+def _with_gain(fold: Fold | None, gain: float, request: EncodeRequest) -> Fold | None:
     if gain == 1:
         return fold
-    tensors = task.tensors()
+    tensors = request.tensors()
     if not tensors:
         raise UnsupportedBake("full log-n", "a config.json alone", "a factor goes into its weights", OTHERWISE)
-    scalings = times_queries(gain, task.spec, task.family, tensors)
-    return Fold(task.side, scalings, 0.0) if fold is None else replace(fold, scalings=(*fold.scalings, *scalings))
+    scalings = times_queries(gain, request.spec, request.family, tensors)
+    return (
+        Fold(request.target.fold.into or "k", scalings, 0.0)
+        if fold is None
+        else replace(fold, scalings=(*fold.scalings, *scalings))
+    )
 
 
-def _note(steps: Staircase, off: float, context: int) -> str:
+def _note(steps: QueryScaling, off: float, context: int) -> str:
     if steps.gain == 1:
         return (
             f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over {context} tokens "

@@ -1,7 +1,7 @@
 """Encoding `factors`: any frequency vector as `longrope` with equal lists ("P-form").
 
 With short_factor == long_factor it no longer matters when a runtime switches between them, and with
-original_max_position_embeddings == max_position_embeddings and factor 1 every reader derives the amplitude 1.
+original_max_position_embeddings == max_position_embeddings and factor 1 every reader derives the attention factor 1.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UnsupportedBake
-from ...families import Family
-from ...rope.forms import Vector
-from ...rope.schedule import Schedule
-from ...rope.spec import RopeSpec
-from .implied_lengths import lengths_note, original_for
-from .rope_setting import Written
+from ....errors import UnsupportedBake
+from ....families import Family
+from ....rope.forms import Vector
+from ....rope.schedule import Schedule
+from ....rope.spec import RopeSpec
+from ..config_only import config_encoding
+from ..implied_lengths import lengths_note, original_for
+from ..rope_setting import RopeSetting
 
 NEIGHBOURS = 4
 DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
 
 
-def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> Written:
+@config_encoding("factors", order=2, max_ulp=2)
+def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """The schedule as equal factor lists over the checkpoint's own base.
 
     Raises UnsupportedBake when two lists or a softmax scale would be lost, or the family does not take longrope.
@@ -42,17 +44,17 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> Written:
             "use --encoding native",
         )
     divisors = [float(value) for value in factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)]
-    amplitude = float(schedule.attention_factor)
+    attention_factor = float(schedule.attention_factor)
     rope: dict[str, Any] = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
-    if family.writing.amplitude_from_original:
-        context, original = original_for(schedule.context, amplitude)
-        notes = () if amplitude == 1 else (lengths_note(schedule.context, context, original),)
-        return Written(rope, spec.rope_theta, context, original, notes)
+    if family.writing.attention_factor_from_original:
+        context, original = original_for(schedule.context, attention_factor)
+        notes = () if attention_factor == 1 else (lengths_note(schedule.context, context, original),)
+        return RopeSetting(rope, spec.rope_theta, context, original, notes)
     original = spec.original_context if family.writing.pinned_original else schedule.context
-    rope |= {"factor": 1.0, "attention_factor": amplitude, "original_max_position_embeddings": original}
-    if amplitude != 1 or original != schedule.context:
-        rope |= {"short_mscale": amplitude, "long_mscale": amplitude}
-    return Written(rope, spec.rope_theta, schedule.context, original)
+    rope |= {"factor": 1.0, "attention_factor": attention_factor, "original_max_position_embeddings": original}
+    if attention_factor != 1 or original != schedule.context:
+        rope |= {"short_mscale": attention_factor, "long_mscale": attention_factor}
+    return RopeSetting(rope, spec.rope_theta, schedule.context, original)
 
 
 def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Encoding `keys`: theta, linear and yarn in the metadata, with any amplitude.
+"""Encoding `keys`: theta, linear and yarn in the metadata, with any attention factor.
 
 rope.scaling.attn_factor multiplies cos and sin under every type (src/llama-context.cpp:214), and yarn's own
 temperature 1 + 0.1 ln s comes on top of it.
@@ -6,18 +6,20 @@ temperature 1 + 0.1 ln s comes on top of it.
 
 from __future__ import annotations
 
-from ...errors import UnsupportedBake
-from ...formats.gguf import Edit, Value, f32, string, u32
-from ...rope.forms import Interpolated, Plain, Yarn
-from ...rope.schedule import Schedule
-from ...runtimes.llamacpp import find_arch
-from .edits import pinned_original, start, with_amplitude
-from .gguf_model import Model
+from ....errors import UnsupportedBake
+from ....formats.gguf import Edit, Value, f32, string, u32
+from ....rope.forms import Interpolated, Plain, Yarn
+from ....rope.schedule import Schedule
+from ....runtimes.llamacpp import find_arch
+from ..edits import pinned_original, start, with_attention_factor
+from ..gguf_model import GgufModel
+from ..registry import gguf_encoding
 
 OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
 
 
-def keys(schedule: Schedule, model: Model) -> Edit:
+@gguf_encoding("keys", order=1)
+def keys(schedule: Schedule, model: GgufModel) -> Edit:
     """The schedule in metadata keys. Raises UnsupportedBake for forms that have none."""
     arch = find_arch(model.get("general.architecture"))
     form, prefix = schedule.form, f"{arch.name}.rope."
@@ -57,4 +59,4 @@ def keys(schedule: Schedule, model: Model) -> Edit:
                 )
             values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
             values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
-    return with_amplitude(model, schedule, start(model, schedule).merged(Edit(values)))
+    return with_attention_factor(model, schedule, start(model, schedule).merged(Edit(values)))

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UnsupportedBake
-from ...families import Family
-from ...families.config import STORED_ROPE, Config, text_part
-from ...formats.template import render
-from ...rope.log_n import LogN
-from ...runtimes import Runtime, runtimes
-from ...runtimes.verdict import Verdict, too_old
-from .config_edit import bake_config, put
-from .request import ConfigChoice, Task
-from .rope_setting import Written
+from ....errors import UnsupportedBake
+from ....families import Family
+from ....families.config import STORED_ROPE, Config, text_part
+from ....formats.template import render
+from ....rope.log_n import LogN
+from ....runtimes import Runtime, runtimes
+from ....runtimes.verdict import Verdict, too_old
+from ..config_edit import bake_config, put
+from ..registry import encoding
+from ..request import CheckpointResult, EncodeRequest
+from ..rope_setting import RopeSetting
 
 MODULE = "modeling_stored_rope"
 SETTINGS = "stored_rope"
@@ -28,12 +29,16 @@ OTHERWISE = "use --encoding auto"
 TRUST = "needs trust_remote_code: it comes with {}, about a screen of code, which people will want to read"
 
 
-def buffers(task: Task) -> ConfigChoice:
+@encoding("buffers", order=5, max_ulp=0, model_type=lambda name: f"{name}{STORED_ROPE}")
+def buffers(request: EncodeRequest) -> CheckpointResult:
     """The schedule in the checkpoint itself. Raises UnsupportedBake for families without code, and what it lacks."""
-    schedule, family = task.schedule, task.family
-    _refuse(task)
+    schedule, family = request.schedule, request.family
+    _refuse(request)
     baked = bake_config(
-        task.config, family, task.spec, Written({"rope_type": "default"}, task.spec.rope_theta, schedule.context)
+        request.config,
+        family,
+        request.spec,
+        RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context),
     )
     settings: dict[str, Any] = {"attention_factor": float(schedule.attention_factor)}
     if schedule.log_n is not None:
@@ -46,7 +51,7 @@ def buffers(task: Task) -> ConfigChoice:
     classes = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
     put(baked, "auto_map", {auto: f"{MODULE}.{name}{kind}" for auto, kind in classes.items()}, after="architectures")
     put(baked, SETTINGS, settings, after="rope_parameters")
-    return ConfigChoice(
+    return CheckpointResult(
         "buffers", tuple(_verdict(runtime, family) for runtime in runtimes()), config=baked, family=family,
         in_config=schedule, written_as="buffers", context=schedule.context, notes=(TRUST.format(f"{MODULE}.py"),),
         texts={f"{MODULE}.py": modelling(family, schedule.log_n)},
@@ -75,22 +80,22 @@ def model_type(family: Family) -> str:
     return f"{family.name}{STORED_ROPE}"
 
 
-def _refuse(task: Task) -> None:
-    schedule, family = task.schedule, task.family
+def _refuse(request: EncodeRequest) -> None:
+    schedule, family = request.schedule, request.family
 
     def refusal(what: str, because: str) -> UnsupportedBake:
         return UnsupportedBake(what, "stored frequencies", because, OTHERWISE)
 
     if family.code is None:
-        raise refusal(family.title, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only")
-    part: Config = text_part(task.config, family)
-    if part is not task.config:
+        raise refusal(family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only")
+    part: Config = text_part(request.config, family)
+    if part is not request.config:
         raise refusal("a model with a vision part", "there is code for the language model only")
     if schedule.short_inv_freq is not None:
         raise refusal("a pair of factor lists", "there is one tensor of frequencies")
-    if not task.tensors():
+    if not request.tensors():
         raise refusal("a config.json alone", "the frequencies become one of the tensors")
-    if TENSOR in task.tensors():
+    if TENSOR in request.tensors():
         raise refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
     if schedule.log_n and family.code.window_switch and part.get(family.code.window_switch):
         raise refusal("log-n with window layers", f"the code has no {family.code.window_switch}")
@@ -99,5 +104,5 @@ def _refuse(task: Task) -> None:
 def _verdict(runtime: Runtime, family: Family) -> Verdict:
     because = too_old(runtime, family) or ("" if runtime.custom_code else "it does not run code of a checkpoint")
     if because:
-        return Verdict(runtime.key, runtime.title, "refused", because, runtime.source)
-    return Verdict(runtime.key, runtime.title, "exact", "with trust_remote_code", runtime.source)
+        return Verdict(runtime.key, runtime.display_name, "refused", because, runtime.source)
+    return Verdict(runtime.key, runtime.display_name, "exact", "with trust_remote_code", runtime.source)

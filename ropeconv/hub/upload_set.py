@@ -1,16 +1,15 @@
-"""What a repository is to hold: files of this machine, and files that the Hub copies from another repository."""
+"""UploadSet: what a repository is to hold, from this machine and copied by the Hub from another repository."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ..bake import Plan
 from ..errors import BadSource
 from ..formats.gguf.file import SHARD
-from ..receipts.read import read_receipt, validations
+from ..receipts import Receipt, read_receipt
 from ..runtimes.llamacpp.read_file import read_file
 from ..sources import RECEIPT, GgufSource
 
@@ -18,20 +17,30 @@ CARD = "README.md"
 
 
 @dataclass(frozen=True)
-class Outgoing:
-    """adds: local files by their name in the repository. copies: names there, to names in `source` at `commit`.
+class UploadSet:
+    """What a repository is to hold.
 
-    receipt: what was done. source: a repository, empty where the source is none. card: the text of a card that is there
-    already, and `own_card` whether a person wrote it.
+    adds: local files by their name in the repository. receipt: what was done. context: tokens that are declared.
+    copies: names in the repository, to names in `source` at `commit`. card: the text of a card that is there already,
+    and `own_card` whether a person wrote it.
     """
 
     adds: dict[str, Path]
-    receipt: dict[str, Any]
+    receipt: Receipt
+    context: int
     copies: dict[str, str] = field(default_factory=dict)
-    source: str = ""
-    commit: str = ""
     card: str = ""
     own_card: bool = False
+
+    @property
+    def source(self) -> str:
+        """The repository that the model is from, empty where it is from elsewhere."""
+        return self.receipt.source.repository
+
+    @property
+    def commit(self) -> str:
+        """The commit of `source`."""
+        return self.receipt.source.commit or ""
 
     @property
     def gguf(self) -> list[str]:
@@ -39,28 +48,25 @@ class Outgoing:
         return sorted(name for name in self.adds if name.endswith(".gguf"))
 
 
-def of_plan(plan: Plan, staged: Path) -> Outgoing:
-    """A plan that was carried out in `staged`, at least as far as it does more than copy."""
+def from_plan(plan: Plan, staged: Path) -> UploadSet:
+    """A plan that was executed into the folder `staged`, at least as far as it does more than copy."""
     adds, copies = {RECEIPT: staged / RECEIPT}, {}
-    on_hub = plan.source.kind == "hub"
-    for step in plan.steps:
-        if on_hub and step.action == "copy":
-            copies[step.name] = step.origin or step.name
-        elif (staged / step.name).exists():
-            adds[step.name] = staged / step.name
+    for file in plan.files:
+        if plan.source.kind == "hub" and file.action == "copy":
+            copies[file.name] = file.origin or file.name
+        elif (staged / file.name).exists():
+            adds[file.name] = staged / file.name
         else:
-            origin = plan.origin(step)
-            assert origin is not None, step
-            adds[step.name] = origin
-    receipt = read_receipt(staged)
-    return _without_base_card(adds, copies, receipt, _repository(receipt), own_card=False)
+            origin = plan.origin(file)
+            assert origin is not None, file
+            adds[file.name] = origin
+    return _without_base_card(adds, copies, read_receipt(staged), own_card=False)
 
 
-def of_folder(folder: Path) -> Outgoing:
+def from_folder(folder: Path) -> UploadSet:
     """A folder that `apply` wrote; what its source on the Hub has as well is copied from there."""
     receipt, copies = read_receipt(folder), {}
-    repository = _repository(receipt)
-    known = {file["name"]: file for file in receipt["files"]}
+    known = {file.name: file for file in receipt.files}
     adds = {
         path.relative_to(folder).as_posix(): path
         for path in sorted(folder.rglob("*"))
@@ -68,16 +74,15 @@ def of_folder(folder: Path) -> Outgoing:
     }
     for name in list(adds):
         file = known.get(name)
-        if repository and file and file["action"] == "copy" and file["sha256"]:
+        if receipt.source.repository and file and file.action == "copy" and file.sha256:
             del adds[name]
-            copies[name] = file.get("origin") or name
-    written = CARD in adds and (CARD not in known or known[CARD]["size"] != adds[CARD].stat().st_size)
-    return _without_base_card(adds, copies, receipt, repository, own_card=written)
+            copies[name] = file.origin or name
+    written = CARD in adds and (CARD not in known or known[CARD].size != adds[CARD].stat().st_size)
+    return _without_base_card(adds, copies, receipt, own_card=written)
 
 
-def of_gguf(path: Path) -> Outgoing:
+def from_gguf(path: Path) -> UploadSet:
     """A GGUF file that ropeconv wrote, with its other shards."""
-    receipt = read_receipt(path)
     match = SHARD.match(path.name)
     names = [path.name]
     if match:
@@ -85,13 +90,11 @@ def of_gguf(path: Path) -> Outgoing:
         names = [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
     missing = [name for name in names if not path.with_name(name).is_file()]
     if missing:
-        raise BadSource(f"{missing[0]} is missing beside {path}; fetch or bake it anew")
+        raise BadSource(f"{missing[0]} is missing beside {path}; download it, or run apply again")
     source = GgufSource(path.with_name(names[0]))
-    receipt |= validations(path)
-    receipt["context"] = read_file(source.file).spec.context
     kind = source.file.get("general.file_type")
     adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}
-    return Outgoing(adds, receipt, source=_repository(receipt), commit=str(receipt["source"].get("commit") or ""))
+    return UploadSet(adds, read_receipt(path), read_file(source.file).spec.context)
 
 
 def conventional(name: str, file_type: int | None) -> str:
@@ -109,30 +112,20 @@ def conventional(name: str, file_type: int | None) -> str:
     return stem + name[len(match["stem"]) if match else len(name) - len(".gguf") :]
 
 
-def together(parts: list[Outgoing]) -> Outgoing:
+def merged(parts: list[UploadSet]) -> UploadSet:
     """Several quantisations of one model in one repository. Raises BadSource where they are not of one recipe."""
     first = parts[0]
     for part in parts[1:]:
-        if (part.receipt["recipe"], part.receipt["schedule"]) != (first.receipt["recipe"], first.receipt["schedule"]):
+        one, other = part.receipt, first.receipt
+        if (one.recipe, one.schedule.digest) != (other.recipe, other.schedule.digest):
             raise BadSource(f"{part.gguf[0]} and {first.gguf[0]} are not of one recipe; push them to two repositories")
     return replace(first, adds={name: path for part in parts for name, path in part.adds.items()})
 
 
-def _repository(receipt: dict[str, Any]) -> str:
-    source = receipt["source"]
-    if source.get("kind") not in ("hub", "gguf") or not source.get("commit"):
-        return ""
-    reference = str(source.get("reference") or "").split("@")[0]
-    return "/".join(reference.split("/")[:2])
-
-
-def _without_base_card(
-    adds: dict[str, Path], copies: dict[str, str], receipt: dict[str, Any], repository: str, own_card: bool
-) -> Outgoing:
+def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, own_card: bool) -> UploadSet:
     """The source's own card speaks of another model: it is linked, not copied."""
     text = adds[CARD].read_text("utf-8", errors="replace") if CARD in adds else ""
     if not own_card:
         adds.pop(CARD, None)
         copies.pop(CARD, None)
-    commit = str(receipt["source"].get("commit") or "")
-    return Outgoing(adds, receipt, copies, repository, commit, text, own_card)
+    return UploadSet(adds, receipt, receipt.schedule.context, copies, text, own_card)

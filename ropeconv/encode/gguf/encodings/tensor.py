@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import UnsupportedBake
-from ...formats.gguf import Edit, string, u32
-from ...rope.forms import Plain
-from ...rope.schedule import Schedule
-from ...runtimes.llamacpp import find_arch
-from ...runtimes.llamacpp.read_header import FREQS, LONG, SHORT
-from .edits import put_vector, start, with_amplitude
-from .gguf_model import Model
+from ....errors import UnsupportedBake
+from ....formats.gguf import Edit, string, u32
+from ....rope.forms import Plain
+from ....rope.schedule import Schedule
+from ....runtimes.llamacpp import find_arch
+from ....runtimes.llamacpp.read_header import FREQS, LONG, SHORT
+from ..edits import put_vector, start, with_attention_factor
+from ..gguf_model import GgufModel
+from ..registry import gguf_encoding
 
 
-def tensor(schedule: Schedule, model: Model) -> Edit:
+@gguf_encoding("tensor", order=2)
+def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     """The schedule as divisors over the file's own base. Raises UnsupportedBake where llama.cpp takes none."""
     arch, seen = find_arch(model.get("general.architecture")), model.reading().spec
     base = Plain(float(np.float32(seen.rope_theta))).inv_freq(seen.rotary_dim)
@@ -41,4 +43,4 @@ def tensor(schedule: Schedule, model: Model) -> Edit:
         edit = edit.merged(original).merged(put_vector(model, LONG, long)).merged(put_vector(model, SHORT, short))
     else:
         edit = edit.merged(put_vector(model, FREQS, long))
-    return with_amplitude(model, schedule, edit)
+    return with_attention_factor(model, schedule, edit)

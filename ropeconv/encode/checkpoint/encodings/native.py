@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...errors import UnsupportedBake
-from ...families import Family
-from ...rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
-from ...rope.laws import longrope_attention_factor, mscale_for, temperature_attention_factor
-from ...rope.schedule import Schedule
-from ...rope.spec import RopeSpec
-from .implied_lengths import lengths_note, original_for
-from .rope_setting import Written
+from ....errors import UnsupportedBake
+from ....families import Family
+from ....rope.forms import Interpolated, Llama3, LongRope, Yarn
+from ....rope.laws import longrope_attention_factor, mscale_for, temperature_attention_factor
+from ....rope.schedule import Schedule
+from ....rope.spec import RopeSpec
+from ..config_only import config_encoding
+from ..implied_lengths import lengths_note, original_for
+from ..rope_setting import RopeSetting
 
 SAME = 1e-9
 OTHER_WAYS = "use --encoding factors, which carries any frequencies"
 
 
-def native(schedule: Schedule, spec: RopeSpec, family: Family) -> Written:
+@config_encoding("native", order=1, max_ulp=64)  # ramps and powers are evaluated in float32 by every runtime
+def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """The schedule as a rope type of transformers.
 
-    Raises UnsupportedBake when no type gives these frequencies and this amplitude, or the family lacks the type.
+    Raises UnsupportedBake when no type gives these frequencies and this attention factor, or the family lacks the type.
     """
     form = schedule.form
     if form is None:
@@ -48,7 +50,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> Written:
         return _longrope(rope, form, schedule, family)
     if not isinstance(form, Yarn):
         _need_no_amplitude(schedule, form.kind)
-    return Written(rope, form.theta, schedule.context)
+    return RopeSetting(rope, form.theta, schedule.context)
 
 
 def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
@@ -66,37 +68,37 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
 
 
 def _mscale(factor: float, schedule: Schedule, spec: RopeSpec) -> dict[str, float]:
-    """The pair (mscale, mscale_all_dim): another spelling of the amplitude, and MLA's softmax scale."""
-    amplitude = schedule.attention_factor
+    """The pair (mscale, mscale_all_dim): another spelling of the attention factor, and MLA's softmax scale."""
+    attention_factor = schedule.attention_factor
     if spec.mla and schedule.softmax_scale != 1:
         slope = 0.1 * math.log(factor)
         everywhere = (math.sqrt(schedule.softmax_scale) - 1) / slope
-        rotated = (amplitude * math.sqrt(schedule.softmax_scale) - 1) / slope
+        rotated = (attention_factor * math.sqrt(schedule.softmax_scale) - 1) / slope
         return {"mscale": round(rotated, 12), "mscale_all_dim": round(everywhere, 12)}
-    usual = abs(amplitude - temperature_attention_factor(factor)) < SAME
+    usual = abs(attention_factor - temperature_attention_factor(factor)) < SAME
     if spec.mla or usual or factor <= 1:
         return {}
-    mscale, mscale_all_dim = mscale_for(factor, amplitude)
+    mscale, mscale_all_dim = mscale_for(factor, attention_factor)
     return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
 
 
-def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: Family) -> Written:
+def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
     rope |= {"short_factor": list(form.short_factor), "long_factor": list(form.long_factor)}
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
-    if family.writing.amplitude_from_original:
+    if family.writing.attention_factor_from_original:
         if abs(schedule.attention_factor - usual) > 1e-6:
             context, original = original_for(schedule.context, schedule.attention_factor)
             if schedule.short_inv_freq is not None:
                 raise UnsupportedBake(
                     "an attention_factor of your own",
                     f"{family.name} with two factor lists",
-                    "its class derives the amplitude from the length at which the lists change",
+                    "its class derives the attention factor from the length at which the lists change",
                     "leave --attention-factor out, or give one list",
                 )
             notes = (lengths_note(schedule.context, context, original),)
-            return Written(rope, form.theta, context, original, notes)
-        return Written(rope, form.theta, schedule.context, form.original_context)
+            return RopeSetting(rope, form.theta, context, original, notes)
+        return RopeSetting(rope, form.theta, schedule.context, form.original_context)
     rope |= {
         "factor": float(factor),
         "attention_factor": float(schedule.attention_factor),
@@ -104,7 +106,7 @@ def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: 
     }
     if abs(schedule.attention_factor - usual) > SAME:
         rope |= {"short_mscale": schedule.attention_factor, "long_mscale": schedule.attention_factor}
-    return Written(rope, form.theta, schedule.context, form.original_context)
+    return RopeSetting(rope, form.theta, schedule.context, form.original_context)
 
 
 def _need_no_amplitude(schedule: Schedule, kind: str) -> None:
@@ -122,8 +124,3 @@ def _need_pinned(original: int, spec: RopeSpec, family: Family) -> None:
             f"that length is also the unit of its query scale and has to stay {spec.original_context}",
             OTHER_WAYS,
         )
-
-
-def plain(theta: float) -> dict[str, Any]:
-    """The dictionary of an unscaled base, for layers that a method leaves alone."""
-    return {"rope_type": Plain.kind, "rope_theta": theta}

@@ -1,0 +1,80 @@
+"""Carries out a plan, and checks what was written before it takes its name."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..engines.probe import Probe
+from ..errors import RopeconvError
+from ..formats.copying import Advance
+from ..formats.gguf.inplace import phases
+from ..receipts.receipt import CheckRecord
+from .check import OutputCheck, probe_query
+from .checkpoint import CheckpointPlan
+from .execute import ApplyOptions, execute_plan
+from .gguf import GgufPlan
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An output. It can be passed wherever a path is expected.
+
+    path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes of a
+    checkpoint, None where it was not asked, for the `reason`.
+    """
+
+    path: Path
+    check: CheckRecord | None = None
+    reason: str = ""
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def apply(
+    plan: Plan,
+    *,
+    link: bool = False,
+    force: bool = False,
+    checksum: bool = False,
+    staged: bool = False,
+    check: bool = True,
+    advance: Advance = lambda done: None,
+    probe: Probe | None = None,
+) -> Applied:
+    """Writes the output of a plan and checks it.
+
+    link, force, checksum, staged: as in `ApplyOptions`. check: ask the installed transformers what it computes from a
+    checkpoint, before that takes its name. advance: called with bytes done. probe: a running one, when the caller has
+    started it already; else one is started where transformers is installed.
+
+    Raises Disagreement where the installed transformers computes something else than the schedule, RopeconvError where
+    the output cannot be written; nothing is kept then.
+    """
+    options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged)
+    if isinstance(plan, GgufPlan) and plan.target.in_place:
+        return Applied(_change_in_place(plan))
+    if not isinstance(plan, CheckpointPlan) or not check:
+        return Applied(execute_plan(plan, options, advance=advance))
+    started = Probe() if probe is None and Probe.available() else None
+    with started or nullcontext():
+        running = probe or started
+        checking = OutputCheck(plan, probe_query(plan, running) if running else None)
+        path = execute_plan(plan, options, checking, advance)
+    return Applied(path, checking.found, checking.reason)
+
+
+def _change_in_place(plan: GgufPlan) -> Path:
+    """Changes the first shard of the source. A kill at any moment is undone by running again.
+
+    Raises RopeconvError for links into a cache and where the filesystem cannot make room; nothing is changed then.
+    """
+    path = plan.source.path
+    if path.is_symlink():
+        raise RopeconvError(f"{path} is a link, likely into a cache that others read; write a new file with -o")
+    for _ in phases(plan.source.file, plan.edit):
+        pass
+    return path

@@ -1,0 +1,75 @@
+"""The check of an output before it takes its name: the installed transformers computes the schedule from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..engines.probe import Probe, ProbeCache
+from ..errors import Disagreement
+from ..receipts.receipt import CheckRecord
+from ..validate.checks.frequencies import compare
+from .checkpoint import CheckpointPlan
+
+NOT_INSTALLED = "transformers is not installed; pip install 'ropeconv[validate]'"
+Query = Callable[[Path], dict[str, Any]]
+
+
+@dataclass
+class OutputCheck:
+    """Called with the folder of a finished output.
+
+    query: asks transformers about a folder, None where it is not installed. found: the result, and reason: why there is
+    none.
+    """
+
+    plan: CheckpointPlan
+    query: Query | None
+    found: CheckRecord | None = None
+    reason: str = ""
+
+    def __call__(self, folder: Path) -> CheckRecord | None:
+        """The result; None where the installed transformers is not known to read the output exactly.
+
+        Raises Disagreement where it should, and does not.
+        """
+        if self.query is None:
+            self.reason = NOT_INSTALLED
+            return None
+        answer = self.query(folder)
+        version = answer.get("transformers", "")
+        if self.plan.predicted(version) not in ("exact", "rounded", "approximate"):
+            self.reason = f"transformers {version or 'as installed here'} is not among those that read it exactly"
+            return None
+        result = self.plan.result
+        try:
+            self.found = compare(answer, result.in_config, self.plan.before, result.written_as)
+        except Disagreement as problem:
+            raise Disagreement(f"{problem}; nothing was kept") from None
+        return self.found
+
+
+def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
+    """A way to ask transformers about the config of a plan: its cached answer, or a running probe.
+
+    The probe is stopped where the answer is known, and else its answer is kept.
+    """
+    if plan.result.texts:
+        return lambda folder: probe.ask(folder, plan.schedule.context, own=True)
+    model_type = str(plan.result.config.get("model_type", ""))
+    text = next(file.text for file in plan.files if file.name == "config.json") or ""
+    cache, key = ProbeCache(), ProbeCache.key(text, model_type, plan.schedule.context)
+    known = cache.get(key)
+    if known is not None:
+        probe.stop()
+        return lambda folder: known
+    probe.prefetch(model_type)
+
+    def ask(folder: Path) -> dict[str, Any]:
+        answer = probe.ask(folder, plan.schedule.context)
+        cache.put(key, answer)
+        return answer
+
+    return ask

@@ -1,0 +1,43 @@
+"""Makes a loaded model compute what a plan or recipe says, with the code by which validation makes its reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engines.transformers import Undo
+from ..engines.transformers import patch as patch_modules
+from ..errors import RopeconvError
+from ..families.config import detect
+from ..rope.log_n import LogN, QueryScaling, effective_scaling
+from ..rope.methods.special import AsIs
+from ..rope.recipe import Recipe
+from ..runtimes.read_config import read_spec
+from ..runtimes.verdict import describe
+from .plan import Plan
+
+
+def patch(model: Any, recipe_or_plan: Recipe | Plan) -> Undo:
+    """Makes a loaded model compute a context extension, until the function that is returned is called.
+
+    model: a causal language model of transformers, loaded as the source of the plan, or as what the recipe is for: its
+    config says what its RoPE is. recipe_or_plan: what to compute. Nothing of the model's config changes, so that
+    servers and `generate` still see its own context length.
+
+    Raises RopeconvError for a recipe over a model that is scaled already (plan it with `Target(replace=True)`),
+    BadSource for a model whose rotary modules are not of the known shape.
+    """
+    config = model.config.to_dict()
+    family = detect(config)
+    spec = read_spec(config, family)
+    if isinstance(recipe_or_plan, Recipe):
+        if spec.scaled and not isinstance(recipe_or_plan.method, AsIs):
+            raise RopeconvError(
+                f"the model is scaled already ({describe(spec.form)}); make a plan with Target(replace=True) and patch "
+                "with that"
+            )
+        schedule = recipe_or_plan.schedule(spec)
+        scale: LogN | QueryScaling | None = schedule.log_n
+    else:
+        schedule, result = recipe_or_plan.schedule, recipe_or_plan.result
+        scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
+    return patch_modules(model, schedule, spec, scale, family.weights.q_norm or family.weights.q)

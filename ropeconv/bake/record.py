@@ -1,0 +1,52 @@
+"""The receipt of a plan."""
+
+from __future__ import annotations
+
+from ..encode import CheckpointResult, EncodeResult
+from ..receipts import Receipt
+from ..receipts.receipt import (
+    BeforeRecord,
+    ConfigRecord,
+    FoldRecord,
+    LogNRecord,
+    RuntimeRecord,
+    ScheduleRecord,
+    SourceRecord,
+)
+from ..rope.bound import effective_length
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from ..runtimes.verdict import describe, frequencies
+from ..sources import Origin
+from ..version import __version__
+
+
+def receipt_of(
+    source: Origin, family: str, recipe: Recipe, before: RopeSpec, schedule: Schedule, result: EncodeResult
+) -> Receipt:
+    """What a plan will have done; its parameters are those of `Plan`."""
+    approximation = result.log_n_approximation
+    fold = result.fold if isinstance(result, CheckpointResult) else None
+    # a path of this machine says nothing to others
+    reference = source.reference if source.kind == "hub" or source.commit else None
+    in_config = None
+    if isinstance(result, CheckpointResult):
+        said = result.in_config
+        in_config = ConfigRecord(result.written_as, said.attention_factor, said.softmax_scale)
+    return Receipt(
+        ropeconv=__version__,
+        source=SourceRecord(source.name, source.kind, reference, source.commit),
+        family=family,
+        recipe=recipe.to_dict(),
+        before=BeforeRecord(describe(before.form), frequencies(schedule), before.attention_factor, before.context),
+        encoding=result.encoding,
+        fold=None if fold is None else FoldRecord(fold.fold_into, fold.tensors, fold.expected_kl),
+        in_config=in_config,
+        log_n_approximation=None
+        if approximation is None
+        else LogNRecord(approximation.beta, approximation.length, approximation.gain, result.deviation),
+        schedule=ScheduleRecord(**schedule.to_dict()),
+        effective_length=effective_length(schedule, before),
+        runtimes=tuple(RuntimeRecord(v.runtime, v.status, v.reason, v.source) for v in result.verdicts),
+    )

@@ -1,0 +1,30 @@
+"""Options with few values: what `--help` shows, the shell completes, and the parser checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+ENCODE = Path(__file__).parent.parent / "encode"
+CARRIER = "carrier"
+
+
+def encoding_names() -> tuple[str, ...]:
+    """The encodings, by the names of their files: importing them would import numpy, which `--help` does not need."""
+    found = ("checkpoint/encodings", "gguf/encodings")
+    names = [sorted(path.stem for path in (ENCODE / folder).glob("[a-z]*.py")) for folder in found]
+    return ("auto", *names[0], *names[1], CARRIER)
+
+
+if TYPE_CHECKING:
+    EncodingName = str
+else:
+    EncodingName = Literal.__getitem__(encoding_names())
+
+Device = Literal["auto", "cuda", "cpu", "off"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+FoldDtype = Literal["stored", "f32"]
+FoldInto = Literal["q", "k", "qk"]
+Format = Literal["safetensors", "gguf"]
+LogNKind = Literal["clamped", "full"]
+Reference = Literal["patched", "config"]

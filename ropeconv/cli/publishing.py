@@ -1,0 +1,116 @@
+"""Options of the Hub, and how `apply` and `push` publish."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ..hub.settings import Publish
+from .command import HUB
+from .option_group import option_group
+from .output import Output
+
+if TYPE_CHECKING:
+    from ..bake import CheckpointPlan
+    from ..engines.probe import Probe
+    from ..hub.upload_set import UploadSet
+    from ..receipts.receipt import CheckRecord
+
+OPTIONS: dict[str, tuple[Any, str]] = {
+    "private": (bool, "make the repository private"),
+    "public": (bool, "make it public though its source is gated or private"),
+    "create_pr": (bool, "open a pull request instead of committing"),
+    "revision": (str, "commit to this branch"),
+    "commit_message": (str, "of the commit"),
+    "exist_ok": (bool, "commit to a repository that exists"),
+    "overwrite_card": (bool, "replace a README.md that is not ropeconv's"),
+    "token": (str, "instead of HF_TOKEN and the stored login"),
+}
+
+
+def _options() -> list[inspect.Parameter]:
+    found = []
+    for name, (kind, words) in OPTIONS.items():
+        option = typer.Option(f"--{name.replace('_', '-')}", help=words, rich_help_panel=HUB, show_default=False)
+        default: Any = False if kind is bool else ""
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        found.append(inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, option]))
+    return found
+
+
+def how_to_publish(given: dict[str, Any]) -> Publish:
+    """`Publish` from what stood on the command line, for a repository that is named later."""
+    if given["private"] and given["public"]:
+        raise UsageError("--private and --public contradict each other; give one")
+    if given["token"]:
+        os.environ["HF_TOKEN"] = given["token"]  # for the source as well
+    words = [word for word in sys.argv[1:] if not word.startswith("--token=")]
+    words = [word for last, word in zip(["", *words], words, strict=False) if "--token" not in (word, last)]
+    return Publish(
+        private=True if given["private"] else False if given["public"] else None,
+        create_pr=given["create_pr"],
+        revision=given["revision"] or None,
+        message=given["commit_message"],
+        exist_ok=given["exist_ok"],
+        overwrite_card=given["overwrite_card"],
+        token=given["token"] or None,
+        command="ropeconv " + shlex.join(words),
+        given=tuple(f"--{name.replace('_', '-')}" for name in OPTIONS if given[name]),
+    )
+
+
+with_publish = option_group("how", _options, how_to_publish)
+
+
+def refuse_without_push(how: Publish, repo_id: str) -> None:
+    """Raises UsageError for options of publishing where nothing is published."""
+    if how.given and not repo_id:
+        raise UsageError(f"{how.given[0]} goes with --push OWNER/NAME; add it, or leave {how.given[0]} out")
+
+
+def named(how: Publish, repo_id: str) -> Publish:
+    """The same for a repository. Raises UsageError when that is no owner/name."""
+    repo_id = repo_id.removeprefix("hf://")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
+        raise UsageError(f"{repo_id} is no repository; write owner/name")
+    return replace(how, repo_id=repo_id)
+
+
+def publish_staged(
+    plan: CheckpointPlan, probe: Probe | None, how: Publish, output: Output, checksum: bool
+) -> tuple[CheckRecord | None, str]:
+    """Writes only what is more than a copy, in a temporary folder, and publishes it with the rest.
+
+    checksum: hash what is copied too. Returns the check of the result, and the URL of the commit.
+    """
+    from ..bake import apply
+    from ..hub.upload_set import from_plan
+
+    with tempfile.TemporaryDirectory(prefix="ropeconv-") as folder:
+        plan = replace(plan, out=Path(folder) / plan.out.name)
+        with output.progress("Writing", plan.bytes) as advance:
+            done = apply(plan, staged=True, checksum=checksum, advance=advance, probe=probe)
+        output.note(done.reason and f"Not checked: {done.reason}.")
+        return done.check, send(from_plan(plan, done.path), how, output)
+
+
+def send(what: UploadSet, how: Publish, output: Output) -> str:
+    """Publishes, and returns the URL of the commit."""
+    from ..hub.publish import publish
+
+    if output.quiet:
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
+    output.note(f"{len(what.adds)} files to upload, {len(what.copies)} to copy on the Hub from {what.source or '-'}.")
+    return publish(what, how, output.note)

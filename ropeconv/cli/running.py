@@ -1,0 +1,96 @@
+"""Validations with progress, and stopped by Ctrl-C with what has been run so far."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .output import Output
+
+if TYPE_CHECKING:
+    from ..engines import Progress
+    from ..validate.comparison import Comparison
+    from ..validate.rule.result import Validation
+    from ..validate.settings import Settings
+
+Run = Callable[["Progress"], "Validation"]
+
+
+def run_checkpoint(
+    comparison: Comparison, settings: Settings, output: Output, ignore_receipt: bool = False
+) -> Validation:
+    """The checks that need no forward pass, the comparison of logits, and its entry in the receipt.
+
+    ignore_receipt: do not compare the files with the receipt.
+    """
+    from ..validate.checkpoint import validate_checkpoint
+    from ..validate.checks.before_forward import check_before_forward
+
+    settings.place()  # a device that is not there is said before any check
+    check = check_before_forward(comparison, ignore_receipt, settings.trust_remote_code)
+    output.note(f"Files and frequencies are right (within {check.max_ulp} ulp of float32).")
+    return _run(comparison, lambda progress: validate_checkpoint(comparison, settings, progress), output)
+
+
+def run_gguf(comparison: Comparison, settings: Settings, output: Output) -> Validation:
+    """The comparison of a GGUF file in llama.cpp, and its entry beside the receipt."""
+    from ..validate.gguf import validate_gguf
+
+    return _run(comparison, lambda progress: validate_gguf(comparison, settings, progress), output, stoppable=False)
+
+
+def run_server(comparison: Comparison, url: str, model: str, settings: Settings, output: Output) -> Validation:
+    """The comparison with a running server, and its entry in the receipt. model: which of those it runs, or empty."""
+    from ..validate.server import validate_server
+
+    settings.place()
+
+    def run(progress: Progress) -> Validation:
+        return validate_server(comparison, url, model, settings, progress)
+
+    return _run(comparison, run, output, stoppable=False, server=True)
+
+
+def _run(comparison: Comparison, run: Run, output: Output, stoppable: bool = True, server: bool = False) -> Validation:
+    """Runs a comparison and records its result. stoppable: whether Ctrl-C uses what is there, and does not give up."""
+    from ..engines import Progress
+    from ..engines.transformers.device import out_of_memory
+    from ..engines.transformers.distributed import any_rank, is_main_process
+
+    gc.enable()  # it is off for the start of the command line
+    stopping = _stopping(output) if stoppable else _never()
+    with output.counting("Running") as (total, advance), stopping as stopped:
+        progress = Progress(output.note, total, advance, any_rank(stopped))
+        result: Validation = out_of_memory(lambda: run(progress))
+    if is_main_process():
+        comparison.record(result.to_dict(), result.runtime if server else "")
+    return result
+
+
+@contextmanager
+def _never() -> Iterator[Callable[[], bool]]:
+    yield lambda: False
+
+
+@contextmanager
+def _stopping(output: Output) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C once ends the run in progress, and what is there is compared; twice ends everything."""
+    pressed: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        pressed.append(number)
+        if len(pressed) > 1:
+            raise KeyboardInterrupt
+        output.note("Stopping: what has been run so far will be compared. Press again to give up.")
+
+    def stopped() -> bool:
+        return bool(pressed and pressed.pop())
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)

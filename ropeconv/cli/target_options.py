@@ -1,0 +1,76 @@
+"""The options that make a Target: how and for whom an output is written."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .choices import EncodingName, FoldDtype, FoldInto, Format, encoding_names
+from .command import FOLDING, GGUF, OUTPUT, RUNTIMES
+from .option_group import option_group
+
+if TYPE_CHECKING:
+    from ..encode import Target
+
+
+def _option(name: str, kind: Any, panel: str, help: str, *flags: str, metavar: str | None = None) -> inspect.Parameter:
+    """An option that is False or None unless it is given. flags: other spellings, beside that of its name."""
+    option = typer.Option(
+        f"--{name.replace('_', '-')}", *flags, help=help, metavar=metavar, rich_help_panel=panel, show_default=False
+    )
+    default = False if kind is bool else None
+    wanted: Any = kind if kind is bool else kind | None
+    annotation: Any = Annotated[wanted, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _options() -> list[inspect.Parameter]:
+    return [
+        _option("out", Path, OUTPUT, "Folder or GGUF file to write (default: ./NAME-METHODFACTOR).", "-o",
+                metavar="PATH"),
+        _option("to", Format, OUTPUT, "Format of the output (default: that of SOURCE)."),
+        _option("all_files", bool, OUTPUT, "Copy the same weights in other formats too."),
+        _option("replace", bool, OUTPUT, "Start a scaled model from its unscaled RoPE."),
+        _option("runtime", list[str], RUNTIMES, "Must read it exactly: NAME or NAME@VERSION; repeatable.",
+                metavar="NAME"),
+        _option("encoding", EncodingName, RUNTIMES, f"How to write it: {', '.join(encoding_names())} (default: auto).",
+                metavar="NAME"),
+        _option("allow_approximate", bool, RUNTIMES, "Take log-n in steps where the formula cannot be had."),
+        _option("outtype", str, GGUF, "Of the weights: auto (as stored), f32, f16, bf16, q8_0, or q4_k_m and its like.",
+                metavar="TYPE"),
+        _option("pre", str, GGUF, "tokenizer.ggml.pre, for a pre-tokenizer not in the table.", metavar="NAME"),
+        _option("carrier", str, GGUF, "Host architecture: write the file as this one, which takes any frequencies.",
+                metavar="ARCH"),
+        _option("in_place", bool, GGUF, "Change the GGUF file itself; a kill at any moment can be undone."),
+        _option("fold_into", FoldInto, FOLDING, "With --encoding weights: which rows take the attention factor.",
+                "--fold"),
+        _option("fold_dtype", FoldDtype, FOLDING, "Of scaled norms: stored (as they are) or f32."),
+    ]  # fmt: skip
+
+
+def build_target(given: dict[str, Any]) -> Target:
+    """A Target from what stood on the command line."""
+    from ..encode import FoldTarget, GgufTarget, Target
+
+    return Target(
+        to=given["to"],
+        out=given["out"],
+        in_place=given["in_place"],
+        encoding=given["encoding"] or "auto",
+        runtimes=tuple(given["runtime"] or ()),
+        gguf=GgufTarget(given["outtype"], given["pre"], given["carrier"]),
+        fold=FoldTarget(given["fold_into"], given["fold_dtype"]),
+        allow_approximate=given["allow_approximate"],
+        all_files=given["all_files"],
+        replace=given["replace"],
+    )
+
+
+with_target = option_group("target", _options, dict)
+"""Replaces the parameter `target` of a command by these options; `build_target` makes a Target of what it gets.
+
+It is not made here: that imports numpy, and the probe of transformers has to start before.
+"""

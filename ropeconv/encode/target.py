@@ -1,0 +1,120 @@
+"""Target: how and for whom an output is written, and every rule about which options go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..errors import UsageError
+from ..rope.methods.special import AsIs
+from ..rope.recipe import Recipe
+from ..runtimes.runtime import LLAMA_CPP, canonical
+
+Format = Literal["safetensors", "gguf"]
+FoldInto = Literal["q", "k", "qk"]
+FoldDtype = Literal["stored", "f32"]
+FOLDING = ("auto", "weights", "ministral3")
+"""Values of `Target.encoding` with which something can be folded into weights."""
+
+
+@dataclass(frozen=True)
+class GgufTarget:
+    """What is particular to GGUF output. None leaves the default.
+
+    outtype: type of the weights of a conversion: f32, f16, bf16, q8_0, auto (as stored; the default), or one of
+    llama.cpp's own such as q4_k_m. pre: `tokenizer.ggml.pre`, for a pre-tokenizer that is not recognised. carrier: the
+    host architecture, another one that computes the same network and takes any frequencies.
+    """
+
+    outtype: str | None = None
+    pre: str | None = None
+    carrier: str | None = None
+
+
+@dataclass(frozen=True)
+class FoldTarget:
+    """What is particular to folding the attention factor into weights. None leaves the default.
+
+    into: "q" (rows that make queries), "k" (keys; the default), or "qk" (both, each by its share). dtype: of the scaled
+    tensors: "stored" (as they are; the default) or "f32", for norms only.
+    """
+
+    into: FoldInto | None = None
+    dtype: FoldDtype | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """How and for whom an output is written.
+
+    to: the format, None for the source's own. out: the folder or GGUF file, None for `./NAME-METHODFACTOR`. in_place:
+    change the GGUF file itself. encoding: a name, or "auto" for the plainest that `runtimes` read exactly. runtimes:
+    `name` or `name@version` of those that must (default: transformers, and llama.cpp for GGUF). gguf, fold: options of
+    GGUF output and of folding. allow_approximate: take log-n in steps where the formula cannot be had. all_files: copy
+    the same weights in other formats too. replace: start a scaled model from its unscaled RoPE.
+    """
+
+    to: Format | None = None
+    out: Path | None = None
+    in_place: bool = False
+    encoding: str = "auto"
+    runtimes: tuple[str, ...] = ()
+    gguf: GgufTarget = field(default_factory=GgufTarget)
+    fold: FoldTarget = field(default_factory=FoldTarget)
+    allow_approximate: bool = False
+    all_files: bool = False
+    replace: bool = False
+
+    def check(self, recipe: Recipe, from_gguf: bool) -> None:
+        """Raises UsageError for options that contradict each other, or have no effect beside the others.
+
+        recipe: what is to be written. from_gguf: whether the source is a GGUF file.
+        """
+        to_gguf = from_gguf or self.to == "gguf"
+        if self.replace and isinstance(recipe.method, AsIs):
+            raise UsageError("--as-is keeps the scaling that --replace would take away; give one of them")
+        if self.allow_approximate and recipe.log_n is None:
+            raise UsageError("--allow-approximate goes with --log-n, the only thing that is approximated; leave it out")
+        self._check_place(from_gguf)
+        if to_gguf:
+            self._check_gguf(recipe, from_gguf)
+        else:
+            self._check_folder()
+
+    def check_folded(self, folded: bool) -> None:
+        """Raises UsageError for options of folding where nothing is folded."""
+        for flag, value in (("--fold-into", self.fold.into), ("--fold-dtype", self.fold.dtype)):
+            if value is not None and not folded:
+                raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
+
+    def _check_place(self, from_gguf: bool) -> None:
+        if self.in_place and (not from_gguf or self.out is not None):
+            raise UsageError("--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out")
+        if from_gguf and self.to == "safetensors":
+            raise UsageError("a GGUF file cannot become a checkpoint again; leave --to safetensors out")
+
+    def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
+        for flag, value in (("--outtype", self.gguf.outtype), ("--pre", self.gguf.pre)):
+            if from_gguf and value is not None:
+                raise UsageError(f"a GGUF file stays as it is quantised, so {flag} has no effect; leave it out")
+        others = [name for name in self.runtimes if canonical(name).partition("@")[0] != LLAMA_CPP]
+        if others:
+            raise UsageError(f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave --runtime out")
+        self.check_folded(False)
+        if self.all_files:
+            raise UsageError("--all-files goes with a folder as output, and this is GGUF; leave it out")
+        if self.gguf.carrier and self.encoding not in ("auto", "carrier"):
+            raise UsageError(
+                f"--carrier is an encoding of its own, so --encoding {self.encoding} does not go with it; leave one out"
+            )
+        if recipe.log_n is not None and self.encoding == "keys":
+            raise UsageError("log-n needs a rope tensor, so --encoding keys does not go with it; leave --encoding out")
+
+    def _check_folder(self) -> None:
+        given = {"--carrier": self.gguf.carrier, "--outtype": self.gguf.outtype, "--pre": self.gguf.pre}
+        for flag, value in given.items():
+            if value is not None:
+                raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
+        if self.encoding not in FOLDING:
+            self.check_folded(False)

@@ -1,0 +1,81 @@
+"""A model in the installed transformers as an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...rope.log_n import LogN, QueryScaling
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from ..engine import Engine, Progress
+from .backbone import hidden_states, keep_head, logits
+from .device import DeviceSpec
+from .load import load_stock
+from .patch import Undo, patch
+
+BLOCK = 512  # positions whose logits exist at a time
+
+
+class TransformersEngine(Engine):
+    """A causal language model of transformers, read in chunks, with its rotary modules open to be patched.
+
+    model: the loaded model. chunk: tokens that its backbone sees at a time.
+    """
+
+    gives = frozenset({"hidden_states", "logits", "tokens"})
+
+    def __init__(self, model: Any, chunk: int = 4096) -> None:
+        import transformers
+
+        self.model, self.chunk = model, chunk
+        self.runtime = f"transformers {transformers.__version__}"
+
+    @classmethod
+    def load(cls, folder: Path, at: DeviceSpec, trust: bool = False, chunk: int = 4096) -> TransformersEngine:
+        """A checkpoint as anybody would load it; the parameters are those of `load_stock` and of this class."""
+        return cls(load_stock(folder, at, trust), chunk)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that it gives logits for."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    def hidden_states(
+        self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
+    ) -> Any:
+        heard = progress or Progress()
+        return hidden_states(self.model, ids, positions, kept, self.chunk, heard.advance, heard.stopped)
+
+    def head(self, hidden: Any) -> Any:
+        """Logits of hidden states, float32 [positions, vocabulary]."""
+        return logits(self.model, hidden)
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Any:
+        import torch
+
+        hidden = self.hidden_states(ids, range(len(ids)), kept, progress)
+        return torch.cat([self.head(rows).cpu() for rows in hidden.split(BLOCK)])
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        import torch
+        from transformers import GenerationConfig
+
+        device = self.model.get_input_embeddings().weight.device
+        prompt = torch.tensor([list(ids)], device=device)
+        greedy = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0)
+        with torch.no_grad():
+            found = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
+        return [int(token) for token in found[0, len(ids) :]]
+
+    def patch(
+        self, schedule: Schedule, before: RopeSpec, scale: LogN | QueryScaling | None = None, queries: str = ""
+    ) -> Undo:
+        """Makes it compute a schedule, until what is returned is called; the parameters are those of `patch.patch`."""
+        return patch(self.model, schedule, before, scale, queries)
+
+    def without_layers(self) -> TransformersEngine:
+        """The same engine once it is needed for `head` only: its layers' memory is given back."""
+        keep_head(self.model)
+        return self

@@ -1,0 +1,51 @@
+"""Folded weights against those of the source, times what the schedule says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...encode.fold.arithmetic import scaled
+from ...encode.fold.placement import fold
+from ...errors import BadSource, Disagreement
+from ...families.config import detect
+from ...formats.floats import STORED, widened
+from ...formats.index import INDEX
+from ...formats.safetensors import Header, read_header
+from ..comparison import Comparison
+
+
+def check_fold(comparison: Comparison) -> None:
+    """Raises Disagreement where a folded tensor is not the source's, times what the schedule says, and rounded once."""
+    baked, source, said = comparison.baked, comparison.checkpoint, comparison.receipt.fold
+    if said is None:
+        raise BadSource(f"the receipt of {baked} does not say what was folded; run apply again")
+    config = source.config()
+    told = fold(comparison.schedule, comparison.spec, detect(config), config, source.tensors, said.fold_into)
+    ours = {path.name: read_header(path) for path in baked.glob("*.safetensors")}
+    for name in told.tensors:
+        old, dtype = _numbers(source.path, source.headers, name)
+        new, stored = _numbers(baked.joinpath, ours, name)
+        wanted = old if stored == dtype else widened(old, dtype)
+        for scaling in told.scalings:
+            if scaling.tensor == name:
+                for start, stop in scaling.spans:
+                    wanted[start:stop] = scaled(wanted[start:stop], stored, scaling.factor, scaling.plus_one)
+        if not np.array_equal(wanted.view(np.uint8), new.view(np.uint8)):
+            raise Disagreement(
+                f"{name} of {baked} is not its source's with the attention factor folded in; run apply again"
+            )
+
+
+def _numbers(path: Callable[[str], Path], headers: Mapping[str, Header], name: str) -> tuple[NDArray[Any], str]:
+    """The numbers of a tensor as they are stored, and their dtype."""
+    for shard, header in headers.items():
+        if name in header.tensors:
+            tensor, stored = header.tensors[name], np.dtype(STORED[header.tensors[name].dtype])
+            count, start = (tensor.stop - tensor.start) // stored.itemsize, header.data_start + tensor.start
+            return np.fromfile(path(shard), stored, count, offset=start), tensor.dtype
+    raise BadSource(f"{INDEX} and the shards have no {name}; download the checkpoint again, or run apply again")

@@ -1,0 +1,72 @@
+"""`ropeconv.apply` in Python: the same check of the result as the command."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import ropeconv
+from ropeconv.engines.probe import Probe
+from ropeconv.errors import Disagreement
+from ropeconv.receipts import read_receipt
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..baking import make_plan
+from ..conftest import Run
+from ..gguf_files import write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+
+
+def test_it_is_checked_and_the_receipt_says_so(llama: Path, tmp_path: Path) -> None:
+    done = ropeconv.apply(make_plan(llama, YARN, tmp_path / "out"))
+    assert done.check is not None
+    assert done.check.attention_factor == pytest.approx(1 + 0.1 * 1.3862943611198906, abs=1e-6)
+    assert read_receipt(done.path).check == done.check
+    assert os.fspath(done) == str(tmp_path / "out")
+
+
+def test_it_is_the_check_of_the_command(llama: Path, tmp_path: Path, run: Run) -> None:
+    done = run("apply", llama, "--yarn", "4", "-o", "by_command", "--json")
+    here = ropeconv.apply(make_plan(llama, YARN, tmp_path / "out"))
+    assert here.check is not None
+    assert json.loads(done.stdout)["check"] == {
+        "transformers": here.check.transformers,
+        "max_ulp": here.check.max_ulp,
+        "attention_factor": here.check.attention_factor,
+    }
+
+
+def test_a_wrong_output_keeps_nothing(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: an encoding that writes another factor than the plan has."""
+    import ropeconv.encode.checkpoint.encodings.native as native
+
+    right = native._yarn
+    monkeypatch.setattr(native, "_yarn", lambda *given: right(*given) | {"factor": 3.9})
+    monkeypatch.setattr("ropeconv.runtimes.verdict.difference", lambda *given: "")
+    plan = make_plan(llama, YARN, tmp_path / "out", encoding="native")
+    with pytest.raises(Disagreement, match=r"computes other global frequencies than the schedule.*nothing was kept"):
+        ropeconv.apply(plan)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_transformers_it_says_why_there_is_no_check(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Probe, "available", staticmethod(lambda: False))
+    done = ropeconv.apply(make_plan(llama, YARN, tmp_path / "out"))
+    assert done.check is None
+    assert done.reason == "transformers is not installed; pip install 'ropeconv[validate]'"
+
+
+def test_gguf_is_written_by_the_same_function(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", "llama")
+    done = ropeconv.apply(make_plan(path, YARN, tmp_path / "new.gguf"))
+    assert (done.path, done.check) == (tmp_path / "new.gguf", None)
+    done = ropeconv.apply(make_plan(path, YARN, in_place=True))
+    assert done.path == path
+    assert read_receipt(path).recipe == YARN.to_dict()

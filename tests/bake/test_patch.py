@@ -1,0 +1,111 @@
+"""`ropeconv.patch`: a loaded model computes a method until it is taken back, as transformers itself computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropeconv
+from ropeconv.errors import RopeconvError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..baking import apply, make_plan
+from ..models import TRAINED, VOCABULARY
+
+torch = pytest.importorskip("torch", reason="patching is for loaded models")
+transformers = pytest.importorskip("transformers", reason="patching is for loaded models")
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+LENGTH = 4 * TRAINED
+
+
+def loaded(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def logits(model: Any, length: int = LENGTH) -> Any:
+    ids = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits[0].double()
+
+
+def distance(left: Any, right: Any) -> float:
+    """Largest difference in standard deviations of the logits."""
+    return float((left - right).abs().max() / right.std())
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma3_text", "phi", "deepseek_v2"])
+def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str], Path], model_type: str) -> None:
+    """The right side has the method in its config, and no code of ours."""
+    folder = tiny(model_type)
+    model = loaded(folder)
+    before = logits(model)
+    undo = ropeconv.patch(model, YARN)
+    patched = logits(model)
+    undo()
+    config = transformers.AutoConfig.from_pretrained(folder)
+    factor = YARN.schedule(ropeconv.inspect_source(ropeconv.open_source(str(folder))).spec).attention_factor
+    said = {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED, "beta_fast": 32.0,
+        "beta_slow": 1.0, "attention_factor": factor,
+    }  # fmt: skip
+    inside = config.rope_parameters.get("full_attention")
+    if inside is None:
+        config.rope_parameters = {**config.rope_parameters, **said}
+    else:
+        config.rope_parameters = {**config.rope_parameters, "full_attention": {**inside, **said}}
+    config.max_position_embeddings = LENGTH
+    own = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32).eval()
+    assert distance(patched, logits(own)) < 1e-3
+    assert distance(before, logits(own)) > 0.1
+    assert torch.equal(logits(model), before)
+
+
+def test_a_plan_and_its_recipe_give_the_same_bits(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    model = loaded(tiny("llama"))
+    undo = ropeconv.patch(model, YARN)
+    by_recipe = logits(model)
+    undo()
+    ropeconv.patch(model, make_plan(tiny("llama"), YARN, tmp_path / "out"))
+    assert torch.equal(logits(model), by_recipe)
+
+
+def test_a_patched_source_agrees_with_the_baked_one(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    recipe = Recipe(REGISTRY["mixed"](4.0))
+    plan = make_plan(tiny("llama"), recipe, tmp_path / "out")
+    model = loaded(tiny("llama"))
+    ropeconv.patch(model, plan)
+    assert distance(logits(model), logits(loaded(apply(plan)))) < 1e-3
+
+
+def test_longrope_takes_the_list_of_the_last_position(tiny: Callable[[str], Path]) -> None:
+    pairs = 32
+    method = REGISTRY["longrope"](long_factor=(4.0,) * pairs, short_factor=(1.0,) * pairs)  # type: ignore[call-arg]
+    model = loaded(tiny("llama"))
+    short, long = logits(model, TRAINED), logits(model, LENGTH)
+    ropeconv.patch(model, Recipe(method, context=LENGTH, attention_factor=1.0))
+    assert distance(logits(model, TRAINED), short) < 1e-3
+    assert distance(logits(model, LENGTH), long) > 0.1
+
+
+def test_queries_are_scaled_and_left_alone_again(tiny: Callable[[str], Path]) -> None:
+    model = loaded(tiny("llama"))
+    before = logits(model)
+    undo = ropeconv.patch(model, Recipe(REGISTRY["theta"](10000.0), context=LENGTH, log_n="clamped"))
+    scaled = logits(model)
+    assert distance(scaled[:TRAINED], before[:TRAINED]) < 1e-3
+    assert distance(scaled[TRAINED:], before[TRAINED:]) > 0.1
+    undo()
+    assert torch.equal(logits(model), before)
+
+
+def test_a_scaled_model_needs_a_plan(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = apply(make_plan(tiny("llama"), YARN, tmp_path / "out"))
+    model = loaded(folder)
+    with pytest.raises(RopeconvError, match=r"scaled already .*Target\(replace=True\)"):
+        ropeconv.patch(model, YARN)
+    ropeconv.patch(model, make_plan(folder, YARN, tmp_path / "again", replace=True))

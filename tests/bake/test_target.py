@@ -1,0 +1,87 @@
+"""Which options go together: every rule stands in Target, and each names the option that is missing or too many."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropeconv
+from ropeconv.errors import UsageError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..baking import make_plan, target
+from ..gguf_files import write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+AS_IS = Recipe(REGISTRY["as-is"]())
+LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
+
+
+def test_make_plan_has_three_parameters() -> None:
+    assert list(inspect.signature(ropeconv.make_plan).parameters) == ["source", "recipe", "target"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "from_gguf", "options", "words"),
+    [
+        (YARN, False, {"fold_into": "q", "encoding": "native"}, "--fold-into goes with folded weights; add --encoding"),
+        (YARN, False, {"fold_dtype": "f32", "encoding": "factors"}, "--fold-dtype goes with folded weights"),
+        (YARN, False, {"outtype": "f16"}, "--outtype goes with GGUF; add --to gguf"),
+        (YARN, False, {"pre": "llama-bpe"}, "--pre goes with GGUF; add --to gguf"),
+        (YARN, False, {"carrier": "llama"}, "--carrier goes with GGUF; add --to gguf"),
+        (YARN, False, {"in_place": True}, "--in-place changes a GGUF file itself"),
+        (YARN, False, {"allow_approximate": True}, "--allow-approximate goes with --log-n"),
+        (AS_IS, False, {"replace": True}, "--as-is keeps the scaling that --replace would take away"),
+        (YARN, False, {"to": "gguf", "fold_into": "k"}, "--fold-into goes with folded weights"),
+        (YARN, False, {"to": "gguf", "all_files": True}, "--all-files goes with a folder as output"),
+        (YARN, False, {"to": "gguf", "runtimes": ("vllm",)}, "--runtime vllm does not read GGUF"),
+        (YARN, False, {"to": "gguf", "carrier": "llama", "encoding": "keys"}, "--carrier is an encoding of its own"),
+        (LOG_N, False, {"to": "gguf", "encoding": "keys"}, "log-n needs a rope tensor"),
+        (YARN, True, {"outtype": "q8_0"}, "stays as it is quantised, so --outtype has no effect"),
+        (YARN, True, {"pre": "qwen2"}, "stays as it is quantised, so --pre has no effect"),
+        (YARN, True, {"to": "safetensors"}, "leave --to safetensors out"),
+        (YARN, True, {"in_place": True, "out": Path("x.gguf")}, "leave -o out"),
+    ],
+)
+def test_options_without_effect_name_the_one_they_need(
+    recipe: Recipe, from_gguf: bool, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        target(**options).check(recipe, from_gguf)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "from_gguf", "options"),
+    [
+        (YARN, False, {}),
+        (YARN, False, {"encoding": "weights", "fold_into": "qk", "fold_dtype": "stored"}),
+        (YARN, False, {"to": "safetensors", "all_files": True, "runtimes": ("vllm", "gguf")}),
+        (YARN, False, {"to": "gguf", "outtype": "q8_0", "pre": "qwen2", "carrier": "llama"}),
+        (YARN, False, {"to": "gguf", "runtimes": ("llama.cpp",)}),
+        (LOG_N, False, {"allow_approximate": True}),
+        (YARN, True, {"in_place": True, "replace": True}),
+        (YARN, True, {"to": "gguf", "carrier": "llama", "runtimes": ("gguf", "llama-cpp", "llama.cpp@2026.10")}),
+    ],
+)
+def test_options_that_go_together(recipe: Recipe, from_gguf: bool, options: dict[str, Any]) -> None:
+    target(**options).check(recipe, from_gguf)
+
+
+def test_folding_is_missed_where_auto_needs_none(llama: Path) -> None:
+    with pytest.raises(UsageError, match="--fold-into goes with folded weights; add --encoding weights"):
+        make_plan(llama, YARN, fold_into="q")
+
+
+def test_the_plan_holds_its_target(llama: Path, tmp_path: Path) -> None:
+    wanted = target(tmp_path / "out", encoding="factors")
+    assert ropeconv.make_plan(ropeconv.open_source(str(llama)), YARN, wanted).target is wanted
+
+
+def test_in_place_is_a_plan_for_the_file_itself(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", "llama")
+    plan = make_plan(path, YARN, in_place=True)
+    assert (plan.out, [file.name for file in plan.files]) == (path, ["model.gguf"])

@@ -135,8 +135,10 @@ def apply_command(
         from ..sources import open_source
         from .views import show_plan
 
+        wanted = build_target(target)
+        wanted.check(recipe, from_gguf=gguf)  # before anything is read or fetched
         output.note(recipe.method.slow_note)
-        plan = make_plan(open_source(source), recipe, build_target(target))
+        plan = make_plan(open_source(source), recipe, wanted)
         _check_flags(plan, link, checksum, validate, push)
         if dry_run:
             output.data(plan.to_dict()) if as_json else show_plan(plan, output, explain)

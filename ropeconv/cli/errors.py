@@ -9,7 +9,6 @@ from collections.abc import Callable
 import typer
 
 from ..errors import RopeconvError
-from ..rope.errors import RecipeError
 
 # by class name, so that huggingface_hub is not imported to name its errors
 HUB_ERRORS = {
@@ -45,10 +44,8 @@ def _report(problem: BaseException) -> int:
         return _say("interrupted; run the same command again to go on where it stopped", 130)
     if isinstance(problem, RopeconvError):
         return _say(str(problem), problem.exit_code)
-    if isinstance(problem, RecipeError):
-        return _say(str(problem), 2)
     if hasattr(problem, "format_message"):  # typer's own usage errors; its click is vendored and has no public name
-        return _say(problem.format_message(), 2)
+        return _say(problem.format_message().replace("Value error, ", ""), 2)
     for kind in type(problem).__mro__:
         if kind.__name__ in HUB_ERRORS:
             return _say(HUB_ERRORS[kind.__name__], 1)

@@ -58,8 +58,9 @@ class Output:
             table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
         for row in body:
             table.add_row(*(Text(row[index], STYLES.get(row[index], "")) for index in kept))
-        console.print(table)
-        console.print()
+        with console.capture() as captured:
+            console.print(table)
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()) + "\n")
 
     def say(self, message: str) -> None:
         """A line on stdout."""

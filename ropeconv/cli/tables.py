@@ -141,7 +141,9 @@ def archs_command(as_json: JsonOption = False) -> None:
     keys = ("name", "rope_freqs", "factor_lists")
     rows = [(*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
             for row, a in zip(found, table.arch.values(), strict=True)]  # fmt: skip
-    output.table(table.display_name, ("arch", "rope_freqs", "factor lists", "betas", "--carrier"), rows)
+    output.table(
+        table.display_name, ("arch", "rope_freqs", "factor lists", "betas", "--carrier"), rows, optional=("betas",)
+    )
 
 
 def runtimes_command(as_json: JsonOption = False) -> None:

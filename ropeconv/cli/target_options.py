@@ -29,7 +29,7 @@ def _option(name: str, kind: Any, panel: str, help: str, *flags: str, metavar: s
 
 def _options() -> list[inspect.Parameter]:
     return [
-        _option("out", Path, OUTPUT, "Folder or GGUF file to write (default: ./NAME-METHODFACTOR).", "-o",
+        _option("out", Path, OUTPUT, "Folder or GGUF file (default: here, named after SOURCE and method).", "-o",
                 metavar="PATH"),
         _option("to", Format, OUTPUT, "Format of the output (default: that of SOURCE)."),
         _option("all_files", bool, OUTPUT, "Copy the same weights in other formats too."),

@@ -54,7 +54,7 @@ def test_the_reach_of_a_source_and_of_what_methods_make_of_it(run: Run) -> None:
     assert found["first_violation"] == 1707
     both = json.loads(run("bound", LLAMA_2, "--yarn", "8", "--linear", "8", "--json").stdout)["schedules"]
     assert {name: one["first_violation"] for name, one in both.items()} == {"yarn8": 8886, "linear8": 13649}
-    numbers = json.loads(run("bound", "--theta", "10000", "--context", "4096", "--yarn", "8", "--json").stdout)
+    numbers = json.loads(run("bound", "--theta", "10000", "--original-context", "4096", "--yarn", "8", "--json").stdout)
     assert numbers["first_violation"] == 8886
     llama_31 = json.loads(run("bound", str(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"), "--json").stdout)
     assert llama_31["first_violation"] == 85133
@@ -69,11 +69,11 @@ def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> No
 
 
 def test_steps_of_the_law(run: Run) -> None:
-    arguments = ("schedule", "--theta", "500000", "--context", "8192", "--steps", "65k,262k,1048k")
+    arguments = ("schedule", "--theta", "500000", "--original-context", "8192", "--steps", "65k,262k,1048k")
     found = json.loads(run(*arguments, "--json").stdout)
-    assert [step["context"] for step in found["steps"]] == [65536, 262144, 1048576]
-    assert [step["rope_theta"] for step in found["steps"]] == [22443169, 283461213, 3580165449]
-    assert [step["smallest_base"] < step["rope_theta"] for step in found["steps"]] == [True, True, True]
+    assert [step["context"] for step in found["stages"]] == [65536, 262144, 1048576]
+    assert [step["rope_theta"] for step in found["stages"]] == [22443169, 283461213, 3580165449]
+    assert [step["smallest_base"] < step["rope_theta"] for step in found["stages"]] == [True, True, True]
     assert "283,461,213" in run(*arguments).stdout
 
 
@@ -89,7 +89,10 @@ def test_steps_of_the_law(run: Run) -> None:
         (("bound", LLAMA_2, "--head-dim", "64"), "a SOURCE has its own"),
         (("bound", LLAMA_2, "--context", "8k"), "--context goes with a method"),
         (("bound", "nowhere/at/all"), "neither a folder nor a Hub id"),
-        (("schedule", "--theta", "5e5", "--context", "8k", "--steps", "4k"), "rise from above the trained 8192"),
+        (
+            ("schedule", "--theta", "5e5", "--original-context", "8k", "--steps", "4k"),
+            "rise from above the trained 8192",
+        ),
         (("bound", "--theta", "5e5", "--up-to", "999999M"), "up to 134217728 tokens"),
         (("advise", LLAMA_2, "--context", "999999M"), "up to 134217728 tokens"),
         (("apply", LLAMA_2, "--theta-bound", "999999M"), "up to 134217728 tokens"),

@@ -16,7 +16,9 @@ from ..conftest import Run
 
 
 def test_schedule_without_a_checkpoint(run: Run) -> None:
-    done = run("schedule", "--head-dim", "128", "--theta", "10000", "--context", "4096", "--yarn", "16", "--json")
+    done = run(
+        "schedule", "--head-dim", "128", "--theta", "10000", "--original-context", "4096", "--yarn", "16", "--json"
+    )
     data = json.loads(done.stdout)
     assert data["method"] == "yarn"
     assert data["context"] == 65536
@@ -55,8 +57,10 @@ def test_vectors_from_every_kind_of_file(run: Run, tmp_path: Path) -> None:
 
 def test_lists_of_what_there_is(run: Run) -> None:
     assert all(method.flag() in run("methods").stdout for method in REGISTRY.values())
-    assert {row["name"] for row in json.loads(run("methods", "--json").stdout)} == set(REGISTRY)
-    assert {row["name"] for row in json.loads(run("families", "--json").stdout)} == {f.name for f in families()}
+    assert {row["name"] for row in json.loads(run("methods", "--json").stdout)["methods"]} == set(REGISTRY)
+    assert {row["name"] for row in json.loads(run("families", "--json").stdout)["families"]} == {
+        f.name for f in families()
+    }
     assert "transformers@4.51" in run("runtimes").stdout
     assert run("--version").stdout == f"ropeconv {__version__}\n"
 
@@ -78,9 +82,9 @@ def test_a_dry_run_writes_nothing_and_says_everything(run: Run, llama: Path, tmp
     for words in (
         "yarn, theta 10000, factor 16",
         "1,024",
-        "vLLM 0.33",
-        "exact",
-        "ignored",
+        "exact    transformers 4.51-5.23",
+        "vLLM 0.11 and 0.33",
+        "differs  transformers 4.45-4.50",
         "model.safetensors",
         "copy",
     ):

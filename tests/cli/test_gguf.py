@@ -215,10 +215,10 @@ def test_usage(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "model.gguf")
     for options, words in (
         (["--encoding", "native"], "choose auto, keys, tensor or carrier"),
-        (["--encoding", "keys", "--carrier", "llama"], "has no place beside it"),
+        (["--encoding", "keys", "--carrier", "llama"], "does not go with it"),
         (["--runtime", "vllm"], "does not read GGUF"),
         (["--outtype", "f16"], "stays as it is quantised"),
-        (["--to", "onnx"], "choose gguf or safetensors"),
+        (["--to", "onnx"], "'onnx' is not one of 'safetensors', 'gguf'"),
     ):
         done = run("apply", "model.gguf", "--yarn", "4", *options)
         assert done.returncode == 2, done.stderr

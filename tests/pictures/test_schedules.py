@@ -63,5 +63,5 @@ def test_pictures_of_models_as_they_are(run: Run, tmp_path: Path) -> None:
     assert "divided by" not in (tmp_path / "plain.svg").read_text()
     run("plot", CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json", "-o", "scaled.png")
     assert (tmp_path / "scaled.png").read_bytes().startswith(b"\x89PNG")
-    run("plot", "--theta", "500000", "--context", "8192", "--llama3", "8", "-o", "numbers.svg")
+    run("plot", "--theta", "500000", "--original-context", "8192", "--llama3", "8", "-o", "numbers.svg")
     assert "llama38" in (tmp_path / "numbers.svg").read_text()

@@ -71,7 +71,9 @@ class _Search:
         return self._selected(near[0])
 
     def _selected(self, result: CheckpointResult) -> CheckpointResult:
-        considered = tuple(Considered(name, name == result.encoding, self._why(name, result)) for name in all_encodings())
+        considered = tuple(
+            Considered(name, name == result.encoding, self._why(name, result)) for name in all_encodings()
+        )
         return replace(result, considered=considered)
 
     def _why(self, name: str, selected: CheckpointResult) -> str:

@@ -1,0 +1,112 @@
+"""The help: panels in one order, choices as choices, no types where nothing is typed, examples for every command."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from ropeconv import __version__
+from ropeconv.cli.app import COMMANDS, app
+from ropeconv.cli.command import PANELS
+
+from ..conftest import Run
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, str]:
+    """The help of every command, as wide as it wants to be."""
+    from typer.testing import CliRunner
+
+    runner = CliRunner(env={"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1"})
+    return {name: runner.invoke(app, [name, "--help"]).output for name in COMMANDS}
+
+
+def panels(text: str) -> list[str]:
+    return [title for title in re.findall(r"╭─ (.+?) ─+╮", text) if title != "Arguments"]
+
+
+def test_the_panels_of_apply_are_in_order(helps: dict[str, str]) -> None:
+    assert panels(helps["apply"]) == [
+        "Method (one of them)", "Length and attention factor", "Output", "Runtimes and encoding", "GGUF", "Folding",
+        "Hub", "General", "Settings of a method",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command(helps: dict[str, str], name: str) -> None:
+    text = helps[name]
+    assert "Examples:" in text
+    assert f"ropeconv {name}" in text.split("Examples:")[1]
+    assert "<bool>" not in text
+    assert "<list[str]>" not in text
+    assert [title for title in PANELS if title in panels(text)] == panels(text)
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_option_has_a_help(name: str) -> None:
+    command: Any = get_command(app).commands[name]  # type: ignore[attr-defined]
+    assert [param.name for param in command.params if param.param_type_name == "option" and not param.help] == []
+
+
+def test_choices_are_shown(helps: dict[str, str]) -> None:
+    for choices in ("<safetensors|gguf>", "<q|k|qk>", "<stored|f32>", "<clamped|full>", "<auto|cuda|cpu|off>"):
+        assert choices in helps["apply"]
+    assert "auto, buffers, factors, ministral3, native, weights, keys, tensor, carrier" in helps["apply"]
+    assert "<auto|float32|bfloat16|float16>" in helps["validate"]
+    assert "<patched|config>" in helps["validate"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("apply", "nowhere", "--yarn", "4", "--to", "onnx"),
+        ("apply", "nowhere", "--yarn", "4", "--encoding", "inline"),
+        ("apply", "nowhere", "--yarn", "4", "--fold-into", "v"),
+        ("apply", "nowhere", "--yarn", "4", "--fold-dtype", "f64"),
+        ("apply", "nowhere", "--yarn", "4", "--log-n", "half"),
+        ("apply", "nowhere", "--yarn", "4", "--validate", "tpu"),
+        ("validate", "nowhere", "--against", "nowhere", "--dtype", "int8"),
+        ("validate", "nowhere", "--against", "nowhere", "--reference", "own"),
+        ("validate", "nowhere", "--against", "nowhere", "--model", "x"),
+        ("apply", "nowhere", "--yarn", "4", "--private"),
+        ("apply", "nowhere", "--yarn", "4", "--token", "hf_x"),
+        ("apply", "nowhere", "--yarn", "4", "--overwrite-card"),
+        ("apply", "nowhere", "--yarn", "4", "--fold", "q", "--encoding", "native"),
+        ("apply", "nowhere", "--as-is", "--replace"),
+        ("methods", "nothing"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(run: Run, arguments: tuple[str, ...]) -> None:
+    """`nowhere` does not exist, which would be exit code 1."""
+    done = run(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("ropeconv: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_shell_completes_choices(run: Run) -> None:
+    given = {"_ROPECONV_COMPLETE": "complete_bash", "COMP_WORDS": "ropeconv apply --to ", "COMP_CWORD": "3"}
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    command = Path(sys.executable).with_name("ropeconv")
+    import os
+
+    done = subprocess.run([command], env={**os.environ, **given}, capture_output=True, text=True, check=False)
+    assert set(done.stdout.split()) == {"safetensors", "gguf"}
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_version(run: Run, flag: str) -> None:
+    assert run(flag).stdout == f"ropeconv {__version__}\n"
+
+
+def test_one_method_with_its_settings(run: Run) -> None:
+    text = run("methods", "yarn").stdout
+    assert "--beta-fast" in text
+    assert "https://arxiv.org/abs/2309.00071" in text
+    assert "--mixed-exponent" not in text

@@ -15,6 +15,9 @@ import pytest
 from ropeconv.engines.probe.client import Probe
 
 from .models import make
+from .optional import pytest_pycollect_makemodule, pytest_runtest_call, pytest_runtest_setup, skip, skip_where_advised
+
+__all__ = ["pytest_pycollect_makemodule", "pytest_runtest_call", "pytest_runtest_setup"]
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -37,6 +40,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def probe() -> Iterator[Probe]:
     """The installed transformers, in a process of its own."""
+    if not Probe.available():
+        skip("transformers")
     with Probe() as process:
         yield process
 
@@ -68,7 +73,10 @@ def run_in(folder: Path, *arguments: object, env: dict[str, str] | None = None) 
     """The same in another folder, for fixtures that several tests share."""
     command = [sys.executable, "-m", "ropeconv", *map(str, arguments)]
     full = {**os.environ, **(env or {})}
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=full, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=full, check=False)
+    if done.returncode:
+        skip_where_advised(done.stderr)
+    return done
 
 
 def hashes(folder: Path) -> dict[str, str]:

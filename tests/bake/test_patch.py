@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 import ropeconv
 from ropeconv.errors import RopeconvError
@@ -15,9 +17,6 @@ from ropeconv.rope.recipe import Recipe
 
 from ..baking import apply, make_plan
 from ..models import TRAINED, VOCABULARY
-
-torch = pytest.importorskip("torch", reason="patching is for loaded models")
-transformers = pytest.importorskip("transformers", reason="patching is for loaded models")
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 LENGTH = 4 * TRAINED

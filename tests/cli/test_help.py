@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -87,16 +90,10 @@ def test_what_is_wrong_is_said_before_anything_runs(run: Run, arguments: tuple[s
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_shell_completes_choices(run: Run) -> None:
+def test_the_shell_completes_choices() -> None:
     given = {"_ROPECONV_COMPLETE": "complete_bash", "COMP_WORDS": "ropeconv apply --to ", "COMP_CWORD": "3"}
-    import subprocess
-    import sys
-    from pathlib import Path
-
-    command = Path(sys.executable).with_name("ropeconv")
-    import os
-
-    done = subprocess.run([command], env={**os.environ, **given}, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", "import sys; sys.argv = ['ropeconv']; from ropeconv.cli import main; main()"]
+    done = subprocess.run(command, env={**os.environ, **given}, capture_output=True, text=True, check=False)
     assert set(done.stdout.split()) == {"safetensors", "gguf"}
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ...llamacpp import checkpoint
-
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -17,5 +15,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def source_in(sources: Path, model_type: str) -> Path:
     """One of them, made when it is first asked for."""
+    from ...llamacpp import checkpoint
+
     folder = sources / model_type
     return folder if folder.exists() else checkpoint(model_type, folder)

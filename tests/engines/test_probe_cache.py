@@ -1,4 +1,4 @@
-"""Recorded answers: only for the same bytes read by the same code, and compared anew."""
+"""Cached answers of the probe: only for the same bytes read by the same code, and compared again each time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.engines.probe import cache as record
-from ropeconv.engines.probe.client import Probe
+from ropeconv.engines.probe import Probe, ProbeCache
 
 from ..conftest import Run
 
@@ -23,31 +22,35 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_key_covers_what_the_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = record.key(CONFIG, "llama", 64)
-    others = {record.key(CONFIG + " ", "llama", 64), record.key(CONFIG, "qwen2", 64), record.key(CONFIG, "llama", 65)}
+    base = ProbeCache.key(CONFIG, "llama", 64)
+    others = {
+        ProbeCache.key(CONFIG + " ", "llama", 64),
+        ProbeCache.key(CONFIG, "qwen2", 64),
+        ProbeCache.key(CONFIG, "llama", 65),
+    }
     monkeypatch.setattr("importlib.metadata.version", lambda package: "0")
-    others.add(record.key(CONFIG, "llama", 64))
+    others.add(ProbeCache.key(CONFIG, "llama", 64))
     assert len(others | {base}) == 5
 
 
 def test_answers_come_back_and_failures_are_not_kept(cache: Path) -> None:
-    record.keep("a", {"modules": {"global": {}}})
-    record.keep("b", {"error": "no"})
-    assert record.recall("a") == {"modules": {"global": {}}}
-    assert record.recall("b") is None
+    ProbeCache().put("a", {"modules": {"global": {}}})
+    ProbeCache().put("b", {"error": "no"})
+    assert ProbeCache().get("a") == {"modules": {"global": {}}}
+    assert ProbeCache().get("b") is None
     (cache / "a.json").write_text("half")
-    assert record.recall("a") is None
+    assert ProbeCache().get("a") is None
 
 
 def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    record.keep("a", {"modules": {}})
-    assert record.recall("a") is None
+    ProbeCache().put("a", {"modules": {}})
+    assert ProbeCache().get("a") is None
 
 
-def test_a_recorded_answer_is_compared_anew(run: Run, llama: Path, cache: Path) -> None:
-    """The record of a wrong answer ends the run with 3, so it is read; a right one passes, and is the probe's."""
+def test_a_cached_answer_is_compared_again(run: Run, llama: Path, cache: Path) -> None:
+    """A wrong answer in the cache ends the run with 3, so it is read; a right one passes, and is the probe's."""
     assert run("apply", "model", "--yarn", "4", "-q", "-o", "first").returncode == 0
     (file,) = cache.iterdir()
     answer = json.loads(file.read_text())

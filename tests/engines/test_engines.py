@@ -1,0 +1,111 @@
+"""One interface to every way of running a model: what each gives, and that they give the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ropeconv.engines import Engine, Progress
+from ropeconv.engines.llamacpp import LlamaCppEngine
+from ropeconv.engines.servers import Server
+from ropeconv.engines.servers.connect import PROTOCOLS
+from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
+from ropeconv.errors import RopeconvError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..baking import apply, make_plan
+from ..models import TRAINED, VOCABULARY
+
+CPU = DeviceSpec("cpu", "float32")
+METHODS = {"hidden_states": 3, "logits": 2, "top_log_probs": 2, "generate": 2}
+
+
+def ids(length: int) -> list[int]:
+    found: list[int] = torch.randint(4, VOCABULARY, (length,), generator=torch.Generator().manual_seed(3)).tolist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[TransformersEngine, LlamaCppEngine]:
+    """One model, extended four times, in transformers and in llama.cpp."""
+    from ..llamacpp import checkpoint
+
+    root = tmp_path_factory.mktemp("engines")
+    source, recipe = checkpoint("llama", root / "source"), Recipe(REGISTRY["yarn"](4.0))
+    folder = apply(make_plan(source, recipe, root / "out"))
+    gguf = apply(make_plan(source, recipe, root / "out.gguf", to="gguf", outtype="f32"))
+    return TransformersEngine.load(folder, CPU), LlamaCppEngine(gguf)
+
+
+def test_both_give_the_same_logits_beyond_the_trained_context(both: tuple[Engine, Engine]) -> None:
+    text, kept = ids(4 * TRAINED), [TRAINED, 2 * TRAINED, 4 * TRAINED - 1]
+    left, right = (torch.as_tensor(engine.logits(text, kept)) for engine in both)
+    assert left.shape == (3, VOCABULARY)
+    assert float((left - right[:, :VOCABULARY]).abs().max() / left.std()) < 1e-3
+    moved = torch.as_tensor(both[0].logits(text[1:], [k - 1 for k in kept]))
+    assert float((left - moved).abs().max() / left.std()) > 0.1
+
+
+def test_both_generate_the_same_tokens(both: tuple[Engine, Engine]) -> None:
+    text = ids(2 * TRAINED)
+    left, right = (engine.generate(text, 12) for engine in both)
+    assert left == right
+    assert len(left) == 12
+    assert both[0].generate(text[:-1], 12) != left
+
+
+def test_hidden_states_through_the_head_are_the_logits(both: tuple[TransformersEngine, Engine]) -> None:
+    engine, text, kept = both[0], ids(2 * TRAINED), [5, 2 * TRAINED - 1]
+    hidden = engine.hidden_states(text, range(len(text)), kept)
+    assert torch.equal(engine.head(hidden), torch.as_tensor(engine.logits(text, kept)))
+
+
+def test_chunks_change_nothing_but_rounding_and_are_heard_of(both: tuple[TransformersEngine, Engine]) -> None:
+    engine, text = both[0], ids(3 * TRAINED)
+    kept, heard = list(range(len(text))), list[int]()
+    whole = engine.logits(text, kept)
+    engine.chunk = 50
+    parts = engine.logits(text, kept, Progress(advance=heard.append))
+    engine.chunk = 4096
+    assert heard == [50, 50, 50, 42]
+    assert float((whole - parts).abs().max() / whole.std()) < 1e-3
+
+
+def test_what_llama_cpp_is_told_at_loading_replaces_what_the_file_says(both: tuple[Engine, LlamaCppEngine]) -> None:
+    text, last = ids(2 * TRAINED), [2 * TRAINED - 1]
+    told = LlamaCppEngine(both[1].path, {"llama.rope.scaling.type": ("str", "none")})
+    as_it_is, unscaled = (torch.as_tensor(engine.logits(text, last)) for engine in (both[1], told))
+    assert float((as_it_is - unscaled).abs().max() / as_it_is.std()) > 0.1
+
+
+@pytest.mark.parametrize("kind", [TransformersEngine, LlamaCppEngine, *PROTOCOLS])
+def test_what_an_engine_does_not_give_it_says(kind: type[Engine]) -> None:
+    engine: Any = object.__new__(kind)
+    engine.runtime = "some engine 1"
+    outputs = {
+        "hidden_states": "hidden_states",
+        "logits": "logits",
+        "top_log_probs": "top_log_probs",
+        "generate": "tokens",
+    }
+    for method, output in outputs.items():
+        overridden = getattr(kind, method) is not getattr(Engine, method)
+        assert overridden == (output in kind.gives), (kind, method)
+        if not overridden:
+            with pytest.raises(RopeconvError, match=f"some engine 1 gives no {output}, only"):
+                getattr(engine, method)(*[[1]] * METHODS[method])
+
+
+def test_servers_are_engines() -> None:
+    assert all(issubclass(protocol, Server) and issubclass(protocol, Engine) for protocol in PROTOCOLS)
+    assert len({protocol.owner for protocol in PROTOCOLS}) == len(PROTOCOLS)
+
+
+def test_a_file_that_llama_cpp_refuses_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(RopeconvError, match=r"llama.cpp cannot run bad.gguf: "):
+        LlamaCppEngine(tmp_path / "bad.gguf").logits([1, 2], [1])

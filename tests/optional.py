@@ -1,0 +1,81 @@
+"""Tests of what needs torch, transformers, llama.cpp or another extra are skipped, and say why, where that is absent.
+
+Nothing here changes a result where everything is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import RopeconvError
+
+EXTRAS = {
+    "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
+    "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta",
+}  # fmt: skip
+"""Packages by the extra that brings them."""
+MISSING = frozenset(name for name in EXTRAS if importlib.util.find_spec(name) is None)
+ADVICE = "pip install 'ropeconv["
+
+
+def skip(name: str) -> None:
+    """Skips the test or module that needs a package."""
+    pytest.skip(f"{name} is not installed; {ADVICE}{EXTRAS[name]}]'", allow_module_level=True)
+
+
+def skip_where_missing(problem: BaseException) -> None:
+    """Skips where a failure says that an optional package is missing, and it is."""
+    seen: BaseException | None = problem
+    while seen is not None:
+        name = (getattr(seen, "name", None) or "").partition(".")[0] if isinstance(seen, ModuleNotFoundError) else ""
+        if name in MISSING:
+            skip(name)
+        if isinstance(seen, RopeconvError):
+            skip_where_advised(str(seen))
+        seen = seen.__cause__ or seen.__context__
+
+
+def skip_where_advised(said: str) -> None:
+    """Skips where ropeconv says that an extra is to be installed, and a package of it is missing."""
+    if MISSING and ADVICE in said:
+        pytest.skip(said.strip().splitlines()[-1])
+
+
+class OptionalModule(pytest.Module):
+    """A test module that may import what is not installed."""
+
+    def _getobj(self) -> Any:
+        try:
+            return super()._getobj()
+        except self.CollectError as problem:
+            skip_where_missing(problem)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Any, parent: Any) -> pytest.Module | None:
+    """Test modules are collected as such, where something is missing."""
+    return OptionalModule.from_parent(parent, path=module_path) if MISSING else None
+
+
+def _guarded() -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    except Exception as problem:
+        skip_where_missing(problem)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fixtures may need what is missing."""
+    return (yield from _guarded())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Tests may need what is missing."""
+    return (yield from _guarded())

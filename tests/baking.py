@@ -9,7 +9,7 @@ import ropeconv
 from ropeconv.bake import FoldTarget, GgufTarget, Plan, Target
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource, Source
-from ropeconv.validate.rule.result import Validation
+from ropeconv.validate.rule.validation import Validation
 
 Opened = Source | GgufSource
 

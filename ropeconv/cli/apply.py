@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import Interrupted, UsageError
-from ..hub.settings import Publish
+from ..hub.publish_options import PublishOptions
 from ..rope.recipe import Recipe
 from .choices import Device
 from .command import GENERAL, HUB, OUTPUT, RUNTIMES
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..bake import Plan
     from ..engines.probe import Probe
     from ..receipts.receipt import CheckRecord
-    from ..validate.rule.result import Validation
+    from ..validate.rule.validation import Validation
 
 EXAMPLES = """Examples:
 
@@ -70,7 +70,7 @@ def apply_command(
     source: SourceArgument,
     recipe: Recipe,
     target: dict[str, Any],
-    how: Publish,
+    how: PublishOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=OUTPUT)
     ] = False,
@@ -157,7 +157,7 @@ def apply_command(
 
 
 def _execute(
-    plan: Plan, probe: Probe | None, how: Publish | None, output: Output, link: bool, force: bool, checksum: bool
+    plan: Plan, probe: Probe | None, how: PublishOptions | None, output: Output, link: bool, force: bool, checksum: bool
 ) -> Outcome:
     """Writes a plan; with `how` and no place of its own, into a temporary folder that is published from there."""
     from ..bake import CheckpointPlan, apply

@@ -80,7 +80,7 @@ def _method_options() -> list[inspect.Parameter]:
     return [*found, _parameter("recipe-file", str | None, "--recipe", **recipe)]
 
 
-def settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
+def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
     """Options that belong to methods, by name, with the methods that take them. List fields come from files."""
     found: dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]] = {}
     for method in REGISTRY.values():
@@ -92,7 +92,7 @@ def settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
 
 def _setting_options() -> list[inspect.Parameter]:
     found = []
-    for name, uses in settings().items():
+    for name, uses in method_settings().items():
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
         default = "" if item.default is None else f" (default: {item.default})"
@@ -149,7 +149,7 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
         raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv methods` lists them)")
     modifiers = {name: given[name] for name in MODIFIERS if given.get(name) is not None}
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
-    extras = {name: given[name] for name in settings() if given.get(name) is not None}
+    extras = {name: given[name] for name in method_settings() if given.get(name) is not None}
     if chosen[0] == "recipe_file":
         if extras:
             raise UsageError(
@@ -160,7 +160,7 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
     known = {item.name for item in dataclasses.fields(method)[1:]}
     for name in extras:
         if name not in known:
-            takers = " or ".join(kind.flag() for kind, _ in settings()[name])
+            takers = " or ".join(kind.flag() for kind, _ in method_settings()[name])
             raise UsageError(f"--{name.replace('_', '-')} goes with {takers}, not with {method.flag()}")
     return Recipe(_method(method, given[chosen[0]], _read_tokens(extras)), **modifiers)
 
@@ -173,7 +173,7 @@ def build_recipes(given: dict[str, Any]) -> list[Recipe]:
     for name in chosen:
         others = {other for other in chosen if other != name}
         if len(chosen) > 1 and name in flags:
-            others |= settings().keys() - {item.name for item in dataclasses.fields(flags[name])}
+            others |= method_settings().keys() - {item.name for item in dataclasses.fields(flags[name])}
         made.append(build_recipe({key: value for key, value in given.items() if key not in others}))
     return made
 

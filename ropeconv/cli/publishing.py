@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UsageError
-from ..hub.settings import Publish
+from ..hub.publish_options import PublishOptions
 from .command import HUB
 from .option_group import option_group
 from .output import Output
@@ -48,7 +48,7 @@ def _options() -> list[inspect.Parameter]:
     return found
 
 
-def how_to_publish(given: dict[str, Any]) -> Publish:
+def how_to_publish(given: dict[str, Any]) -> PublishOptions:
     """`Publish` from what stood on the command line, for a repository that is named later."""
     if given["private"] and given["public"]:
         raise UsageError("--private and --public contradict each other; give one")
@@ -56,7 +56,7 @@ def how_to_publish(given: dict[str, Any]) -> Publish:
         os.environ["HF_TOKEN"] = given["token"]  # for the source as well
     words = [word for word in sys.argv[1:] if not word.startswith("--token=")]
     words = [word for last, word in zip(["", *words], words, strict=False) if "--token" not in (word, last)]
-    return Publish(
+    return PublishOptions(
         private=True if given["private"] else False if given["public"] else None,
         create_pr=given["create_pr"],
         revision=given["revision"] or None,
@@ -72,13 +72,13 @@ def how_to_publish(given: dict[str, Any]) -> Publish:
 with_publish = option_group("how", _options, how_to_publish)
 
 
-def refuse_without_push(how: Publish, repo_id: str) -> None:
+def refuse_without_push(how: PublishOptions, repo_id: str) -> None:
     """Raises UsageError for options of publishing where nothing is published."""
     if how.given and not repo_id:
         raise UsageError(f"{how.given[0]} goes with --push OWNER/NAME; add it, or leave {how.given[0]} out")
 
 
-def named(how: Publish, repo_id: str) -> Publish:
+def named(how: PublishOptions, repo_id: str) -> PublishOptions:
     """The same for a repository. Raises UsageError when that is no owner/name."""
     repo_id = repo_id.removeprefix("hf://")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
@@ -87,7 +87,7 @@ def named(how: Publish, repo_id: str) -> Publish:
 
 
 def publish_staged(
-    plan: CheckpointPlan, probe: Probe | None, how: Publish, output: Output, checksum: bool
+    plan: CheckpointPlan, probe: Probe | None, how: PublishOptions, output: Output, checksum: bool
 ) -> tuple[CheckRecord | None, str]:
     """Writes only what is more than a copy, in a temporary folder, and publishes it with the rest.
 
@@ -104,7 +104,7 @@ def publish_staged(
         return done.check, send(from_plan(plan, done.path), how, output)
 
 
-def send(what: UploadSet, how: Publish, output: Output) -> str:
+def send(what: UploadSet, how: PublishOptions, output: Output) -> str:
     """Publishes, and returns the URL of the commit."""
     from ..hub.publish import publish
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import RopeconvError, UsageError
-from ..hub.settings import Publish
+from ..hub.publish_options import PublishOptions
 from .options import QuietOption
 from .output import Output
 from .publishing import named, send, with_publish
@@ -28,7 +28,7 @@ def push_command(
         typer.Argument(metavar="FOLDER_OR_GGUF...", help="A folder or GGUF files that `ropeconv apply` wrote."),
     ],
     repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository; it is made if need be.")],
-    how: Publish,
+    how: PublishOptions,
     ignore_receipt: Annotated[
         bool, typer.Option("--ignore-receipt", help="Do not compare the files with the hashes in the receipt.")
     ] = False,

@@ -13,7 +13,7 @@ from .output import Output
 if TYPE_CHECKING:
     from ..engines import Progress
     from ..validate.comparison import Comparison
-    from ..validate.rule.result import Validation
+    from ..validate.rule.validation import Validation
     from ..validate.settings import Settings
 
 Run = Callable[["Progress"], "Validation"]

@@ -53,7 +53,7 @@ def methods_command(
     if name:
         _show_method(REGISTRY[name], output)
         return
-    rows = [(method.flag(), method.summary, method.reference) for method in REGISTRY.values()]
+    rows = [(method.flag(), method.summary, method.paper) for method in REGISTRY.values()]
     output.table("Methods", ("flag", "what", "source"), rows, optional=("source",))
 
 
@@ -63,7 +63,7 @@ def _method(method: type[Method]) -> dict[str, Any]:
         "name": method.name,
         "flag": method.flag(),
         "summary": method.summary,
-        "reference": method.reference,
+        "paper": method.paper,
         "max_untuned_factor": method.max_untuned_factor,
         "finetuning_note": method.finetuning_note,
         "settings": {item.name: item.metadata["help"] for item in fields[1:]},
@@ -71,7 +71,7 @@ def _method(method: type[Method]) -> dict[str, Any]:
 
 
 def _show_method(method: type[Method], output: Output) -> None:
-    output.say(f"{method.flag()}: {method.summary} ({method.reference})")
+    output.say(f"{method.flag()}: {method.summary} ({method.paper})")
     if method.finetuning_note:
         output.say(f"Fine-tuning: {method.finetuning_note}.")
     if method.__doc__:

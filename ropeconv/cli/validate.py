@@ -16,7 +16,7 @@ from .output import Output
 
 if TYPE_CHECKING:
     from ..validate.comparison import Comparison
-    from ..validate.rule.result import Validation
+    from ..validate.rule.validation import Validation
     from ..validate.settings import Settings
 
 EXAMPLES = """Examples:

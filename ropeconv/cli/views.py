@@ -12,7 +12,7 @@ from ..rope.spec import RopeSpec
 from ..runtimes.grouping import grouped
 from ..runtimes.runtime import canonical, find
 from ..runtimes.verdict import describe, frequencies
-from ..validate.rule.result import BucketResult, Validation
+from ..validate.rule.validation import BucketResult, Validation
 from .output import Output
 
 

@@ -77,7 +77,7 @@ def drawn(receipt: Receipt) -> dict[str, bytes]:
     if not receipt.validation or importlib.util.find_spec("matplotlib") is None:
         return {}
     from ..validate.report.page import write_plot
-    from ..validate.rule.result import Validation
+    from ..validate.rule.validation import Validation
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / PICTURE

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError
 from .card import MARK, card, drawn, inherited
-from .settings import Publish
+from .publish_options import PublishOptions
 from .terms import terms_of
 from .upload_set import CARD, UploadSet
 
@@ -31,7 +31,7 @@ REFUSED = {
 }
 
 
-def publish(what: UploadSet, how: Publish, note: Note = lambda message: None) -> str:
+def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: None) -> str:
     """Publishes, and returns the URL of the commit, or of the pull request.
 
     Raises RopeconvError where the repository exists already without `exist_ok`, changes meanwhile, or the licence of
@@ -52,7 +52,7 @@ def publish(what: UploadSet, how: Publish, note: Note = lambda message: None) ->
         raise RopeconvError(f"{how.repo_id} {words}") from None
 
 
-def _publish(api: HfApi, what: UploadSet, how: Publish, note: Note) -> str:
+def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> str:
     base, closed, terms = _source(api, what, note)
     what = replace(what, copies=what.copies | terms)
     private = closed if how.private is None else how.private
@@ -104,7 +104,7 @@ def _source(api: HfApi, what: UploadSet, note: Note) -> tuple[str, bool, dict[st
     return text, closed, {name: origin for name, origin in terms.items() if name not in what.adds}
 
 
-def _create(api: HfApi, how: Publish, private: bool) -> bool:
+def _create(api: HfApi, how: PublishOptions, private: bool) -> bool:
     """Makes the repository; whether it was not there before."""
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -123,7 +123,7 @@ def _create(api: HfApi, how: Publish, private: bool) -> bool:
     return True
 
 
-def _card(api: HfApi, what: UploadSet, how: Publish, base: str, note: Note) -> dict[str, bytes]:
+def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: str, note: Note) -> dict[str, bytes]:
     """The card to write with its picture, by name; nothing where a person's own stays."""
     if what.own_card and not how.overwrite_card:
         note("README.md is your own and is published as it is; --overwrite-card replaces it.")
@@ -140,7 +140,9 @@ def _card(api: HfApi, what: UploadSet, how: Publish, base: str, note: Note) -> d
     return {CARD: text.encode(), **pictures}
 
 
-def _commit(api: HfApi, what: UploadSet, how: Publish, head: str | None, written: dict[str, bytes], note: Note) -> str:
+def _commit(
+    api: HfApi, what: UploadSet, how: PublishOptions, head: str | None, written: dict[str, bytes], note: Note
+) -> str:
     from huggingface_hub import CommitOperationAdd, CommitOperationCopy
 
     message = how.message or f"Bake {what.receipt.recipe['method']} into {what.source or 'the model'} with ropeconv"

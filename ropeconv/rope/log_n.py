@@ -54,7 +54,7 @@ class QueryScaling:
         return np.asarray(self.gain * (1 + self.beta * np.log1p(steps)))
 
 
-def query_scaling(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
+def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
     """The steps that come nearest to log-n.
 
     clamped: `beta = 1 / ln L` over steps of L tokens is 1 inside L, and `ln(kL) / ln L` from (k - 1) L on: right at the

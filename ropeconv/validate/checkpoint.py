@@ -20,7 +20,7 @@ from .checks.trust import needs_trust
 from .comparison import Comparison
 from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .rule.measures import Measures, in_blocks, measure, summarise
-from .rule.result import BucketResult, Validation, bucket_result, conclusion, noise_floor
+from .rule.validation import BucketResult, Validation, bucket_result, conclusion, noise_floor
 from .sampling.token_runs import TokenRun, token_runs
 from .settings import Settings
 

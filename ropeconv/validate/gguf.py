@@ -22,7 +22,7 @@ from ..runtimes.llamacpp.read_header import WINDOW_NORM
 from ..sources import GgufSource
 from .comparison import Comparison
 from .rule.measures import compare_logits
-from .rule.result import BucketResult, Validation, bucket_result, conclusion, with_rounded_weights
+from .rule.validation import BucketResult, Validation, bucket_result, conclusion, with_rounded_weights
 from .sampling.positions import Bucket, tail_buckets, usual_length
 from .settings import Settings
 

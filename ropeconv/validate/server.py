@@ -20,7 +20,15 @@ from .gguf import weights_type
 from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .rule.likeliest import as_said, coarse
 from .rule.measures import Measures, in_blocks, summarise
-from .rule.result import RULE, BucketResult, Validation, bucket_result, conclusion, noise_floor, with_rounded_weights
+from .rule.validation import (
+    RULE,
+    BucketResult,
+    Validation,
+    bucket_result,
+    conclusion,
+    noise_floor,
+    with_rounded_weights,
+)
 from .sampling.positions import spread_buckets, usual_length
 from .sampling.token_runs import KEPT, TokenRun
 from .sampling.tokens import of_text, synthetic

@@ -13,7 +13,7 @@ import ropeconv
 from ropeconv.cli import choices
 from ropeconv.encode import all_encodings
 from ropeconv.encode.checkpoint import encodings as folder
-from ropeconv.encode.checkpoint.registry import REGISTRY as REGISTERED
+from ropeconv.encode.checkpoint.encoding import REGISTRY as REGISTERED
 from ropeconv.encode.gguf import all_gguf_encodings
 from ropeconv.errors import UsageError
 from ropeconv.rope.methods import REGISTRY

@@ -13,7 +13,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.rule.result import Validation
+from ropeconv.validate.rule.validation import Validation
 from ropeconv.validate.sampling.positions import doubling_buckets
 
 from ..baking import apply, make_plan, validate

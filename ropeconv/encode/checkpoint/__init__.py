@@ -1,7 +1,7 @@
 """Encodings of a checkpoint: one file each below `encodings/`, registered once."""
 
 from . import encodings as _encodings  # noqa: F401  registers them
-from .registry import Encoding, all_encodings
+from .encoding import Encoding, all_encodings
 from .request import CheckpointResult, EncodeRequest
 from .select import select
 

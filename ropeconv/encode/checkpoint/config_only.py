@@ -13,7 +13,7 @@ from ...runtimes import newest, runtimes
 from ...runtimes.runtime import LLAMA_CPP
 from ...runtimes.verdict import judge
 from .config_edit import bake_config
-from .registry import all_encodings, encoding
+from .encoding import all_encodings, encoding
 from .request import CheckpointResult, EncodeRequest
 from .rope_setting import RopeSetting
 

@@ -8,7 +8,7 @@ from ...errors import UnsupportedBake, UsageError
 from ...families.config import text_part
 from ..result import Considered, refuse_approximate, refuse_attention_factor
 from .config_only import nothing_fits, tried
-from .registry import all_encodings
+from .encoding import all_encodings
 from .request import CheckpointResult, EncodeRequest
 
 GOOD = ("exact", "rounded")

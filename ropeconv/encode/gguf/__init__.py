@@ -1,9 +1,9 @@
 """Encodings for GGUF: metadata keys, rope tensors, and host architectures that carry them."""
 
 from . import encodings as _encodings  # noqa: F401  registers them
+from .gguf_encoding import all_gguf_encodings
 from .gguf_model import GgufModel
-from .registry import all_gguf_encodings
-from .result import GgufResult
-from .select import select_gguf
+from .gguf_result import GgufResult
+from .select_gguf import select_gguf
 
 __all__ = ["GgufModel", "GgufResult", "all_gguf_encodings", "select_gguf"]

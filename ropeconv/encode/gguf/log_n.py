@@ -14,13 +14,13 @@ import numpy as np
 from ...errors import UnsupportedBake
 from ...formats.gguf import Added, Change, Edit, f32, u32
 from ...formats.gguf.types import F32
-from ...rope.log_n import QueryScaling, deviation, query_scaling
+from ...rope.log_n import QueryScaling, approximate_log_n, deviation
 from ...rope.schedule import Schedule
 from ..result import with_deviation
 from .carriers import carry
 from .encodings.tensor import tensor
 from .gguf_model import GgufModel
-from .result import GgufResult, judge_edit
+from .gguf_result import GgufResult, judge_edit
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
@@ -42,7 +42,7 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
         raise UnsupportedBake(
             f"--log-n {schedule.log_n.kind}", "this file", "it scales queries by position already", "leave --log-n out"
         )
-    steps = query_scaling(schedule.log_n, EXPONENT)
+    steps = approximate_log_n(schedule.log_n, EXPONENT)
     start = carry(model, TO) if name != TO else None
     edit = start.edit if start else Edit()
     edit = edit.merged(_keys(steps)).merged(_gain(steps.gain, model, edit))

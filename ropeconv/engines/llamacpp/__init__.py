@@ -1,5 +1,5 @@
 """llama.cpp, in a process of its own."""
 
-from .model import LlamaCppEngine
+from .llamacpp_engine import LlamaCppEngine
 
 __all__ = ["LlamaCppEngine"]

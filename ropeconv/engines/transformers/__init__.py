@@ -1,7 +1,7 @@
 """Models in the installed transformers: loaded as anybody loads them, patched, and read in chunks."""
 
 from .device import DeviceSpec, device_spec
-from .model import TransformersEngine
 from .patch import Undo, patch
+from .transformers_engine import TransformersEngine
 
 __all__ = ["DeviceSpec", "TransformersEngine", "Undo", "device_spec", "patch"]

@@ -30,7 +30,7 @@ class Theta(Method):
     name = "theta"
     order = 10
     summary = "a new base"
-    reference = "Su et al. 2021, https://arxiv.org/abs/2104.09864"
+    paper = "Su et al. 2021, https://arxiv.org/abs/2104.09864"
     finetuning_note = "needs training at the new length"
 
     base: float = param(positive, "the new rope_theta")
@@ -52,7 +52,7 @@ class ThetaFor(Method):
     name = "theta-for"
     order = 20
     summary = "a base for a length, by the scaling law"
-    reference = "Liu et al. 2024, https://arxiv.org/abs/2310.05209; Gradient 2024"
+    paper = "Liu et al. 2024, https://arxiv.org/abs/2310.05209; Gradient 2024"
     finetuning_note = "needs training at the new length (Liu et al. 2024; Gradient 2024)"
     value = Value.TOKENS
 
@@ -77,7 +77,7 @@ class ThetaBound(Method):
     name = "theta-bound"
     order = 30
     summary = "a base above the bound that keeps near tokens preferred"
-    reference = "Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122"
+    paper = "Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122"
     finetuning_note = "says which base training at the new length needs (Men et al. 2024)"
     value = Value.TOKENS
 

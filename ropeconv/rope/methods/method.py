@@ -89,7 +89,7 @@ class Method:
     name: ClassVar[str]
     order: ClassVar[int]
     summary: ClassVar[str]
-    reference: ClassVar[str]
+    paper: ClassVar[str]
     value: ClassVar[Value] = Value.NUMBER
     max_untuned_factor: ClassVar[float] = 1.0
     finetuning_note: ClassVar[str] = ""

@@ -21,7 +21,7 @@ class Linear(Method):
     name = "linear"
     order = 40
     summary = "position interpolation"
-    reference = "Chen et al. 2023, https://arxiv.org/abs/2306.15595"
+    paper = "Chen et al. 2023, https://arxiv.org/abs/2306.15595"
     finetuning_note = "needs fine-tuning, about 1,000 steps (Chen et al. 2023)"
 
     factor: float = param(scale, "scale factor s")
@@ -38,7 +38,7 @@ class Ntk(Method):
     name = "ntk"
     order = 50
     summary = "NTK-aware scaling, through the base"
-    reference = "bloc97 2023, https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5"
+    paper = "bloc97 2023, https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5"
     max_untuned_factor = 4.0
     finetuning_note = "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97 2023)"
 
@@ -57,7 +57,7 @@ class NtkOld(Method):
     name = "ntk-old"
     order = 60
     summary = "NTK-RoPE-old: the base times s"
-    reference = "Su 2023, https://kexue.fm/archives/9675"
+    paper = "Su 2023, https://kexue.fm/archives/9675"
     max_untuned_factor = 4.0
     finetuning_note = "made for use without fine-tuning (Su 2023)"
 
@@ -75,7 +75,7 @@ class NtkFixed(Method):
     name = "ntk-fixed"
     order = 70
     summary = "NTK-RoPE-fixed: base times s, positions divided by s^(2/r)"
-    reference = "Su 2023, https://kexue.fm/archives/9706"
+    paper = "Su 2023, https://kexue.fm/archives/9706"
     max_untuned_factor = 8.0
     finetuning_note = "tried without fine-tuning at 8 times the trained length (Su 2023)"
 
@@ -97,7 +97,7 @@ class NtkMixed(Method):
     name = "mixed"
     order = 80
     summary = "NTK-RoPE-mixed: a mixture of bases"
-    reference = "Su 2023, https://kexue.fm/archives/9706"
+    paper = "Su 2023, https://kexue.fm/archives/9706"
     max_untuned_factor = 8.0
     finetuning_note = (
         "tried without fine-tuning at 8 times the trained length, above the other NTK forms there (Su 2023)"

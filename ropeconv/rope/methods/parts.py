@@ -25,7 +25,7 @@ class YarnMethod(Method):
     name = "yarn"
     order = 100
     summary = "YaRN as every runtime computes it (ramp over dimensions)"
-    reference = "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+    paper = "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
     max_untuned_factor = 4.0
     finetuning_note = (
         "made for 400 steps of fine-tuning (Peng et al. 2023); Qwen 2.5 and 3 are run at 4 times without any"
@@ -75,7 +75,7 @@ class ByParts(Method):
     name = "by-parts"
     order = 90
     summary = "NTK-by-parts as published (ramp over wavelengths)"
-    reference = "Peng et al. 2023, section 3.2, https://arxiv.org/abs/2309.00071"
+    paper = "Peng et al. 2023, section 3.2, https://arxiv.org/abs/2309.00071"
     max_untuned_factor = 4.0
     finetuning_note = "better than NTK-aware with and without fine-tuning (Peng et al. 2023)"
 
@@ -101,7 +101,7 @@ class Llama3(Method):
     name = "llama3"
     order = 110
     summary = "Llama 3.1 scaling"
-    reference = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
+    paper = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
     finetuning_note = "part of Llama 3.1's training at the new length (Meta 2024)"
 
     factor: float = param(scale, "scale factor s")

@@ -26,7 +26,7 @@ class Dynamic(Method):
     name = "dynamic"
     order = 150
     summary = "a dynamic method, materialised at the length --at"
-    reference = "emozilla 2023; Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+    paper = "emozilla 2023; Peng et al. 2023, https://arxiv.org/abs/2309.00071"
     value = Value.TEXT
 
     kind: str = param(lambda v: None if isinstance(v, str) else "must be written METHOD:S", "METHOD:S, as in ntk:2")
@@ -74,7 +74,7 @@ class AsIs(Method):
     name = "as-is"
     order = 160
     summary = "keep the RoPE, rewrite the config consistently"
-    reference = "-"
+    paper = "-"
     value = Value.SWITCH
 
     on: bool = param(switch, "keep the embedding as it is", True)

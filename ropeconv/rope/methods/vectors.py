@@ -36,7 +36,7 @@ class LongRopeMethod(Method):
     name = "longrope"
     order = 120
     summary = "short and long factor lists"
-    reference = "Ding et al. 2024, https://arxiv.org/abs/2402.13753"
+    paper = "Ding et al. 2024, https://arxiv.org/abs/2402.13753"
     max_untuned_factor = 8.0
     finetuning_note = "searched lists reach 8 times without fine-tuning (Ding et al. 2024)"
     value = Value.FILE
@@ -75,7 +75,7 @@ class Piecewise(Method):
     name = "piecewise"
     order = 130
     summary = "two bases that meet at a pair"
-    reference = "Men et al. 2024, table 4, https://arxiv.org/abs/2405.14591"
+    paper = "Men et al. 2024, table 4, https://arxiv.org/abs/2405.14591"
     finetuning_note = "a counter-example: every angle is a trained one, and retrieval is lost (Men et al. 2024)"
     value = Value.TEXT
 
@@ -125,7 +125,7 @@ class InvFreq(Method):
     name = "inv-freq"
     order = 140
     summary = "any vector, from JSON, .npy or .safetensors"
-    reference = "-"
+    paper = "-"
     value = Value.FILE
 
     inv_freq: tuple[float, ...] = param(positive_list, "one frequency per pair, in radians per token")

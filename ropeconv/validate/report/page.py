@@ -9,7 +9,7 @@ from pathlib import Path
 from ...formats.template import render
 from ...pictures.style import svg, write
 from ...version import __version__
-from ..rule.result import Validation
+from ..rule.validation import Validation
 from .plots import figure
 
 __all__ = ["write_plot", "write_report"]

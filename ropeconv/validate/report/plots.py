@@ -10,7 +10,7 @@ import numpy as np
 from ...pictures.schedules import preference, wavelengths
 from ...pictures.style import BLUE, GREY, ORANGE, RED, Panel
 from ...pictures.style import figure as drawn
-from ..rule.result import BucketResult, Validation
+from ..rule.validation import BucketResult, Validation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

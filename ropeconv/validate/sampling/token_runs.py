@@ -29,7 +29,7 @@ class TokenRun:
     buckets: list[Bucket]
 
     def until(self, count: int) -> TokenRun:
-        """The passage up to its first `count` compared positions."""
+        """The run up to its first `count` compared positions."""
         if count >= len(self.kept):
             return self
         kept, buckets, first = self.kept[:count], [], 0

@@ -18,7 +18,7 @@ from ....rope.log_n import LogN
 from ....runtimes import Runtime, runtimes
 from ....runtimes.verdict import Verdict, too_old
 from ..config_edit import bake_config, put
-from ..registry import encoding
+from ..encoding import encoding
 from ..request import CheckpointResult, EncodeRequest
 from ..rope_setting import RopeSetting
 

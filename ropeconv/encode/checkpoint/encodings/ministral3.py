@@ -12,13 +12,13 @@ from dataclasses import replace
 from ....errors import UnsupportedBake
 from ....families.config import Config, first_present, text_part
 from ....families.family import Family, by_name
-from ....rope.log_n import QueryScaling, deviation, query_scaling
+from ....rope.log_n import QueryScaling, approximate_log_n, deviation
 from ....rope.spec import RopeSpec
 from ...fold.placement import Fold, times_queries
 from ...result import with_deviation
 from ..config_edit import put
 from ..config_only import furthest
-from ..registry import encoding
+from ..encoding import encoding
 from ..request import CheckpointResult, EncodeRequest
 from .weights import weights
 
@@ -35,7 +35,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
             "a schedule without log-n", NAME, "only log-n is worth another class", "use --encoding auto"
         )
     _refuse(request.config, family)
-    steps = query_scaling(schedule.log_n)
+    steps = approximate_log_n(schedule.log_n)
     in_config = QueryScaling(steps.beta, steps.length)
     inner = replace(
         request,

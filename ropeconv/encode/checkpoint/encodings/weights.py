@@ -7,7 +7,7 @@ from dataclasses import replace
 from ....errors import UnsupportedBake
 from ...fold.placement import fold
 from ..config_only import bare, furthest, refuse_log_n
-from ..registry import encoding
+from ..encoding import encoding
 from ..request import CheckpointResult, EncodeRequest
 
 

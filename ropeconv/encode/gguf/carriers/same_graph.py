@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....formats.gguf import Edit
 from ..gguf_model import GgufModel
-from .registry import carrier, interleave, whole_rotation
+from .carrier import carrier, interleave, whole_rotation
 
 
 @carrier("qwen2", "llama")

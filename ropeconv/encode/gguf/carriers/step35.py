@@ -12,7 +12,7 @@ from ....formats.gguf import Added, Edit, boolean, u32
 from ....formats.gguf.types import F32
 from ....formats.gguf.values import bools
 from ..gguf_model import GgufModel
-from .registry import carrier, own_output
+from .carrier import carrier, own_output
 
 SHARED = 32  # width of the shared experts
 SOFTMAX = 1

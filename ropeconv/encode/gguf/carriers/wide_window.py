@@ -7,7 +7,7 @@ import struct
 from ....formats.gguf import Added, Edit, f32, u32
 from ....formats.gguf.values import bools
 from ..gguf_model import GgufModel
-from .registry import carrier, own_output, query_heads, whole_rotation
+from .carrier import carrier, own_output, query_heads, whole_rotation
 
 WINDOW = 1 << 24  # the cache of window layers is counted in u32 times sequences, so it must not be much larger
 

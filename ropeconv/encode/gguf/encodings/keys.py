@@ -12,8 +12,8 @@ from ....rope.forms import Interpolated, Plain, Yarn
 from ....rope.schedule import Schedule
 from ....runtimes.llamacpp import find_arch
 from ..edits import pinned_original, start, with_attention_factor
+from ..gguf_encoding import gguf_encoding
 from ..gguf_model import GgufModel
-from ..registry import gguf_encoding
 
 OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
 

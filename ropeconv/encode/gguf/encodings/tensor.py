@@ -11,8 +11,8 @@ from ....rope.schedule import Schedule
 from ....runtimes.llamacpp import find_arch
 from ....runtimes.llamacpp.read_header import FREQS, LONG, SHORT
 from ..edits import put_vector, start, with_attention_factor
+from ..gguf_encoding import gguf_encoding
 from ..gguf_model import GgufModel
-from ..registry import gguf_encoding
 
 
 @gguf_encoding("tensor", order=2)

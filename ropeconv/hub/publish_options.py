@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Publish:
+class PublishOptions:
     """How to publish.
 
     private: None takes the source's. create_pr, revision, exist_ok, token: as in huggingface_hub. message: of the

@@ -12,10 +12,10 @@ from ..result import Considered, refuse_approximate, refuse_attention_factor
 from ..target import Target
 from .carriers import CARRIERS, carry
 from .encodings.tensor import tensor
+from .gguf_encoding import GgufEncoding, all_gguf_encodings
 from .gguf_model import GgufModel
+from .gguf_result import GgufResult, judge_edit
 from .log_n import with_log_n
-from .registry import GgufEncoding, all_gguf_encodings
-from .result import GgufResult, judge_edit
 from .window_norms import take_back
 
 DEFAULT_CARRIERS = {"qwen2": "llama"}

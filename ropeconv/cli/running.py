@@ -19,6 +19,21 @@ if TYPE_CHECKING:
 Run = Callable[["Progress"], "Validation"]
 
 
+def run_validation(
+    comparison: Comparison, settings: Settings, server: str, model: str, ignore_receipt: bool, output: Output
+) -> Validation:
+    """The comparison that an output needs: a folder in transformers, a GGUF file in llama.cpp, or a running server.
+
+    comparison: what is compared. settings: how. server: the URL of one, or empty. model: which of those it runs.
+    ignore_receipt: do not compare a folder's files with the receipt. output: where progress and notes go.
+    """
+    if server:
+        return run_server(comparison, server, model, settings, output)
+    if comparison.baked.suffix == ".gguf":
+        return run_gguf(comparison, settings, output)
+    return run_checkpoint(comparison, settings, output, ignore_receipt)
+
+
 def run_checkpoint(
     comparison: Comparison, settings: Settings, output: Output, ignore_receipt: bool = False
 ) -> Validation:

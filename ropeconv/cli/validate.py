@@ -15,7 +15,6 @@ from .options import JsonOption, QuietOption
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..validate.comparison import Comparison
     from ..validate.rule.validation import Validation
     from ..validate.settings import Settings
 
@@ -136,6 +135,7 @@ def validate_command(
     from ..engines.transformers.distributed import is_main_process
     from ..validate.comparison import Comparison
     from ..validate.settings import Settings
+    from .running import run_validation
     from .views import show_validation
 
     if not Probe.available():
@@ -148,7 +148,7 @@ def validate_command(
     )  # fmt: skip
     _check_flags(settings, baked.suffix == ".gguf", server, model)
     comparison = Comparison.open(baked, against)
-    result = _result(comparison, settings, server, model, ignore_receipt, output)
+    result = run_validation(comparison, settings, server, model, ignore_receipt, output)
     if is_main_process():
         _write_evidence(result, baked, against, report, plot)
         if as_json:
@@ -176,18 +176,6 @@ def _check_flags(settings: Settings, gguf: bool, server: str, model: str) -> Non
         raise UsageError(
             "--length, --text, --dtype, --device-map and --reference are for checkpoints; for GGUF give --tokens"
         )
-
-
-def _result(
-    comparison: Comparison, settings: Settings, server: str, model: str, ignore_receipt: bool, output: Output
-) -> Validation:
-    from .running import run_checkpoint, run_gguf, run_server
-
-    if server:
-        return run_server(comparison, server, model, settings, output)
-    if comparison.baked.suffix == ".gguf":
-        return run_gguf(comparison, settings, output)
-    return run_checkpoint(comparison, settings, output, ignore_receipt)
 
 
 def _write_evidence(result: Validation, baked: Path, against: str, report: Path | None, plot: Path | None) -> None:

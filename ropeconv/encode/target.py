@@ -14,8 +14,6 @@ from ..runtimes.runtime import LLAMA_CPP, canonical
 Format = Literal["safetensors", "gguf"]
 FoldInto = Literal["q", "k", "qk"]
 FoldDtype = Literal["stored", "f32"]
-FOLDING = ("auto", "weights", "ministral3")
-"""Values of `Target.encoding` with which something can be folded into weights."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Target:
             self._check_folder()
 
     def check_folded(self, folded: bool) -> None:
-        """Raises UsageError for options of folding where nothing is folded."""
+        """Raises UsageError for options of folding where the selected encoding folds nothing."""
         for flag, value in (("--fold-into", self.fold.into), ("--fold-dtype", self.fold.dtype)):
             if value is not None and not folded:
                 raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
@@ -116,5 +114,3 @@ class Target:
         for flag, value in given.items():
             if value is not None:
                 raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
-        if self.encoding not in FOLDING:
-            self.check_folded(False)

@@ -28,8 +28,6 @@ def test_make_plan_has_three_parameters() -> None:
 @pytest.mark.parametrize(
     ("recipe", "from_gguf", "options", "words"),
     [
-        (YARN, False, {"fold_into": "q", "encoding": "native"}, "--fold-into goes with folded weights; add --encoding"),
-        (YARN, False, {"fold_dtype": "f32", "encoding": "factors"}, "--fold-dtype goes with folded weights"),
         (YARN, False, {"outtype": "f16"}, "--outtype goes with GGUF; add --to gguf"),
         (YARN, False, {"pre": "llama-bpe"}, "--pre goes with GGUF; add --to gguf"),
         (YARN, False, {"carrier": "llama"}, "--carrier goes with GGUF; add --to gguf"),
@@ -71,9 +69,12 @@ def test_options_that_go_together(recipe: Recipe, from_gguf: bool, options: dict
     target(**options).check(recipe, from_gguf)
 
 
-def test_folding_is_missed_where_auto_needs_none(llama: Path) -> None:
-    with pytest.raises(UsageError, match="--fold-into goes with folded weights; add --encoding weights"):
-        make_plan(llama, YARN, fold_into="q")
+@pytest.mark.parametrize("encoding", ["auto", "native", "factors"])
+@pytest.mark.parametrize(("option", "value"), [("fold_into", "q"), ("fold_into", "k"), ("fold_dtype", "f32")])
+def test_folding_is_missed_where_nothing_is_folded(llama: Path, encoding: str, option: str, value: str) -> None:
+    flag = f"--{option.replace('_', '-')}"
+    with pytest.raises(UsageError, match=f"{flag} goes with folded weights; add --encoding weights"):
+        make_plan(llama, YARN, encoding=encoding, **{option: value})
 
 
 def test_the_plan_holds_its_target(llama: Path, tmp_path: Path) -> None:

@@ -77,7 +77,6 @@ def test_choices_are_shown(helps: dict[str, str]) -> None:
         ("apply", "nowhere", "--yarn", "4", "--private"),
         ("apply", "nowhere", "--yarn", "4", "--token", "hf_x"),
         ("apply", "nowhere", "--yarn", "4", "--overwrite-card"),
-        ("apply", "nowhere", "--yarn", "4", "--fold", "q", "--encoding", "native"),
         ("apply", "nowhere", "--as-is", "--replace"),
         ("methods", "nothing"),
     ],

@@ -1,0 +1,102 @@
+"""CONTRIBUTING.md: what it says to touch is there, is little, and a test notices when it is forgotten."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+THINGS = {
+    "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "host architecture (carrier)",
+    "server protocol", "engine", "command",
+}  # fmt: skip
+
+
+def table() -> dict[str, list[str]]:
+    """Cells of the table by the thing that is added."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("## To add X, touch these files")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {row[0]: row[1:] for row in rows[2:]}
+
+
+def test_every_thing_has_its_row() -> None:
+    assert set(table()) == THINGS
+
+
+@pytest.mark.parametrize("thing", sorted(THINGS))
+def test_the_files_are_there_and_few(thing: str) -> None:
+    touched, _, tests = table()[thing]
+    paths = re.findall(r"`([^`]+)`", touched)
+    assert 2 <= len(paths) <= 3
+    for path in paths:
+        place = ROOT / path
+        assert (place.parent if "NAME" in place.name else place).exists(), path
+    named = re.findall(r"`(tests/[^`]+)`", tests)
+    assert named
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def test_an_engine_is_compared_and_chosen() -> None:
+    """Every folder of engines but the probe, which runs no model, is what some comparison runs on."""
+    validate, cli = ROOT / "ropeconv" / "validate", (ROOT / "ropeconv" / "cli" / "running.py").read_text()
+    comparisons = {path.stem: path.read_text() for path in validate.glob("*.py")}
+    for folder in (ROOT / "ropeconv" / "engines").iterdir():
+        if not folder.is_dir() or folder.name in ("probe", "__pycache__"):
+            continue
+        users = [name for name, text in comparisons.items() if f"engines.{folder.name} import" in text]
+        assert [name for name in users if f"validate.{name} import validate_" in cli], folder.name
+
+
+def test_a_server_protocol_is_registered_and_has_a_stand_in() -> None:
+    servers = ROOT / "ropeconv" / "engines" / "servers"
+    protocols = {path.stem for path in servers.glob("*.py")} - {"__init__", "connect", "protocol"}
+    connect = (servers / "connect.py").read_text()
+    assert [name for name in protocols if f"from .{name} import" not in connect] == []
+    from ropeconv.engines.servers.connect import PROTOCOLS
+
+    assert len(PROTOCOLS) == len(protocols)
+    stand_in = (ROOT / "tests" / "validate" / "servers" / "stand_in.py").read_text()
+    assert [protocol.owner for protocol in PROTOCOLS if f'"{protocol.owner}"' not in stand_in] == []
+
+
+def test_every_command_has_a_file_and_is_registered() -> None:
+    from ropeconv.cli.app import COMMANDS
+
+    defined = {
+        name
+        for path in (ROOT / "ropeconv" / "cli").glob("*.py")
+        for name in re.findall(r"^def (\w+)_command\(", path.read_text(), flags=re.MULTILINE)
+    }
+    assert defined == set(COMMANDS)
+
+
+def test_every_encoding_and_carrier_stands_in_the_docs() -> None:
+    from ropeconv.encode import all_encodings
+    from ropeconv.encode.gguf import all_gguf_encodings
+
+    runtimes, gguf = ((ROOT / "docs" / name).read_text() for name in ("runtimes.md", "gguf.md"))
+    assert [name for name in all_encodings() if f"`{name}`" not in runtimes] == []
+    assert [name for name in all_gguf_encodings() if f"`{name}`" not in gguf] == []
+
+
+def test_links_of_the_docs_lead_somewhere() -> None:
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages += (ROOT / "docs").glob("*.md")
+    broken = [
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(
+            r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+        )
+        if not target.startswith(("http", "mailto")) and not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_the_readme_is_short_and_has_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 170
+    assert "./scripts/demo" in text
+    assert "./scripts/test" in text

@@ -13,8 +13,8 @@ import transformers
 
 import ropeconv
 from ropeconv.engines.transformers.backbone import hidden_states
-from ropeconv.engines.transformers.load import device_spec, load_stock
-from ropeconv.validate.checkpoint import validate
+from ropeconv.engines.transformers.device import device_spec
+from ropeconv.engines.transformers.load import load_stock
 from ropeconv.validate.sampling.tokens import synthetic
 
 LARGE = {
@@ -89,12 +89,14 @@ def main() -> None:
     print(f"bare forward: {once:.1f} s, {length / once:,.0f} tokens/s", flush=True)
     for name in ("yarn", "mixed"):
         recipe = ropeconv.Recipe(ropeconv.METHODS[name](16.0))
-        out = ropeconv.apply(ropeconv.make_plan(ropeconv.open_source(str(source)), recipe, work / name), link=True)
+        target = ropeconv.Target(out=work / name)
+        done = ropeconv.apply(ropeconv.make_plan(ropeconv.open_source(str(source)), recipe, target), link=True)
         if at.device.startswith("cuda"):
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         begin = time.perf_counter()
-        result = validate(out, str(source), device=given.device, dtype=at.dtype, length=length, chunk=chunk)
+        settings = ropeconv.Settings(device=given.device, dtype=at.dtype, length=length, chunk=chunk)
+        result = ropeconv.validate_checkpoint(ropeconv.Comparison.open(done.path, str(source)), settings)
         seconds = time.perf_counter() - begin
         forwards = sum(length / speed for speed in result.speed.values())
         found["runs"][name] = {

@@ -1,1 +1,1 @@
-"""The mathematics of rotary position embeddings. Pure: numpy and float64, no files, no torch."""
+"""The mathematics of rotary position embeddings in numpy and float64, without files and without torch."""

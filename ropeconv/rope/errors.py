@@ -1,4 +1,4 @@
-"""The root of all failures that a user can meet, and the one of the mathematics."""
+"""RopeconvError, the base of all known failures, and RecipeError, the one that the mathematics raises."""
 
 
 class RopeconvError(Exception):

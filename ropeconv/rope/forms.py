@@ -1,7 +1,7 @@
 """Closed forms: the few formulas that configuration files can name.
 
-A form is what stands in a `rope_scaling` block, as mathematics. Every form yields
-`inv_freq`, float64, shape `[rotary_dim / 2]`, radians per token, highest frequency first.
+A form is the formula that a `rope_scaling` block names, with its numbers. Every form yields `inv_freq`, float64, shape
+`[rotary_dim / 2]`, radians per token, highest frequency first.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ else:
 
 
 def base_inv_freq(theta: float, rotary_dim: int) -> Vector:
-    """`theta^(-2i/rotary_dim)` for i = 0 .. rotary_dim/2 - 1 (Su et al. 2021, RoFormer)."""
+    """`theta^(-2i/rotary_dim)` for i = 0 .. rotary_dim/2 - 1, radians per token, float64 (Su et al. 2021, RoFormer)."""
     index = np.arange(rotary_dim // 2, dtype=np.float64)
     return np.asarray(theta ** (-2.0 * index / rotary_dim), dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Form:
-    """A formula with its numbers. `kind` is the `rope_type` under which transformers knows it."""
+    """A formula with its numbers. kind: the `rope_type` under which transformers knows it. theta: the base."""
 
     kind: ClassVar[str]
     theta: float
 
     def inv_freq(self, rotary_dim: int) -> Vector:
-        """Radians per token, float64, shape `[rotary_dim / 2]`."""
+        """The frequencies in radians per token, float64, shape `[rotary_dim / 2]`."""
         raise NotImplementedError
 
     @property
     def scaled(self) -> bool:
-        """Whether this is more than a plain base."""
+        """Whether the formula changes the frequencies of its base."""
         return getattr(self, "factor", None) != 1.0
 
 
@@ -74,12 +74,12 @@ class Yarn(Form):
 
     `dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta)` is the (fractional) pair that turns `beta` times
     within the original context `L`. With `low = dim(beta_fast)` and `high = dim(beta_slow)`, floored and
-    ceiled when `truncate`, clamped to `[0, r - 1]`, and `ramp_i = clip((i - low) / (high - low), 0, 1)`:
+    ceiled if `truncate`, clamped to `[0, r - 1]`, and `ramp_i = clip((i - low) / (high - low), 0, 1)`:
 
         inv_freq_i = theta_i (1 - ramp_i) + theta_i / factor * ramp_i
 
-    Not the ramp of the paper, which is linear in `L / wavelength`: that one is `Llama3`.
-    Source: https://github.com/jquesnelle/yarn, transformers `_compute_yarn_parameters`.
+    The ramp of the paper is another one, linear in `L / wavelength`: that is `Llama3`. factor: s. original_context: L,
+    in tokens. Source: https://github.com/jquesnelle/yarn, transformers `_compute_yarn_parameters`.
     """
 
     kind: ClassVar[str] = "yarn"
@@ -118,7 +118,7 @@ class Llama3(Form):
 
         inv_freq_i = theta_i (keep_i + (1 - keep_i) / factor)
 
-    The paper's `alpha` and `beta` are `low_freq_factor` and `high_freq_factor`.
+    The paper's `alpha` and `beta` are `low_freq_factor` and `high_freq_factor`. original_context: L, in tokens.
     Source: Meta `llama3/model.py`, transformers `_compute_llama3_parameters`.
     """
 
@@ -148,15 +148,16 @@ class LongRope(Form):
         return base_inv_freq(self.theta, rotary_dim) / np.asarray(self.long_factor, dtype=np.float64)
 
     def short_inv_freq(self, rotary_dim: int) -> Vector:
-        """The frequencies that hold while no position reaches `original_context`."""
+        """Frequencies while no position reaches `original_context`: radians per token, float64 [rotary_dim / 2]."""
         return base_inv_freq(self.theta, rotary_dim) / np.asarray(self.short_factor, dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class DynamicNtk(Form):
-    """transformers' `dynamic`: the base grows with the sequence. Inside `original_context` it is plain.
+    """transformers' `dynamic`: the base grows with the sequence length n, from `original_context` L tokens on.
 
-    `theta(n) = theta ((factor n / L) - (factor - 1))^(r / (r - 2))` for n > L. It can be read, not baked.
+    `theta(n) = theta ((factor n / L) - (factor - 1))^(r / (r - 2))` for n > L, else theta. Configs with it can be read;
+    none is written, since files hold fixed frequencies only. `inv_freq` gives the frequencies for n <= L.
     """
 
     kind: ClassVar[str] = "dynamic"

@@ -1,4 +1,4 @@
-"""Small laws: bases for a length, temperatures, log-n, the critical dimension."""
+"""Formulas from papers: bases for a length, attention factors, the critical dimension, the asymptotic base."""
 
 from __future__ import annotations
 
@@ -22,30 +22,37 @@ def theta_steps(theta: float, context: int, targets: list[int]) -> list[float]:
 
 
 def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
-    """NTK-aware base `theta s^(r/(r-2))`: the lowest frequency is divided by exactly s (bloc97 2023)."""
+    """The NTK-aware base `theta s^(r/(r-2))`, with which the lowest frequency is divided by exactly s (bloc97 2023)."""
     return float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
 
 
 def critical_dimension(theta: float, context: int, rotary_dim: int) -> int:
-    """Number of dimensions that complete a period inside `context`: `2 ceil((r/2) log_theta(L/2pi))`.
+    """Number of dimensions that complete a period within `context` tokens: `2 ceil((r/2) log_theta(L/2pi))`.
 
-    Liu et al. 2024. 92 for Llama 2, 70 for Llama 3 (published as 72, by an index counted twice).
+    Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation". 92 for Llama 2, 70 for Llama 3 (published as 72, by an
+    index counted twice).
     """
     return 2 * math.ceil(rotary_dim / 2 * math.log(context / (2 * math.pi), theta))
 
 
 def temperature_attention_factor(factor: float, slope: float = 0.1, intercept: float = 1.0) -> float:
-    """`sqrt(1/t) = a ln s + b`, 1 for s <= 1. Peng et al. 2023 fit a = 0.1 for Llama, 0.07 for Mistral."""
+    """YaRN's attention factor `sqrt(1/t) = a ln s + b`, 1 for s <= 1, with a = `slope`, b = `intercept`, s = `factor`.
+
+    Peng et al. 2023 fit a = 0.1 for Llama, 0.07 for Mistral.
+    """
     return 1.0 if factor <= 1 else slope * math.log(factor) + intercept
 
 
 def longrope_attention_factor(factor: float, original_context: int) -> float:
-    """`sqrt(1 + ln s / ln L)`, 1 for s <= 1 (Ding et al. 2024)."""
+    """LongRoPE's attention factor `sqrt(1 + ln s / ln L)`, 1 for s <= 1; L in tokens (Ding et al. 2024)."""
     return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original_context))
 
 
 def mscale_ratio(factor: float, mscale: float, mscale_all_dim: float) -> float:
-    """DeepSeek's attention factor `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`, which goes before 0.1 ln s + 1."""
+    """DeepSeek's attention factor `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`, which replaces YaRN's 0.1 ln s + 1.
+
+    factor: s. mscale: m, mscale_all_dim: m_all. Source: transformers `_compute_yarn_parameters`.
+    """
     return temperature_attention_factor(factor, 0.1 * mscale) / temperature_attention_factor(
         factor, 0.1 * mscale_all_dim
     )
@@ -65,7 +72,7 @@ def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
 
 
 def asymptotic_base(length: int) -> float:
-    """L / x0 with Ci(x0) = 0, x0 = 0.6165...: what the smallest base tends to as the head grows.
+    """L / x0 with Ci(x0) = 0, x0 = 0.6165...: the limit of the smallest base for L = `length` tokens as the head grows.
 
     (2 / d) sum_i cos(m theta_i) tends to (Ci(m) - Ci(m / b)) / ln b, and Ci(m) to 0 (Su 2024).
     """
@@ -76,7 +83,7 @@ def asymptotic_base(length: int) -> float:
 
 
 def cosine_integral(x: float) -> float:
-    """Ci(x) = gamma + ln x + sum_k (-1)^k x^(2k) / (2k (2k)!), for 0 < x up to about 20."""
+    """The cosine integral Ci(x) = gamma + ln x + sum_k (-1)^k x^(2k) / (2k (2k)!), for 0 < x up to about 20."""
     total, term, k = 0.5772156649015329 + math.log(x), 1.0, 0
     while abs(term) > 1e-18:
         k += 2

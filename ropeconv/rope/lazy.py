@@ -1,4 +1,4 @@
-"""numpy, imported when it is first used: `ropeconv --help` lists methods and computes nothing."""
+"""numpy as `np`, imported at the first use of an attribute: `ropeconv --help` lists methods and computes nothing."""
 
 from __future__ import annotations
 

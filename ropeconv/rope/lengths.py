@@ -1,4 +1,4 @@
-"""Numbers of tokens, as people write them."""
+"""Parses numbers of tokens as users write them, such as 131072, 128k or 1M."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Query scales that depend on the position: log-n, and the steps in which stock architectures can say it."""
+"""Query scaling by position: log-n, and its approximation by the query scaling of stock architectures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LogN:
             raise RecipeError(f"log-n over {self.length} token has no scale; pass a longer --log-n-length")
 
     def scale(self, positions: Vector) -> Vector:
-        """The factor of each query, float64."""
+        """The factor of each query, float64, in the shape of `positions`."""
         ratio = np.log(np.asarray(positions, dtype=np.float64) + 1) / math.log(self.length)
         return np.maximum(ratio, 1.0) if self.kind == "clamped" else ratio
 
@@ -49,7 +49,7 @@ class QueryScaling:
     gain: float = 1.0
 
     def scale(self, positions: Vector) -> Vector:
-        """The factor of each query, float64."""
+        """The factor of each query, float64, in the shape of `positions`."""
         steps = np.floor(np.asarray(positions, dtype=np.float64) / self.length)
         return np.asarray(self.gain * (1 + self.beta * np.log1p(steps)))
 
@@ -75,7 +75,10 @@ def effective_scaling(log_n: LogN | None, written: QueryScaling | None, deviatio
 
 
 def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
-    """Largest difference of the steps from log-n over a context, relative where log-n is above 1."""
+    """Largest difference of a log-n approximation from log-n over a context, relative where log-n is above 1.
+
+    steps: the approximation. context: in tokens.
+    """
     starts = np.arange(0, context, steps.length, dtype=np.float64)
     ends = np.minimum(starts + steps.length, context) - 1
     positions = np.concatenate([starts, ends])

@@ -1,4 +1,4 @@
-"""What a schedule changes for a trained model: unseen angles, frequencies that moved, and how far B(m) holds."""
+"""Numbers about what a schedule changes for a trained model: unseen angles, changed frequencies, effective length."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Profile:
     fast_change: float
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable."""
+        """The fields as JSON-ready data, those of `reach` among them; keys stay within a schema."""
         own = asdict(self)
         del own["reach"]
         return self.reach.to_dict() | own
 
 
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
-    """The profile of a schedule made from `spec`."""
+    """The profile of a schedule. spec: the model that the schedule was made from."""
     trained = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     complete = schedule.original_context * trained >= math.tau
     beyond = schedule.context * schedule.inv_freq > schedule.original_context * trained * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""Recipe: what a person chose, small enough to keep and repeat."""
+"""Recipe: a method with its parameters and modifiers, which can be saved and applied again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .spec import RopeSpec
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method and its modifiers.
+    """A method and its modifiers. A modifier that is None leaves what the method or the model has.
 
-    context: tokens the result declares, instead of what the method implies.
-    original_context: tokens the model was trained for, where its config says otherwise.
-    attention_factor: attention factor of cos and sin, instead of the method's own;
-    temperature_slope, temperature_intercept: that attention factor as a ln s + b instead.
-    log_n, log_n_length: query scale by position (Su 2021), clamped at 1 or full.
+    method: with its parameters. context: tokens that the output declares. original_context: tokens that the model was
+    trained for, where its config declares another number. attention_factor: factor on cos and sin. temperature_slope,
+    temperature_intercept: a (0.1 where only b is given) and b (1 where only a is given) of the attention factor
+    a ln s + b. log_n: query scaling by position (Su 2021), "clamped" at 1 or "full". log_n_length: length in tokens at
+    which that factor is 1, by default the trained one.
 
     Raises RecipeError when a value cannot be taken or two of them contradict each other.
     """
@@ -89,7 +89,7 @@ class Recipe:
         return temperature_attention_factor(factor, slope, intercept)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready: the method's name, its parameters, and the modifiers that are set."""
+        """JSON-ready data: the method's name, its parameters, and the modifiers that are set."""
         fields = {item.name: getattr(self.method, item.name) for item in dataclasses.fields(self.method)}
         set_fields = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items() if v is not None}
         modifiers = {name: getattr(self, name) for name in MODIFIERS if getattr(self, name) is not None}

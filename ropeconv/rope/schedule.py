@@ -1,4 +1,4 @@
-"""Schedule: what must be computed, in numbers, whatever it will be written as."""
+"""Schedule: the frequencies, attention factor and lengths that a runtime has to compute, however they are written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Schedule:
     form: a closed form that gives exactly `inv_freq`, where there is one.
     short_inv_freq: LongRoPE's other list, in force while the sequence is within `original_context`.
     softmax_scale: multiplies all logits (DeepSeek's mscale_all_dim, squared).
-    log_n: scales queries by position. staircase: what the architecture does of that kind by itself (Ministral 3).
+    log_n: query scaling that the recipe adds. query_scaling: query scaling that the architecture has (Ministral 3).
 
     Raises RecipeError when a number is not finite, or a frequency or the attention factor is not positive.
     """
@@ -58,7 +58,7 @@ class Schedule:
 
     @property
     def digest(self) -> str:
-        """sha256 over everything that changes a logit; equal digests compute the same model."""
+        """sha256 over all numbers that change a logit; schedules of equal digest compute the same model."""
         parts = [b"ropeconv schedule 1"]
         for vector in (self.inv_freq, self.short_inv_freq):
             parts.append(b"" if vector is None else np.ascontiguousarray(vector, dtype="<f8").tobytes())
@@ -73,7 +73,7 @@ class Schedule:
         return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; the numbers round-trip float64."""
+        """The fields as JSON-ready data, with the digest; numbers round-trip float64."""
         data: dict[str, Any] = {
             "inv_freq": [float(value) for value in self.inv_freq],
             "attention_factor": self.attention_factor,

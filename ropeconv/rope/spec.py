@@ -1,4 +1,4 @@
-"""RopeSpec: what a checkpoint's rotary embedding is now."""
+"""RopeSpec: the rotary embedding of a checkpoint, as its config or header declares it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class RopeSpec:
     attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's mscale).
     original_context: tokens the unscaled embedding was trained for. context: tokens the config declares.
     layers: per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE).
-    staircase: how queries scale with the position, in architectures that do so (Ministral 3).
-    layout: pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved".
+    layout: pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention.
+    query_scaling: how queries scale with the position, in architectures that do so (Ministral 3).
+    notes: sentences about defaults that were used in reading it.
     """
 
     head_dim: int
@@ -43,7 +44,7 @@ class RopeSpec:
 
     @property
     def rope_theta(self) -> float:
-        """The base of the layers that a context extension changes."""
+        """The base theta of the layers that a context extension changes."""
         return self.form.theta
 
     @property
@@ -56,17 +57,17 @@ class RopeSpec:
 
     @property
     def scaled(self) -> bool:
-        """Whether some context extension is in force already."""
+        """Whether the checkpoint has a context extension already."""
         return self.form.scaled or self.attention_factor != 1.0
 
     def unscaled(self) -> RopeSpec:
-        """The embedding before any scaling, over its own base and trained context."""
+        """The same embedding without scaling: its base alone, over the trained context."""
         return replace(
             self, form=Plain(self.rope_theta), attention_factor=1.0, softmax_scale=1.0, context=self.original_context
         )
 
     def current(self) -> Schedule:
-        """What the checkpoint computes today, as a schedule."""
+        """The embedding as a Schedule: the frequencies and factors that the checkpoint computes now."""
         short = self.form.short_inv_freq(self.rotary_dim) if isinstance(self.form, LongRope) else None
         return Schedule(
             inv_freq=self.form.inv_freq(self.rotary_dim),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +51,23 @@ def test_applying_fetches_the_rest_once_without_pickles(run: Run, hub: Hub, llam
     again = run("apply", "me/tiny", "--linear", "4", "-q", env=environment)
     assert again.returncode == 0, again.stderr
     assert hub.sent == sent
+
+
+def test_the_local_folder_is_that_of_the_config_whatever_lies_deeper(hub: Hub, llama: Path, tmp_path: Path) -> None:
+    (llama / "zz").mkdir()
+    (llama / "zz" / "notes.txt").write_text("last by name, and in a folder of its own")
+    program = (
+        "from ropeconv.engines.transformers.load import local_folder\n"
+        "from ropeconv.sources import open_checkpoint\n"
+        "print(local_folder(open_checkpoint('me/tiny')))"
+    )
+    environment = {**os.environ, **hub.environment(tmp_path / "home")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    folder = Path(done.stdout.strip())
+    assert (folder / "config.json").is_file(), done.stderr
+    assert (folder / "model.safetensors").is_file()
+    assert (folder / "zz" / "notes.txt").is_file()
 
 
 def test_a_dropped_connection_is_taken_up_again(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:

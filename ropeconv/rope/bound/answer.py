@@ -1,4 +1,7 @@
-"""The answer to "is my theta large enough": the smallest base, and what of it a person can use."""
+"""The smallest base for a length, the window of bases that it opens, and the first window that is wide enough to use.
+
+Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,14 @@ def _silent(message: str) -> None:
 
 @dataclass(frozen=True)
 class Bound:
-    """The bases with which B(m) >= 0 for every m < length.
+    """The bases with which B(m) = (d - r)/2 + sum_i cos(m theta_i) >= 0 for every distance 1 <= m < length.
 
-    base: the smallest one, rounded up to float64. binding_distance: B is zero there; None where every base above 1 will
-    do. window: the interval of good bases that it begins; its end is None where all larger ones are good.
-    first_wide_window: the first at least 1 % wide. last_violating_base: all above it are good; None where none is bad.
-    known_windows: whether both have been looked for.
+    length: in tokens. rotary_dim: r, head_dim: d, both in dimensions. base: the smallest such base above 1, rounded up
+    to float64. binding_distance: the distance in tokens at which B is zero with it; None where every base above 1
+    keeps B >= 0. window: the interval of such bases that begins at `base`; its end is None where every larger base
+    keeps B >= 0 too. first_wide_window: the first such interval at least 1 % wide, None where it is not known.
+    last_violating_base: every base above it keeps B >= 0; None where no base violates, or where it is not known.
+    known_windows: whether `first_wide_window` and `last_violating_base` are known.
     """
 
     length: int
@@ -45,7 +50,7 @@ class Bound:
 
     @property
     def width(self) -> float | None:
-        """The window's relative width."""
+        """Relative width of `window`, end / begin - 1; None where it has no end."""
         return None if self.window[1] is None else self.window[1] / self.window[0] - 1
 
     @property
@@ -56,7 +61,7 @@ class Bound:
         return {source: row[self.length] for source, row in published().items() if self.length in row}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable."""
+        """The fields as JSON-ready data, with the estimate L / x0 and published bases; keys stay within a schema."""
         wide = self.first_wide_window
         return {
             "length": self.length,
@@ -81,13 +86,15 @@ def bound(
     proof: Proof | None = None,
     tell: Callable[[str], None] = _silent,
 ) -> Bound:
-    """The bound for one length and head: from the tables where they go, else computed.
+    """The bound for one length and head: read from the package's tables where they have it, else computed.
 
-    windows: whether to look for the first wide window and the last violation. By default where the tables have them,
-    and up to 1M tokens (half a minute) and 128k tokens (as long; a quarter of an hour at 1M). proof: a list that gets
-    the pieces of ln b that are ruled out, with the distance that does it; the answer is then computed. tell: is told
-    of long searches.
-    Raises RecipeError for lengths beyond 2^27.
+    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the head. windows: whether
+    to look for the first wide window and the last base that violates; None looks up to 1M tokens for the former (half
+    a minute) and up to 128k for the latter (as long; a quarter of an hour at 1M). proof: a list to which
+    (from ln b, to ln b, distance) is appended for each interval that the distance rules out; the base is then computed
+    even where the tables have it. tell: called with a sentence about the progress of long searches.
+
+    Raises RecipeError for lengths beyond 2^27. Men et al. 2024, https://arxiv.org/abs/2405.14591.
     """
     sums = _sums(length, rotary_dim, head_dim)
     if sums.automatic:
@@ -115,7 +122,7 @@ def bound(
 
 
 def smallest_base(length: int, rotary_dim: int, head_dim: int) -> float | None:
-    """The smallest base, where the tables have it: for warnings, which cannot wait for a search."""
+    """The smallest base from the package's tables, without a search; None where the tables do not have it."""
     if head_dim != rotary_dim:
         return None
     step = look_up("base", rotary_dim, length)
@@ -123,12 +130,17 @@ def smallest_base(length: int, rotary_dim: int, head_dim: int) -> float | None:
 
 
 def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
-    """Whether `wide_base` answers in seconds."""
+    """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have the window."""
     return length <= 1 << 18 or _table("wide", Sums(rotary_dim, head_dim), length) is not None
 
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
-    """The window number `skip` (from 0) of those at least 1 % wide, cut to 1 %: (b, 1.01 b)."""
+    """The first 1 %, (b, 1.01 b), of one of the windows of bases that are at least 1 % wide.
+
+    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the head. skip: how many
+    such windows, from the smallest base on, are passed over. Returns (inf, inf) where there is no such window. Raises
+    RecipeError for lengths beyond 2^27.
+    """
     sums = _sums(length, rotary_dim, head_dim)
     known = _table("wide", sums, length)
     if known is not None and skip == 0:

@@ -1,4 +1,4 @@
-"""How far a vector of frequencies keeps near tokens preferred: L_theta = sup{L : B(m) >= 0 for every m <= L}.
+"""The effective length of a frequency vector: L_theta = sup{L : B(m) >= 0 for every m <= L}.
 
 B(m) = (d - r)/2 + sum_i cos(m theta_i). Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024,
 https://kexue.fm/archives/10122. Where B is negative, a key like the query counts for less, on average, than a random
@@ -25,7 +25,10 @@ SHOWN = 100
 
 
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
-    """Every distance 1 <= m < length with B(m) < 0, in order, by chunks. The float64 frequencies are taken as exact."""
+    """Every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
+
+    inv_freq: radians per token, float64 [rotary_dim / 2], taken as exact. unrotated: (d - r)/2.
+    """
     if unrotated >= len(inv_freq):
         return
     blocks, error = Blocks(inv_freq, unrotated), float64_error(len(inv_freq), length)
@@ -41,12 +44,17 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
 
 
 def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:
-    """The smallest distance 1 <= m < length with B(m) < 0, or None."""
+    """The smallest distance 1 <= m < length with B(m) < 0, or None; the parameters are those of `violations`."""
     return next((int(found[0]) for found in violations(inv_freq, unrotated, length) if len(found)), None)
 
 
 def margins(inv_freq: Vector, unrotated: float, length: int, points: int = 300) -> tuple[Vector, Vector]:
-    """The smallest B(m) in each of `points` stretches of 1 .. length - 1, equal in ln m, as (m, B(m)), to 1e-4."""
+    """The smallest B(m) in each of some intervals of the distances 1 .. length - 1, to 1e-4.
+
+    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2, the term of the dimensions that do not
+    rotate. length: in tokens. points: number of intervals, of equal width in ln m; those that hold no distance are left
+    out. Returns the distances m and the values B(m), both float64 [at most points].
+    """
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
     at, lowest = [], []
     for start, stop in pairwise(ends):
@@ -63,11 +71,12 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int = 300) 
 
 @dataclass(frozen=True)
 class Reach:
-    """What a schedule's sums do at the distances below `length`.
+    """At which distances B(m) of a schedule is negative. All lengths and distances are in tokens.
 
-    first_violation: the smallest distance with B < 0, as far as `searched`. count: of all below `length`.
-    places: the first hundred runs of neighbours among them, as (first, last); runs: how many there are.
-    automatic: whether no frequencies could violate, because half of the head or more does not rotate.
+    length: `count` and `runs` are over the distances below it. searched: distances below it were searched for the first
+    violation. first_violation: the smallest distance with B < 0, None where none was found. count: number of distances
+    with B < 0. runs: number of intervals that they form. places: the first hundred of these, as (first, last).
+    automatic: whether no frequencies can violate, since half of the head or more does not rotate.
     """
 
     length: int
@@ -80,11 +89,11 @@ class Reach:
 
     @property
     def effective_length(self) -> int | None:
-        """L_theta; None where no violation was found."""
+        """L_theta in tokens, one less than the first violation; None where no violation was found."""
         return None if self.first_violation is None else self.first_violation - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable."""
+        """The fields as JSON-ready data, with the effective length; keys stay within a schema."""
         return {
             "effective_length": self.effective_length,
             "first_violation": self.first_violation,

@@ -1,4 +1,4 @@
-"""One sentence where a schedule does not keep near tokens preferred as far as it claims."""
+"""The warning about a schedule whose effective length is below its context."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
 
 def effective_length(schedule: Schedule, spec: RopeSpec) -> int | None:
-    """L_theta of a schedule, where it is below its context; None where the whole context keeps the bound."""
+    """L_theta of a schedule in tokens, where it is below its context; None where B(m) >= 0 in the whole context."""
     first = first_violation(schedule.inv_freq, spec.unrotated, min(schedule.context, FARTHEST))
     return None if first is None else first - 1
 
 
 def shortfall(schedule: Schedule, spec: RopeSpec) -> str:
-    """What is wrong with the schedule by the bound, and empty where nothing is.
+    """A sentence about a schedule whose effective length is below its context; empty where it is not.
 
-    A theta under the smallest base for the context is called that; of any other schedule the first violation is named.
+    For a plain base it names the smallest base for the context, where the tables have it; else the effective length.
+    Men et al. 2024, https://arxiv.org/abs/2405.14591.
     """
     if isinstance(schedule.form, DynamicNtk):
         return ""

@@ -34,10 +34,11 @@ def _silent(log_base: float) -> None:
 
 @dataclass
 class Sweep:
-    """A walk from small bases to large ones, for distances below `length`.
+    """A search from small bases to large ones for the first base at which no distance below `length` violates.
 
-    proof: where set, gets (from, to, m) for each piece of ln b that is ruled out, without gaps. tell: is told, often,
-    up to which ln b everything is.
+    sums: of the head. length: in tokens. proof: a list to which (from, to, m) is appended for each interval of ln b
+    that distance m rules out, without gaps. tell: called often with the ln b up to which all bases are ruled out.
+    pool: distances that are likely to violate at the next base too.
     """
 
     sums: Sums
@@ -63,7 +64,7 @@ class Sweep:
                 self.proof.append((begin, log_base, distance))
 
     def witnesses(self, log_base: float) -> Distances:
-        """Some of the distances that violate at one base, from the last search or a new one; none if there is none."""
+        """Some of the distances that violate at one base, int64; empty only if no distance below `length` violates."""
         inv_freq = self.sums.inv_freq(log_base)
         found = self._of_pool(inv_freq)
         if not len(found) and self._search_slow(inv_freq):
@@ -106,7 +107,10 @@ class Sweep:
         self.pool = distances[lowest]
 
     def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
-        """How far violation is proven, and by which distance: f(t + h) <= f + f' h + M h^2 / 2 < 0, step by step."""
+        """The ln b up to which one distance is proven to violate, and that distance.
+
+        Each step uses f(t + h) <= f + f' h + M h^2 / 2 < 0.
+        """
         distances = witnesses.astype(np.float64)
         reached = np.full(len(witnesses), log_base)
         walking = np.arange(len(witnesses))
@@ -127,9 +131,10 @@ class Sweep:
 
 
 def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
-    """The exact smallest ln b from `log_base` on, and the distance whose sum is zero there; None where none is.
+    """The exact smallest ln b >= log_base at which no distance violates, and the distance whose sum is zero there.
 
-    Newton's method in decimal arithmetic, for every distance that float64 may not tell from zero.
+    (0, None) where every base from there on is free of violations. Newton's method in decimal arithmetic, for every
+    distance whose sum is within the error of float64 of zero.
     """
     sums = sweep.sums
     while True:
@@ -166,10 +171,13 @@ def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
 def smallest_log_base(
     sums: Sums, length: int, reached: tuple[int, float] = (1, 1.0), proof: Proof | None = None, tell: Tell = _silent
 ) -> tuple[Decimal, int | None]:
-    """ln b* for `length` and the distance that binds there; (0, None) where every base above 1 will do.
+    """ln b* of a length, b* its smallest base, and the distance whose sum is zero there; (0, None) where any base fits.
 
-    reached: a smaller length and its b*, to start from: b* does not fall with the length. The lengths in between are
-    doublings, since a short one is swept with few distances that each rule out much.
+    sums: of the head. length: in tokens. reached: a shorter length and its b*, to start from, since b* does not fall
+    with the length. proof: a list to which (from, to, m) is appended for each interval of ln b that distance m rules
+    out. tell: called often with the ln b up to which all bases are ruled out.
+
+    Halves of the length are searched first: they rule out most bases with few distances.
     """
     start = math.log(reached[1]) * (1 - 1e-12)
     sizes = [length]
@@ -187,5 +195,5 @@ def up(value: Decimal) -> float:
 
 
 def exp(log_base: float) -> float:
-    """The base; infinite where there is none."""
+    """The base e^log_base; infinite where it is beyond float64."""
     return math.exp(log_base) if log_base < 700 else math.inf

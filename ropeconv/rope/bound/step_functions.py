@@ -1,7 +1,7 @@
-"""Every length at once: the bound's answers are step functions of the length, and few steps make them up.
+"""The bound for every length at once, as the few steps of functions that never fall with the length.
 
-b* and the first wide window never fall, and the last violating base neither, since a longer length only adds distances.
-A step ends where the first distance from there on violates somewhere in the window that the step is about.
+The smallest base, the first wide window and the last violating base never fall, since a longer length only adds
+distances. A step ends at the first further distance that violates somewhere in the window of the step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
 
 
 def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
-    """The first window at least 1 % wide, for every length from `last.length` to `through`."""
+    """The first window at least 1 % wide, for every length from `last.length` to `through`, in rising order."""
     length, at = last.length, math.log(last.begin) * (1 - 1e-12)
     while length <= through:
         begin, end = next(wide_windows(sums, length, at))
@@ -47,7 +47,7 @@ def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
 
 
 def last_steps(sums: Sums, through: int, down_to: int = 3) -> Iterator[Step]:
-    """The last base that violates, for every length down from `through` to `down_to`, in that order."""
+    """The last base that violates, for every length from `through` down to `down_to`, in falling order."""
     at = tail(sums, through)
     walk = Walk(sums, through, -1)
     while True:
@@ -59,9 +59,10 @@ def last_steps(sums: Sums, through: int, down_to: int = 3) -> Iterator[Step]:
 
 
 def next_violation(sums: Sums, start: int, begin: float, end: float, through: int) -> tuple[int, float]:
-    """The smallest distance from `start` to `through` that violates in a window, and where in it first.
+    """The smallest distance that violates somewhere in a window of bases, and the first ln b at which it does.
 
-    (through, end) where there is none.
+    sums: of the head. start: the smallest distance to look at, in tokens. begin, end: the window, as ln b; its end may
+    be infinite. through: distances below it are looked at. Returns (through, end) where none violates.
     """
     size = max(1024, start // 8)
     inv_freq, error = sums.inv_freq(begin), float64_error(sums.rotary_dim // 2, through)

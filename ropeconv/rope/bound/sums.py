@@ -1,7 +1,7 @@
-"""The sums of the bound, f(m) = (d - r)/2 + sum_i cos(m theta_i): three ways to evaluate them, each surer and slower.
+"""The sums of the bound, f(m) = (d - r)/2 + sum_i cos(m theta_i), in float32, float64 and decimal arithmetic.
 
-float32 by blocks finds every candidate, float64 settles nearly all of them, and what is left within its own error of
-zero is settled in decimal arithmetic of 50 digits.
+float32 by blocks finds every distance that may violate, float64 decides nearly all of them, and values within its own
+error of zero are decided in decimal arithmetic of 50 digits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sums:
         return self.unrotated >= self.rotary_dim / 2
 
     def inv_freq(self, log_base: float) -> Vector:
-        """theta_i, shape [r/2]."""
+        """theta_i of the base e^log_base: radians per token, float64 [r/2]."""
         return np.asarray(np.exp(-self.exponents * log_base))
 
     def steepness(self, log_base: float) -> float:
@@ -70,7 +70,7 @@ class Sums:
         return np.cos(angle).sum(axis=1) + self.unrotated, (angle * np.sin(angle)) @ self.exponents
 
     def exact(self, distance: int, log_base: Decimal) -> tuple[Decimal, Decimal]:
-        """f and df/dt in decimal arithmetic."""
+        """f and df/dt at one distance and one ln b, in decimal arithmetic of 50 digits."""
         with localcontext(prec=DIGITS):
             value, slope = Decimal(self.unrotated), Decimal(0)
             for pair in range(self.rotary_dim // 2):
@@ -83,17 +83,20 @@ class Sums:
 
 
 def float64_error(pairs: int, length: int) -> float:
-    """A bound on the error of float64 values below `length`: a phase m theta is off by 3 ulp, its cosine by one."""
+    """A bound on the error of `values` at distances below `length`: a phase is off by 3 ulp, its cosine by one.
+
+    pairs: number of frequencies.
+    """
     return pairs * (4e-16 * length + 1e-15) + 1e-12
 
 
 def values(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
-    """f at some distances, float64."""
+    """f at `distances`, float64 [n]. inv_freq: radians per token, [r/2]. unrotated: (d - r)/2."""
     return np.asarray(np.cos(np.multiply.outer(distances, inv_freq)).sum(axis=1) + unrotated)
 
 
 def rough(inv_freq: Vector, unrotated: float, distances: NDArray[Any]) -> Single:
-    """f at some distances, float32 after a reduction in float64; within 1e-6 r of f."""
+    """f at `distances`, float32 [n], within 1e-6 r: phases are reduced in float64 first. Parameters as in `values`."""
     return np.asarray(np.cos(phases(distances, inv_freq)).sum(axis=1) + np.float32(unrotated))
 
 
@@ -140,12 +143,12 @@ def starts(start: int, stop: int) -> Iterator[Distances]:
 
 
 def everything(found: Iterator[Distances]) -> Distances:
-    """The chunks of a scan as one."""
+    """The arrays of a scan joined into one, int64 [n]."""
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def exact_value(inv_freq: Vector, unrotated: float, distance: int) -> Decimal:
-    """f at one distance, with the frequencies taken as the float64 numbers that they are."""
+    """f at one distance in decimal arithmetic of 50 digits. inv_freq: float64 [r/2], taken as exact."""
     with localcontext(prec=DIGITS):
         angles = (distance * Decimal(float(value)) for value in inv_freq)
         return Decimal(unrotated) + sum((cos_sin(angle)[0] for angle in angles), Decimal(0))

@@ -1,7 +1,7 @@
-"""The bound's steps for the common heads, made by scripts/make_bound_table.py: data/R-base.json, -wide and -last.
+"""Tables of the bound for common heads, made by scripts/make_bound_table.py: data/R-base.json, -wide and -last.
 
-Each says up to which length it goes. Columns, one entry per step: the `length` from which on it holds, `begin` and
-`end` of an interval of bases (null: no end), and the `distance` that binds at its beginning.
+Each is valid for lengths up to `through`. Columns, one entry per step: the `length` from which on it holds, `begin` and
+`end` of an interval of bases (null: no end), and the `distance` whose sum is zero at its beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Kind = Literal["base", "wide", "last"]
 
 
 class Step(NamedTuple):
-    """From `length` on, up to the next step: an interval of bases, and the distance that binds at its beginning."""
+    """An interval of bases that holds from `length` on, up to the next step.
+
+    begin, end: bases. distance: in tokens, whose sum is zero at `begin`; None where there is none.
+    """
 
     length: int
     begin: float
@@ -30,7 +33,11 @@ FIRST = Step(1, 1.0, math.inf, None)
 
 
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
-    """The step in force at a length; None where the tables do not go."""
+    """The step that holds at a length; None for heads and lengths that the tables do not have.
+
+    kind: "base" (the smallest base and its window), "wide" (the first window at least 1 % wide), or "last" (the last
+    base that violates). rotary_dim: all dimensions of the head. length: in tokens.
+    """
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
         return None

@@ -1,7 +1,7 @@
 """Windows: intervals of bases on which no distance violates. The smallest base opens one, which may be very narrow.
 
-Their ends are found as the smallest base is, the other way round: from a base where every sum is positive, a bound on
-the slopes leaves few distances that can come down to zero within a piece of ln b, and those are followed one by one.
+The end of a window is found from a base where every sum is positive: a bound on the slopes leaves few distances whose
+sum can reach zero within an interval of ln b, and each of those is followed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH = 0.01
 
 
 def tail(sums: Sums, length: int) -> float:
-    """A ln b from which on no distance below `length` violates.
+    """A ln b from which on no distance below `length` (in tokens) violates.
 
     cos x >= g(x) = cos x up to pi and -1 beyond, which does not rise, so the sum of g at the largest distance is below
     every sum there and for larger bases.
@@ -41,7 +41,11 @@ def tail(sums: Sums, length: int) -> float:
 
 
 class Walk:
-    """Pieces of ln b, from a feasible one on, towards larger bases (direction 1) or smaller ones (-1)."""
+    """A walk over intervals of ln b that looks for the first base at which a distance violates.
+
+    sums: of the head. length: distances below it are looked at. direction: 1 towards larger bases, -1 towards smaller
+    ones. tell: called often with the ln b that has been reached.
+    """
 
     def __init__(self, sums: Sums, length: int, direction: int, tell: Tell | None = None) -> None:
         self.sums, self.direction, self.tell = sums, direction, tell
@@ -49,7 +53,7 @@ class Walk:
         self.reach = 4.0
 
     def shorten(self, length: int) -> None:
-        """Leaves the distances from `length` on out."""
+        """Looks only at distances below `length` from here on."""
         self.length, self.error = length, float64_error(self.sums.rotary_dim // 2, length)
 
     def edge(self, begin: float, end: float) -> tuple[float, int | None]:
@@ -100,7 +104,11 @@ class Walk:
 
 
 def lower_bounds(sums: Sums, distances: Distances, log_base: float, size: float, curvature: Vector) -> Vector:
-    """f - |f'| h - M h^2 / 2 within 1e-3: below every value that a sum takes up to h = `size` from here."""
+    """f - |f'| h - M h^2 / 2 within 1e-3, float32 or float64 [n]: a lower bound on each sum within `size` of a ln b.
+
+    sums: of the head. distances: int64 [n]. log_base: the ln b. size: h, the width of the interval in ln b. curvature:
+    M, a bound on |f''| there, float64 [n].
+    """
     inv_freq = sums.inv_freq(log_base)
     angle = phases(distances, inv_freq)
     value = np.cos(angle).sum(axis=1) + np.float32(sums.unrotated)
@@ -109,7 +117,7 @@ def lower_bounds(sums: Sums, distances: Distances, log_base: float, size: float,
 
 
 def window_end(sums: Sums, length: int, log_base: float) -> float:
-    """Where the window that opens at `log_base` closes; infinite when it does not."""
+    """The ln b at which the window that begins at `log_base` ends; infinite where it does not end."""
     last = tail(sums, length)
     end, distance = Walk(sums, length, 1).edge(log_base, max(last, log_base))
     return math.inf if distance is None else end
@@ -118,15 +126,17 @@ def window_end(sums: Sums, length: int, log_base: float) -> float:
 def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[float, int | None]:
     """The largest ln b at which some distance below `length` violates, and that distance.
 
-    It takes minutes beyond 2^18: every base from there to the tail is proven. tell: is told down to where, often.
+    length: in tokens; beyond 2^18 this takes minutes, since every larger base is proven. tell: called often with the
+    ln b down to which no distance violates.
     """
     return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
 
 
 def wide_windows(sums: Sums, length: int, start: float, width: float = WIDTH) -> Iterator[tuple[float, float]]:
-    """Windows at least `width` wide (relative), as ln b, in order. start: ln b*, or another lower bound.
+    """Windows that are at least of some width, as (begin, end) in ln b, in rising order; the last has no end.
 
-    A window of that width holds a point of any grid half as wide, so only such points are looked at.
+    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. width: relative, 0.01 for
+    1 %. A window of that width holds a point of any grid half as wide, so only such points are tried.
     """
     reach = math.log1p(width)
     sweep, right, left = Sweep(sums, length), Walk(sums, length, 1), Walk(sums, length, -1)

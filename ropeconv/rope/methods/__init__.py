@@ -1,4 +1,4 @@
-"""Every method: one class each, registered by its decorator."""
+"""The methods of context extension: one class each, in REGISTRY by the name of its flag."""
 
 from . import bases, ntk, parts, special, vectors
 from .method import REGISTRY, Method, Value

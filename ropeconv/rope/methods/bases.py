@@ -17,7 +17,7 @@ from .method import Method, Value, param, positive, register, tokens
 
 
 def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
-    """A new base and nothing else."""
+    """The schedule of a plain base: theta^(-2i/r), attention factor 1. context: tokens to declare."""
     form = Plain(theta)
     return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
 
@@ -25,7 +25,7 @@ def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
 @register
 @dataclass(frozen=True)
 class Theta(Method):
-    """inv_freq_i = B^(-2i/r). The context stays what it was unless `--context` says otherwise."""
+    """inv_freq_i = B^(-2i/r). The context stays as it is, unless `--context` gives another."""
 
     name = "theta"
     order = 10
@@ -85,7 +85,10 @@ class ThetaBound(Method):
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
-        """Raises RecipeError where the model's own base keeps the bound already, and where the search takes minutes."""
+        """The method for `context` tokens.
+
+        Raises RecipeError where the model's own base keeps the bound already, and where the search takes minutes.
+        """
         if first_violation(base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context) is None:
             raise RecipeError(
                 f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context} tokens already"

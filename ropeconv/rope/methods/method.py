@@ -1,7 +1,7 @@
-"""What a method is: a frozen dataclass that turns a RopeSpec into a Schedule.
+"""Method, the base class of all methods: a frozen dataclass that turns a RopeSpec into a Schedule; and REGISTRY.
 
-The command line, the recipe file, the tables and the docs all read `REGISTRY`. A method is one class; its
-first field is the value of its flag, the others are options of their own (`beta_fast` is `--beta-fast`).
+The command line, recipe files and tables read `REGISTRY`. A method is one class: its first field is the value of its
+flag, and each other field is an option (`beta_fast` is `--beta-fast`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ M = TypeVar("M", bound="type[Method]")
 
 
 class Value(Enum):
-    """What stands behind a method's flag on the command line."""
+    """The kind of value that follows a method's flag on the command line."""
 
     NUMBER = "number"
     TOKENS = "tokens"
@@ -38,7 +38,7 @@ def positive(value: Any) -> str | None:
 
 
 def scale(value: Any) -> str | None:
-    """Check: a scale factor of at least 1."""
+    """Check: a finite number of at least 1, for scale factors."""
     return None if _finite(value) and value >= 1 else "must be a number of at least 1"
 
 
@@ -81,9 +81,10 @@ def param(check: Check, help: str, default: Any = dataclasses.MISSING) -> Any:
 class Method:
     """A way to extend the context. Raises RecipeError when a parameter fails its check.
 
-    name: of its flag. order: its place in lists, lowest first. summary, reference: what it is, and its paper. value:
-    what stands behind the flag. max_untuned_factor: the largest factor that is reported to work without fine-tuning, 1
-    where training is part of the method. finetuning_note: the report, with its source.
+    name: the flag without its dashes. order: place in lists, lowest first. summary: a few words for lists and `--help`.
+    paper: the source of the formula. value: the kind of value that follows the flag. max_untuned_factor: the largest
+    factor that is reported to work without fine-tuning, 1 where training is part of the method. finetuning_note: that
+    report, with its source.
     """
 
     name: ClassVar[str]
@@ -108,7 +109,7 @@ class Method:
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
-        """The method with the value that reaches a context; None where that is not a matter of one number."""
+        """The method with the parameter that reaches `context` tokens; None where no single number does."""
         name = dataclasses.fields(cls)[0].name
         known = {"factor": context / spec.original_context, "target": context}
         return cls(**{name: known[name]}) if name in known else None
@@ -119,7 +120,7 @@ class Method:
 
     @property
     def command(self) -> str:
-        """The flag with its value, as it is typed."""
+        """The flag with its value, as on a command line: `--yarn 16`."""
         value = getattr(self, dataclasses.fields(self)[0].name)
         return f"{self.flag()} {value if isinstance(value, str) else format(value, '.12g')}"
 
@@ -131,11 +132,15 @@ class Method:
 
     @property
     def slow_note(self) -> str:
-        """What to tell people before `schedule` when it takes more than a moment."""
+        """A sentence to print before `schedule` where that takes more than some seconds; else empty."""
         return ""
 
     def extended(self, spec: RopeSpec, form: Form, factor: float, attention_factor: float = 1.0) -> Schedule:
-        """A schedule of `form` whose context is `factor` times the trained one."""
+        """A schedule of a closed form whose context is a multiple of the trained one.
+
+        spec: the unscaled model. form: the formula of its frequencies. factor: s, context over trained context.
+        attention_factor: factor on cos and sin.
+        """
         return Schedule(
             inv_freq=form.inv_freq(spec.rotary_dim),
             attention_factor=attention_factor,
@@ -149,7 +154,7 @@ REGISTRY: dict[str, type[Method]] = {}
 
 
 def register(cls: M) -> M:
-    """Adds a method to the registry, under its name and in its place."""
+    """Class decorator: adds a method to REGISTRY under its name, sorted by `order`."""
     REGISTRY[cls.name] = cls
     ordered = sorted(REGISTRY.items(), key=lambda item: item[1].order)
     REGISTRY.clear()

@@ -1,4 +1,4 @@
-"""Position interpolation and the NTK family, which spread it over the pairs."""
+"""Position interpolation and the NTK family, which interpolates fast pairs less than slow ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .method import Method, param, register, scale, share
 @register
 @dataclass(frozen=True)
 class Linear(Method):
-    """inv_freq_i = theta_i / s."""
+    """inv_freq_i = theta_i / s: positions are interpolated, by the same factor in every pair."""
 
     name = "linear"
     order = 40
@@ -33,7 +33,7 @@ class Linear(Method):
 @register
 @dataclass(frozen=True)
 class Ntk(Method):
-    """inv_freq_i = (theta s^(r/(r-2)))^(-2i/r): only a base, and the slowest pair is divided by exactly s."""
+    """inv_freq_i = (theta s^(r/(r-2)))^(-2i/r): another base, with which the slowest pair is divided by exactly s."""
 
     name = "ntk"
     order = 50
@@ -70,7 +70,7 @@ class NtkOld(Method):
 @register
 @dataclass(frozen=True)
 class NtkFixed(Method):
-    """inv_freq_i = (theta s)^(-2i/r) / s^(2/r): NTK-old, and the fastest pair turns slower too."""
+    """inv_freq_i = (theta s)^(-2i/r) / s^(2/r): NTK-old with every frequency divided by s^(2/r), the fastest too."""
 
     name = "ntk-fixed"
     order = 70

@@ -16,7 +16,7 @@ from .method import Method, number, param, positive, register, scale, switch
 @register
 @dataclass(frozen=True)
 class YarnMethod(Method):
-    """NTK-by-parts with a ramp over pair indices, and the temperature sqrt(1/t) = 0.1 ln s + 1.
+    """NTK-by-parts with a ramp over pair indices, and the attention factor sqrt(1/t) = 0.1 ln s + 1.
 
     The formula is `forms.Yarn`. With `mscale` and `mscale_all_dim` (DeepSeek) the attention factor is
     (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and DeepSeek's softmax scale (0.1 mscale_all_dim ln s + 1)^2.
@@ -66,7 +66,7 @@ class YarnMethod(Method):
 @register
 @dataclass(frozen=True)
 class ByParts(Method):
-    """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` turns, no temperature.
+    """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` turns, attention factor 1.
 
     The same function as Llama 3's with other numbers (`forms.Llama3`), and a different one from `--yarn`'s:
     in the middle of the ramp the two differ by up to a factor of 4 at s = 32.
@@ -96,7 +96,7 @@ class ByParts(Method):
 @register
 @dataclass(frozen=True)
 class Llama3(Method):
-    """Llama 3.1's scaling (`forms.Llama3`), with its own defaults 1 and 4."""
+    """Llama 3.1's scaling (`forms.Llama3`): low_freq_factor 1 and high_freq_factor 4 unless given."""
 
     name = "llama3"
     order = 110

@@ -1,4 +1,4 @@
-"""Methods that are not a formula of their own: a dynamic one materialised, and no change at all."""
+"""Methods without a formula of their own: a dynamic method frozen at a length, and the RoPE as it is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Dynamic(Method):
         self.parts()
 
     def parts(self) -> tuple[str, float]:
-        """The inner method and its factor."""
+        """The name of the inner method and its factor S. Raises RecipeError for another spelling than METHOD:S."""
         match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d+(?:\.\d+)?)", self.kind)
         if not match or float(match[2]) < 1:
             raise RecipeError(
@@ -69,7 +69,7 @@ class Dynamic(Method):
 @register
 @dataclass(frozen=True)
 class AsIs(Method):
-    """The schedule the checkpoint has already, written so that every schema agrees."""
+    """The schedule that the checkpoint has already, written so that the old and the new schema of configs agree."""
 
     name = "as-is"
     order = 160

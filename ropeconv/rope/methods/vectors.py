@@ -1,4 +1,4 @@
-"""Methods given by numbers: factor lists, two bases, any vector."""
+"""Methods given by lists of numbers or by two bases: LongRoPE, piecewise, any frequency vector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from .method import Method, Value, param, positive_list, register
 
 
 def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec) -> None:
-    """Raises RecipeError unless there is one value per rotated pair."""
+    """Raises RecipeError unless a list has one value per rotated pair.
+
+    flag: of the method, and what: the name of the list, for the message. values: the list. spec: says how many pairs
+    rotate.
+    """
     pairs = spec.rotary_dim // 2
     if len(values) != pairs:
         raise RecipeError(
@@ -27,10 +31,10 @@ def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec)
 @register
 @dataclass(frozen=True)
 class LongRopeMethod(Method):
-    """inv_freq_i = theta_i / long_factor_i; theta_i / short_factor_i while within the trained context.
+    """inv_freq_i = theta_i / long_factor_i; theta_i / short_factor_i within the trained context.
 
     Attention factor sqrt(1 + ln s / ln L) with s = context / L. The file is JSON with `short_factor` and `long_factor`
-    (one list alone serves as both), so `--context` has to say how far it reaches.
+    (one list alone serves as both); the context is given with `--context`.
     """
 
     name = "longrope"
@@ -87,14 +91,14 @@ class Piecewise(Method):
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
-        """Split at the first pair that completes no period in the trained context."""
+        """The method with its split at the first pair that completes no period in the trained context."""
         split = critical_dimension(spec.rope_theta, spec.original_context, spec.rotary_dim) // 2
         if not 0 < split < spec.rotary_dim // 2:
             return None
         return cls(f"{context / spec.original_context:.12g}@{split}")
 
     def parts(self) -> tuple[float, int]:
-        """The factor and the pair at which the bases meet."""
+        """The factor S and the pair I at which the bases meet. Raises RecipeError for another spelling than S@I."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)@(\d+)", self.spec)
         if not match or float(match[1]) < 1 or int(match[2]) < 1:
             raise RecipeError(f"--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1), and {self.spec!r} is not")
@@ -120,7 +124,7 @@ class Piecewise(Method):
 @register
 @dataclass(frozen=True)
 class InvFreq(Method):
-    """The vector itself, one frequency per rotated pair, in radians per token."""
+    """Any frequency vector: one frequency per rotated pair, in radians per token."""
 
     name = "inv-freq"
     order = 140

@@ -49,6 +49,31 @@ def test_an_engine_is_compared_and_chosen() -> None:
         assert [name for name in users if f"validate.{name} import validate_" in cli], folder.name
 
 
+def test_every_file_of_methods_is_registered() -> None:
+    from ropeconv.rope import methods
+
+    files = {path.stem for path in (ROOT / "ropeconv" / "rope" / "methods").glob("*.py")} - {"__init__", "method"}
+    defined = {
+        name
+        for stem in files
+        for name in re.findall(
+            r'^    name = "([^"]+)"$', (ROOT / "ropeconv/rope/methods" / f"{stem}.py").read_text(), flags=re.MULTILINE
+        )
+    }
+    assert defined == set(methods.REGISTRY)
+
+
+def test_every_family_has_a_tiny_checkpoint_or_is_refused() -> None:
+    from ropeconv.families import families
+
+    from .encode.test_composite import MODELS
+    from .models import FAMILIES
+
+    tested = {*FAMILIES, *MODELS}
+    names = [family.name for family in families() if not family.refuse and not tested & {*family.model_types}]
+    assert names == []
+
+
 def test_a_server_protocol_is_registered_and_has_a_stand_in() -> None:
     servers = ROOT / "ropeconv" / "engines" / "servers"
     protocols = {path.stem for path in servers.glob("*.py")} - {"__init__", "connect", "protocol"}

@@ -87,8 +87,8 @@ class Advice:
             "context": self.schedule.context,
             "attention_factor": self.schedule.attention_factor,
             **self.profile.to_dict(),
-            "without_fine_tuning": self.works_untuned,
-            "tuning": self.method.finetuning_note,
+            "works_untuned": self.works_untuned,
+            "finetuning_note": self.method.finetuning_note,
             "outputs": {name: writing.to_dict() for name, writing in self.writings.items()},
         }
 

@@ -49,12 +49,13 @@ def advise_command(
         return
     formats = tuple(found[0].writings) if found else ()
     columns = ("method", "untuned", "effective", "outside", *formats, "fast pairs")
-    output.table(
+    shown = output.table(
         f"{source} at {parse_tokens(context):,} tokens", columns, [_row(one) for one in found],
         optional=("fast pairs", *reversed(formats[1:]), "outside"), right=("effective", "outside"),
     )  # fmt: skip
     for name, description in _columns(found):
-        output.say(f"{name}: {description}")
+        if name in shown or not found:
+            output.say(f"{name.capitalize()}: {description}")
     output.say(f"Sorted by: {CRITERION}.")
     output.say("None of these numbers is a measurement of the model: `ropeconv validate` and your own task are.")
     if found:
@@ -111,12 +112,12 @@ def _row(one: Advice) -> tuple[str, ...]:
 def _columns(found: list[Advice]) -> list[tuple[str, str]]:
     """What the columns mean."""
     if not found:
-        return [("No method reaches it", "give a shorter --context")]
+        return [("no method reaches it", "give a shorter --context")]
     one = found[0]
     return [
-        ("Untuned", "reported to work at this factor without fine-tuning."),
-        ("Effective", "tokens up to which sum cos(m theta_i) is never negative (`ropeconv bound`)."),
-        ("Outside", f"dimensions that turn further than in training, of those that complete no period in "
+        ("untuned", "reported to work at this factor without fine-tuning."),
+        ("effective", "tokens up to which sum cos(m theta_i) is never negative (`ropeconv bound`)."),
+        ("outside", f"dimensions that turn further than in training, of those that complete no period in "
                     f"{one.schedule.original_context:,} tokens ({one.profile.critical_dimension} do)."),
-        ("Fast pairs", "by how much frequencies that complete a period are divided at most."),
+        ("fast pairs", "by how much frequencies that complete a period are divided at most."),
     ]  # fmt: skip

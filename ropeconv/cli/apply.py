@@ -117,9 +117,9 @@ def apply_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Bake a context extension into a checkpoint.
+    """Bake a context extension into a checkpoint. With -q only the path of the output is printed.
 
-    Exit codes: 0 done, 1 a known failure, 2 usage, 3 the output does not compute the schedule.
+    Exit codes: 0 done, 1 a known failure, 2 usage, 3 the output does not compute the schedule, 130 interrupted.
     """
     from ..engines.probe import Probe
 
@@ -141,7 +141,12 @@ def apply_command(
         plan = make_plan(open_source(source), recipe, wanted)
         _check_flags(plan, link, checksum, validate, push)
         if dry_run:
-            output.data(plan.to_dict()) if as_json else show_plan(plan, output, explain)
+            if as_json:
+                output.data(plan.to_dict())
+            elif quiet:
+                output.say(str(plan.out))
+            else:
+                show_plan(plan, output, explain)
             return
         done = _execute(plan, probe, named(how, push) if push else None, output, link, force, checksum)
     if validate != "off" and done.path is not None:

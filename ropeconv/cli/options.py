@@ -23,9 +23,7 @@ from .command import LENGTH, METHOD, SETTINGS
 from .option_group import option_group
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Suppress progress bars and notes; print only the path.")
-]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress bars and notes.")]
 SourceArgument = Annotated[
     str,
     typer.Argument(
@@ -57,7 +55,13 @@ def with_recipe(build: Callable[[dict[str, Any]], Any]) -> Callable[[Callable[..
     return option_group("recipe", lambda: [*_method_options(), *_setting_options(), *_modifier_options()], build)
 
 
+def sentence(help: str) -> str:
+    """A help text with a capital at its start and a full stop at its end."""
+    return help[:1].upper() + help[1:] + ("" if help.endswith(".") else ".")
+
+
 def _parameter(name: str, annotation: Any, flag: str, **details: Any) -> inspect.Parameter:
+    details["help"] = sentence(details["help"])
     option = Annotated[annotation, typer.Option(flag, **details)]
     return inspect.Parameter(variable(name), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
 
@@ -95,7 +99,7 @@ def _setting_options() -> list[inspect.Parameter]:
     for name, uses in method_settings().items():
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
-        default = "" if item.default is None else f" (default: {item.default})"
+        default = "" if item.default is None else f" (default: {_plain(item.default)})"
         words = f"{item.metadata['help']}; with {flags}{default}"
         flag = f"--{name.replace('_', '-')}"
         kind = _plain_type(method, name)
@@ -109,6 +113,13 @@ def _setting_options() -> list[inspect.Parameter]:
             )
         )
     return found
+
+
+def _plain(value: Any) -> str:
+    """A default as people write it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _plain_type(method: type[Method], name: str) -> Any:

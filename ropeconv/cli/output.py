@@ -40,11 +40,11 @@ class Output:
         rows: Iterable[Sequence[str]],
         optional: Sequence[str] = (),
         right: Sequence[str] = (),
-    ) -> None:
-        """A table on stdout.
+    ) -> tuple[str, ...]:
+        """Prints a table, and returns the columns that it shows.
 
-        optional: columns that are left out one after the other where the terminal is too narrow for all. right: columns
-        that are set flush right.
+        title: above it. columns: their names. rows: a cell for every column. optional: columns that are left out one
+        after the other where the terminal is too narrow for all. right: columns that are set flush right.
         """
         from rich.table import Table
         from rich.text import Text
@@ -61,6 +61,7 @@ class Output:
         with console.capture() as captured:
             console.print(table)
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()) + "\n")
+        return tuple(columns[index] for index in kept)
 
     def say(self, message: str) -> None:
         """A line on stdout."""

@@ -18,6 +18,7 @@ from ..errors import UsageError
 from ..hub.publish_options import PublishOptions
 from .command import HUB
 from .option_group import option_group
+from .options import sentence
 from .output import Output
 
 if TYPE_CHECKING:
@@ -31,17 +32,19 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "public": (bool, "make it public though its source is gated or private"),
     "create_pr": (bool, "open a pull request instead of committing"),
     "revision": (str, "commit to this branch"),
-    "commit_message": (str, "of the commit"),
+    "commit_message": (str, "message of the commit"),
     "exist_ok": (bool, "commit to a repository that exists"),
     "overwrite_card": (bool, "replace a README.md that is not ropeconv's"),
-    "token": (str, "instead of HF_TOKEN and the stored login"),
+    "token": (str, "used instead of HF_TOKEN and the stored login"),
 }
 
 
 def _options() -> list[inspect.Parameter]:
     found = []
     for name, (kind, words) in OPTIONS.items():
-        option = typer.Option(f"--{name.replace('_', '-')}", help=words, rich_help_panel=HUB, show_default=False)
+        option = typer.Option(
+            f"--{name.replace('_', '-')}", help=sentence(words), rich_help_panel=HUB, show_default=False
+        )
         default: Any = False if kind is bool else ""
         keyword = inspect.Parameter.KEYWORD_ONLY
         found.append(inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, option]))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..errors import Interrupted
 from .output import Output
 
 if TYPE_CHECKING:
@@ -47,14 +48,15 @@ def run_checkpoint(
     settings.place()  # a device that is not there is said before any check
     check = check_before_forward(comparison, ignore_receipt, settings.trust_remote_code)
     output.note(f"Files and frequencies are right (within {check.max_ulp} ulp of float32).")
-    return _run(comparison, lambda progress: validate_checkpoint(comparison, settings, progress), output)
+    stoppable = bool(settings.length)  # short runs are too short to be worth a part of them
+    return _run(comparison, lambda progress: validate_checkpoint(comparison, settings, progress), output, stoppable)
 
 
 def run_gguf(comparison: Comparison, settings: Settings, output: Output) -> Validation:
     """The comparison of a GGUF file in llama.cpp, and its entry beside the receipt."""
     from ..validate.gguf import validate_gguf
 
-    return _run(comparison, lambda progress: validate_gguf(comparison, settings, progress), output, stoppable=False)
+    return _run(comparison, lambda progress: validate_gguf(comparison, settings, progress), output)
 
 
 def run_server(comparison: Comparison, url: str, model: str, settings: Settings, output: Output) -> Validation:
@@ -66,10 +68,10 @@ def run_server(comparison: Comparison, url: str, model: str, settings: Settings,
     def run(progress: Progress) -> Validation:
         return validate_server(comparison, url, model, settings, progress)
 
-    return _run(comparison, run, output, stoppable=False, server=True)
+    return _run(comparison, run, output, server=True)
 
 
-def _run(comparison: Comparison, run: Run, output: Output, stoppable: bool = True, server: bool = False) -> Validation:
+def _run(comparison: Comparison, run: Run, output: Output, stoppable: bool = False, server: bool = False) -> Validation:
     """Runs a comparison and records its result. stoppable: whether Ctrl-C uses what is there, and does not give up."""
     from ..engines import Progress
     from ..engines.transformers.device import out_of_memory
@@ -77,9 +79,15 @@ def _run(comparison: Comparison, run: Run, output: Output, stoppable: bool = Tru
 
     gc.enable()  # it is off for the start of the command line
     stopping = _stopping(output) if stoppable else _never()
-    with output.counting("Running") as (total, advance), stopping as stopped:
-        progress = Progress(output.note, total, advance, any_rank(stopped))
-        result: Validation = out_of_memory(lambda: run(progress))
+    try:
+        with output.counting("Running") as (total, advance), stopping as stopped:
+            progress = Progress(output.note, total, advance, any_rank(stopped))
+            result: Validation = out_of_memory(lambda: run(progress))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; nothing was compared or recorded, and {comparison.baked} is as it was: run the same command "
+            "again"
+        ) from None
     if is_main_process():
         comparison.record(result.to_dict(), result.runtime if server else "")
     return result

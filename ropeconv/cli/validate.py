@@ -153,6 +153,8 @@ def validate_command(
         _write_evidence(result, baked, against, report, plot)
         if as_json:
             output.data(result.to_dict())
+        elif quiet:
+            output.say(result.sentence)
         else:
             show_validation(result, f"{baked} against {against}, scaled at run time", output)
     if not result.agrees:

@@ -13,7 +13,7 @@ from ..sources import RECEIPT, GgufSource
 from ..version import SCHEMA
 from .receipt import Receipt
 
-OLD_NAMES = {"third_kl": "config_reference_kl", "verdict": "status", "because": "reason", "staircase": "query_scaling"}
+OLD_NAMES = {"verdict": "status", "because": "reason", "staircase": "query_scaling"}
 """Keys of schema 1 that have other names now."""
 
 
@@ -80,4 +80,13 @@ def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
     if fold:
         into = {"both": "qk"}.get(fold["side"], fold["side"])
         new["fold"] = {"fold_into": into, "tensors": fold["tensors"], "expected_kl": fold["expected_kl"]}
+    if new.get("validation"):
+        new["validation"] = _upgraded_result(new["validation"])
+    if new.get("servers"):
+        new["servers"] = {name: _upgraded_result(result) for name, result in new["servers"].items()}
     return new
+
+
+def _upgraded_result(result: dict[str, Any]) -> dict[str, Any]:
+    """A validation result of schema 1."""
+    return {"config_reference_kl" if key == "third_kl" else key: value for key, value in result.items()}

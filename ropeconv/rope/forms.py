@@ -90,7 +90,7 @@ class Yarn(Form):
     truncate: bool = True
 
     def ramp(self, rotary_dim: int) -> Vector:
-        """Share of interpolation per pair: 0 keeps the frequency, 1 divides it by `factor`."""
+        """Share of interpolation per pair, float64 [rotary_dim / 2]: 0 keeps a frequency, 1 divides it by `factor`."""
 
         def pair_turning(turns: float) -> float:
             length = self.original_context / (2 * math.pi * turns)
@@ -137,7 +137,11 @@ class Llama3(Form):
 
 @dataclass(frozen=True)
 class LongRope(Form):
-    """LongRoPE: a divisor per pair, one list up to `original_context`, another beyond (Ding et al. 2024)."""
+    """LongRoPE: every frequency divided by an entry of a list (Ding et al. 2024).
+
+    short_factor: the list up to `original_context` tokens, long_factor: the list beyond, of rotary_dim / 2 numbers
+    each.
+    """
 
     kind: ClassVar[str] = "longrope"
     short_factor: tuple[float, ...]

@@ -6,7 +6,9 @@ import math
 
 
 def theta_for_length(theta: float, context: int, target: int) -> float:
-    """The base that keeps the slowest trained turn: `theta^(ln(L'/2pi) / ln(L/2pi))`.
+    """`theta^(ln(L'/2pi) / ln(L/2pi))`: the base with which the critical dimension completes one period in L' tokens.
+
+    theta: the trained base. context: L, the trained length in tokens. target: L', the new length in tokens.
 
     Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation"; used by Gradient for Llama 3 262k and 1048k.
     """
@@ -14,9 +16,10 @@ def theta_for_length(theta: float, context: int, target: int) -> float:
 
 
 def theta_steps(theta: float, context: int, targets: list[int]) -> list[float]:
-    """The law's base for each stage of a training in steps, rounded down, as Gradient's checkpoints have them.
+    """The base of `theta_for_length` for each stage of a training, rounded down, as in Gradient's checkpoints.
 
-    The law composes, so each is taken from the first model, and not from the rounded base of the stage before.
+    theta, context: base and trained length in tokens of the first model. targets: the length of each stage in tokens.
+    The formula composes, so every base follows from the first model, not from the rounded base of the stage before.
     """
     return [float(math.floor(theta_for_length(theta, context, target))) for target in targets]
 
@@ -59,9 +62,10 @@ def mscale_ratio(factor: float, mscale: float, mscale_all_dim: float) -> float:
 
 
 def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
-    """A pair (mscale, mscale_all_dim) whose ratio is `attention_factor`, for readers that know only the pair.
+    """A pair (mscale, mscale_all_dim) whose `mscale_ratio` is an attention factor, for readers that know only the pair.
 
-    mscale_all_dim is 1 unless mscale would then be 0, which readers take for "absent". Needs factor > 1.
+    factor: s, above 1. attention_factor: the wanted ratio. mscale_all_dim is 1, unless mscale would then be 0, which
+    readers take as absent.
     """
     for mscale_all_dim in (1.0, 2.0):
         denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)

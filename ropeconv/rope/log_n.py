@@ -18,7 +18,9 @@ EXACT = 1e-3  # a deviation below this is less than bfloat16's own rounding of t
 
 @dataclass(frozen=True)
 class LogN:
-    """`ln(p + 1) / ln(length)` for the query at position p; "clamped" keeps it at 1 or above.
+    """Log-n: the query at position p times `ln(p + 1) / ln(length)`; kind "clamped" takes 1 where that is below 1.
+
+    length: in tokens, at which the factor is 1.
 
     Su 2021, https://kexue.fm/archives/8823 (full); Su 2023, https://kexue.fm/archives/9948 (clamped).
     Raises RecipeError for a length below 2, where it has no meaning.
@@ -39,9 +41,10 @@ class LogN:
 
 @dataclass(frozen=True)
 class QueryScaling:
-    """`gain (1 + beta ln(1 + floor(p / length)))`: what Ministral 3 and llama.cpp's mistral3 do to queries.
+    """`gain (1 + beta ln(1 + floor(p / length)))`: the query scaling of Ministral 3 and of llama.cpp's mistral3.
 
-    gain is 1 in those classes; another one has to be folded into the weights that make queries.
+    p: the position of the query. length: in tokens. gain: 1 in those classes; another one has to be folded into the
+    weights that make queries.
     """
 
     beta: float
@@ -55,11 +58,11 @@ class QueryScaling:
 
 
 def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
-    """The steps that come nearest to log-n.
+    """The log-n approximation: the QueryScaling that comes nearest to log-n.
 
-    clamped: `beta = 1 / ln L` over steps of L tokens is 1 inside L, and `ln(kL) / ln L` from (k - 1) L on: right at the
-    end of each step and above log-n before. full: with steps of one token and a large beta, the 1 in front vanishes.
-    The gain that undoes beta is a power of two, so that no bit of a weight is lost.
+    clamped: `beta = 1 / ln L` with length L gives 1 for p < L, and `ln(kL) / ln L` for p from (k - 1) L to kL - 1,
+    which is log-n at the last of these positions and above it before. full: with length 1 and a large beta the 1 in
+    front is negligible; the gain 2^-exponent undoes beta, a power of two so that no bit of a weight is lost.
     """
     if log_n.kind == "clamped":
         return QueryScaling(1 / math.log(log_n.length), log_n.length)
@@ -67,9 +70,10 @@ def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
 
 
 def effective_scaling(log_n: LogN | None, written: QueryScaling | None, deviation: float) -> LogN | QueryScaling | None:
-    """By what queries are scaled: log-n, or what was written for it where that is more than noise away.
+    """The scaling of queries that an output has: log-n, or its approximation where they differ by more than noise.
 
-    deviation: of `written` from `log_n`.
+    log_n: of the schedule, None without one. written: the log-n approximation in the output, None without one.
+    deviation: of `written` from `log_n`, relative; above 1e-3, bfloat16's own rounding, `written` is returned.
     """
     return written if written is not None and deviation > EXACT else log_n
 

@@ -15,12 +15,13 @@ from .spec import RopeSpec
 
 @dataclass(frozen=True)
 class Profile:
-    """Numbers about a schedule at its context, beside the unscaled model at its trained length L.
+    """Numbers about a schedule at its context, compared with the unscaled model at its trained length L.
 
-    reach: where B(m) is negative. critical_dimension: dimensions whose pairs complete a period within L, and so have
-    seen every angle. outside: dimensions of the others whose largest angle, context x inv_freq, is above the trained
-    one, L x theta_i. largest_change: of theta_i / inv_freq_i, or its inverse, and the pair where it is. fast_change:
-    the same among pairs that complete a period, which tell neighbours apart.
+    reach: where B(m) is negative. critical_dimension: number of dimensions whose pairs complete a period within L, and
+    so have seen every angle. outside: number of the other dimensions whose largest angle, context x inv_freq_i, is
+    above the trained one, L x theta_i. largest_change: the largest of theta_i / inv_freq_i and its inverse over all
+    pairs. largest_change_at: the index of that pair. fast_change: the largest change among the pairs that complete a
+    period, which distinguish neighbouring tokens.
     """
 
     reach: Reach

@@ -66,7 +66,10 @@ class Recipe:
             raise RecipeError(f"--as-is changes nothing, so --{changes[0].replace('_', '-')} has no place beside it")
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The schedule that this recipe makes of a checkpoint (unscaled, unless the method is as-is)."""
+        """The schedule of this recipe for a checkpoint. Raises RecipeError where the method does not fit it.
+
+        spec: the RoPE of the checkpoint, unscaled unless the method is as-is.
+        """
         original = self.original_context or spec.original_context
         start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
         made = self.method.schedule(start)

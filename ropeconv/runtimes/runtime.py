@@ -138,7 +138,9 @@ def find(wanted: str) -> tuple[Runtime, ...]:
     name, _, version = canonical(wanted).partition("@")
     rows = [row for row in runtimes() if row.name == name]
     if not rows:
-        names = ", ".join(dict.fromkeys(row.name for row in runtimes()))
+        others = ", ".join(ALIASES)
+        known = dict.fromkeys(row.name for row in runtimes())
+        names = ", ".join(f"{name} (or {others})" if name == LLAMA_CPP else name for name in known)
         raise RecipeError(f"--runtime {wanted}: no such runtime is known; known: {names}")
     if not version:
         return tuple(row for row in rows if row.current)

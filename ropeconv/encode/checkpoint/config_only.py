@@ -84,11 +84,12 @@ def nothing_fits(
     found: list[CheckpointResult], refusals: dict[str, UnsupportedBake], request: EncodeRequest
 ) -> UnsupportedBake:
     """The error that says, per encoding, what stands in its way."""
+    keys, one = {row.key for row in request.runtimes}, len(request.runtimes) == 1
     reasons = [
-        f"{verdict.display_name} with {result.encoding}: {verdict.reason or verdict.status}"
+        f"{'' if one else f'{verdict.display_name} '}with {result.encoding}: {verdict.reason or verdict.status}"
         for result in found
         for verdict in result.verdicts
-        if verdict.runtime in {row.key for row in request.runtimes} and verdict.status != "exact"
+        if verdict.runtime in keys and verdict.status != "exact"
     ]
     return UnsupportedBake(
         "this schedule",

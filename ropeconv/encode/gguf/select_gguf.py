@@ -10,7 +10,7 @@ from ...rope.schedule import Schedule
 from ...runtimes.llamacpp import find_arch
 from ..result import Considered, refuse_approximate, refuse_attention_factor
 from ..target import Target
-from .carriers import CARRIERS, carry
+from .carriers import carry
 from .encodings.tensor import tensor
 from .gguf_encoding import GgufEncoding, all_gguf_encodings
 from .gguf_model import GgufModel
@@ -25,7 +25,7 @@ DEFAULT_CARRIERS = {"qwen2": "llama"}
 def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufResult:
     """The plainest encoding that llama.cpp reads exactly: keys, then a rope tensor, then qwen2 as llama.
 
-    model: the file before. target: other carriers only by name, as `--carrier NAME` or `--encoding NAME`. Raises
+    model: the file before. target: other carriers only by name, as `--carrier NAME`. Raises
     UnsupportedBake when nothing fits, UsageError for a name that is not known.
     """
     arch = find_arch(model.get("general.architecture"))
@@ -33,8 +33,6 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     if family and family.weights.norm.endswith("after-rope"):
         refuse_attention_factor(schedule, family)
     encoding, carrier, known = target.encoding, target.gguf.carrier or "", all_gguf_encodings()
-    if encoding in {to for _, to in CARRIERS} and not carrier:
-        encoding, carrier = "carrier", encoding
     if schedule.log_n is not None:
         result = with_log_n(schedule, model, carrier)
         if not target.allow_approximate:

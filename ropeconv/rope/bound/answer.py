@@ -55,7 +55,7 @@ class Bound:
 
     @property
     def published(self) -> dict[str, float]:
-        """What others have published for this length, by source (they have 128 rotated dimensions)."""
+        """Published smallest bases for this length, by paper; empty for heads other than 128 of 128 dimensions."""
         if (self.rotary_dim, self.head_dim) != (128, 128):
             return {}
         return {source: row[self.length] for source, row in published().items() if self.length in row}

@@ -109,9 +109,10 @@ class Reach:
 
 
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
-    """Counts below `length`, and looks for the first violation up to 2^24 tokens where there is none.
+    """Counts the violations of a schedule below a length, and where there is none searches on up to 2^24 tokens.
 
-    Raises RecipeError for a length beyond 2^27.
+    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: in tokens. Raises RecipeError
+    for a length beyond 2^27.
     """
     if length > FARTHEST:
         raise RecipeError(f"distances are looked at up to {FARTHEST} tokens, and {length} is more; choose fewer")

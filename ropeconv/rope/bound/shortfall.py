@@ -34,5 +34,5 @@ def shortfall(schedule: Schedule, spec: RopeSpec) -> str:
         what = f"theta {form.theta:.12g} is under {least:,.0f}, the smallest for {context:,} tokens"
     else:
         what = f"the effective length is {reached:,}, below the context of {context:,}"
-    fact = f"sum cos(m theta_i) is negative at distance {reached + 1:,} and at larger ones"
+    fact = f"sum cos(m theta_i) is negative at distance {reached + 1:,} and at some larger ones"
     return f"{what}: {fact}; perplexity can be low there and retrieval lost ({REFERENCE})"

@@ -80,7 +80,7 @@ class Sweep:
         return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure]
 
     def _search_slow(self, inv_freq: Vector) -> bool:
-        """Looks into the 100 blocks of each group where the slow pairs, all but constant in a block, are lowest."""
+        """Searches the 100 blocks of each group with the lowest sum over the slow pairs, nearly constant in a block."""
         slow = inv_freq[BLOCK * inv_freq < SLOW]
         blocks = self.length // BLOCK
         if blocks < 256 or not len(slow):

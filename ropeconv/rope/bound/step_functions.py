@@ -19,7 +19,7 @@ START = Step(3, 1.0, math.inf, None)
 
 
 def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
-    """The smallest base and the end of its window, for every length from `last.length` to `through`."""
+    """The smallest base and the end of its window, for the lengths from `last.length` to `through`, rising."""
     sweep, length, at = Sweep(sums, last.length), last.length, math.log(last.begin) * (1 - 1e-12)
     while length <= through:
         sweep.length, sweep.error = length, float64_error(sums.rotary_dim // 2, length)
@@ -37,7 +37,7 @@ def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
 
 
 def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
-    """The first window at least 1 % wide, for every length from `last.length` to `through`, in rising order."""
+    """The first window at least 1 % wide, for the lengths from `last.length` to `through`, rising."""
     length, at = last.length, math.log(last.begin) * (1 - 1e-12)
     while length <= through:
         begin, end = next(wide_windows(sums, length, at))
@@ -47,7 +47,7 @@ def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
 
 
 def last_steps(sums: Sums, through: int, down_to: int = 3) -> Iterator[Step]:
-    """The last base that violates, for every length from `through` down to `down_to`, in falling order."""
+    """The last base that violates, for the lengths from `through` down to `down_to`, falling."""
     at = tail(sums, through)
     walk = Walk(sums, through, -1)
     while True:

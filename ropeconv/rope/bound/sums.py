@@ -43,7 +43,7 @@ class Sums:
 
     @property
     def sure(self) -> float:
-        """Float32 values beyond this have the right sign: twice what rounding can do, with room for its slopes."""
+        """Values of `rough` that are further from zero than this have the right sign: twice its error and more."""
         return 1e-3 + 2e-6 * self.rotary_dim
 
     @property
@@ -115,7 +115,7 @@ class Blocks:
         self.slack = 5e-8 * rotary_dim**2 + 1e-6 * rotary_dim
 
     def rotated(self, first: Distances) -> Single:
-        """f without what does not rotate, shape [n, 256], for blocks that begin at the n distances `first`."""
+        """sum_i cos(m theta_i), float32 [n, 256], for blocks of 256 distances that begin at the n distances `first`."""
         far = phases(first + (BLOCK - 1) / 2, self.inv_freq)
         return np.asarray(np.concatenate([np.cos(far), -np.sin(far)], axis=1) @ self.columns)
 
@@ -123,7 +123,11 @@ class Blocks:
 def scan(
     inv_freq: Vector, unrotated: float, start: int, stop: int, limit: float, rate: float = 0.0
 ) -> Iterator[Distances]:
-    """Every m in start .. stop - 1 with f(m) < limit + rate m, and a few just above, in order, by chunks."""
+    """Every distance m in start .. stop - 1 with f(m) < limit + rate m, and a few just above, rising, int64 arrays.
+
+    inv_freq: radians per token, float64 [r/2]. unrotated: (d - r)/2. start, stop: in tokens. limit: the value below
+    which f is looked for. rate: by how much that value rises per token.
+    """
     blocks = Blocks(inv_freq, unrotated)
     limit += blocks.slack - unrotated
     for first in starts(start, stop):
@@ -133,7 +137,7 @@ def scan(
 
 
 def starts(start: int, stop: int) -> Iterator[Distances]:
-    """First distances of blocks, by chunks that grow: the first violation is often near."""
+    """First distances of the blocks from `start` to `stop`, in arrays that grow: the first violation is often near."""
     size = 16 * BLOCK
     while start < stop:
         first = np.arange(start, min(start + size, stop), BLOCK)

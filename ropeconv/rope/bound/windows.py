@@ -70,7 +70,11 @@ class Walk:
         return end, None
 
     def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
-        """How far a piece goes, the distances from `start` on that violate in it, and where each does first."""
+        """One interval from `begin` towards `end`: its other end, the distances that violate in it, and where.
+
+        begin, end: ln b. start: the smallest distance to look at, in tokens. Returns the end as ln b, the distances as
+        int64 [n], and for each the first ln b of the walk at which it violates, float64 [n].
+        """
         edge = begin + self.direction * 0.1
         steepness = self.sums.steepness(min(begin, edge))
         size = min(self.reach / (self.length * steepness), 0.1, abs(end - begin))
@@ -88,7 +92,7 @@ class Walk:
         return stop, found[near][violating], zeros[violating]
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
-        """Where each sum gets negative, or a point from `end` on: f(t + h) >= f + f' h - M h^2 / 2 > 0, repeatedly."""
+        """The ln b at which each sum turns negative, or one beyond `end`, by f(t + h) >= f + f' h - M h^2 / 2 > 0."""
         at = np.full(len(distances), begin)
         walking = np.arange(len(distances))
         while len(walking):

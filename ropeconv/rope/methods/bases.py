@@ -47,7 +47,7 @@ class Theta(Method):
 @register
 @dataclass(frozen=True)
 class ThetaFor(Method):
-    """theta' = floor(theta^(ln(L'/2pi) / ln(L/2pi))), as the published Gradient checkpoints have it."""
+    """theta' = floor(theta^(ln(L'/2pi) / ln(L/2pi))) for a target length L', as in published Gradient checkpoints."""
 
     name = "theta-for"
     order = 20

@@ -115,7 +115,7 @@ class Method:
         return cls(**{name: known[name]}) if name in known else None
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The schedule this method makes of an unscaled checkpoint."""
+        """The schedule of this method for an unscaled checkpoint. Raises RecipeError where it does not fit."""
         raise NotImplementedError
 
     @property

@@ -18,8 +18,12 @@ from .method import Method, number, param, positive, register, scale, switch
 class YarnMethod(Method):
     """NTK-by-parts with a ramp over pair indices, and the attention factor sqrt(1/t) = 0.1 ln s + 1.
 
-    The formula is `forms.Yarn`. With `mscale` and `mscale_all_dim` (DeepSeek) the attention factor is
-    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and DeepSeek's softmax scale (0.1 mscale_all_dim ln s + 1)^2.
+    dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta) is the pair that turns beta times within the trained context L.
+    Pairs below dim(beta_fast) keep their frequency, those above dim(beta_slow) are divided by s, with a linear ramp
+    between: inv_freq_i = theta_i (1 - ramp_i) + theta_i / s * ramp_i.
+
+    With `mscale` and `mscale_all_dim` (DeepSeek) the attention factor is
+    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and the softmax scale (0.1 mscale_all_dim ln s + 1)^2.
     """
 
     name = "yarn"

@@ -144,7 +144,7 @@ class InvFreq(Method):
 
 
 def from_file(method: type[Method], data: dict[str, Any]) -> Method:
-    """A method from the lists found in a file; unknown names are an error."""
+    """A method from the lists of a file, by name. Raises RecipeError where the list that it needs is not there."""
     names = {"longrope": ("long_factor", "short_factor"), "inv-freq": ("inv_freq",)}[method.name]
     known = {name: tuple(data[name]) for name in names if name in data}
     if method.name == "longrope" and "long_factor" not in known and "short_factor" in known:

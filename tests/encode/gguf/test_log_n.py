@@ -112,14 +112,14 @@ def test_refusals(sources: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedBake, match="take --carrier mistral3"):
         plan("llama", "full")
     with pytest.raises(UnsupportedBake, match="--allow-approximate"):
-        plan("llama", "clamped", encoding="mistral3")
+        plan("llama", "clamped", carrier="mistral3")
     with pytest.raises(UnsupportedBake, match="no such carrier"):
         plan("qwen3", "full", carrier="mistral3")
     with pytest.raises(UnsupportedBake, match="scales queries by position already"):
         plan("ministral3", "full")
     with pytest.raises(UsageError, match="--encoding keys"):
         plan("llama", "full", encoding="keys")
-    plan("llama", "full", encoding="mistral3")
+    plan("llama", "full", carrier="mistral3")
 
 
 def test_on_the_command_line(run: Run, sources: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The failures that a user can meet, under one root. Each message is one sentence that carries its own repair."""
+"""The failures that a user can meet, all subclasses of RopeconvError. Each message is a sentence with the repair."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class BadSource(RopeconvError):
 
 
 class UnsupportedBake(RopeconvError):
-    """A target cannot express what was asked: names the knob, the target and the alternatives. Exit code 1."""
+    """A target cannot express a part of the recipe. Exit code 1.
+
+    The message is "KNOB cannot be baked for TARGET: REASON; ALTERNATIVES".
+    """
 
     def __init__(self, knob: str, target: str, reason: str, alternatives: str) -> None:
         super().__init__(f"{knob} cannot be baked for {target}: {reason}; {alternatives}")
@@ -26,12 +29,12 @@ class UnsupportedBake(RopeconvError):
 
 
 class Disagreement(RopeconvError):
-    """A check ran and the runtime computes something else than the schedule. Exit code 3."""
+    """A check ran, and the runtime computes something else than the schedule. Exit code 3."""
 
     exit_code = 3
 
 
 class Interrupted(RopeconvError):
-    """A run was stopped with Ctrl-C. The message says what is left, and how to go on. Exit code 130."""
+    """A run was stopped with Ctrl-C. The message says what remains on disk, and how to go on. Exit code 130."""
 
     exit_code = 130

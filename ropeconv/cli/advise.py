@@ -59,7 +59,8 @@ def advise_command(
     output.say(f"Sorted by: {CRITERION}.")
     output.say("None of these numbers is a measurement of the model: `ropeconv validate` and your own task are.")
     if found:
-        output.say(f"\nTo bake the first: {found[0].command}")
+        output.say("\nTo bake the first:")
+        output.copyable(found[0].command)
     if not explain:
         output.say("Every method with its command and its runtimes: --explain")
         return
@@ -73,7 +74,7 @@ def _show_paragraphs(found: list[Advice], passed: dict[str, str], output: Output
     output.say("")
     for one in found:
         output.say(f"{one.method.name}: {one.method.finetuning_note}.")
-        output.say(f"    {one.command}")
+        output.copyable(f"    {one.command}")
         for name, writing in one.writings.items():
             if writing.exceptions:
                 output.say(f"    {name} as {writing.encoding}: {writing.exceptions}")

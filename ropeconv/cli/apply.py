@@ -144,7 +144,7 @@ def apply_command(
             if as_json:
                 output.data(plan.to_dict())
             elif quiet:
-                output.say(str(plan.out))
+                output.copyable(str(plan.out))
             else:
                 show_plan(plan, output, explain)
             return
@@ -212,7 +212,7 @@ def _show(plan: Plan, done: Outcome, output: Output, explain: bool) -> None:
         output.data(plan.to_dict() | done.to_dict())
         return
     if output.quiet:
-        output.say(done.published or str(done.path))
+        output.copyable(done.published or str(done.path))
         return
     show_plan(plan, output, explain)
     if done.check:
@@ -221,11 +221,11 @@ def _show(plan: Plan, done: Outcome, output: Output, explain: bool) -> None:
             f"(within {done.check.max_ulp} ulp of float32, attention factor {done.check.attention_factor:.6f})."
         )
     if done.path:
-        output.say(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
+        output.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
     if done.proof is not None:
         show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", output)
     if done.published:
-        output.say(done.published)
+        output.copyable(done.published)
 
 
 def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation | None:

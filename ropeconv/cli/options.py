@@ -208,9 +208,14 @@ def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:
 
 def _read_recipe(path: Path) -> Recipe:
     try:
-        data = json.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        data = json.loads(text)
     except OSError:
         raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
     except ValueError as problem:
         raise UsageError(f"{path} is not valid JSON ({problem}); give a recipe file") from None
-    return Recipe.from_dict(data.get("recipe", data) if isinstance(data, dict) else data)
+    if isinstance(data, dict) and "ropeconv" in data:
+        from ..receipts import parse_receipt
+
+        data = parse_receipt(text, str(path)).recipe
+    return Recipe.from_dict(data)

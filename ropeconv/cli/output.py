@@ -64,13 +64,17 @@ class Output:
         return tuple(columns[index] for index in kept)
 
     def say(self, message: str) -> None:
-        """A line on stdout."""
-        self._console().print(message, markup=False, highlight=False, soft_wrap=True)
+        """A sentence on stdout, wrapped between words."""
+        self._console().print(message, markup=False, highlight=False)
+
+    def copyable(self, text: str) -> None:
+        """A line on stdout that people copy, a command or a path: never wrapped."""
+        self._console().print(text, markup=False, highlight=False, soft_wrap=True)
 
     def note(self, message: str) -> None:
-        """A note on stderr; nothing for an empty one."""
+        """A note on stderr, wrapped between words; nothing for an empty one."""
         if message and not self.quiet:
-            self._console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+            self._console(stderr=True).print(message, markup=False, highlight=False)
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
@@ -98,10 +102,21 @@ class Output:
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.text import Text
 
-        speed = TextColumn("{task.speed:,.0f} tokens/s")
-        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
+        class Speed(ProgressColumn):
+            def render(self, task: Any) -> Text:
+                return Text("" if task.speed is None else f"{task.speed:,.0f} tokens/s")
+
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), Speed(), TimeRemainingColumn())
         with Progress(*columns, console=self._console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=1)
             yield (lambda total: bar.update(task, total=total)), (lambda done: bar.advance(task, done))

@@ -54,4 +54,4 @@ def push_command(
         what = from_folder(folder)
     else:
         raise RopeconvError(f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote")
-    output.say(send(what, how, output))
+    output.copyable(send(what, how, output))

@@ -1,4 +1,4 @@
-"""Model families as data: `data/*.toml`, one per family, and their reader."""
+"""Model families: `data/*.toml`, one file per family, and the functions that read them."""
 
 from .family import Family, by_model_type, families
 

@@ -1,4 +1,4 @@
-"""Reading a config through its family: which family, which part of the file, which width, which layers."""
+"""Reads a config.json by the rules of its family: the family, the text part, widths, and which layers rotate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ WITHOUT_ROPE = frozenset(
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes that decide what rotates. Lengths in tokens, widths in dimensions."""
+    """Sizes of a model that decide what rotates.
+
+    head_dim, rotary_dim: dimensions of a head, and how many of them rotate. context: declared tokens. layers: the kind
+    of each layer. notes: a sentence per class default that was used.
+    """
 
     head_dim: int
     rotary_dim: int
@@ -81,7 +85,7 @@ def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any
 
 
 def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None) -> int | None:
-    """Like `first`, for a positive whole number. Raises BadSource for anything else."""
+    """Like `first_present`, for a positive whole number. Raises BadSource for another value."""
     value = first_present(part, keys, default)
     if value is None:
         return None
@@ -122,7 +126,7 @@ def _head_dim(part: Config, family: Family) -> int:
 
 
 def rotary_share(part: Config, family: Family) -> Any:
-    """The share of a head that rotates, as written: in rope_parameters, at the top level, or the class default."""
+    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order."""
     new = part.get("rope_parameters")
     inside = new.get("partial_rotary_factor") if isinstance(new, dict) and family.keys.partial else None
     return (
@@ -146,7 +150,7 @@ def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """The config's layer types, one per layer, written out where the class derives them."""
+    """The layer type of each of `count` layers: the config's `layer_types`, else as the stock class derives them."""
     rules = family.layers
     listed = part.get("layer_types")
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):

@@ -1,4 +1,4 @@
-"""What a family file holds: one TOML per model family, read once, checked on reading."""
+"""The schema of `data/*.toml`, one file per model family, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3"]
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the config says it; the first key present counts.
+    """The keys of config.json for each quantity; the first that is present counts.
 
     query_beta: in the RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
     """
@@ -35,7 +35,7 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the stock class assumes when the config is silent."""
+    """The defaults of the stock class for keys that are absent from a config."""
 
     theta: float = 10000.0
     local_theta: float | None = None
@@ -49,8 +49,9 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which layers rotate, and with which frequencies.
 
-    types: what each name in the config's `layer_types` means here. Without that list every `interval`-th layer is
-    `last` and the others are `rest`. flags: a list key whose 1 means "rotates" (SmolLM3's no_rope_layers).
+    types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
+    `last` and the others are `rest`. interval_key: the config key that sets `interval`. flags: the key of a list whose
+    1 means "rotates" (SmolLM3's no_rope_layers).
     one_kind_without: when that key is null or absent, every layer is global.
     """
 
@@ -64,9 +65,10 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A declared context that is not the trained one; with `doubt`, one that may not be.
+    """A context that configs declare and that is not the trained one. Both in tokens.
 
-    when: other keys of the config that must have these values too.
+    source: where the trained one is stated. doubt: whether it is uncertain, so that it is only mentioned. when: other
+    keys of the config and the values that they must have too.
     """
 
     declared: int
@@ -77,13 +79,13 @@ class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this family's configs have to be written.
+    """How the RoPE of this family is written into a config.
 
     types: the rope types its stock class takes. nested: rope_parameters per layer type.
-    legacy_keys: the only keys its class accepts in the legacy dict, per type. keep: keys in the dict that belong to
-    the architecture and not to a method. pinned_original: original_max_position_embeddings has another duty and stays.
-    head_dim: whether the class takes an explicit head_dim.
-    attention_factor_from_original: it can only come from the top-level original_max_position_embeddings.
+    legacy_keys: the only keys that its class accepts in `rope_scaling`, per type. keep: keys in the dictionary that
+    belong to the architecture and not to a method. pinned_original: original_max_position_embeddings has another
+    meaning as well and must not change. head_dim: whether the class takes an explicit head_dim.
+    attention_factor_from_original: the class derives it from the top-level original_max_position_embeddings alone.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
@@ -96,11 +98,12 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where queries and keys are made, for edits in the weights.
+    """Names of the tensors that make queries and keys, for folding factors into them.
 
-    layer: prefixes with {layer}. q, k: projection names without .weight; fused: one projection for q, k, v and
-    fused_order how they lie in it. q_norm, k_norm: norms before the rotation, norm: what they are. rows: which
-    rows of a projection rotate when not the first rotary_dim of each head. bias: whether projections may have one.
+    layer: prefixes of names, with {layer} for the number. q, k: projections, without .weight. fused: one projection for
+    queries, keys and values. fused_order: the order of their rows in it. q_norm, k_norm: norms of queries and keys.
+    norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim rows of a
+    head rotate. bias: whether projections may have one.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -116,9 +119,10 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key that must have a value, because a reader assumes it.
+    """A config key that must have a certain value, which a reader assumes.
 
-    default: what the class assumes when it is absent. below_layers: asked only of models with fewer layers.
+    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
+    this, 0 for all.
     """
 
     key: str
@@ -130,14 +134,15 @@ class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints become GGUF.
 
-    arch: its general.architecture. u32, f32, flag: metadata keys and the config keys they come from; absent or null
-    ones are left out. interleave: rows of q and k go from halves to neighbours. norm_plus_one: norms are stored as
-    weight - 1. tied: the architecture has no output weights of its own. qkv: rows of the fused projection lie per head.
-    stacked: prefixes of numbered tensors that become one, with the name they then have. need: what llama.cpp assumes.
-    act: the activation that llama.cpp computes, or empty where it is not checked. not_null: keys that must not be null.
-    scale_layers: the query scale is 1/sqrt(head_dim), and with that many layers 1/sqrt(hidden_size / heads).
-    window: writes attention.sliding_window, with the pattern or without; window_interval: of layers, where the config
-    does not list them. pre: names of pre-tokenizers in place of the usual ones.
+    arch: the value of general.architecture. u32, f32, flag: metadata keys, and the config keys that they come from;
+    absent or null ones are left out. interleave: rows of q and k are reordered from pairs (i, i + d/2) to (2i, 2i + 1).
+    norm_plus_one: norms are stored as weight - 1. tied: the architecture has no output weights. qkv: the fused
+    projection has queries, keys and values of each head together. stacked: prefixes of numbered tensors that become
+    one, and the name of that one. need: values that llama.cpp assumes. act: the activation that llama.cpp computes,
+    empty where it is not checked. not_null: keys that must not be null. scale_layers: llama.cpp scales queries by
+    1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether attention.sliding_window
+    is written, with the pattern of layers or alone. window_interval: every such layer has no window, where the config
+    lists no layer types. pre: names of pre-tokenizers that replace the usual ones.
     """
 
     arch: str
@@ -159,10 +164,11 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Its classes in transformers, for code that builds on them.
+    """Names of the family's classes in transformers, for the modelling file of the encoding `buffers`.
 
-    prefix: LlamaModel's is Llama; the module is named after the first model type. window: the expression by which its
-    attention finds its sliding window. window_switch: a key of the config without which there is none.
+    prefix: of class names, such as Llama in LlamaModel; the module is named after the first model type. window: the
+    Python expression with which its attention reads its sliding window. window_switch: the config key that turns the
+    sliding window on.
     """
 
     prefix: str
@@ -173,8 +179,8 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints load as Ministral 3, the class that scales queries by position.
 
-    defaults: what its own class assumes where a config is silent, as far as Ministral 3 assumes something else; null:
-    keys whose silence means null. need: what Ministral 3 assumes.
+    defaults: defaults of the family's own class that differ from those of Ministral 3. null: keys whose absence means
+    null. need: values that Ministral 3 assumes.
     """
 
     defaults: dict[str, Any]
@@ -185,7 +191,10 @@ class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model family.
 
-    since: first release of a runtime that knows it. refuse: why nothing can be baked for it, or empty.
+    model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
+    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. refuse: why nothing can be baked for it,
+    or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
+    output is not known for it.
     """
 
     name: str
@@ -209,7 +218,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Every family in the package, by name."""
+    """All families of the package, sorted by name."""
     data = files("ropeconv.families") / "data"
     found = [
         msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Family)
@@ -221,11 +230,11 @@ def families() -> tuple[Family, ...]:
 
 @cache
 def by_name() -> dict[str, Family]:
-    """Family per name."""
+    """All families by their name."""
     return {family.name: family for family in families()}
 
 
 @cache
 def by_model_type() -> dict[str, Family]:
-    """Family per `model_type`."""
+    """All families by the `model_type` of a config."""
     return {model_type: family for family in families() for model_type in family.model_types}

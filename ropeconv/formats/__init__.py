@@ -1,1 +1,1 @@
-"""Files as bytes: safetensors headers, shard indices, JSON, vectors, copies."""
+"""File formats as bytes: safetensors, shard indices, GGUF, JSON, lists of numbers; and copies of files."""

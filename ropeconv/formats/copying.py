@@ -1,4 +1,4 @@
-"""Copies by the kernel: a reflink where the filesystem shares blocks, else copy_file_range."""
+"""Copies of files by the kernel: a reflink where the filesystem shares blocks, else copy_file_range."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ def copy_file(source: Path, target: Path, advance: Advance = lambda done: None) 
 def copy_part(
     reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance = lambda done: None
 ) -> None:
-    """Copies `size` bytes from place `origin` to place `goal`, and leaves nothing in the writer's buffer."""
+    """Copies a range of bytes from one open file into another, and flushes the writer.
+
+    reader: open for reading, writer: open for writing, both binary. origin, goal: where the range begins in the reader
+    and in the writer. size: of the range. advance: called with the bytes done since the last call. All in bytes. Raises
+    OSError.
+    """
     writer.flush()
     done = _copy_range(reader.fileno(), origin, writer.fileno(), goal, size, advance)
     reader.seek(origin + done)
@@ -46,7 +51,7 @@ def copy_part(
 
 
 def link_file(source: Path, target: Path) -> bool:
-    """Hard-links a file; False where the filesystem cannot."""
+    """Hard-links a file. Returns False, and makes nothing, where the filesystem cannot."""
     try:
         os.link(source.resolve(), target)
     except OSError as problem:
@@ -57,7 +62,7 @@ def link_file(source: Path, target: Path) -> bool:
 
 
 def free_bytes(folder: Path) -> int:
-    """Free space where `folder` is, or will be."""
+    """Free bytes on the filesystem of a folder, which need not exist yet."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
@@ -92,7 +97,7 @@ def _copy_range(reader: int, origin: int, writer: int, goal: int, size: int, adv
 
 
 def same_blocks(source: Path | None, folder: Path) -> bool:
-    """Whether a copy from `source` into `folder` would share blocks, found out by trying with an empty remainder."""
+    """Whether a copy of `source` into `folder` would share blocks with it, tried with a file that is removed again."""
     if source is None:
         return False
     probe = folder / ".reflink-probe"
@@ -106,7 +111,7 @@ def same_blocks(source: Path | None, folder: Path) -> bool:
 
 
 def human(size: int) -> str:
-    """A number of bytes, to be read: `7.3 GB`."""
+    """A number of bytes in decimal units, for messages: `7.3 GB`."""
     value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
     while value >= 1000 and len(units) > 1:
         value /= 1000

@@ -1,4 +1,4 @@
-"""Hashes of files."""
+"""sha256 of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as safetensors stores them, and as 32-bit floats."""
+"""The number types of safetensors in numpy, and their conversion to 32-bit floats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: wha
 
 
 def widened(stored: NDArray[Any], dtype: str) -> NDArray[np.float32]:
-    """The numbers as 32-bit floats, in an array of their own."""
+    """A new array of the same shape with the numbers as 32-bit floats.
+
+    stored: as numpy reads them. dtype: "F64", "F32", "F16" or "BF16", as safetensors names it.
+    """
     if dtype == "BF16":
         wide = stored.astype(np.uint32)
         wide <<= 16

@@ -32,14 +32,17 @@ def tensors(text: str) -> tuple[str, ...]:
 
 
 def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
-    """An index with tensors (name and bytes) of one more shard."""
+    """The text of an index with one more shard.
+
+    text: of the index. shard: the name of the new file. added: its tensors, name to bytes.
+    """
     index = json.loads(with_size(text, sum(added.values())))
     index["weight_map"] |= dict.fromkeys(added, shard)
     return jsontext.dump(index, like=text)
 
 
 def with_size(text: str, more: int) -> str:
-    """An index whose tensors are so many bytes larger."""
+    """The text of an index whose `total_size` is `more` bytes larger."""
     index = json.loads(text)
     known = index.get("metadata")
     if isinstance(known, dict) and isinstance(known.get("total_size"), int):
@@ -48,7 +51,10 @@ def with_size(text: str, more: int) -> str:
 
 
 def index_of(shard: str, sizes: Mapping[str, int]) -> str:
-    """The index of a checkpoint in one file."""
+    """The text of an index for a checkpoint in one file.
+
+    shard: the name of the file. sizes: its tensors, name to bytes.
+    """
     entries = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict.fromkeys(sizes, shard)}
     return jsontext.dump(entries)
 

@@ -1,4 +1,4 @@
-"""JSON as people keep it: key order, indentation and unknown keys survive."""
+"""Reads and writes JSON files so that key order, indentation and unknown keys stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import BadSource
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """A JSON object. Raises BadSource when the text is none."""
+    """The JSON object in a text. name: of the file, for the message. Raises BadSource where the text is not one."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -21,7 +21,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
 
 
 def dump(data: dict[str, Any], like: str = "") -> str:
-    """The object as JSON, indented as `like` is (2 spaces otherwise), ending in a newline."""
+    """An object as JSON text that ends in a newline. like: a text whose indentation is taken, else 2 spaces."""
     found = re.search(r'^\{\r?\n([ \t]+)"', like)
     indent = found[1] if found else "  "
     return json.dumps(data, indent=indent, ensure_ascii=False) + "\n"

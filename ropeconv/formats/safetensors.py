@@ -1,4 +1,4 @@
-"""safetensors headers: read by range, checked before anything believes them.
+"""safetensors headers: read by range and checked, or made for files to write.
 
 A file is `u64 n | n bytes of JSON | data`. https://github.com/huggingface/safetensors#format
 """
@@ -24,7 +24,7 @@ BITS = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a file. start, stop: bytes from the beginning of the data."""
+    """One tensor of a file. dtype: as safetensors names it. start, stop: bytes from the beginning of the data."""
 
     name: str
     dtype: str
@@ -53,7 +53,11 @@ def read_header(path: Path) -> Header:
 
 
 def parse_header(file: BinaryIO, size: int, name: str) -> Header:
-    """The header at the beginning of `file`, whose whole length is `size` bytes."""
+    """The header at the beginning of a file.
+
+    file: open for reading, at its beginning. size: of the whole file, in bytes. name: for messages. Raises what
+    `read_header` raises.
+    """
     start = file.read(8)
     if len(start) < 8:
         raise BadSource(f"{name} is {size} bytes, too short for safetensors; download it again")
@@ -97,7 +101,7 @@ def _check_layout(tensors: Iterable[Tensor], data: int, name: str) -> None:
 
 
 def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:
-    """The header for tensors (name, dtype, shape) laid one behind the other, padded to 8 bytes."""
+    """The bytes of a header for tensors (name, dtype, shape) whose data follows without gaps, padded to 8 bytes."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     at = 0
     for name, dtype, shape in tensors:
@@ -118,7 +122,7 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def write_stream(path: Path, header: bytes, blocks: Iterator[memoryview]) -> None:
-    """Writes a header and then blocks of data as they come."""
+    """Writes a file: a header, and then blocks of data in the order in which the iterator yields them."""
     with path.open("wb") as file:
         file.write(header)
         for block in blocks:

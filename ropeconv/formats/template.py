@@ -1,4 +1,4 @@
-"""Jinja templates of the package."""
+"""Renders the Jinja templates of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tokenizer_config.json: a limit below the new context truncates prompts in pipelines, so it is raised."""
+"""model_max_length in tokenizer_config.json, raised to a new context: a lower limit truncates prompts in pipelines."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ LIMIT = re.compile(r'("model_max_length"\s*:\s*)(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)
 
 
 def limit(text: str | None) -> int | None:
-    """model_max_length, or None where there is none or it stands for "no limit"."""
+    """model_max_length in tokens; None where it is absent or means "no limit". text: of tokenizer_config.json."""
     value = None if text is None else jsontext.parse(text, "tokenizer_config.json").get("model_max_length")
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < SENTINEL
     return int(value) if good and value is not None else None
 
 
 def raised(text: str | None, context: int) -> str | None:
-    """The file with its limit raised to `context`, or None when nothing has to change."""
+    """The text of the file with model_max_length raised to `context` tokens; None where nothing has to change."""
     old = limit(text)
     if text is None or old is None or old >= context:
         return None

@@ -1,4 +1,4 @@
-"""Lists of numbers from files: JSON, .npy, .safetensors."""
+"""Reads lists of numbers from JSON, .npy and .safetensors files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import UsageError
 
 
 def read_lists(path: Path) -> dict[str, list[float]]:
-    """Named lists of numbers in a file; a file with one bare list gives it every name a method may look for.
+    """The lists of numbers in a file, by name; a single list without a name gets all names that methods look for.
 
     Raises UsageError when the file cannot be read or holds no such list.
     """

@@ -30,10 +30,10 @@ def read_receipt(baked: Path) -> Receipt:
     path = baked / RECEIPT
     if not path.is_file():
         raise BadSource(f"{baked} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
-    return parse_receipt(path.read_text("utf-8"), str(path), {})
+    return parse_receipt(path.read_text("utf-8"), str(path))
 
 
-def parse_receipt(text: str, name: str, validated: dict[str, Any]) -> Receipt:
+def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None) -> Receipt:
     """A receipt from its JSON.
 
     name: of the file, for errors. validated: `validation` and `servers` that are kept elsewhere. Raises BadSource where
@@ -44,7 +44,7 @@ def parse_receipt(text: str, name: str, validated: dict[str, Any]) -> Receipt:
     if not isinstance(schema, int) or schema > SCHEMA:
         raise BadSource(f"{name} is of a later ropeconv ({data.get('ropeconv', 'unknown')}); upgrade this one")
     try:
-        return msgspec.convert((_upgraded(data) if schema == 1 else data) | validated, Receipt)
+        return msgspec.convert((_upgraded(data) if schema == 1 else data) | (validated or {}), Receipt)
     except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
         raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
 

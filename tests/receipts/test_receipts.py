@@ -22,7 +22,7 @@ YARN = Recipe(REGISTRY["yarn"](4.0))
 
 def old(name: str) -> Receipt:
     """A receipt that the first version wrote."""
-    return parse_receipt((DATA / f"{name}-schema1.json").read_text(), name, {})
+    return parse_receipt((DATA / f"{name}-schema1.json").read_text(), name)
 
 
 def keys(receipt: Receipt) -> set[str]:

@@ -1,7 +1,7 @@
-"""Edits of a GGUF header, and the bytes of the edited one.
+"""Edits of a GGUF header, and the bytes of the edited header.
 
-llama.cpp wants tensors without gaps in the order of their infos, so a new one goes last and none can be taken out.
-Every header written here ends its keys with a reserve, so that later edits find room without moving any data.
+llama.cpp wants tensors without gaps in the order of their infos, so a new one goes last and none can be removed. The
+last key of every header written here is a reserve of spaces, so that later edits fit without moving any data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ PAGE = 65536  # the kernel copies in such pieces: shifted by a multiple of it, d
 
 @dataclass(frozen=True)
 class Added:
-    """A tensor that is appended. chunks: gives its bytes, piece by piece."""
+    """A tensor to append.
+
+    shape: as GGUF has it, fastest dimension first. type: ggml's number. chunks: yields its bytes in pieces.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -30,17 +33,17 @@ class Added:
 
     @classmethod
     def f32(cls, name: str, data: bytes) -> Added:
-        """A vector of 32-bit floats."""
+        """A vector of 32-bit floats. data: its bytes, little-endian."""
         return cls(name, (len(data) // 4,), F32, lambda: iter((data,)))
 
     def info(self, offset: int) -> TensorInfo:
-        """Its entry in the header."""
+        """Its entry in a header. offset: bytes from the beginning of the data."""
         return TensorInfo(self.name, self.shape, self.type, offset, TYPES[self.type].bytes(self.shape))
 
 
 @dataclass(frozen=True)
 class Change:
-    """New contents of a tensor, of the same size. apply: from `unit` bytes to as many, one piece after the other."""
+    """New contents of a tensor, of the same size. apply: maps each piece of `unit` bytes to as many new ones."""
 
     unit: int
     apply: Callable[[bytes], bytes]
@@ -50,9 +53,8 @@ class Change:
 class Edit:
     """What to change in a GGUF file.
 
-    arch: the new general.architecture; the old one's keys are renamed first. dropped: keys to take out then, values:
-    keys to set.
-    changes: per tensor, its new contents. added: tensors to append.
+    arch: the new general.architecture, or empty; the keys of the old one are renamed first. dropped: keys to remove
+    after that. values: keys to set, by name. changes: new contents of tensors, by name. added: tensors to append.
     """
 
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class Edit:
     added: tuple[Added, ...] = ()
 
     def merged(self, other: Edit) -> Edit:
-        """Both edits; where they set the same key, the other one's value."""
+        """Both edits as one; where both set the same key or tensor, `other` wins."""
         return Edit(
             {**{k: v for k, v in self.values.items() if k not in other.dropped}, **other.values},
             (self.dropped - other.values.keys()) | other.dropped,
@@ -74,7 +76,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """An edited header: its keys and tensors, before it is laid out."""
+    """An edited header as keys and tensor infos. alignment: of the data, in bytes."""
 
     values: dict[str, Value]
     tensors: dict[str, TensorInfo]
@@ -94,7 +96,10 @@ class Rewritten:
         return self._render({**self.values, RESERVED: string(" " * (gap - overhead))})
 
     def place(self, before: int) -> bytes:
-        """The header with a reserve; it ends a whole number of pages after `before`, so that blocks can be shared."""
+        """The header with a reserve, of `before` bytes plus a multiple of 64 KiB, so that the data can share blocks.
+
+        before: bytes before the data in the original file, 0 for a new one. Any length where that is not aligned.
+        """
         least = len(self._render(self.values)) + ROOM
         start = before + (least - before + PAGE - 1) // PAGE * PAGE
         while (laid := self.layout(start)) is None:
@@ -114,7 +119,7 @@ class Rewritten:
 
 
 def rewrite(header: Header, edit: Edit) -> Rewritten:
-    """The header after an edit. An old reserve is dropped; keys keep their order, new ones come last."""
+    """The header after an edit: without the old reserve, keys in their order, new keys and tensors last."""
     values = dict(header.values)
     values.pop(RESERVED, None)
     if edit.arch:

@@ -18,7 +18,10 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class GgufFile:
-    """path: the file, or the first shard. headers: of every shard, in order; keys stand in the first."""
+    """A GGUF model on disk.
+
+    path: the file, or the first shard. paths, headers: of every shard, in order; the first header has the keys.
+    """
 
     path: Path
     paths: tuple[Path, ...]
@@ -26,7 +29,10 @@ class GgufFile:
 
     @classmethod
     def open(cls, path: Path) -> GgufFile:
-        """Reads the headers. Raises BadSource for damaged files, a later shard, and a missing shard."""
+        """Reads the headers of a file and its shards.
+
+        Raises BadSource for damaged files, for a path to another shard than the first, and for a missing shard.
+        """
         first = read_header(path)
         count = first.whole("split.count") or 1
         match = SHARD.match(path.name)
@@ -56,28 +62,28 @@ class GgufFile:
 
     @property
     def header(self) -> Header:
-        """The header with the keys."""
+        """The first header, which has the keys."""
         return self.headers[0]
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
-        """Every tensor of every shard."""
+        """The infos of all tensors in all shards, by name."""
         return {name: info for header in self.headers for name, info in header.tensors.items()}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value of the first header, decoded."""
+        """The value of a key in the first header, decoded to Python's types."""
         return self.header.get(key, default)
 
     def shard(self, name: str) -> int:
-        """Which shard holds a tensor, from 0."""
+        """The index of the shard that holds a tensor, from 0."""
         return next(i for i, header in enumerate(self.headers) if name in header.tensors)
 
     def read(self, name: str) -> bytes:
-        """The bytes of a (small) tensor."""
+        """The bytes of a tensor, read at once."""
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str, size: int = CHUNK) -> Iterator[bytes]:
-        """The bytes of a tensor, piece by piece."""
+        """Yields the bytes of a tensor in pieces of `size` bytes. Raises BadSource where the file is cut off."""
         number = self.shard(name)
         info = self.headers[number].tensors[name]
         with self.paths[number].open("rb") as file:

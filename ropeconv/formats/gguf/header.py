@@ -1,4 +1,4 @@
-"""GGUF headers: checked before anything believes them, with values left as bytes.
+"""GGUF headers: read and checked, with values left as bytes.
 
 A file is `"GGUF" u32 version | u64 tensors | u64 keys | keys | tensor infos | padding | data`.
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -28,7 +28,11 @@ U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor. shape: as GGUF has it, fastest dimension first. offset, size: bytes, counted in the data."""
+    """One tensor.
+
+    shape: as GGUF has it, fastest dimension first. type: ggml's number. offset: bytes from the beginning of the data.
+    size: in bytes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -38,14 +42,18 @@ class TensorInfo:
 
     @property
     def row_size(self) -> int:
-        """Bytes of one row, the fastest dimension."""
+        """Bytes of one row, which is the fastest dimension."""
         kind = TYPES[self.type]
         return self.shape[0] // kind.block * kind.size
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a file. data_start: where the data begins, in bytes. size: of the whole file."""
+    """The header of a file.
+
+    values: keys, not decoded. tensors: by name. alignment: of the data. data_start: where the data begins. size: of the
+    whole file. All in bytes.
+    """
 
     version: int
     values: dict[str, Value]
@@ -55,12 +63,12 @@ class Header:
     size: int
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value, decoded."""
+        """The value of a key, decoded to Python's types; `default` where the key is absent."""
         value = self.values.get(key)
         return default if value is None else value.decode()
 
     def whole(self, key: str, default: int = 0) -> int:
-        """A whole number, or `default` where the key is absent. Raises BadSource when it holds something else."""
+        """The whole number of a key, or `default` where the key is absent. Raises BadSource for another value."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadSource(f"the header has {key} = {value!r}, where a whole number belongs; fetch the file again")
@@ -86,7 +94,7 @@ def read_header(path: Path) -> Header:
 
 
 class _Reader:
-    """Walks over a header. Nothing is allocated or looped over before it is known to fit the file."""
+    """Reads a header from its beginning to its end. Counts are checked against the file size before they are used."""
 
     def __init__(self, view: mmap.mmap, name: str) -> None:
         self.view, self.name, self.size, self.at = view, name, len(view), 0
@@ -223,5 +231,5 @@ class _Reader:
 
 
 def padded(size: int, alignment: int) -> int:
-    """A size with what is put behind it up to a multiple of the alignment."""
+    """A size in bytes, rounded up to a multiple of the alignment."""
     return (size + alignment - 1) // alignment * alignment

@@ -1,10 +1,10 @@
-"""Changing a GGUF file in place, so that a kill at any moment can be undone.
+"""Changes a GGUF file in place, so that a kill at any moment can be undone.
 
-Bytes are overwritten where the new header fits into the old one's place, which the reserve in every header of ours
-sees to. Otherwise room is made at the front by FALLOC_FL_INSERT_RANGE, which moves no data (ext4, XFS; fallocate(2)).
+The new header overwrites the old one where it fits, which the reserve in headers written by ropeconv provides for.
+Else room is made at the front by FALLOC_FL_INSERT_RANGE, which moves no data (ext4, XFS; fallocate(2)).
 
-Before anything changes, a journal beside the file holds all that will be overwritten; it goes when the new bytes are
-on the disk. `recover` turns a file with a journal back into what it was.
+Before anything changes, all bytes that will be overwritten are written to a journal beside the file, which is removed
+when the new bytes are on the disk. `recover` restores a file from its journal.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ MAX_KEPT = 1 << 30
 
 
 def journal_of(path: Path) -> Path:
-    """Where the journal of a file is while it is being changed."""
+    """The path of the journal of a file, which exists while the file is being changed."""
     return path.with_name(f".{path.name}.ropeconv-journal")
 
 
 def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
-    """Changes the first shard of a model in place, and says after each step what was done.
+    """Changes the first shard of a model in place. Yields the name of each phase when it is done.
 
-    Raises RopeconvError where the filesystem cannot make room, and nothing is changed then.
+    source: the model. edit: what to change. Raises RopeconvError where the edit changes another shard or the filesystem
+    cannot make room; nothing is changed then.
     """
     path, header = source.path, source.header
     elsewhere = [name for name in edit.changes if name not in header.tensors]
@@ -86,7 +87,10 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
 
 
 def recover(path: Path) -> bool:
-    """Undoes an interrupted change; False when there was none. Raises BadSource for a damaged journal."""
+    """Undoes an interrupted change of a file. Returns False where there was none.
+
+    Raises BadSource for a damaged journal.
+    """
     journal = journal_of(path)
     if not journal.is_file():
         return False
@@ -158,7 +162,7 @@ def _fallocate(file: BinaryIO, mode: int, length: int) -> None:
 
 
 def _can_insert(path: Path) -> bool:
-    """Whether the filesystem inserts ranges, found out on a small file beside this one."""
+    """Whether the filesystem inserts ranges, tried on a small file beside `path` that is removed again."""
     probe = path.with_name(f".{path.name}.ropeconv-probe")
     try:
         with probe.open("w+b") as file:

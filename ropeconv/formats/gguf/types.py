@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 
 class TensorType(NamedTuple):
-    """block: elements in a block. size: bytes of a block."""
+    """A tensor type of ggml. block: elements per block. size: bytes per block."""
 
     name: str
     block: int
     size: int
 
     def bytes(self, shape: Iterable[int]) -> int:
-        """Bytes of a tensor of that shape."""
+        """Size in bytes of a tensor of a shape."""
         return prod(shape) // self.block * self.size
 
 

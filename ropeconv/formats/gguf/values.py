@@ -1,4 +1,4 @@
-"""Values of a GGUF header: kept as the bytes they are, decoded on request."""
+"""Values of a GGUF header, kept as bytes and decoded on request; and functions that make them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = {kind: struct.calcsize("<" + code) for kind, code in FORMATS.items()}
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a GGUF header. kind: its type number. raw: its bytes, without the type."""
+    """A value of a GGUF header. kind: the number of its type in GGUF. raw: its bytes, without that number."""
 
     kind: int
     raw: bytes
@@ -31,7 +31,7 @@ class Value:
         return NAMES[self.kind]
 
     def decode(self) -> Any:
-        """The value as Python's own: a number, a bool, a str, or a list. Undecodable text is replaced."""
+        """The value as a number, a bool, a str, or a list of these. Bytes that are not UTF-8 become U+FFFD."""
         if self.kind == STRING:
             return self.raw[8:].decode("utf-8", "replace")
         if self.kind != ARRAY:
@@ -47,17 +47,17 @@ class Value:
         return found
 
     def count(self) -> int:
-        """How many elements an array has, without decoding them."""
+        """Number of elements of an array, without decoding them; 1 for other values."""
         return int(struct.unpack_from("<Q", self.raw, 4)[0]) if self.kind == ARRAY else 1
 
 
 def u32(value: int) -> Value:
-    """An unsigned 32-bit number. Raises RopeconvError for one that is larger."""
+    """An unsigned 32-bit number as a value. Raises RopeconvError where it does not fit."""
     return Value(4, _packed("I", value))
 
 
 def f32(value: float) -> Value:
-    """A 32-bit float. Raises RopeconvError for one that is larger."""
+    """A 32-bit float as a value. Raises RopeconvError where it does not fit."""
     return Value(6, _packed("f", value))
 
 
@@ -71,38 +71,38 @@ def _packed(code: str, value: float) -> bytes:
 
 
 def boolean(value: bool) -> Value:
-    """A bool."""
+    """A bool as a value of a header."""
     return Value(7, struct.pack("<?", value))
 
 
 def string(value: str) -> Value:
-    """A string."""
+    """A string as a value of a header, in UTF-8."""
     data = value.encode()
     return Value(STRING, struct.pack("<Q", len(data)) + data)
 
 
 def array(kind: int, values: Sequence[Any]) -> Value:
-    """An array of numbers or bools of one type."""
+    """An array of numbers or bools as a value. kind: the number of the type of its elements in GGUF."""
     return Value(ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values))
 
 
 def bools(values: Sequence[bool]) -> Value:
-    """An array of bools."""
+    """An array of bools as a value of a header."""
     return array(7, values)
 
 
 def i32_array(values: Sequence[int]) -> Value:
-    """An array of signed 32-bit numbers."""
+    """An array of signed 32-bit numbers as a value of a header."""
     return array(5, values)
 
 
 def f32_array(values: Sequence[float]) -> Value:
-    """An array of 32-bit floats."""
+    """An array of 32-bit floats as a value of a header."""
     return array(6, values)
 
 
 def strings(values: Sequence[bytes]) -> Value:
-    """An array of strings, given as UTF-8."""
+    """An array of strings as a value of a header. values: in UTF-8."""
     parts = [struct.pack("<IQ", STRING, len(values))]
     for value in values:
         parts += (struct.pack("<Q", len(value)), value)

@@ -1,4 +1,4 @@
-"""An edited GGUF file as a new file: another header, the data copied by the kernel, some ranges replaced."""
+"""Writes an edited GGUF file: a new header, the data copied by the kernel, some ranges replaced."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from .header import Header
 
 
 def new_size(header: Header, edit: Edit) -> int:
-    """Bytes of the file that `write_new` makes of a shard's header."""
+    """Size in bytes of the file that `write_new` writes for a shard. header: of the shard, before the edit."""
     made = rewrite(header, edit)
     return len(made.place(header.data_start)) + max((t.offset + t.size for t in made.tensors.values()), default=0)
 
 
 def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance = lambda done: None) -> None:
-    """Writes one edited shard. Keys and new tensors go into the first one; memory stays constant."""
+    """Writes one edited shard of a model to a new file; memory use does not depend on its size.
+
+    source: the model. shard: which, from 0; keys and new tensors go into the first. edit: what to change. target: the
+    new file. advance: called with the bytes written since the last call. Raises OSError.
+    """
     header, path = source.headers[shard], source.paths[shard]
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
     if shard > 0:
@@ -43,7 +47,11 @@ def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: A
 
 
 def write_changes(file: BinaryIO, header: Header, start: int, changes: dict[str, Change]) -> None:
-    """Replaces tensors in a file that is open for writing and has its data at `start`."""
+    """Writes the new contents of tensors into a file that has the old ones.
+
+    file: open for writing. header: of the original file. start: where the data of `file` begins, in bytes. changes: the
+    new contents, by tensor.
+    """
     for name, at, block in changed(file, header, start, changes):
         file.seek(at)
         written = file.write(block)
@@ -51,7 +59,11 @@ def write_changes(file: BinaryIO, header: Header, start: int, changes: dict[str,
 
 
 def changed(file: BinaryIO, header: Header, start: int, changes: dict[str, Change]) -> Iterator[tuple[str, int, bytes]]:
-    """Tensor name, place in the file and new bytes of every piece of every changed tensor."""
+    """Yields (tensor name, place in the file in bytes, new bytes) for every piece of every changed tensor.
+
+    file: a file with the old contents, which is read by its name. header: of the original file. start: where the data
+    of `file` begins, in bytes. changes: the new contents, by tensor.
+    """
     with open(file.name, "rb") as reader:
         for name, change in changes.items():
             info = header.tensors[name]

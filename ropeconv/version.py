@@ -1,4 +1,4 @@
-"""The version, and that of the JSON documents."""
+"""The version of the package, and the schema of its JSON documents."""
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""From a source, a recipe and a target to a plan, and from a plan to files."""
+"""Plans, which are made from a source, a recipe and a target, and their execution."""
 
 from ..encode import FoldTarget, GgufTarget, Target
 from .apply import Applied, apply

@@ -1,4 +1,4 @@
-"""Every method that reaches a length, with what can be said about it before anything is written."""
+"""Compares the methods that reach a length by numbers that need no run of the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CRITERION = (
 
 @dataclass(frozen=True)
 class Writing:
-    """How one kind of output holds a schedule: its encoding and verdicts, or the reason why it cannot."""
+    """The planned output of one format: its encoding and verdicts, or the reason why it cannot hold the schedule."""
 
     encoding: str
     verdicts: tuple[Verdict, ...]
@@ -37,7 +37,7 @@ class Writing:
 
     @property
     def summary(self) -> str:
-        """In how many runtimes it is exact."""
+        """For a table: in how many runtimes it is exact, a single status, or "refused"."""
         if not self.verdicts:
             return "refused"
         if len(self.verdicts) == 1:
@@ -47,12 +47,12 @@ class Writing:
 
     @property
     def exceptions(self) -> str:
-        """The runtimes that do not compute it exactly, by their status."""
+        """For display: the runtimes that do not compute it exactly, by status; empty where all do."""
         found = grouped({verdict.runtime: verdict.status for verdict in self.verdicts})
         return "; ".join(f"{status}: {names}" for status, names in found if status != "exact")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The fields as JSON-ready data."""
         rows = [{"runtime": v.runtime, "status": v.status, "reason": v.reason} for v in self.verdicts]
         return {"encoding": self.encoding or None, "runtimes": rows, "reason": self.reason or None}
 
@@ -61,7 +61,8 @@ class Writing:
 class Advice:
     """One method at the wanted length.
 
-    works_untuned: whether it is reported to work at this factor without fine-tuning.
+    method: with its parameters. schedule: of the model. profile: numbers about the schedule. works_untuned: whether the
+    method is reported to work at this factor without fine-tuning. writings: per format. command: that bakes it.
     """
 
     method: Method
@@ -73,13 +74,13 @@ class Advice:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Sorts by CRITERION."""
+        """The key by which advice is sorted, best first, as CRITERION explains it."""
         first = self.profile.reach.first_violation
         effective = self.schedule.context if first is None else min(first - 1, self.schedule.context)
         return not self.works_untuned, self.profile.outside, -effective, self.profile.fast_change, self.method.name
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable."""
+        """The fields as JSON-ready data, with the recipe; keys stay within a schema."""
         return {
             "method": self.method.name,
             "recipe": Recipe(self.method, context=self.schedule.context).to_dict(),
@@ -94,9 +95,10 @@ class Advice:
 
 
 def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dict[str, str]]:
-    """Advice by CRITERION, and why a method is not among it.
+    """Advice on every method that reaches a length, sorted by CRITERION, and the reason per method that does not fit.
 
-    A scaled model is judged from its unscaled RoPE. Raises UsageError for a length that it is trained for already.
+    source: the model; a scaled one is judged from its unscaled RoPE. context: in tokens. Raises UsageError for a
+    context within the trained one.
     """
     spec = inspect_source(source).spec
     start = spec.unscaled() if spec.scaled else spec
@@ -132,9 +134,9 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
 
 
 def _writings(source: Source | GgufSource, recipe: Recipe) -> tuple[dict[str, Writing], Schedule | None]:
-    """How outputs hold a recipe, and its schedule as it is planned.
+    """The planned output of a recipe per format, and the planned schedule, None where every format refuses.
 
-    The two differ in DeepSeek's models, whose attention factor follows from their mscale.
+    That schedule differs from the recipe's for DeepSeek's models, whose attention factor follows from their mscale.
     """
     outputs: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
     found: dict[str, Writing] = {}
@@ -151,7 +153,7 @@ def _writings(source: Source | GgufSource, recipe: Recipe) -> tuple[dict[str, Wr
 
 
 def leaders(found: list[Advice]) -> list[str]:
-    """One sentence per question, each with its criterion and every method that answers it equally well."""
+    """A sentence per number in which methods differ, with the best value and every method that has it."""
     if not found:
         return []
 

@@ -1,4 +1,4 @@
-"""Carries out a plan, and checks what was written before it takes its name."""
+"""Executes a plan, and checks the output before it is moved to its final name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .plan import Plan
 
 @dataclass(frozen=True)
 class Applied:
-    """An output. It can be passed wherever a path is expected.
+    """An output that has been written. It can be passed wherever a path is expected.
 
-    path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes of a
-    checkpoint, None where it was not asked, for the `reason`.
+    path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes from a
+    checkpoint, None where it was not asked. reason: why it was not asked, or empty.
     """
 
     path: Path
@@ -47,9 +47,9 @@ def apply(
 ) -> Applied:
     """Writes the output of a plan and checks it.
 
-    link, force, checksum, staged: as in `ApplyOptions`. check: ask the installed transformers what it computes from a
-    checkpoint, before that takes its name. advance: called with bytes done. probe: a running one, when the caller has
-    started it already; else one is started where transformers is installed.
+    plan: what to write. link, force, checksum, staged: as in `ApplyOptions`. check: ask the installed transformers what
+    it computes from a checkpoint, before that is moved to its final name. advance: called with the bytes done since the
+    last call. probe: one that the caller has started already; None starts one where transformers is installed.
 
     Raises Disagreement where the installed transformers computes something else than the schedule, RopeconvError where
     the output cannot be written; nothing is kept then.
@@ -68,7 +68,7 @@ def apply(
 
 
 def _change_in_place(plan: GgufPlan) -> Path:
-    """Changes the first shard of the source. A kill at any moment is undone by running again.
+    """Changes the first shard of the source in place. After a kill at any moment, running again undoes it first.
 
     Raises RopeconvError for links into a cache and where the filesystem cannot make room; nothing is changed then.
     """

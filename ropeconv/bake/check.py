@@ -1,4 +1,4 @@
-"""The check of an output before it takes its name: the installed transformers computes the schedule from it."""
+"""The check that the installed transformers computes the schedule from an output, before that has its final name."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Query = Callable[[Path], dict[str, Any]]
 
 @dataclass
 class OutputCheck:
-    """Called with the folder of a finished output.
+    """The check of the output of a plan, called with the folder of the finished files.
 
-    query: asks transformers about a folder, None where it is not installed. found: the result, and reason: why there is
-    none.
+    plan: what the output has to compute. query: from a folder to the answer of transformers, None where that is not
+    installed. found: the result of the check, None before it and without one. reason: why there is none, or empty.
     """
 
     plan: CheckpointPlan
@@ -31,9 +31,9 @@ class OutputCheck:
     reason: str = ""
 
     def __call__(self, folder: Path) -> CheckRecord | None:
-        """The result; None where the installed transformers is not known to read the output exactly.
+        """The result; None where no verdict predicts that the installed transformers computes the schedule.
 
-        Raises Disagreement where it should, and does not.
+        Raises Disagreement where one does, and it computes something else.
         """
         if self.query is None:
             self.reason = NOT_INSTALLED
@@ -52,9 +52,10 @@ class OutputCheck:
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
-    """A way to ask transformers about the config of a plan: its cached answer, or a running probe.
+    """The function that asks transformers about the config of a plan: from the cache of answers, else through a probe.
 
-    The probe is stopped where the answer is known, and else its answer is kept.
+    plan: whose config is asked about. probe: a running one, which is stopped where the cache has the answer; else its
+    answer is put into the cache.
     """
     if plan.result.texts:
         return lambda folder: probe.ask(folder, plan.schedule.context, own=True)

@@ -1,4 +1,4 @@
-"""Plans from one checkpoint folder to another."""
+"""Plans whose source and output are checkpoints in the HF layout."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class CheckpointPlan(Plan):
     result: CheckpointResult
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """The local path that a file is copied from; None where it is not copied."""
+        """The local path of the file that a planned file is copied from; None where it is not copied."""
         return self.source.path(file.origin or file.name) if file.action == "copy" else None
 
     def predicted(self, version: str) -> str:
-        """The status for one version of transformers, "unknown" where the tables do not reach."""
+        """The status for one version of transformers; "unknown" for versions that the tables do not have."""
         if not version:
             return "unknown"
         since = self.result.family.since.get("transformers")
@@ -52,7 +52,7 @@ class CheckpointPlan(Plan):
 
 
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
-    """Decides everything: schedule, encoding, verdicts, files. Raises what `make_plan` raises."""
+    """The plan of a checkpoint: schedule, encoding, verdicts, files. Parameters and errors are those of `make_plan`."""
     seen = inspect_config(source)
     if source.kind != "config" and not source.weights():
         raise _no_weights(source)
@@ -83,7 +83,10 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
 
 
 def inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspection) -> Recipe:
-    """DeepSeek models were trained with their mscale pair: a new YaRN over them keeps it."""
+    """The recipe with the mscale pair of the source for YaRN over a DeepSeek model, which was trained with it.
+
+    config: of the source. seen: its inspection. Other recipes are returned as they are.
+    """
     method = recipe.method
     found, _ = rope_dict(text_part(config, seen.family), seen.family, newest("transformers"))
     if not isinstance(method, YarnMethod) or method.mscale is not None or not found.get("mscale_all_dim"):
@@ -93,7 +96,7 @@ def inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspectio
 
 
 def _refuse_other_tokens(source: Source, other: Family) -> None:
-    """Raises BadSource where another model type would cut text otherwise: tokenizer.model is read by its class."""
+    """Raises BadSource without tokenizer.json: classes of other model types read tokenizer.model in other ways."""
     names = {file.name for file in source.files()}
     if "tokenizer.model" in names and "tokenizer.json" not in names:
         raise BadSource(
@@ -119,7 +122,7 @@ def _no_weights(source: Source) -> BadSource:
 
 
 def _tensors(source: Source) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint, from the headers."""
+    """The tensors of a checkpoint by name. Raises UsageError for Meta's layout, which has no safetensors headers."""
     if source.kind == "meta":
         raise UsageError("Meta's layout is folded in two steps: apply it to a folder first, then fold that")
     return source.tensors
@@ -128,7 +131,7 @@ def _tensors(source: Source) -> dict[str, Tensor]:
 def _files(
     source: Source, result: CheckpointResult, schedule: Schedule, target: Target
 ) -> tuple[tuple[PlannedFile, ...], tuple[str, ...]]:
-    """Every file of the output, sorted by name, and the names of those that are skipped."""
+    """The files of the output, sorted by name, and the names of files of the source that it leaves out."""
     copied, skipped = source.copied_files(target.all_files)
     dtype = target.fold.dtype or "stored"
     texts = {name: source.text(name) or "" for name in source.generated_texts()}

@@ -1,4 +1,4 @@
-"""Executes a plan: into a sibling folder first, renamed when everything is there and checked."""
+"""Executes a plan: files are written into a hidden folder, checked, and then moved to their final names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ApplyOptions:
     """How a plan is executed.
 
     link: hard-link unchanged files. force: replace an earlier output. checksum: hash copied weights as well, for the
-    receipt. staged: leave out what is merely copied, for somebody who takes that from the source.
+    receipt. staged: leave out files that are copied unchanged, for a caller that takes them from the source.
     """
 
     link: bool = False
@@ -51,11 +51,13 @@ def execute_plan(
 ) -> Path:
     """Writes the output and returns its path: a folder, or a GGUF file (of several shards the first).
 
-    verify: looks at the finished files in their folder before they take their names, and returns what to note in the
-    receipt; it raises to stop. advance: called with bytes done.
+    plan: what to write. options: how. verify: called with the folder of the finished files before they are moved to
+    their final names; it returns the check for the receipt, or raises to stop. advance: called with the bytes done
+    since the last call.
 
-    A known failure leaves nothing behind. An interrupted run leaves its finished files in a hidden sibling, and the
-    same command picks them up.
+    Raises RopeconvError for an occupied or missing place, a full disk and a source that changes meanwhile; nothing is
+    left behind then. An interrupted run leaves its finished files in a hidden folder, from which the same command
+    continues.
     """
     _refuse_place(plan, options.force)
     partial = plan.out.parent / f".{plan.out.name}.ropeconv-partial"
@@ -89,10 +91,10 @@ def execute_plan(
 
 
 def _record(file: PlannedFile, path: Path, checksum: bool) -> FileRecord:
-    """A file as the receipt has it.
+    """The record of a file for the receipt.
 
-    Its sha256 is there where it was written, and of copies where the source says it or with `checksum`: hashing 100 GB
-    that the kernel has just copied would take longer than copying them.
+    It has the sha256 of files that were written, and of copies with `checksum` or where the source lists it: hashing
+    100 GB that the kernel has just copied would take longer than copying them.
     """
     if not path.exists():  # left where it is, for the Hub to copy
         return FileRecord(file.name, file.action, file.size, file.sha256, file.origin or None)
@@ -121,7 +123,7 @@ def _refuse_place(plan: Plan, force: bool) -> None:
 
 
 def _ours(place: Path, out: Path) -> bool:
-    """Whether an earlier run has written this: its receipt is there, in the folder or among the keys."""
+    """Whether a place is an output of ropeconv, by the receipt in the folder or among the keys of the GGUF file."""
     if place.is_dir() or out.suffix != ".gguf":
         return (place / RECEIPT).is_file()
     try:
@@ -162,7 +164,7 @@ def _need_space(plan: Plan, partial: Path, link: bool) -> None:
 
 
 def _write_files(plan: Plan, partial: Path, link: bool, advance: Advance) -> None:
-    """Every file. Files are copied two at a time: one copy leaves a disk, or the memory behind it, half idle."""
+    """Writes all files of a plan, copies two at a time, since one does not use the full bandwidth of a disk."""
     copied = [file for file in plan.files if file.action in COPIED]
     for file in plan.files:
         if file.action not in COPIED:
@@ -212,7 +214,7 @@ def _take_name(partial: Path, out: Path) -> None:
 
 
 def _take_names(partial: Path, plan: Plan) -> None:
-    """Moves files out of the hidden sibling, the first shard last: without it nobody loads the others."""
+    """Moves files out of the hidden folder, the first shard last, since the others cannot be loaded without it."""
     for file in reversed(plan.files):
         (partial / file.name).replace(plan.out.parent / file.name)
     partial.rmdir()

@@ -1,4 +1,4 @@
-"""Plans from a checkpoint folder to a GGUF file."""
+"""Plans whose source is a checkpoint and whose output is a GGUF file."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .record import receipt_of
 
 @dataclass(frozen=True)
 class ExportPlan(GgufOutput):
-    """A plan whose output is a GGUF file made of safetensors."""
+    """A plan whose output is a GGUF file converted from safetensors."""
 
     source: Source
 
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
-    """Decides everything: schedule, encoding, header, tensors. Raises what `make_plan` raises."""
+    """The plan of a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
     seen = inspect_config(source)
     spec = start_spec(seen, recipe, target)
     recipe = inherit_mscale(recipe, source.config(), seen)
@@ -62,7 +62,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
 
 
 def _size(exported: Exported, made: Rewritten) -> int:
-    """Bytes of the file; of a quantised one, about."""
+    """Size of the output in bytes; an estimate where llama.cpp quantises it."""
     head, last = len(made.place(0)), max(info.offset + info.size for info in made.tensors.values())
     if not exported.quantised:
         return head + last

@@ -1,4 +1,4 @@
-"""Tensors that a checkpoint gets in addition: a shard of their own, so that no other one changes."""
+"""Adds tensors to a checkpoint as one more shard, so that no other shard changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ RENAMED = "model-00001-of-00001.safetensors"
 
 @dataclass(frozen=True)
 class Additions:
-    """files: to make. texts: to write instead of the source's, by name. renamed: names of files that get another."""
+    """The changes to the files of a checkpoint that add tensors.
+
+    files: to write in addition. texts: text files to write, by name, in place of the source's. renamed: new names of
+    files of the source, by their old ones.
+    """
 
     files: tuple[PlannedFile, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -31,9 +35,10 @@ class Additions:
 
 
 def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> Additions:
-    """How float32 tensors, by name, come into a checkpoint.
+    """The files that add tensors to a checkpoint; empty without tensors.
 
-    A checkpoint in one file gets an index, and its file another name: readers prefer `model.safetensors` to any index.
+    source: the checkpoint. tensors: float32, by name. A checkpoint in one file gets an index, and its file another
+    name, since readers prefer `model.safetensors` to any index.
     """
     if not tensors:
         return Additions()

@@ -1,4 +1,4 @@
-"""Plans from one GGUF model to another: a header, some ranges, and the rest as it is."""
+"""Plans whose source and output are GGUF files: a new header, changed ranges, and the rest copied."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from .record import receipt_of
 
 @dataclass(frozen=True)
 class GgufPlan(GgufOutput):
-    """A plan whose output is a GGUF file, or as many shards as the source has."""
+    """A plan whose output is a GGUF file, or as many shards as the source has. edit: of its first shard and tensors."""
 
     source: GgufSource
     edit: Edit
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """The local path that a file is copied from; None where it is not copied."""
+        """The local path of the shard that a planned file is copied from; None where it is not copied."""
         if file.action != "copy":
             return None
         return self.source.file.paths[[one.name for one in self.files].index(file.name)]
 
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
-    """Decides everything: schedule, encoding, header, ranges. Raises what `make_plan` raises."""
+    """The plan of a GGUF file: schedule, encoding, header, ranges. Parameters and errors are those of `make_plan`."""
     seen, file, reading = inspect_gguf(source), source.file, read_file(source.file)
     vectors = rope_tensors(file)
     refused = refused_tensors(reading, vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
@@ -71,7 +71,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
 
 
 def _place(source: GgufSource, edit: Edit, recipe: Recipe, target: Target) -> tuple[Path, tuple[PlannedFile, ...]]:
-    """The path of the output, of a split one its first shard, and its files."""
+    """The path of the output (of several shards the first) and its planned files."""
     if target.in_place:
         return source.path, (_file(source, edit, 0, source.path.name),)
     out = target.out or Path(f"{source.name}-{recipe.method.label}.gguf")
@@ -81,7 +81,7 @@ def _place(source: GgufSource, edit: Edit, recipe: Recipe, target: Target) -> tu
 
 
 def _inherit_mscale(recipe: Recipe, source: GgufSource) -> Recipe:
-    """Models that were trained with a scale of all logits say so in a key: a new YaRN over them keeps it."""
+    """The recipe with the softmax scale of the source for YaRN over a model that was trained with one, from its key."""
     arch, method = arch_of(source.file), recipe.method
     found = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
     if not isinstance(method, YarnMethod) or method.mscale is not None or not found:
@@ -91,7 +91,7 @@ def _inherit_mscale(recipe: Recipe, source: GgufSource) -> Recipe:
 
 
 def shard_names(out: Path, count: int) -> list[str]:
-    """Names of the files of an output: its own, or with llama.cpp's numbers."""
+    """File names of an output of `count` shards: that of `out`, or with llama.cpp's shard numbers for several."""
     if count == 1:
         return [out.name]
     return [f"{out.name.removesuffix('.gguf')}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]

@@ -1,4 +1,4 @@
-"""Makes a loaded model compute what a plan or recipe says, with the code by which validation makes its reference."""
+"""Patches a loaded model to compute a plan or recipe, with the code that makes the reference of validation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .plan import Plan
 
 
 def patch(model: Any, recipe_or_plan: Recipe | Plan) -> Undo:
-    """Makes a loaded model compute a context extension, until the function that is returned is called.
+    """Makes a loaded model compute a context extension. Calling the returned function undoes it.
 
-    model: a causal language model of transformers, loaded as the source of the plan, or as what the recipe is for: its
-    config says what its RoPE is. recipe_or_plan: what to compute. Nothing of the model's config changes, so that
+    model: a causal language model of transformers, loaded from the source of the plan, or unscaled for a recipe; its
+    RoPE is read from its config. recipe_or_plan: what to compute. The config of the model does not change, so that
     servers and `generate` still see its own context length.
 
     Raises RopeconvError for a recipe over a model that is scaled already (plan it with `Target(replace=True)`),

@@ -1,4 +1,4 @@
-"""Plan: everything that will be written, decided before anything is. Pure; `apply` only executes it."""
+"""Plan: everything that will be written, decided before anything is written; `apply` only executes it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from .record import receipt_of
 class PlannedFile:
     """One file of the output.
 
-    action: "copy" takes it from the source, unchanged; the others are `text`, or made by make(target, advance). size:
-    in bytes. sha256: where it is known for free. origin: its name in the source, where that is another.
+    action: "copy" takes it from the source, unchanged; other files are written from `text` or by make(target, advance).
+    name: relative to the output. size: in bytes. sha256: None where it is not known without hashing. text: its content.
+    origin: its name in the source, empty where that is the same.
     """
 
     action: Action
@@ -43,11 +44,12 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `apply` will do, and what each runtime will compute then.
+    """What `apply` will do, and what each runtime will compute from the output.
 
-    out: a folder, or a GGUF file (the first shard, when there are several). family: of the model, or its GGUF
-    architecture. before: its RoPE as the recipe finds it. schedule: what has to be computed. result: how that is
-    encoded. skipped: files that are left where they are.
+    source, target, recipe: what the plan was made from. out: a folder, or a GGUF file (of several shards the first).
+    family: of the model, or its GGUF architecture. before: the RoPE that the recipe starts from. schedule: what has to
+    be computed. result: how that is encoded, with the verdicts. files: to write. skipped: names of files of the source
+    that are left out. warnings: sentences for the user.
     """
 
     source: Origin
@@ -69,19 +71,19 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Size of the output."""
+        """Size of all files of the output in bytes."""
         return sum(file.size for file in self.files)
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """The local path that a file is copied from; None where it is not copied."""
+        """The local path of the file that a planned file is copied from; None where it is not copied."""
         return None
 
     def receipt(self) -> Receipt:
-        """What will have been done, without the files' hashes and the check of the result."""
+        """The receipt of the output, without the files and the check, which are known after it is written."""
         return receipt_of(self.source, self.family, self.recipe, self.before, self.schedule, self.result)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable: what `--json` prints."""
+        """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         done = self.receipt().to_dict()
         for key in ("ropeconv", "files", "check", "validation", "servers"):
             del done[key]
@@ -112,7 +114,11 @@ class GgufOutput(Plan):
 
 
 def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
-    """The RoPE that a recipe starts from. Raises RopeconvError for a scaled model without `target.replace`."""
+    """The RoPE that a recipe starts from.
+
+    seen: the inspection of the source. Raises RopeconvError for a scaled model without `target.replace`,
+    UnsupportedBake for families for which nothing can be baked.
+    """
     spec = seen.spec
     if seen.refuse:
         raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
@@ -127,7 +133,10 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
 
 
 def warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> list[str]:
-    """What people should know before they use the output."""
+    """The warnings of a plan, as sentences.
+
+    seen: the inspection of the source. schedule: of the output.
+    """
     found = [short] if (short := shortfall(schedule, seen.spec)) else []
     keep = {"trained", "window", "custom-code", "stale-inv-freq", "ignored-tensor"}
     found += [problem.message for problem in seen.problems if problem.code in keep]

@@ -1,4 +1,4 @@
-"""Plans: from a source, a recipe and a target to everything that will be written."""
+"""make_plan: from a source, a recipe and a target to the plan for the format of the output."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .plan import Plan
 
 
 def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None = None) -> Plan:
-    """Decides everything: schedule, encoding, verdicts, files. Writes nothing.
+    """Plans an output: its schedule, encoding, verdicts and files. Writes nothing.
 
-    source: what `open_source` gives. recipe: the method and its modifiers. target: how and for whom; by default as the
-    source is, for transformers (or llama.cpp). Raises UsageError for options that do not go together, BadSource for a
-    damaged source, UnsupportedBake for what the target cannot express, RopeconvError for a model that is scaled already
-    without `target.replace`.
+    source: from `open_source`. recipe: the method and its modifiers. target: format, encoding and runtimes; by default
+    the format of the source, for transformers (or llama.cpp). Raises UsageError for options that do not go together,
+    BadSource for a damaged source, UnsupportedBake for a schedule that the target cannot express, RopeconvError for a
+    model that is scaled already without `target.replace`.
     """
     target = target or Target()
     target.check(recipe, from_gguf=isinstance(source, GgufSource))

@@ -1,4 +1,4 @@
-"""The receipt of a plan."""
+"""Makes the receipt of a plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from ..version import __version__
 def receipt_of(
     source: Origin, family: str, recipe: Recipe, before: RopeSpec, schedule: Schedule, result: EncodeResult
 ) -> Receipt:
-    """What a plan will have done; its parameters are those of `Plan`."""
+    """The receipt of a planned output, without its files and check.
+
+    source, family, recipe, before, schedule, result: as in `Plan`.
+    """
     approximation = result.log_n_approximation
     fold = result.fold if isinstance(result, CheckpointResult) else None
     # a path of this machine says nothing to others

@@ -1,4 +1,4 @@
-"""The command line. One file per command; heavy imports happen inside them."""
+"""The command line: one file per command, which imports heavy modules when it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def _silence_libraries() -> None:
-    """Lets no warning of a library onto the terminal, unless somebody has asked for it."""
+    """Suppresses warnings of libraries, unless ROPECONV_DEBUG or an option of Python asks for them."""
     import os
     import warnings
 

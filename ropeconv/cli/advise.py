@@ -1,4 +1,4 @@
-"""`ropeconv advise`: every method that reaches a length, with evidence and the command to type."""
+"""`ropeconv advise`: the methods that reach a length, with numbers and the command for each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def advise_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the methods that reach a length: what each costs, what holds it, and how to bake it."""
+    """Compare the methods that reach a length: numbers for each, the runtimes that read it, and its command."""
     from ..bake.advice import CRITERION, advise
     from ..sources import open_source
 
@@ -68,7 +68,7 @@ def advise_command(
 
 
 def _show_paragraphs(found: list[Advice], passed: dict[str, str], output: Output) -> None:
-    """A paragraph per method, the methods that lead in each number, and why others are not among them."""
+    """Prints a paragraph per method, the best methods by each number, and the reasons of methods that do not fit."""
     from ..bake.advice import leaders
 
     output.say("")
@@ -88,7 +88,7 @@ def _show_paragraphs(found: list[Advice], passed: dict[str, str], output: Output
 
 
 def _refusals(found: list[Advice]) -> dict[str, list[str]]:
-    """Why outputs cannot hold methods, and which."""
+    """The reasons why a format cannot hold methods, with the flags of these methods."""
     said: dict[str, list[str]] = {}
     for one in found:
         for name, writing in one.writings.items():
@@ -111,7 +111,7 @@ def _row(one: Advice) -> tuple[str, ...]:
 
 
 def _columns(found: list[Advice]) -> list[tuple[str, str]]:
-    """What the columns mean."""
+    """Pairs of a column of the table and its explanation."""
     if not found:
         return [("no method reaches it", "give a shorter --context")]
     one = found[0]

@@ -1,4 +1,4 @@
-"""`ropeconv apply`: plan, write, check."""
+"""`ropeconv apply`: plans an output, writes it, checks it, and publishes it where that is asked for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
 
 @dataclass
 class Outcome:
-    """What has come of a plan. published: the URL of a commit."""
+    """The outcome of a plan.
+
+    path: of the output, None where it was published from a temporary folder. check: by the installed transformers.
+    proof: the validation. published: the URL of the commit, or empty.
+    """
 
     path: Path | None = None
     check: CheckRecord | None = None
@@ -51,7 +55,7 @@ class Outcome:
     published: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """What is added to the JSON of the plan."""
+        """The keys that `--json` prints in addition to those of the plan."""
         import msgspec
 
         check = None if self.check is None else msgspec.to_builtins(self.check)
@@ -164,7 +168,7 @@ def apply_command(
 def _execute(
     plan: Plan, probe: Probe | None, how: PublishOptions | None, output: Output, link: bool, force: bool, checksum: bool
 ) -> Outcome:
-    """Writes a plan; with `how` and no place of its own, into a temporary folder that is published from there."""
+    """Executes a plan. With `how` and without -o it is written to a temporary folder and published from there."""
     from ..bake import CheckpointPlan, apply
     from .publishing import publish_staged
 
@@ -181,7 +185,7 @@ def _execute(
 
 
 def _left(plan: Plan) -> str:
-    """What an interrupted run leaves, and how to go on."""
+    """The message of an interrupted run: what remains on disk, and how to go on."""
     if plan.target.in_place:
         return f"interrupted in a change of {plan.out}; the same command undoes it first, and then starts anew"
     return (
@@ -191,7 +195,7 @@ def _left(plan: Plan) -> str:
 
 
 def _check_flags(plan: Plan, link: bool, checksum: bool, validate: str, push: str) -> None:
-    """Raises UsageError for options that have no effect on this plan."""
+    """Raises UsageError for options that have no effect on the output of a plan."""
     from ..bake import CheckpointPlan
 
     folder = isinstance(plan, CheckpointPlan)
@@ -229,7 +233,7 @@ def _show(plan: Plan, done: Outcome, output: Output, explain: bool) -> None:
 
 
 def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation | None:
-    """The output validated; None, with the reason, where `auto` finds no GPU that is large enough."""
+    """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
     from ..engines.transformers.device import free_gpu_bytes
     from ..validate.comparison import Comparison
     from ..validate.settings import Settings

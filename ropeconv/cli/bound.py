@@ -1,4 +1,4 @@
-"""`ropeconv bound`: the smallest base for a length, or how far a given schedule keeps near tokens preferred."""
+"""`ropeconv bound`: the smallest base for a length, or the effective length of a given schedule."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def bound_command(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Bases that keep sum_i cos(m theta_i) + (d - r)/2 >= 0 for every distance m below a length; or how far others do.
+    """Find the bases that keep sum_i cos(m theta_i) + (d - r)/2 >= 0 for every distance m below a length, or judge one.
 
-    With a LENGTH: the smallest base above 1, proven, and what of it a person can use. With a SOURCE, methods, or
-    --theta alone: the effective length, and where the sum is negative.
+    With a LENGTH: the smallest base above 1, proven, and the first window of bases that is wide enough to use.
+    With a SOURCE, methods, or --theta alone: the effective length, and where the sum is negative.
     """
     output = Output(as_json, quiet)
     given = {name: value for name, value in recipe.items() if value is not None and value is not False}

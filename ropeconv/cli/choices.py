@@ -1,4 +1,4 @@
-"""Options with few values: what `--help` shows, the shell completes, and the parser checks."""
+"""Types of options with few values, which `--help` lists, the shell completes, and the parser checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CARRIER = "carrier"
 
 
 def encoding_names() -> tuple[str, ...]:
-    """The encodings, by the names of their files: importing them would import numpy, which `--help` does not need."""
+    """The values of `--encoding`, from the file names of the encodings, since importing these would import numpy."""
     found = ("checkpoint/encodings", "gguf/encodings")
     names = [sorted(path.stem for path in (ENCODE / folder).glob("[a-z]*.py")) for folder in found]
     return ("auto", *names[0], *names[1], CARRIER)

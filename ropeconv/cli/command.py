@@ -1,4 +1,4 @@
-"""How the help of every command looks: panels in one order, no types where there is nothing to type."""
+"""The classes of typer commands, which sort options into panels in one order and show no type for flags."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, GGUF, FOLDING, HUB, 
 
 
 def _arranged(params: list[Any]) -> list[Any]:
-    """Options by their panels; of flags no type is shown, and options without a panel are general ones."""
+    """Options sorted by their panels, GENERAL for those without one; flags get an empty metavar."""
     for param in params:
         if param.param_type_name != "option":
             continue
@@ -33,18 +33,18 @@ def _arranged(params: list[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
-    """A command of ropeconv."""
+    """The class of the commands of ropeconv."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters, in the order of the help."""
+        """The parameters of the command in the order of the help: arguments, then options by panel."""
         params = super().get_params(ctx)
         arguments = [param for param in params if param.param_type_name != "option"]
         return arguments + _arranged([param for param in params if param not in arguments])
 
 
 class Group(TyperGroup):
-    """ropeconv itself."""
+    """The class of `ropeconv` itself, which has the commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its options."""
+        """The options of `ropeconv` itself, by panel."""
         return _arranged(super().get_params(ctx))

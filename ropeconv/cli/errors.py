@@ -1,4 +1,4 @@
-"""One table from failures to sentences and exit codes."""
+"""Turns failures into a sentence on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HUB_ERRORS = {
 
 
 def run(app: Callable[..., object]) -> int:
-    """Runs the app and returns its exit code: 0 done, 1 known failure, 2 usage, 3 checked and disagreed."""
+    """Runs the app and returns its exit code: 0 done, 1 a known failure, 2 usage, 3 a check failed, 130 interrupted."""
     try:
         result = app(standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -1,4 +1,4 @@
-"""`ropeconv inspect`: what a checkpoint's RoPE is, and what is wrong with it."""
+"""`ropeconv inspect`: the RoPE of a checkpoint, and the problems in its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model that `bound`, `plot` and `schedule` are about, on disk or in numbers, and what methods make of it."""
+"""ModelArgs: the model of `bound`, `plot` and `schedule`, on disk or given by numbers, and the recipes for it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ RotaryDimOption = Annotated[
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """A model and the recipes for it. name: how to speak of it. spec: unscaled, where there are recipes."""
+    """A model and the recipes for it. name: for display. spec: its RoPE, unscaled where there are recipes."""
 
     name: str
     spec: RopeSpec
     recipes: tuple[Recipe, ...]
 
     def schedules(self) -> dict[str, Schedule]:
-        """What each recipe makes of the model, by label; what the model computes now where there are no recipes."""
+        """The schedule of each recipe by its label; without recipes the schedule that the model has."""
         if not self.recipes:
             return {self.name: self.spec.current()}
         made: dict[str, Schedule] = {}
@@ -49,7 +49,7 @@ class ModelArgs:
 
 
 def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None) -> ModelArgs:
-    """A model that is only numbers.
+    """A model that is given by numbers alone.
 
     given: options of methods, by name. `--theta` is the model's base (default 10000), unless it is the only method;
     `--original-context` its trained length (default 4096). head_dim, rotary_dim: of one head, by default 128 and all.
@@ -70,7 +70,7 @@ def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: i
 
 
 def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
-    """Width of a head and how much of it rotates. Raises UsageError when they do not fit."""
+    """head_dim and rotary_dim, by default 128 and all of it. Raises UsageError where they do not fit together."""
     width = 128 if head_dim is None else head_dim
     rotary = width if rotary_dim is None else rotary_dim
     if rotary < 2 or rotary % 2 or rotary > width:
@@ -81,7 +81,11 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
 def on_disk(
     source: str, given: dict[str, Any], head_dim: int | None = None, rotary_dim: int | None = None
 ) -> ModelArgs:
-    """A checkpoint, GGUF file, config or repository; where there are methods, they start from its unscaled RoPE."""
+    """A model on disk or on the Hub; recipes start from its unscaled RoPE.
+
+    source: as for `open_source`. given: options of methods, by name. head_dim, rotary_dim: must be None, since the
+    model has its own. Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
+    """
     from ..inspection import inspect_source
     from ..sources import open_source
 
@@ -97,7 +101,11 @@ def on_disk(
 
 
 def find(what: str | None, given: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
-    """A SOURCE, or a model in numbers where there is none."""
+    """The model that a command line names.
+
+    what: its SOURCE, None for a model given by numbers. given: options of methods, by name. head_dim, rotary_dim: of a
+    model given by numbers. Raises what `on_disk` and `in_numbers` raise.
+    """
     if what is None:
         return in_numbers(given, head_dim, rotary_dim)
     return on_disk(what, given, head_dim, rotary_dim)
@@ -114,7 +122,7 @@ def single(model: ModelArgs) -> Recipe:
 
 
 def is_length(text: str) -> bool:
-    """Whether a word is a number of tokens, and not a SOURCE."""
+    """Whether an argument is a number of tokens, and not a SOURCE."""
     try:
         return parse_tokens(text) > 0
     except RecipeError:

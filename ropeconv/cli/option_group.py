@@ -1,4 +1,4 @@
-"""One parameter of a command as many options."""
+"""option_group: one parameter of a function that becomes several options of its command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 def option_group(
     name: str, added: Callable[[], list[inspect.Parameter]], build: Callable[[dict[str, Any]], Any]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replaces a command's parameter `name` by the options `added`. build: makes it from what was given."""
+    """Decorator: replaces a parameter of a command by several options.
+
+    name: of the parameter. added: returns the options. build: from their values by name to the value of the parameter.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != name]

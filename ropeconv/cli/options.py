@@ -1,4 +1,4 @@
-"""Options that several commands share, and those that the registry of methods brings along."""
+"""Options that several commands share, and those of the methods in the registry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ METAVARS = {Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
 
 
 def variable(name: str) -> str:
-    """A flag's name as a Python parameter."""
+    """The name of a flag as a Python identifier: `theta-for` as `theta_for`."""
     return name.replace("-", "_")
 
 
@@ -49,7 +49,8 @@ def with_recipe(build: Callable[[dict[str, Any]], Any]) -> Callable[[Callable[..
     """Replaces a command's `recipe` parameter by one option per method, setting and modifier.
 
     Every class in the registry brings its own flag, so adding a method adds its options here, in the docs and in
-    `ropeconv methods` at once. build: makes the command's `recipe` from what was given.
+    `ropeconv methods` at once. build: from the values of the options, by name, to the
+    command's `recipe`.
     """
 
     return option_group("recipe", lambda: [*_method_options(), *_setting_options(), *_modifier_options()], build)
@@ -85,7 +86,7 @@ def _method_options() -> list[inspect.Parameter]:
 
 
 def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
-    """Options that belong to methods, by name, with the methods that take them. List fields come from files."""
+    """The options of single methods by name, with the methods that have them; without lists, which come from files."""
     found: dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]] = {}
     for method in REGISTRY.values():
         for item in dataclasses.fields(method)[1:]:
@@ -116,7 +117,7 @@ def _setting_options() -> list[inspect.Parameter]:
 
 
 def _plain(value: Any) -> str:
-    """A default as people write it."""
+    """A default as text for the help."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -150,7 +151,7 @@ def _modifier_options() -> list[inspect.Parameter]:
 
 
 def build_recipe(given: dict[str, Any]) -> Recipe:
-    """A Recipe from what stood on the command line. Raises UsageError or RecipeError when it does not fit together."""
+    """The recipe of a command line. given: values of options by name. Raises UsageError or RecipeError."""
     flags = {variable(name): method for name, method in REGISTRY.items()}
     chosen = [name for name in (*flags, "recipe_file") if given.get(name) is not None and given[name] is not False]
     spelled = ["--recipe" if name == "recipe_file" else flags[name].flag() for name in chosen]
@@ -177,7 +178,7 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
 
 
 def build_recipes(given: dict[str, Any]) -> list[Recipe]:
-    """One Recipe per method that stands on the command line; modifiers go to all, settings to those that take them."""
+    """A recipe per method on the command line; modifiers go to all, settings to the methods that have them."""
     flags = {variable(name): method for name, method in REGISTRY.items()}
     chosen = [name for name in (*flags, "recipe_file") if given.get(name) is not None and given[name] is not False]
     made = []
@@ -202,7 +203,7 @@ def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
 
 
 def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:
-    """Settings as their methods take them: the ones that came as text are numbers of tokens."""
+    """Values of settings by name, with those given as text parsed as numbers of tokens."""
     return {name: parse_tokens(value) if isinstance(value, str) else value for name, value in extras.items()}
 
 

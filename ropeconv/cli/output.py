@@ -1,4 +1,4 @@
-"""One place that prints: data on stdout, everything else on stderr."""
+"""Output: all that commands print, data on stdout and everything else on stderr."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ STYLES = {
     "ignored": "red", "refused": "red", "disagrees": "red",
 }  # fmt: skip
 UNLIMITED = 10_000
-"""Width of what is not a terminal: nothing is cut or wrapped for it."""
+"""Width in characters for files and pipes, in which nothing is cut or wrapped."""
 
 
 class Output:
-    """Tables and sentences for people, or one JSON document with `as_json`. `quiet` leaves only data and errors."""
+    """Prints tables and sentences, or one JSON document with `as_json`. quiet: print neither notes nor progress."""
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json, self.quiet = as_json, quiet
 
     def data(self, document: dict[str, Any]) -> None:
-        """The JSON document of a command, with the version of its shape."""
+        """Prints the JSON document of a command, with its schema."""
         text = json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=False)
         sys.stdout.write(text + "\n")
 
@@ -64,21 +64,21 @@ class Output:
         return tuple(columns[index] for index in kept)
 
     def say(self, message: str) -> None:
-        """A sentence on stdout, wrapped between words."""
+        """Prints a sentence on stdout, wrapped between words."""
         self._console().print(message, markup=False, highlight=False)
 
     def copyable(self, text: str) -> None:
-        """A line on stdout that people copy, a command or a path: never wrapped."""
+        """Prints a command or a path on stdout, which is never wrapped, so that it can be copied."""
         self._console().print(text, markup=False, highlight=False, soft_wrap=True)
 
     def note(self, message: str) -> None:
-        """A note on stderr, wrapped between words; nothing for an empty one."""
+        """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
         if message and not self.quiet:
             self._console(stderr=True).print(message, markup=False, highlight=False)
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """A progress bar over bytes on stderr; silent when quiet or not on a terminal."""
+        """A progress bar over bytes on stderr; none with `quiet` and where stderr is not a terminal."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda done: None
             return
@@ -98,7 +98,7 @@ class Output:
 
     @contextmanager
     def counting(self, title: str) -> Iterator[tuple[Callable[[int], None], Advance]]:
-        """A progress bar over tokens on stderr, as (set the total, advance); silent as `progress` is."""
+        """A progress bar over tokens on stderr, as (set the total, advance); none where `progress` shows none."""
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
             return
@@ -123,7 +123,7 @@ class Output:
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:
-        """A line on stderr that changes while something is searched for; silent as `progress` is."""
+        """A status line on stderr, as a function that sets its text; none where `progress` has none."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda message: None
             return
@@ -138,7 +138,7 @@ class Output:
 
 
 def _fitting(columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int) -> list[int]:
-    """Indices of the columns that are shown."""
+    """Indices of the columns that fit into `width`, after leaving out `optional` ones in their order."""
     kept = list(range(len(columns)))
     for name in optional:
         needed = [max(len(cell) for cell in (columns[i], *(row[i] for row in rows))) for i in kept]

@@ -1,4 +1,4 @@
-"""`ropeconv plot`: wavelengths, divided frequencies and B(m) of a model and of what methods make of it."""
+"""`ropeconv plot`: wavelengths, divided frequencies and B(m) of a model and of methods applied to it."""
 
 from __future__ import annotations
 

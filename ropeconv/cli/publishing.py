@@ -1,4 +1,4 @@
-"""Options of the Hub, and how `apply` and `push` publish."""
+"""The options of publishing on the Hub, and the functions with which `apply` and `push` publish."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def _options() -> list[inspect.Parameter]:
 
 
 def how_to_publish(given: dict[str, Any]) -> PublishOptions:
-    """`Publish` from what stood on the command line, for a repository that is named later."""
+    """PublishOptions from the command line, without the repository. given: values of options by name.
+
+    Raises UsageError for --private with --public.
+    """
     if given["private"] and given["public"]:
         raise UsageError("--private and --public contradict each other; give one")
     if given["token"]:
@@ -82,7 +85,7 @@ def refuse_without_push(how: PublishOptions, repo_id: str) -> None:
 
 
 def named(how: PublishOptions, repo_id: str) -> PublishOptions:
-    """The same for a repository. Raises UsageError when that is no owner/name."""
+    """PublishOptions with a repository. Raises UsageError where `repo_id` is not owner/name."""
     repo_id = repo_id.removeprefix("hf://")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
         raise UsageError(f"{repo_id} is no repository; write owner/name")
@@ -92,9 +95,10 @@ def named(how: PublishOptions, repo_id: str) -> PublishOptions:
 def publish_staged(
     plan: CheckpointPlan, probe: Probe | None, how: PublishOptions, output: Output, checksum: bool
 ) -> tuple[CheckRecord | None, str]:
-    """Writes only what is more than a copy, in a temporary folder, and publishes it with the rest.
+    """Publishes a plan from a temporary folder, which holds only files that are not copied unchanged.
 
-    checksum: hash what is copied too. Returns the check of the result, and the URL of the commit.
+    plan: what to write. probe: a running one, None without transformers. how: repository and options. output: for
+    progress and notes. checksum: hash copied files too. Returns the check of the output, and the URL of the commit.
     """
     from ..bake import apply
     from ..hub.upload_set import from_plan
@@ -108,7 +112,7 @@ def publish_staged(
 
 
 def send(what: UploadSet, how: PublishOptions, output: Output) -> str:
-    """Publishes, and returns the URL of the commit."""
+    """Publishes an upload set, and returns the URL of the commit or pull request."""
     from ..hub.publish import publish
 
     if output.quiet:

@@ -1,4 +1,4 @@
-"""`ropeconv push`: something that was baked, published on the Hub."""
+"""`ropeconv push`: publishes outputs on the Hub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def push_command(
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Publish something baked in one commit: files that its source on the Hub has too are copied there, not uploaded.
+    """Publish an output in one commit: files that its source on the Hub has too are copied there, not uploaded.
 
     The URL of the commit is printed last.
     """

@@ -1,4 +1,4 @@
-"""Validations with progress, and stopped by Ctrl-C with what has been run so far."""
+"""Runs validations with progress bars; Ctrl-C ends a long one early, with the positions read so far."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def run_validation(
 ) -> Validation:
     """The comparison that an output needs: a folder in transformers, a GGUF file in llama.cpp, or a running server.
 
-    comparison: what is compared. settings: how. server: the URL of one, or empty. model: which of those it runs.
-    ignore_receipt: do not compare a folder's files with the receipt. output: where progress and notes go.
+    comparison: the output and its source. settings: how to run. server: the URL of a server, or empty. model: which of
+    its models, empty for the only one. ignore_receipt: do not compare a folder's files with the receipt. output: for
+    progress and notes. Raises what `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
     """
     if server:
         return run_server(comparison, server, model, settings, output)
@@ -38,9 +39,10 @@ def run_validation(
 def run_checkpoint(
     comparison: Comparison, settings: Settings, output: Output, ignore_receipt: bool = False
 ) -> Validation:
-    """The checks that need no forward pass, the comparison of logits, and its entry in the receipt.
+    """Checks a checkpoint, compares its logits with the reference, and writes the result into the receipt.
 
-    ignore_receipt: do not compare the files with the receipt.
+    comparison: the output and its source. settings: how to run. output: for progress and notes. ignore_receipt: do not
+    compare the files with the receipt.
     """
     from ..validate.checkpoint import validate_checkpoint
     from ..validate.checks.before_forward import check_before_forward
@@ -53,14 +55,18 @@ def run_checkpoint(
 
 
 def run_gguf(comparison: Comparison, settings: Settings, output: Output) -> Validation:
-    """The comparison of a GGUF file in llama.cpp, and its entry beside the receipt."""
+    """Compares a GGUF file in llama.cpp with the reference, and writes the result beside the file."""
     from ..validate.gguf import validate_gguf
 
     return _run(comparison, lambda progress: validate_gguf(comparison, settings, progress), output)
 
 
 def run_server(comparison: Comparison, url: str, model: str, settings: Settings, output: Output) -> Validation:
-    """The comparison with a running server, and its entry in the receipt. model: which of those it runs, or empty."""
+    """Compares a running server with the reference, and writes the result into the receipt.
+
+    comparison: the output and its source. url: of the server. model: which of its models, empty for the only one.
+    settings: how to run. output: for progress and notes.
+    """
     from ..validate.server import validate_server
 
     settings.place()
@@ -72,7 +78,7 @@ def run_server(comparison: Comparison, url: str, model: str, settings: Settings,
 
 
 def _run(comparison: Comparison, run: Run, output: Output, stoppable: bool = False, server: bool = False) -> Validation:
-    """Runs a comparison and records its result. stoppable: whether Ctrl-C uses what is there, and does not give up."""
+    """Runs a comparison and records its result. stoppable: whether Ctrl-C ends it early, with what has been read."""
     from ..engines import Progress
     from ..engines.transformers.device import out_of_memory
     from ..engines.transformers.distributed import any_rank, is_main_process
@@ -100,7 +106,7 @@ def _never() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _stopping(output: Output) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C once ends the run in progress, and what is there is compared; twice ends everything."""
+    """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt."""
     pressed: list[int] = []
 
     def handler(number: int, frame: Any) -> None:

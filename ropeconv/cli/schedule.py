@@ -1,4 +1,4 @@
-"""`ropeconv schedule`: the numbers of a method, with no checkpoint at hand."""
+"""`ropeconv schedule`: the schedule of a method for a model given by numbers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ def schedule_command(
 
 
 def show_steps(model: ModelArgs, targets: list[int], output: Output) -> None:
-    """A row per stage: the law's base, and whether it keeps near tokens preferred up to the stage's length."""
+    """Prints a row per stage of a training: base by the scaling law, critical dimension and effective length.
+
+    targets: the lengths of the stages in tokens. Raises UsageError where these do not rise from the trained one on.
+    """
     spec = model.spec
     if targets != sorted(targets) or targets[0] <= max(spec.original_context, 6):
         raise UsageError(f"--steps are lengths that rise from above the trained {spec.original_context} tokens")
@@ -107,7 +110,10 @@ def _number(value: float | None) -> str:
 
 
 def show(schedule: Schedule, spec: RopeSpec, recipe: Recipe, output: Output) -> None:
-    """A table of pairs: frequency, wavelength, and what the method divides it by."""
+    """Prints a table of pairs: frequency, wavelength in tokens, and by what the method divides the frequency.
+
+    schedule: to show. spec: the model before, for the divisors. recipe: whose method is named. output: that prints.
+    """
     from ..runtimes.verdict import frequencies
 
     form = frequencies(schedule)

@@ -1,4 +1,4 @@
-"""`ropeconv methods`, `families`, `archs`, `runtimes`: what there is, from the same data that the tool runs on."""
+"""`ropeconv methods`, `families`, `archs`, `runtimes`: tables of the data that the package uses."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _show_method(method: type[Method], output: Output) -> None:
 
 
 def families_command(as_json: JsonOption = False) -> None:
-    """List the model families, and what each can take."""
+    """List the model families, with the rope types that each takes and its GGUF architecture."""
     from ..families import families
 
     output = Output(as_json)
@@ -120,7 +120,7 @@ def families_command(as_json: JsonOption = False) -> None:
 
 
 def archs_command(as_json: JsonOption = False) -> None:
-    """List the GGUF architectures, and what llama.cpp takes for each beside theta, linear and YaRN."""
+    """List the GGUF architectures, and which rope tensors and keys llama.cpp reads for each beside linear and YaRN."""
     from ..runtimes.llamacpp import arch_table
 
     table, output = arch_table(), Output(as_json)
@@ -147,7 +147,7 @@ def archs_command(as_json: JsonOption = False) -> None:
 
 
 def runtimes_command(as_json: JsonOption = False) -> None:
-    """List the runtimes whose reading of a config is known."""
+    """List the runtimes for which it is known how they read a config."""
     from ..runtimes import runtimes
 
     output = Output(as_json)

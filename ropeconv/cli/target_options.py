@@ -1,4 +1,4 @@
-"""The options that make a Target: how and for whom an output is written."""
+"""The options of an output: its format, encoding and runtimes, which make a Target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def _option(name: str, kind: Any, panel: str, help: str, *flags: str, metavar: str | None = None) -> inspect.Parameter:
-    """An option that is False or None unless it is given. flags: other spellings, beside that of its name."""
+    """An option as a parameter of a command, False or None unless it is given.
+
+    name: in Python. kind: its type. panel: of the help. help: its text. flags: spellings in addition to `--NAME`.
+    metavar: for its value in the help.
+    """
     option = typer.Option(
         f"--{name.replace('_', '-')}", *flags, help=help, metavar=metavar, rich_help_panel=panel, show_default=False
     )
@@ -52,7 +56,7 @@ def _options() -> list[inspect.Parameter]:
 
 
 def build_target(given: dict[str, Any]) -> Target:
-    """A Target from what stood on the command line."""
+    """The Target of a command line. given: values of options by name."""
     from ..encode import FoldTarget, GgufTarget, Target
 
     return Target(
@@ -70,7 +74,7 @@ def build_target(given: dict[str, Any]) -> Target:
 
 
 with_target = option_group("target", _options, dict)
-"""Replaces the parameter `target` of a command by these options; `build_target` makes a Target of what it gets.
+"""Decorator: replaces the parameter `target` of a command by these options, as a dict for `build_target`.
 
-It is not made here: that imports numpy, and the probe of transformers has to start before.
+The Target is made later, since that imports numpy and the probe of transformers has to start before.
 """

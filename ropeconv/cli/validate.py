@@ -1,4 +1,4 @@
-"""`ropeconv validate`: logits of the baked checkpoint against a reference made another way."""
+"""`ropeconv validate`: compares logits of an output with those of a reference made from its source."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def validate_command(
 
 
 def _check_flags(settings: Settings, gguf: bool, server: str, model: str) -> None:
-    """Raises UsageError for options that have no effect on this way of running."""
+    """Raises UsageError for options that have no effect here. gguf: whether the output is a GGUF file."""
     from ..engines.transformers.distributed import world_size
 
     if model and not server:

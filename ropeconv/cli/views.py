@@ -1,4 +1,4 @@
-"""How plans, inspections and validations look on a terminal."""
+"""Prints plans, inspections and validations as tables and sentences."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .output import Output
 
 
 def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
-    """Before and after, what each runtime computes, the files.
+    """Prints a plan: RoPE before and after, the verdicts, the files, and warnings.
 
-    explain: every runtime with the reason, and why each encoding was selected or not.
+    explain: every runtime with its reason, and why each encoding was selected or not.
     """
     before, schedule = plan.before, plan.schedule
     wavelengths = (math.tau / vector[-1] for vector in (before.form.inv_freq(before.rotary_dim), schedule.inv_freq))
@@ -48,7 +48,7 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
 
 
 def _show_runtimes(plan: Plan, output: Output, explain: bool) -> None:
-    """A line per status, after one for each of the runtimes that were named; with `explain` a row for every runtime."""
+    """Prints a line for each named runtime and a line per status for the others; with `explain` a row per runtime."""
     verdicts = plan.result.verdicts
     if explain:
         rows = [(v.display_name, v.status, v.reason) for v in verdicts]
@@ -84,7 +84,10 @@ OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
 
 
 def show_validation(result: Validation, title: str, output: Output) -> None:
-    """A row per bucket of positions, and whether it agrees. title: of the first table."""
+    """Prints a validation: a row per bucket of positions with whether it agrees, and the sentence on the result.
+
+    title: of the first table.
+    """
     whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
     for run, words in (("spread", title), ("whole", whole)):
         rows = [_bucket(bucket) for bucket in result.buckets if bucket.run == run]
@@ -106,7 +109,7 @@ def _bucket(bucket: BucketResult) -> tuple[str, ...]:
 
 
 def show_inspection(seen: Inspection, output: Output) -> None:
-    """One table of facts and a list of problems."""
+    """Prints an inspection: a table of the RoPE, and a sentence per problem."""
     spec = seen.spec
     pairs = "rotate_half" if spec.layout == "half" else "interleaved"
     rows = [

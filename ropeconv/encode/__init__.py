@@ -1,4 +1,4 @@
-"""Encodings: a Schedule in, edits out. `Target` says which one and for whom."""
+"""Encodings, which turn a Schedule into edits of a checkpoint or GGUF file, and Target, which selects one."""
 
 from .checkpoint import CheckpointResult, EncodeRequest, all_encodings, select
 from .result import EncodeResult

@@ -1,4 +1,4 @@
-"""What choosing an encoding yields, for every kind of output."""
+"""EncodeResult, the output of an encoding for every format, and checks of it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from ..runtimes.verdict import Verdict
 
 @dataclass(frozen=True)
 class Considered:
-    """An encoding that could have been used: whether it was, and why or why not."""
+    """An encoding that "auto" looked at: whether it was selected, and the reason."""
 
     encoding: str
     selected: bool
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The fields as JSON-ready data."""
         return {"encoding": self.encoding, "selected": self.selected, "reason": self.reason}
 
 
 @dataclass(frozen=True)
 class EncodeResult:
-    """A schedule as an encoding writes it: the encoding's name, a verdict per runtime, and what else was considered.
+    """A schedule as an encoding writes it.
 
-    notes: what to tell people. log_n_approximation: the scaling of queries that stands for the schedule's log-n, and
-    deviation: how far it is from the formula.
+    encoding: its name. verdicts: one per runtime. considered: the encodings that "auto" looked at. notes: sentences for
+    the user. log_n_approximation: the query scaling written in place of the schedule's log-n, None where the formula
+    itself is written or there is no log-n. deviation: of that approximation from the formula, relative.
     """
 
     encoding: str
@@ -42,21 +43,24 @@ class EncodeResult:
     deviation: float = 0.0
 
     def log_n_approximation_to_dict(self) -> dict[str, Any] | None:
-        """The scaling that stands for log-n, with its deviation, JSON-ready."""
+        """The log-n approximation with its deviation as JSON-ready data; None without one."""
         found = self.log_n_approximation
         return None if found is None else asdict(found) | {"deviation": self.deviation}
 
     def status_of(self, runtime: Runtime) -> str:
-        """The status of one runtime's verdict."""
+        """The status of the verdict of one runtime."""
         return next(verdict.status for verdict in self.verdicts if verdict.runtime == runtime.key)
 
     def exact_count(self) -> int:
-        """In how many runtimes it is exact."""
+        """Number of verdicts with status "exact"."""
         return sum(verdict.status == "exact" for verdict in self.verdicts)
 
 
 def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
-    """A verdict on log-n in steps: approximate where it would be exact but for their distance from the formula."""
+    """The verdict on a log-n approximation: "approximate" in place of "exact" and "rounded" where it is not negligible.
+
+    deviation: of the approximation from log-n, relative; up to 1e-3 the verdict stays.
+    """
     if verdict.status not in ("exact", "rounded") or deviation <= EXACT:
         return verdict
     reason = "; ".join(filter(None, [f"log-n in steps, up to {deviation:.1%} off", verdict.reason]))
@@ -64,7 +68,10 @@ def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
 
 
 def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str) -> None:
-    """Raises UnsupportedBake for a result that is only near the schedule."""
+    """Raises UnsupportedBake for a log-n approximation that is not negligibly near log-n.
+
+    otherwise: the alternative to `--allow-approximate`, for the message.
+    """
     if result.deviation > EXACT:
         raise UnsupportedBake(
             f"--log-n {schedule.log_n.kind if schedule.log_n else ''}",
@@ -75,7 +82,7 @@ def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str)
 
 
 def refuse_attention_factor(schedule: Schedule, family: Family) -> None:
-    """Raises UnsupportedBake for an attention factor in a family that normalises behind the rotation."""
+    """Raises UnsupportedBake for an attention factor in a family with norms after the rotation, which cancel it."""
     if schedule.attention_factor != 1:
         raise UnsupportedBake(
             f"attention_factor {schedule.attention_factor:g}",

@@ -1,4 +1,4 @@
-"""Target: how and for whom an output is written, and every rule about which options go together."""
+"""Target: format, encoding and runtimes of an output, and the rules about which options go together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FoldDtype = Literal["stored", "f32"]
 
 @dataclass(frozen=True)
 class GgufTarget:
-    """What is particular to GGUF output. None leaves the default.
+    """Options of GGUF output. None leaves the default.
 
     outtype: type of the weights of a conversion: f32, f16, bf16, q8_0, auto (as stored; the default), or one of
     llama.cpp's own such as q4_k_m. pre: `tokenizer.ggml.pre`, for a pre-tokenizer that is not recognised. carrier: the
@@ -32,7 +32,7 @@ class GgufTarget:
 
 @dataclass(frozen=True)
 class FoldTarget:
-    """What is particular to folding the attention factor into weights. None leaves the default.
+    """Options of folding the attention factor into weights. None leaves the default.
 
     into: "q" (rows that make queries), "k" (keys; the default), or "qk" (both, each by its share). dtype: of the scaled
     tensors: "stored" (as they are; the default) or "f32", for norms only.
@@ -49,8 +49,8 @@ class Target:
     to: the format, None for the source's own. out: the folder or GGUF file, None for `./NAME-METHODFACTOR`. in_place:
     change the GGUF file itself. encoding: a name, or "auto" for the plainest that `runtimes` read exactly. runtimes:
     `name` or `name@version` of those that must (default: transformers, and llama.cpp for GGUF). gguf, fold: options of
-    GGUF output and of folding. allow_approximate: take log-n in steps where the formula cannot be had. all_files: copy
-    the same weights in other formats too. replace: start a scaled model from its unscaled RoPE.
+    GGUF output and of folding. allow_approximate: accept the log-n approximation where the formula has no encoding.
+    all_files: copy the same weights in other formats too. replace: start a scaled model from its unscaled RoPE.
     """
 
     to: Format | None = None

@@ -1,4 +1,4 @@
-"""Running models: transformers with its rotary modules patched, llama.cpp in its own process, servers by protocol."""
+"""Engines, which run models: transformers with patched rotary modules, llama.cpp in its own process, and servers."""
 
 from .engine import Engine, LogProbs, Output, Progress
 

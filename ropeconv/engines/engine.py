@@ -1,4 +1,4 @@
-"""Engine: one interface to every way of running a model."""
+"""Engine, the interface to a model that runs, and Progress, the callbacks of a long run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..errors import RopeconvError
 
 Output = Literal["hidden_states", "logits", "top_log_probs", "tokens"]
 LogProbs = dict[int, float]
-"""Log-probabilities of some next tokens by id, the likeliest among them."""
+"""Natural log-probabilities of some next tokens by id, the likeliest among them."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a caller wants to hear of a long run.
+    """Callbacks of a long run.
 
-    note: called with sentences. total, advance: with the tokens to read, and with those read. stopped: asked between
-    chunks whether to end the run and use what is there.
+    note: called with sentences for the user. total: called with the number of tokens to read. advance: called with the
+    tokens read since the last call. stopped: called between chunks; True ends the run early, with what has been read.
     """
 
     note: Callable[[str], None] = lambda message: None
@@ -29,9 +29,10 @@ class Progress:
 
 
 class Engine(ABC):
-    """A model that runs somewhere. What an engine does not give is a RopeconvError that names what it gives.
+    """A model that runs. A method whose output an engine does not give raises RopeconvError.
 
-    gives: what it can be asked for. runtime: its name and version. unchecked: what cannot be seen of it.
+    gives: the outputs that it can be asked for. runtime: its name and version. unchecked: phrases for the report, each
+    a property of the run that cannot be known from outside.
     """
 
     gives: ClassVar[frozenset[Output]]
@@ -41,24 +42,31 @@ class Engine(ABC):
     def hidden_states(
         self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> Any:
-        """Final hidden states of the tokens `kept` (rising indices into `ids`), float [len(kept), width], on the host.
+        """Final hidden states of some tokens, a float tensor [len(kept), hidden_size] on the host.
 
-        positions: of every token, rising; gaps are allowed.
+        ids: all tokens. positions: of every token, rising; gaps are allowed. kept: rising indices into `ids` of the
+        tokens whose states are returned. progress: callbacks, of which advance and stopped are called.
         """
         self._cannot("hidden_states")
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Any:
-        """Logits after each of the tokens `kept`, float32 [len(kept), vocabulary]; the text begins at position 0."""
+        """Logits after some tokens, float32 [len(kept), vocabulary].
+
+        ids: all tokens, from position 0 on. kept: rising indices into `ids`. progress: callbacks.
+        """
         self._cannot("logits")
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
-        """Log-probabilities of the likeliest tokens after each of the tokens `kept`; the text begins at position 0."""
+        """Log-probabilities of the likeliest next tokens after some tokens, one dict per index in `kept`.
+
+        ids: all tokens, from position 0 on. kept: rising indices into `ids`, without the last. progress: callbacks.
+        """
         self._cannot("top_log_probs")
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
-        """The `count` tokens that greedy decoding puts after a text; fewer where the model ends it."""
+        """The next `count` tokens of greedy decoding after `ids`; fewer where the engine stops at an end of text."""
         self._cannot("tokens")
 
     def _cannot(self, output: Output) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A checkpoint as GGUF: its hyperparameters, tensors, tokenizer and description."""
+"""Conversion of a checkpoint to GGUF: hyperparameters, tensors, tokenizer and general metadata."""
 
 from .exported import Exported, export
 

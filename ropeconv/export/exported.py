@@ -1,4 +1,4 @@
-"""A checkpoint seen as a GGUF model that has not been written yet."""
+"""Exported: a checkpoint converted to a GGUF model that has not been written yet."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ SMALL = (
 
 @dataclass(frozen=True)
 class Exported:
-    """model: header and tensors with the unscaled RoPE. tensors: where their rows come from.
+    """A checkpoint converted to GGUF, before it is written.
 
-    outtype: as it is called in file names. quantised: what llama.cpp has to make of the file, or empty.
+    model: header and tensors with the unscaled RoPE. tensors: the same with the rows of the checkpoint that they
+    consist of. description: gguf-py's Metadata. outtype: the type of the weights as in file names. quantised: the type
+    to which llama.cpp quantises the file afterwards, or empty.
     """
 
     model: GgufModel
@@ -47,10 +49,11 @@ class Exported:
 
 
 def export(source: Source, family: Family, spec: RopeSpec, label: str, options: GgufTarget) -> Exported:
-    """A checkpoint as GGUF.
+    """Converts a checkpoint to GGUF, without writing it.
 
-    spec: its unscaled RoPE. label: what the file's name says of the method. options: type of the weights and
-    pre-tokenizer. Raises BadSource and UnsupportedBake for what cannot be converted.
+    source: the checkpoint. family: of its model. spec: its unscaled RoPE. label: of the method, for names, or empty.
+    options: type of the weights and pre-tokenizer. Raises BadSource and UnsupportedBake for a checkpoint that cannot be
+    converted, UsageError for an unknown outtype and Meta's layout.
     """
     outtype = options.outtype or "auto"
     if source.kind == "meta":

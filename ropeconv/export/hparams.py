@@ -1,4 +1,4 @@
-"""Hyperparameters: from config.json to the keys of a GGUF architecture."""
+"""Hyperparameters of a model: from config.json to the keys of a GGUF architecture."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ..runtimes.llamacpp import find_arch
 
 
 def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
-    """The keys of the architecture, with its unscaled RoPE.
+    """The keys of a GGUF architecture for a model, with its unscaled RoPE.
 
+    config: the whole config.json. family: of the model. spec: its unscaled RoPE. vocabulary: rows of the embeddings.
     Raises BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
     """
     part, rules = text_part(config, family), _rules(family)
@@ -135,7 +136,7 @@ def _window(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> dict[s
 
 
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, Value]:
-    """Ministral 3's scale of queries by position, whose length is the original context."""
+    """The keys of Ministral 3's query scaling, whose length is the original context; empty for other architectures."""
     rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
     beta = rope.get("llama_4_scaling_beta")
     if arch != "mistral3" or not beta:

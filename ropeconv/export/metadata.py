@@ -1,4 +1,4 @@
-"""What general.* keys say of a model: name, size, licence, where it is from."""
+"""The general.* keys of a GGUF file, on name, size, licence and origin of a model, and its file name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 
 
 def describe(folder: Path, name: str, repository: str | None, label: str, parameters: int) -> Any:
-    """gguf-py's Metadata: read from the model card and from the name of the model, with our method as fine-tune.
+    """gguf-py's Metadata of a model, from its card and its name, with the method as fine-tune.
 
-    label: of the method, or empty when it changes nothing.
+    folder: with the model card. name: of the source. repository: owner/name on the Hub, None for others. label: of the
+    method, or empty. parameters: number of weights.
     """
     import gguf
 
@@ -36,14 +37,15 @@ def describe(folder: Path, name: str, repository: str | None, label: str, parame
 
 
 def metadata_keys(found: Any, outtype: str) -> dict[str, Value]:
-    """The general.* keys."""
+    """The general.* keys of a file. found: gguf-py's Metadata. outtype: type of most weights, such as F16."""
     keys = {"general.type": string("model"), **values_of(found.set_gguf_meta_model)}
     return keys | {"general.file_type": u32(FILE_TYPES[outtype]), "general.quantization_version": u32(2)}
 
 
 def file_name(found: Any, outtype: str) -> str:
-    """The name by GGUF's convention: base, size, fine-tune, version and encoding.
+    """The file name by GGUF's convention: base name, size, fine-tune, version and type of the weights.
 
+    found: gguf-py's Metadata. outtype: such as F16.
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
     """
     import gguf

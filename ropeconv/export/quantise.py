@@ -1,4 +1,4 @@
-"""llama.cpp's own quantiser, in a process of its own."""
+"""Quantises a GGUF file with llama.cpp's quantiser, in a process of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ sys.exit(llama.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), 
 
 
 def quantise(source: Path, target: Path, outtype: str) -> None:
-    """Quantises a GGUF file. Raises RopeconvError where llama.cpp is not installed or refuses."""
+    """Quantises a GGUF file to a new file.
+
+    outtype: a key of FTYPES. Raises RopeconvError where llama.cpp is not installed or fails.
+    """
     import importlib.util
 
     if importlib.util.find_spec("llama_cpp") is None:

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint, under their GGUF names and in llama.cpp's order of rows."""
+"""The tensors of a GGUF file from those of a checkpoint: names, shapes, types, and the order of their rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ UNUSED = re.compile(
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a tensor in a safetensors file. start: their place in the file, in bytes. columns: elements per row."""
+    """Consecutive rows of a tensor in a safetensors file.
+
+    start: where they begin in the file, in bytes. rows: their number. columns: elements per row.
+    """
 
     path: Path
     dtype: str
@@ -33,10 +36,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class OutTensor:
-    """One tensor of the output: rows of the checkpoint, one part after the other.
+    """One tensor of the output.
 
-    type: ggml's number. interleave: heads this many rows wide go from halves to neighbours. plus: added to every
-    element.
+    shape: as GGUF has it, fastest dimension first. type: ggml's number. parts: the rows of the checkpoint that it
+    consists of, in order. interleave: rows per head whose pairs are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for
+    none. plus: added to every element.
     """
 
     name: str
@@ -48,7 +52,7 @@ class OutTensor:
 
     @property
     def size(self) -> int:
-        """Bytes in the output."""
+        """Size in the output, in bytes."""
         kind = TYPES[self.type]
         return sum(part.rows * part.columns for part in self.parts) // kind.block * kind.size
 
@@ -56,9 +60,11 @@ class OutTensor:
 def out_tensors(
     headers: Iterable[tuple[Path, Header]], rules: Gguf, heads: int, head_dim: int, layers: int, type: int
 ) -> list[OutTensor]:
-    """Every tensor of the output, in the order of the files.
+    """The tensors of a GGUF file, in the order of the checkpoint's files.
 
-    Raises BadSource for tensors of unknown names, UnsupportedBake for dtypes that are not 16 or 32 bit floats.
+    headers: of the checkpoint's files, with their paths. rules: of the family for GGUF. heads, head_dim, layers: sizes
+    of the model. type: ggml's number of the type of matrices. Raises BadSource for tensors of unknown names,
+    UnsupportedBake for dtypes that are not 16 or 32 bit floats.
     """
     names = _name_map(rules.arch, layers)
     grouped: dict[str, list[tuple[int, Rows, tuple[int, ...]]]] = {}
@@ -83,7 +89,7 @@ def out_tensors(
 
 
 def infos(tensors: Iterable[OutTensor], alignment: int = 32) -> dict[str, TensorInfo]:
-    """Their entries in a header, one behind the other."""
+    """The entries of tensors in a header by name, with offsets that leave no gaps. alignment: in bytes."""
     found, offset = {}, 0
     for tensor in tensors:
         found[tensor.name] = TensorInfo(tensor.name, tensor.shape, tensor.type, offset, tensor.size)
@@ -92,12 +98,12 @@ def infos(tensors: Iterable[OutTensor], alignment: int = 32) -> dict[str, Tensor
 
 
 def _plain_name(name: str) -> str:
-    """The name without what a model around the language model puts before it."""
+    """The name of a tensor without the prefix of a multimodal model."""
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
 def _stack(name: str, rules: Gguf) -> tuple[int, str]:
-    """Number within a stack, and the name of the whole."""
+    """The number of a tensor within a stack and the name of the stacked tensor; 0 and its own name for others."""
     for pattern, merged in rules.stacked.items():
         match = re.search(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)", name)
         if match:
@@ -151,7 +157,7 @@ def _out(
 
 
 def _by_projection(part: Rows, heads: int, head_dim: int, vector: bool) -> Iterator[Rows]:
-    """All queries, then all keys, then all values, of a projection that has the three head by head."""
+    """The rows of all queries, then keys, then values, of a projection that has the three for each head."""
     if vector:
         part = replace(part, rows=part.columns, columns=1)
     size = TYPES[DTYPES[part.dtype]].size * part.columns
@@ -161,7 +167,10 @@ def _by_projection(part: Rows, heads: int, head_dim: int, vector: bool) -> Itera
 
 
 def _type_of(name: str, shape: tuple[int, ...], type: int) -> int:
-    """Vectors, norms and routers stay in F32; rows that no block fits go to F16 (as llama.cpp's own converter does)."""
+    """ggml's type of a tensor, as llama.cpp's converter chooses it.
+
+    F32 for vectors, norms and routers; F16 in place of Q8_0 for rows that are no whole number of blocks; else `type`.
+    """
     if len(shape) <= 1 or name.endswith(("_norm.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")):
         return F32
     if not name.endswith(".weight"):

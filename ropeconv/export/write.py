@@ -1,6 +1,6 @@
-"""Writes converted tensors: by the kernel where the bytes stay, else piece by piece in a few threads.
+"""Writes converted tensors: copied by the kernel where bytes do not change, else converted in pieces by threads.
 
-Each piece is read, converted and written at its own place, so that memory stays constant and order does not matter.
+Each piece is read, converted and written on its own, so that memory use is constant and the order does not matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE = 1 << 18  # elements: what is read, converted and written stays in the ca
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a tensor, and where they go in the file."""
+    """Some rows of a tensor. place: where they begin in the file that is written, in bytes."""
 
     tensor: OutTensor
     rows: Rows
@@ -36,7 +36,11 @@ class Piece:
 def write_tensors(
     target: Path, start: int, tensors: list[OutTensor], infos: dict[str, TensorInfo], advance: Advance
 ) -> None:
-    """Writes every tensor behind a header that ends at `start`. Raises OSError."""
+    """Writes all tensors into a GGUF file that has its header.
+
+    target: the file. start: where its data begins, in bytes. tensors: to write. infos: their offsets, by name. advance:
+    called with the bytes done since the last call. Raises OSError.
+    """
     workers = min(8, os.cpu_count() or 1)
     with target.open("r+b") as writer, ThreadPoolExecutor(workers) as pool:
         last = max((info.offset + info.size for info in infos.values()), default=0)
@@ -59,7 +63,7 @@ def write_tensors(
 
 
 def converted(tensor: OutTensor) -> Iterator[bytes]:
-    """The bytes of a tensor in the output, piece by piece."""
+    """Yields the bytes of a tensor in the output, in pieces."""
     for piece in _pieces(tensor, 0):
         yield _array(piece).tobytes()
 
@@ -101,7 +105,7 @@ def _write_all(target: int, data: NDArray[np.uint8], place: int) -> int:
 
 
 def _array(piece: Piece) -> NDArray[Any]:
-    """A piece as it will lie in the file, in a contiguous array."""
+    """A piece converted to the type of its tensor, as a contiguous array."""
     rows, tensor = piece.rows, piece.tensor
     raw = np.fromfile(rows.path, STORED[rows.dtype], rows.rows * rows.columns, offset=rows.start)
     raw = raw.reshape(rows.rows, rows.columns)
@@ -117,7 +121,7 @@ def _array(piece: Piece) -> NDArray[Any]:
 
 
 def encode(values: NDArray[np.float32], type: int) -> NDArray[Any]:
-    """Rows of 32-bit floats in a tensor type."""
+    """Rows of 32-bit floats in another type, as an array whose bytes are those of the file. type: ggml's number."""
     if type == F32:
         return values
     if type == F16:
@@ -134,7 +138,7 @@ BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
 def q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Blocks of a float16 scale and 32 signed bytes: the bytes of gguf-py's quantiser, with fewer passes over memory.
+    """Blocks of Q8_0, uint8 [size / 32, 34]: a float16 scale and 32 signed bytes each, equal to those of gguf-py.
 
     The scale is max |x| / 127. Adding the float below one half and truncating rounds halves away from zero, as C's
     roundf does.

@@ -1,4 +1,4 @@
-"""gguf-py's writer as a source of keys: it knows their names and types, and we lay out the file."""
+"""Keys from gguf-py's writer, which has their names and types; the file itself is written by ropeconv."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None
 
 
 def geometry(config: Config, family: Family) -> Geometry:
-    """Head width, rotated width, declared context and layer kinds, with a note for each class default used.
+    """The sizes of a model: head width, rotated width, declared context and layer kinds.
 
     Raises BadSource when a needed key is absent or not a number.
     """

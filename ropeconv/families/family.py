@@ -141,8 +141,8 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     one, and the name of that one. need: values that llama.cpp assumes. act: the activation that llama.cpp computes,
     empty where it is not checked. not_null: keys that must not be null. scale_layers: llama.cpp scales queries by
     1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether attention.sliding_window
-    is written, with the pattern of layers or alone. window_interval: every such layer has no window, where the config
-    lists no layer types. pre: names of pre-tokenizers that replace the usual ones.
+    is written, with the pattern of layers or alone. window_interval: n where every n-th layer
+    has no window and the config lists no layer types. pre: names of pre-tokenizers that replace the usual ones.
     """
 
     arch: str
@@ -189,7 +189,7 @@ class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One model family.
+    """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
     in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. refuse: why nothing can be baked for it,

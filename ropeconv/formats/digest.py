@@ -1,4 +1,4 @@
-"""sha256 of files."""
+"""The sha256 of the contents of a file."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def render(name: str, **values: Any) -> str:
-    """A template filled in; a value that it names and does not get is an error."""
+    """The text of a template with its values. Raises jinja2.UndefinedError for a value that is not given."""
     return _environment().get_template(name).render(**values)
 
 

@@ -1,1 +1,1 @@
-"""Publishing on the Hub: what goes, how it gets there, and the card that says what it is."""
+"""Publishing on the Hub: the set of files, the commit, and the model card."""

@@ -1,4 +1,4 @@
-"""The model card: metadata inherited from the base, and what was done, as the receipt has it.
+"""The model card: metadata inherited from the base model, and how the output was made, from its receipt.
 
 https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation).
 """
@@ -24,7 +24,7 @@ RUNS = ("exact", "rounded", "approximate")
 
 
 def inherited(text: str) -> dict[str, Any]:
-    """Metadata of a base's card that holds for what is made from it."""
+    """The metadata of a base model's card that also holds for its derivatives. text: of the card, may be empty."""
     from huggingface_hub import ModelCard
 
     if not text.strip():
@@ -36,8 +36,9 @@ def inherited(text: str) -> dict[str, Any]:
 def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], command: str, picture: str = "") -> str:
     """The text of the card for `repo_id`.
 
-    what: the files, and their receipt. base_card: the text of the base's card. ggufs: names of GGUF files in the
-    repository. command: what was typed. picture: the name of one to show.
+    what: the files and their receipt. repo_id: owner/name. base_card: the text of the base model's card, may be empty.
+    ggufs: names of GGUF files in the repository. command: the command line that made it. picture: file name of a
+    picture to show, or empty.
     """
     from huggingface_hub import ModelCardData
 
@@ -73,7 +74,7 @@ def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], comman
 
 
 def drawn(receipt: Receipt) -> dict[str, bytes]:
-    """The picture that the card shows, by its name; none without a validation, or without matplotlib."""
+    """The picture of the validation for the card, as PNG by its file name; empty without a validation or matplotlib."""
     if not receipt.validation or importlib.util.find_spec("matplotlib") is None:
         return {}
     from ..validate.report.page import write_plot

@@ -1,4 +1,4 @@
-"""One commit: changed files are uploaded, unchanged ones are copied by the Hub from the source's commit.
+"""Publishes in one commit: new files are uploaded, unchanged ones are copied by the Hub from the source's commit.
 
 https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_commit`, `CommitOperationCopy`).
 """
@@ -32,10 +32,11 @@ REFUSED = {
 
 
 def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: None) -> str:
-    """Publishes, and returns the URL of the commit, or of the pull request.
+    """Publishes files with a model card, and returns the URL of the commit or pull request.
 
-    Raises RopeconvError where the repository exists already without `exist_ok`, changes meanwhile, or the licence of
-    the source forbids it; and what huggingface_hub raises. A repository that was made for it does not stay behind then.
+    what: the files. how: repository and options. note: called with sentences for the user. Raises RopeconvError where
+    the repository exists already without `exist_ok`, changes meanwhile, or the licence of the source forbids it; and
+    what huggingface_hub raises. A repository that was made for it is removed again then.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -78,9 +79,9 @@ def _remove(api: HfApi, repo_id: str, note: Note) -> None:
 
 
 def _source(api: HfApi, what: UploadSet, note: Note) -> tuple[str, bool, dict[str, str]]:
-    """The text of the source's card, whether it is gated or private, and its licence files that are not carried yet.
+    """The text of the source's card, whether the source is gated or private, and its licence files to copy, by name.
 
-    Says what its licence asks for.
+    Notes the terms of its licence. Raises RopeconvError where these forbid derivatives.
     """
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
@@ -105,7 +106,7 @@ def _source(api: HfApi, what: UploadSet, note: Note) -> tuple[str, bool, dict[st
 
 
 def _create(api: HfApi, how: PublishOptions, private: bool) -> bool:
-    """Makes the repository; whether it was not there before."""
+    """Makes the repository. Returns whether it is new; raises RopeconvError where it may not exist and does."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if how.create_pr and api.repo_exists(how.repo_id):
@@ -124,7 +125,7 @@ def _create(api: HfApi, how: PublishOptions, private: bool) -> bool:
 
 
 def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: str, note: Note) -> dict[str, bytes]:
-    """The card to write with its picture, by name; nothing where a person's own stays."""
+    """The files of the card, by name; empty where a card that ropeconv has not written stays."""
     if what.own_card and not how.overwrite_card:
         note("README.md is your own and is published as it is; --overwrite-card replaces it.")
         return {}
@@ -185,8 +186,10 @@ def _commit(
 
 
 def _passes(problem: Exception) -> bool:
-    """Whether a failure may pass: an overloaded Hub, or a connection that broke. A commit that did arrive is noticed
-    by its parent at the second attempt."""
+    """Whether a failure may be temporary: an overloaded Hub, or a broken connection.
+
+    If the commit did arrive, the second attempt is refused since its parent has changed.
+    """
     response = getattr(problem, "response", None)
     if response is not None:
         return bool(response.status_code >= 500)
@@ -194,7 +197,7 @@ def _passes(problem: Exception) -> bool:
 
 
 def _no_copy(problem: Exception) -> bool:
-    """Whether a failure is that of the copy on the server: no Xet hash, another region, an old server or client."""
+    """Whether the Hub cannot copy between these repositories: no Xet hash, another region, an old server or client."""
     if isinstance(problem, TypeError):  # huggingface_hub before 1.17
         return "src_repo_id" in str(problem)
     if isinstance(problem, ValueError) and "no xet hash" in str(problem):

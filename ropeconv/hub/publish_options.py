@@ -1,4 +1,4 @@
-"""How to publish."""
+"""PublishOptions: the options of publishing on the Hub."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishOptions:
-    """How to publish.
+    """Options of publishing on the Hub.
 
-    private: None takes the source's. create_pr, revision, exist_ok, token: as in huggingface_hub. message: of the
-    commit. overwrite_card: replace a README.md that is not ropeconv's. command: what was typed, for the card. repo_id:
-    the repository. given: flags that stood on the command line.
+    private: None takes that of the source. create_pr, revision, exist_ok, token: as in huggingface_hub. message: of the
+    commit, empty for a default one. overwrite_card: replace a README.md that ropeconv has not written. command: the
+    command line, for the card. repo_id: owner/name. given: the flags of publishing that the command line has.
     """
 
     private: bool | None = None

@@ -1,4 +1,4 @@
-"""What a licence asks of those who publish a derivative. Data, and no advice."""
+"""Terms of licences for those who publish a derivative, from data/terms.toml; this is no legal advice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def _terms() -> list[dict[str, Any]]:
 
 
 def terms_of(license: str) -> tuple[str, bool]:
-    """A sentence about a licence, empty where nothing is known of it, and whether it forbids derivatives."""
+    """A sentence about the terms of a licence, empty for unknown ones, and whether it forbids derivatives.
+
+    license: its name in the metadata of a model card.
+    """
     for entry in _terms():
         if license and fnmatch(license.lower(), entry["license"]):
             return f"the licence {license} {entry['says']}", bool(entry.get("forbids"))

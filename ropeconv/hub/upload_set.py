@@ -1,4 +1,4 @@
-"""UploadSet: what a repository is to hold, from this machine and copied by the Hub from another repository."""
+"""UploadSet: the files of a repository to publish, local ones and ones that the Hub copies from another repository."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class UploadSet:
-    """What a repository is to hold.
+    """The files of a repository to publish.
 
-    adds: local files by their name in the repository. receipt: what was done. context: tokens that are declared.
-    copies: names in the repository, to names in `source` at `commit`. card: the text of a card that is there already,
-    and `own_card` whether a person wrote it.
+    adds: local files, by their name in the repository. receipt: of the output. context: tokens that it declares.
+    copies: names of files in the repository `source` at `commit`, by their name in the new repository. card: the text
+    of a README.md that the output has, or empty. own_card: whether the user has written that.
     """
 
     adds: dict[str, Path]
@@ -34,22 +34,25 @@ class UploadSet:
 
     @property
     def source(self) -> str:
-        """The repository that the model is from, empty where it is from elsewhere."""
+        """The Hub repository of the source; empty for sources from elsewhere."""
         return self.receipt.source.repository
 
     @property
     def commit(self) -> str:
-        """The commit of `source`."""
+        """The commit of the repository `source`; empty without one."""
         return self.receipt.source.commit or ""
 
     @property
     def gguf(self) -> list[str]:
-        """Names of GGUF files."""
+        """Names of the GGUF files, sorted."""
         return sorted(name for name in self.adds if name.endswith(".gguf"))
 
 
 def from_plan(plan: Plan, staged: Path) -> UploadSet:
-    """A plan that was executed into the folder `staged`, at least as far as it does more than copy."""
+    """The upload set of a plan. Files that the plan copies from a Hub repository are copied by the Hub.
+
+    staged: the folder with its output, in which files that are copied unchanged may be missing.
+    """
     adds, copies = {RECEIPT: staged / RECEIPT}, {}
     for file in plan.files:
         if plan.source.kind == "hub" and file.action == "copy":
@@ -64,7 +67,7 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
 
 
 def from_folder(folder: Path) -> UploadSet:
-    """A folder that `apply` wrote; what its source on the Hub has as well is copied from there."""
+    """The upload set of a folder that `apply` wrote; unchanged files of a source on the Hub are copied by the Hub."""
     receipt, copies = read_receipt(folder), {}
     known = {file.name: file for file in receipt.files}
     adds = {
@@ -82,7 +85,7 @@ def from_folder(folder: Path) -> UploadSet:
 
 
 def from_gguf(path: Path) -> UploadSet:
-    """A GGUF file that ropeconv wrote, with its other shards."""
+    """The upload set of a GGUF file that ropeconv wrote, with its other shards. Raises BadSource for a missing one."""
     match = SHARD.match(path.name)
     names = [path.name]
     if match:
@@ -100,6 +103,7 @@ def from_gguf(path: Path) -> UploadSet:
 def conventional(name: str, file_type: int | None) -> str:
     """The name of a GGUF file with its quantisation at the end, where runtimes and the Hub look for it.
 
+    file_type: general.file_type of the file, None where it has none.
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
     """
     from gguf import LlamaFileType
@@ -113,7 +117,7 @@ def conventional(name: str, file_type: int | None) -> str:
 
 
 def merged(parts: list[UploadSet]) -> UploadSet:
-    """Several quantisations of one model in one repository. Raises BadSource where they are not of one recipe."""
+    """The upload set of several quantisations of one model. Raises BadSource where recipe or schedule differ."""
     first = parts[0]
     for part in parts[1:]:
         one, other = part.receipt, first.receipt
@@ -123,7 +127,7 @@ def merged(parts: list[UploadSet]) -> UploadSet:
 
 
 def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, own_card: bool) -> UploadSet:
-    """The source's own card speaks of another model: it is linked, not copied."""
+    """The upload set without the source's own card, which is about another model; it is linked, not copied."""
     text = adds[CARD].read_text("utf-8", errors="replace") if CARD in adds else ""
     if not own_card:
         adds.pop(CARD, None)

@@ -1,4 +1,4 @@
-"""What a checkpoint is now, and what is wrong with its settings."""
+"""Inspection of a checkpoint or GGUF file: its RoPE, and problems in its settings."""
 
 from .inspect import Inspection, inspect_source
 

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint's RoPE settings, or will surprise somebody, in sentences."""
+"""Problems in the RoPE settings of a checkpoint, as sentences."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..runtimes.verdict import describe
 
 @dataclass(frozen=True)
 class Problem:
-    """A finding. code: stable, for machines."""
+    """A problem in the settings of a model. code: a stable name for it. message: a sentence."""
 
     code: str
     message: str
 
 
 def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
-    """Findings in config.json alone."""
+    """Problems in config.json alone. spec: the RoPE that the newest transformers reads from it."""
     part = text_part(config, family)
     found, _ = rope_dict(part, family, newest("transformers"))
     yield from _schemas(config, family, spec)
@@ -95,20 +95,20 @@ def _window(part: Config, spec: RopeSpec) -> Iterator[Problem]:
 
 
 def bound_problem(spec: RopeSpec) -> Iterator[Problem]:
-    """Frequencies that do not keep near tokens preferred up to the declared context."""
+    """The problem of an effective length below the declared context."""
     short = shortfall(spec.current(), spec)
     if short:
         yield Problem("bound", short)
 
 
 def limit_problem(limit: int | None, spec: RopeSpec) -> Iterator[Problem]:
-    """A tokenizer whose model_max_length is below the declared context."""
+    """The problem of a tokenizer whose model_max_length, `limit` in tokens, is below the declared context."""
     if limit is not None and limit < spec.context:
         yield Problem("tokenizer", f"the tokenizer stops at {limit} tokens, below the context of {spec.context}")
 
 
 def tensor_problems(names: tuple[str, ...] | None) -> Iterator[Problem]:
-    """Stored frequencies, which no transformers since 4.32 loads."""
+    """The problem of stored inv_freq tensors, which transformers does not load since 4.32. names: of all tensors."""
     stale = [name for name in names or () if name.endswith("rotary_emb.inv_freq")]
     if stale:
         yield Problem(

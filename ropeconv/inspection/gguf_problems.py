@@ -1,4 +1,4 @@
-"""What is wrong with the RoPE settings of a GGUF file, or will surprise somebody, in sentences."""
+"""Problems in the RoPE settings of a GGUF file, as sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .config_problems import Problem
 
 
 def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector]) -> Iterator[Problem]:
-    """Findings in the keys and rope tensors of a file."""
+    """Problems in the keys and rope tensors of a file.
+
+    reading: what llama.cpp computes from it. vectors: its rope tensors, by name.
+    """
     spec, arch = reading.spec, reading.arch
     prefix = f"{arch.name}.rope.scaling."
     if isinstance(spec.form, Yarn) and file.get(f"{prefix}original_context_length") is None:
@@ -49,7 +52,10 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
 
 
 def refused_tensors(reading: Reading, vectors: Mapping[str, Vector], scaling: str | None) -> tuple[str, ...]:
-    """Rope tensors with which llama.cpp does not load the file: it counts those it has no use for."""
+    """Names of rope tensors with which llama.cpp refuses the file, since it checks that every tensor is used.
+
+    vectors: the rope tensors of the file. scaling: its rope.scaling.type, None where it has no such key.
+    """
     arch = reading.arch
     lists = arch.factors in ("always", "ignored") or (arch.factors == "longrope" and scaling == "longrope")
     takes = {LONG: lists, SHORT: lists, FREQS: bool(arch.freqs) and not (lists and arch.factors == "longrope")}

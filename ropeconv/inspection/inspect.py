@@ -1,4 +1,4 @@
-"""What a checkpoint is now: its family, its RoPE, and the problems in its settings."""
+"""Inspection: the family and RoPE of a checkpoint or GGUF file, and the problems in its settings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ TOKENIZER = "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a checkpoint is now: its RoPE, and what is wrong with it.
+    """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
-    name, title: of the model family, or of the GGUF architecture. refuse: why nothing can be baked, or empty.
+    name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
+    baked for it, or empty.
     """
 
     source: Origin
@@ -35,7 +36,7 @@ class Inspection:
     refuse: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable."""
+        """The inspection as JSON-ready data; keys stay within a schema."""
         spec, form = self.spec, self.spec.form
         return {
             "source": self.source.to_dict(),
@@ -63,18 +64,18 @@ class Inspection:
 
 @dataclass(frozen=True)
 class ConfigInspection(Inspection):
-    """An inspection of a checkpoint with a config.json, and the family that was found."""
+    """The inspection of a checkpoint with a config.json. family: that of its `model_type`."""
 
     family: Family = field(kw_only=True)
 
 
 def inspect_source(source: Source | GgufSource) -> Inspection:
-    """Reads a checkpoint's RoPE. Raises BadSource when it has none, or is damaged."""
+    """Inspects a checkpoint or GGUF file. Raises BadSource where it has no RoPE, is not known, or is damaged."""
     return inspect_gguf(source) if isinstance(source, GgufSource) else inspect_config(source)
 
 
 def inspect_gguf(source: GgufSource) -> Inspection:
-    """Reads the RoPE of a GGUF file as llama.cpp does."""
+    """Inspects a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource where llama.cpp would refuse it."""
     reading = read_file(source.file)
     display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
     problems = (*gguf_problems(reading, source.file, rope_tensors(source.file)), *bound_problem(reading.spec))
@@ -82,7 +83,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
 
 
 def inspect_config(source: Source) -> ConfigInspection:
-    """Reads the RoPE of a config.json as the newest transformers does."""
+    """Inspects a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as `detect` does."""
     config = source.config()
     family = detect(config)
     try:

@@ -1,1 +1,1 @@
-"""Pictures, in one style: readable on paper, on white and on black."""
+"""Plots in one style, readable on white, on black and on paper."""

@@ -1,4 +1,4 @@
-"""What schedules look like: wavelengths per pair, the division of each frequency, and B(m) over the distance."""
+"""Plots of schedules: wavelengths per pair, by what each frequency is divided, and B(m) over the distance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ Curves = Mapping[str, Vector]
 
 
 def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
-    """2 pi / inv_freq per pair, in tokens, with the trained and the new length across."""
+    """Draws the wavelengths 2 pi / inv_freq per pair, in tokens, with horizontal lines for lengths.
+
+    axes: of matplotlib. before: the frequencies of the unscaled model, curves: those of schedules by name; all radians
+    per token, float64 [rotary_dim / 2]. lengths: in tokens by name, "trained" dotted.
+    """
     axes.plot([math.tau / value for value in before], color=GREY, linestyle="--", label="before")
     for number, (name, inv_freq) in enumerate(curves.items()):
         axes.plot([math.tau / value for value in inv_freq], label=name, **line(number))
@@ -27,7 +31,10 @@ def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str,
 
 
 def ramp(axes: Any, before: Vector, curves: Curves) -> None:
-    """theta_i / inv_freq_i per pair: 1 where a frequency is left alone, s where positions are interpolated."""
+    """Draws theta_i / inv_freq_i per pair: 1 where a frequency stays, s where positions are interpolated.
+
+    axes: of matplotlib. before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
+    """
     for number, (name, inv_freq) in enumerate(curves.items()):
         axes.plot(before / inv_freq, label=name, **line(number))
     axes.set_yscale("log", base=2)
@@ -39,7 +46,12 @@ def ramp(axes: Any, before: Vector, curves: Curves) -> None:
 def preference(
     axes: Any, before: Vector | None, curves: Curves, unrotated: float, length: int, lengths: Mapping[str, int]
 ) -> None:
-    """B(m) = (d - r)/2 + sum_i cos(m theta_i), the lowest of each stretch of distances, and where it is negative."""
+    """Draws B(m) = (d - r)/2 + sum_i cos(m theta_i), its minimum over intervals of m, with negative values shaded.
+
+    axes: of matplotlib. before: the frequencies of the unscaled model, None to leave them out. curves: those of
+    schedules by name; all radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest
+    distance, in tokens. lengths: vertical lines, in tokens by name. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    """
     lowest = 0.0
     shown = ({} if before is None else {"before": before}) | dict(curves)
     for number, (name, inv_freq) in enumerate(shown.items()):

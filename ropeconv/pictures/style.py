@@ -1,4 +1,4 @@
-"""Colours, line styles, and figures as files. matplotlib is imported when one is drawn."""
+"""Colours and line styles of plots, and figures as files. matplotlib is imported when a figure is drawn."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ Panel = Callable[[Any], None]
 
 
 def line(number: int) -> dict[str, Any]:
-    """Colour and dashes of curve `number`."""
+    """The colour and dashes of curve `number`, as arguments of `plot`."""
     colour, dashes = LINES[number % len(LINES)]
     return {"color": colour, "linestyle": dashes}
 
 
 def figure(*panels: Panel) -> Figure:
-    """Panels beside each other, without a display. Each draws on the axes that it is given."""
+    """A figure with panels side by side, which needs no display. Raises RopeconvError without matplotlib.
+
+    panels: functions that draw on the axes that they are called with.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -46,7 +49,7 @@ def figure(*panels: Panel) -> Figure:
 
 
 def svg(made: Figure) -> str:
-    """A figure as an <svg> element, to stand inside a page."""
+    """A figure as the text of an <svg> element for an HTML page."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -57,14 +60,14 @@ def svg(made: Figure) -> str:
 
 
 def checked(path: Path) -> Path:
-    """A name that a picture can have. Raises UsageError for others, before anything is drawn."""
+    """The path of a picture, if it ends in .png or .svg. Raises UsageError for other endings."""
     if path.suffix not in (".svg", ".png"):
         raise UsageError(f"{path} is neither .png nor .svg; name the picture like plot.svg")
     return path
 
 
 def write(made: Figure, path: Path) -> None:
-    """A figure as a file, .png or .svg; PNG on white, since it may be shown anywhere."""
+    """Writes a figure to a .png or .svg file. PNG has a white background, SVG a transparent one."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):

@@ -1,4 +1,4 @@
-"""The receipt of an output: one typed record, one module that writes it, one that reads it."""
+"""Receipt, the record of how an output was made, and the functions that write and read it."""
 
 from .read import parse_receipt, read_receipt
 from .receipt import Receipt

@@ -1,4 +1,4 @@
-"""Reads the receipt of an output, of this version or an earlier one."""
+"""Reads the receipt of an output, also those of earlier schemas, and the validation results of GGUF files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..version import SCHEMA
 from .receipt import Receipt
 
 OLD_NAMES = {"verdict": "status", "because": "reason", "staircase": "query_scaling"}
-"""Keys of schema 1 that have other names now."""
+"""Keys of schema 1, and their names in the current schema."""
 
 
 def read_receipt(baked: Path) -> Receipt:
-    """The receipt in a folder or among a GGUF file's keys, with the validation results that stand beside the latter.
+    """The receipt of an output: of a folder from ropeconv.json, of a GGUF file from its keys and its results file.
 
-    Raises BadSource when there is none, or it cannot be understood.
+    baked: the folder or GGUF file. Raises BadSource where there is no receipt, or it cannot be parsed.
     """
     if baked.suffix == ".gguf":
         text = GgufSource(baked).file.get(RECEIPT)
@@ -36,8 +36,8 @@ def read_receipt(baked: Path) -> Receipt:
 def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None) -> Receipt:
     """A receipt from its JSON.
 
-    name: of the file, for errors. validated: `validation` and `servers` that are kept elsewhere. Raises BadSource where
-    it is none.
+    text: the JSON, of this schema or an earlier one. name: of the file, for messages. validated: the fields
+    `validation` and `servers` where they are stored apart. Raises BadSource for other text, and for a later schema.
     """
     data = jsontext.parse(text, name)
     schema = data.get("schema", 1)
@@ -50,12 +50,12 @@ def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None)
 
 
 def validations_path(gguf: Path) -> Path:
-    """Where the validation results of a GGUF file are kept: beside it, since its receipt is within."""
+    """The path of the validation results of a GGUF file, which are in a file beside it."""
     return gguf.with_name(f"{gguf.name}.validation.json")
 
 
 def validations(gguf: Path) -> dict[str, Any]:
-    """`validation` and `servers` of a GGUF file; nothing when it has changed since."""
+    """The fields `validation` and `servers` of a GGUF file; empty where its size has changed since."""
     path = validations_path(gguf)
     found = jsontext.parse(path.read_text("utf-8"), path.name) if path.is_file() else {}
     if found.get("size") != gguf.stat().st_size:
@@ -64,7 +64,7 @@ def validations(gguf: Path) -> dict[str, Any]:
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """A receipt of schema 1, which had two shapes: a folder's, and a shorter one in GGUF files."""
+    """A receipt of schema 1 in the current schema. In schema 1 folders and GGUF files had different fields."""
     new = {OLD_NAMES.get(key, key): value for key, value in data.items()}
     new["schema"] = SCHEMA
     new["log_n_approximation"] = new.pop("steps", None)

@@ -1,4 +1,4 @@
-"""Receipt: what was done to a model, in one shape for folders and GGUF files."""
+"""Receipt: how an output was made, with the same fields for folders and GGUF files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Action = Literal["write", "copy", "convert", "patch"]
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
-    """Where a model is from.
+    """The source of an output.
 
-    name: what outputs are called after. kind: "folder", "hub", "meta", "config" or "gguf". reference: how it was named
-    on the command line, left out for local ones. commit: revision on the Hub.
+    name: the first part of the default name of outputs. kind: "folder", "hub", "meta", "config" or "gguf". reference:
+    how the user named it, None for local ones. commit: on the Hub, None for local ones.
     """
 
     name: str
@@ -32,7 +32,10 @@ class SourceRecord(msgspec.Struct, frozen=True):
 
 
 class BeforeRecord(msgspec.Struct, frozen=True):
-    """The RoPE before and, in words, after. context: tokens that were declared."""
+    """The RoPE of the source. All but `after` are its own.
+
+    rope: its form, and after: that of the output, as `describe` has them. context: declared tokens.
+    """
 
     rope: str
     after: str
@@ -41,7 +44,11 @@ class BeforeRecord(msgspec.Struct, frozen=True):
 
 
 class FoldRecord(msgspec.Struct, frozen=True):
-    """What went into weights: of queries, keys or both, the tensors, and the KL that rounding them costs, in nats."""
+    """A fold of factors into weights.
+
+    fold_into: rows of queries, of keys, or both. tensors: names of those that changed. expected_kl: KL in nats that
+    rounding them costs.
+    """
 
     fold_into: Literal["q", "k", "qk"]
     tensors: tuple[str, ...]
@@ -49,7 +56,7 @@ class FoldRecord(msgspec.Struct, frozen=True):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True):
-    """What config.json itself says, without what is folded into weights. written_as: the encoding of the config."""
+    """The factors in config.json itself, without those folded into weights. written_as: the encoding of the config."""
 
     written_as: str
     attention_factor: float
@@ -57,7 +64,7 @@ class ConfigRecord(msgspec.Struct, frozen=True):
 
 
 class LogNRecord(msgspec.Struct, frozen=True):
-    """`gain (1 + beta ln(1 + floor(p / length)))`, which stands for log-n, and its largest deviation from it."""
+    """The log-n approximation `gain (1 + beta ln(1 + floor(p / length)))`, and its largest deviation from log-n."""
 
     beta: float
     length: int
@@ -66,7 +73,7 @@ class LogNRecord(msgspec.Struct, frozen=True):
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
-    """What has to be computed, as `Schedule.to_dict` has it. Receipts in GGUF files of schema 1 held the digest alone.
+    """The schedule, as `Schedule.to_dict` has it. Of schema 1, receipts in GGUF files have the digest alone.
 
     inv_freq: radians per token, [rotary_dim / 2]. context, original_context: in tokens; 0 where it is not known.
     """
@@ -83,7 +90,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
 
 
 class RuntimeRecord(msgspec.Struct, frozen=True):
-    """A verdict: `name@version` of a runtime, the status, why, and the source of that statement."""
+    """A verdict. runtime: `name@version`. status, reason, source: as in `Verdict`."""
 
     runtime: str
     status: str
@@ -92,7 +99,11 @@ class RuntimeRecord(msgspec.Struct, frozen=True):
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """A file of the output. origin: its name in the source, where that is another. sha256: None where unknown."""
+    """A file of the output.
+
+    action: how it was made. size: in bytes. sha256: None where it is not known. origin: its name in the source, None
+    where that is the same.
+    """
 
     name: str
     action: Action
@@ -102,9 +113,10 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class CheckRecord(msgspec.Struct, frozen=True):
-    """What the installed transformers computed of the output, when it was written.
+    """The check of an output by the installed transformers, when it was written.
 
-    transformers: its version. max_ulp: largest distance from the schedule, in steps of float32.
+    transformers: its version. max_ulp: largest distance of a frequency from the schedule, in ulp of float32.
+    attention_factor: that it computed.
     """
 
     transformers: str
@@ -113,12 +125,13 @@ class CheckRecord(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to a model.
+    """How an output was made.
 
-    ropeconv: the version that did it. family: of the model, or its GGUF architecture. recipe: as `Recipe.to_dict` has
-    it. effective_length: None where all of the context keeps the bound. files: of a folder; a GGUF file cannot hold its
-    own hash. validation, servers: results of `ropeconv validate`, as `Validation.to_dict` has them, the latter by
-    runtime.
+    ropeconv: the version that made it. family: of the model, or its GGUF architecture. recipe: as `Recipe.to_dict` has
+    it. before: the RoPE of the source. encoding: how the schedule is written. fold, in_config, log_n_approximation:
+    None where the encoding has none. effective_length: in tokens, None where it is the whole context. runtimes: the
+    verdicts. files: of a folder; empty for a GGUF file. check: None where it was not run. validation, servers: results
+    of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime.
     """
 
     schema: int = SCHEMA
@@ -140,6 +153,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     servers: dict[str, dict[str, Any]] = {}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, with every key."""
+        """The receipt as JSON-ready data, with every key."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found

@@ -1,4 +1,4 @@
-"""Writes receipts: into a folder, as the value of a GGUF key, and with a validation result."""
+"""Writes receipts into folders and GGUF keys, and validation results into or beside them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .receipt import Receipt
 
 
 def write_receipt(folder: Path, receipt: Receipt) -> None:
-    """Writes ropeconv.json into a folder; one that is there is replaced at once."""
+    """Writes ropeconv.json into a folder, replacing an earlier one atomically."""
     _replace(folder / RECEIPT, receipt.to_dict())
 
 
 def embedded(receipt: Receipt) -> str:
-    """The receipt that a GGUF file carries among its keys, on one line."""
+    """A receipt as JSON on one line, for a key of a GGUF file."""
     return json.dumps(receipt.to_dict())
 
 
 def add_validation(baked: Path, receipt: Receipt, result: dict[str, Any], server: str = "") -> None:
-    """Writes a validation result into the receipt of a folder, or beside a GGUF file, whose receipt is within.
+    """Writes a validation result into the receipt of a folder, or into a file beside a GGUF file.
 
-    receipt: the one that was read of `baked`. server: the runtime that a server runs; such results stand beside each
-    other under `servers`.
+    baked: the folder or GGUF file. receipt: as read from it. result: as `Validation.to_dict` has it. server: the
+    runtime of a server, for the field `servers`; empty for the field `validation`.
     """
     if server:
         receipt = msgspec.structs.replace(receipt, servers={**receipt.servers, server: result})

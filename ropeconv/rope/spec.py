@@ -49,9 +49,9 @@ class RopeSpec:
 
     @property
     def unrotated(self) -> float:
-        """(d - r)/2: what the dimensions that do not rotate add to sum_i cos(m theta_i).
+        """(d - r)/2, the term of the dimensions that do not rotate in (d - r)/2 + sum_i cos(m theta_i).
 
-        MLA's heads are wider than what they rotate: their content part is at least as wide, and counted as that.
+        Of MLA, whose `head_dim` is the rotated part alone, the content part is counted as of the same width, r/2.
         """
         return self.rotary_dim / 2 if self.mla else (self.head_dim - self.rotary_dim) / 2
 
@@ -61,7 +61,7 @@ class RopeSpec:
         return self.form.scaled or self.attention_factor != 1.0
 
     def unscaled(self) -> RopeSpec:
-        """The same embedding without scaling: its base alone, over the trained context."""
+        """The embedding without scaling: its base alone, over the trained context."""
         return replace(
             self, form=Plain(self.rope_theta), attention_factor=1.0, softmax_scale=1.0, context=self.original_context
         )
@@ -81,5 +81,5 @@ class RopeSpec:
         )
 
     def count(self, kind: LayerKind) -> int:
-        """How many layers are of that kind."""
+        """Number of layers of a kind."""
         return sum(layer == kind for layer in self.layers)

@@ -1,4 +1,4 @@
-"""Runtimes as data: `data/*.toml`, one row per version, and a reader that computes what each would compute."""
+"""How runtimes read a config: `data/*.toml`, one file per version, and the code that applies their rules."""
 
 from .runtime import Runtime, Status, find, newest, runtimes
 

@@ -1,4 +1,4 @@
-"""A verdict per runtime, grouped: one line per status, with the runtimes that it holds for."""
+"""Groups verdicts for display: one line per status, with the runtimes that have it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = re.compile(r"(?P<name>.+) (?P<first>[\d.]+)(?:-(?P<last>[\d.]+))?")
 def grouped(statuses: Mapping[str, str]) -> list[tuple[str, str]]:
     """Pairs of a status, best first, and its runtimes: `("exact", "transformers 4.51-5.23, vLLM 0.33")`.
 
-    statuses: by `name@version`, in the order of the table. Versions that follow each other are one range.
+    statuses: by `name@version`, in the order of `runtimes()`. Consecutive versions are joined to a range.
     """
     found = []
     for status in (*get_args(Status), "unknown"):
@@ -38,7 +38,7 @@ def _ranges(statuses: Mapping[str, str], status: str) -> list[str]:
 
 
 def _label(rows: list[str]) -> str:
-    """One name for rows that follow each other: a range where the versions are ranges, else a list of versions."""
+    """One name for consecutive versions of a runtime: a range where each is a range, else a list of versions."""
     parts = [VERSIONS.fullmatch(row) for row in rows]
     if len(rows) == 1 or None in parts:
         return ", ".join(rows)

@@ -1,7 +1,7 @@
-"""Reads a config as one version of one runtime would: the same keys, precedence and defaults.
+"""Reads the RoPE of a config.json as one version of one runtime does: the same keys, precedence and defaults.
 
-With the newest transformers this is what a checkpoint's RoPE *is*; with the other rows it is what they will make
-of a planned config, which is how the plan comes to its verdicts.
+The RoPE of a checkpoint is what the newest transformers reads. The verdicts of a plan follow from what each runtime
+reads from the planned config.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ NOT_A_SCALING = {"mrope": "default", "su": "longrope", None: "default"}
 
 
 class UnknownRopeType(RopeconvError):
-    """The runtime does not know this rope type."""
+    """The runtime has no code for a rope type, which is the message."""
 
 
 def read_spec(config: Config, family: Family, runtime: Runtime | None = None) -> RopeSpec:
-    """The RopeSpec that `runtime` (the newest transformers by default) sees in a config.json.
+    """The RopeSpec that a runtime reads from a config.json.
 
-    Raises BadSource for values of the wrong kind, Unread for a rope type the runtime has no code for.
+    config: the whole file. family: of the model. runtime: by default the newest transformers. Raises BadSource for
+    values of the wrong kind, UnknownRopeType for a rope type that the runtime has no code for.
     """
     reader = runtime or newest("transformers")
     part, sizes = text_part(config, family), geometry(config, family)
@@ -67,7 +68,10 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
 
 
 def rope_dict(part: Config, family: Family, reader: Runtime) -> tuple[dict[str, Any], list[str]]:
-    """The dictionary in force for the global layers, and a note when it is the class default."""
+    """The RoPE dictionary that a runtime uses for the global layers, and a note where that is the class default.
+
+    part: the text part of a config. reader: the runtime. Raises BadSource for a setting that is not an object.
+    """
     present = [part[key] for key in reader.schemas if part.get(key)]
     for found in present:
         if not isinstance(found, dict):
@@ -86,14 +90,14 @@ def rope_dict(part: Config, family: Family, reader: Runtime) -> tuple[dict[str, 
 
 
 def rope_type(found: dict[str, Any], reader: Runtime) -> str:
-    """The type's name, by the key that this reader prefers."""
+    """The rope type of a RoPE dictionary, by the key that the runtime `reader` prefers."""
     other = "rope_type" if reader.type_key == "type" else "type"
     name = found.get(reader.type_key) or found.get(other)
     return str(NOT_A_SCALING.get(name, name))
 
 
 def number(found: dict[str, Any], key: str, default: float | None = None) -> float:
-    """A number of the dictionary. Raises BadSource for anything else, or when it is absent without default."""
+    """A number of a RoPE dictionary. Raises BadSource for another value, or an absent one without `default`."""
     value = found.get(key)
     if value is None:
         value = default
@@ -209,7 +213,7 @@ def _softmax_scale(found: dict[str, Any], family: Family) -> float:
 def _query_scaling(
     part: Config, found: dict[str, Any], family: Family, reader: Runtime, sizes: Geometry
 ) -> QueryScaling | None:
-    """The query scale by position that this reader applies."""
+    """The query scaling by position that a runtime applies; None without it."""
     place, key = found, family.keys.query_beta
     if reader.query_beta == "top":
         place, key = part.get(QUERY_SCALE) or {}, "beta" if key else ""

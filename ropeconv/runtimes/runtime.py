@@ -1,4 +1,4 @@
-"""What a runtime file holds: how one version of one runtime reads a RoPE configuration."""
+"""The schema of `data/*.toml`, how one version of one runtime reads a RoPE configuration, and functions to find one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ LLAMA_CPP = "llama-cpp"
 ALIASES = {"llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP}
 
 Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refused"]
-"""What a runtime does with an output, best first; `runtimes.verdict.judge` says what each means."""
+"""Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
 
 
 class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one `rope_type` is read.
 
     original: "key" (original_max_position_embeddings, else the declared context) or "max" (the declared context).
-    factor: "key" or "max/original". attention_factor: sources in order of precedence; "1" means none.
-    times_attn_factor: the key attn_factor multiplies it. betas, truncate: whether those keys are read.
-    neox_only: refused for interleaved pairs. formula_always: the formula, which divides by ln(original), is evaluated
-    even where the attention factor comes from elsewhere. window: the default context window, when that surprises.
+    factor: "key" or "max/original". attention_factor: its sources in order of precedence; "1" means that it is 1.
+    times_attn_factor: whether the key attn_factor multiplies it. betas, truncate: whether these keys are read.
+    neox_only: whether interleaved pairs are refused. formula_always: whether the formula, which divides by
+    ln(original), is evaluated even where the attention factor has another source. window: a remark on the default
+    context window where that is not the declared context. source: where the rules are stated.
     """
 
     original: Literal["key", "max"] = "key"
@@ -41,9 +42,10 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FamilyOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Families that this runtime treats in a way of its own.
+    """A verdict of a runtime on some families that does not follow from its rules.
 
-    families: their names, or "*" for all. types: the rope types concerned.
+    families: their names, or "*" for all. status, reason: of the verdict. types: the rope types that it is about.
+    source: where it is stated.
     """
 
     families: tuple[str, ...]
@@ -56,11 +58,14 @@ class FamilyOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table of runtimes.
 
-    schemas: the dictionaries it looks at, the first present wins. theta: "top" (only the top-level key), "dict" (the
-    dictionary, else the top level). family_types: rules that replace those in `types` for a family. unsupported: what
-    becomes of a type it has no rules for. current: whether people are expected to run it today. query_beta: where it
-    finds the slope of a query scale by position: the RoPE dictionary, `llama_4_scaling` at the top level, or nowhere.
-    custom_code: whether it runs a modelling file of the checkpoint, and its attention interface is the one of today.
+    name, version: as in `name@version`. through: the last version with the same rules, or empty. schemas: the
+    dictionaries that it reads; the first that is present counts. theta: where it reads the base, "top" (the top-level
+    key only) or "dict" (the dictionary, else the top level). types: rules per rope type. family_types: rules that
+    replace those in `types` for a family. unsupported: status for a rope type without rules. type_key: the key of the
+    rope type that it prefers. current: whether the version is in common use, so that `name` alone includes it.
+    query_beta: where it reads the slope of query scaling by position, "rope" (the RoPE dictionary), "top"
+    (`llama_4_scaling` at the top level) or nowhere. custom_code: whether it runs a modelling file of the checkpoint
+    that uses today's attention interface. checked: whether the rules were run or read in its source.
     """
 
     name: str
@@ -82,27 +87,27 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        """`name@version`, as `--runtime` takes it."""
+        """The runtime as `name@version`, as `--runtime` takes it."""
         return f"{self.name}@{self.version}"
 
     def rules(self, family: str, kind: str) -> TypeRules | None:
-        """How this runtime reads a rope type in a family; None where it knows no such type."""
+        """The rules for a rope type in a family; None where the runtime has no code for that type."""
         return self.family_types.get(family, {}).get(kind) or self.types.get(kind)
 
     @property
     def nested(self) -> bool:
-        """Whether parameters per layer type are understood."""
+        """Whether the runtime reads `rope_parameters` per layer type."""
         return "rope_parameters" in self.schemas
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Dotted numbers, comparable."""
+    """A dotted version as a tuple of numbers, for comparisons; parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 @cache
 def runtimes() -> tuple[Runtime, ...]:
-    """Every row, by name and version. A file with `inherits` starts from the row it names."""
+    """All runtimes of the package, by name and version. A file with `inherits` starts from the file that it names."""
     data = files("ropeconv.runtimes") / "data"
     raw = {entry.name[:-5]: tomllib.loads(entry.read_text("utf-8")) for entry in data.iterdir() if entry.is_file()}
     rows = [msgspec.convert(_inherit(name, raw), Runtime) for name in raw]
@@ -120,20 +125,20 @@ def _inherit(name: str, raw: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def newest(name: str) -> Runtime:
-    """The last row of that name."""
+    """The newest version of a runtime that has rules."""
     return [row for row in runtimes() if row.name == name][-1]
 
 
 def canonical(wanted: str) -> str:
-    """`name` or `name@version` with the name as the table has it: llama.cpp and gguf are llama-cpp."""
+    """`name` or `name@version` with aliases replaced and in lower case: llama.cpp and gguf are llama-cpp."""
     name, at, version = wanted.strip().partition("@")
     return ALIASES.get(name.lower(), name.lower()) + at + version
 
 
 def find(wanted: str) -> tuple[Runtime, ...]:
-    """Rows for `name` (all that are current, the newest last) or `name@version` (the row that covers it).
+    """The runtimes for `name` (all current versions, the newest last) or `name@version` (the one that covers it).
 
-    Raises RecipeError for a name or version without a row.
+    Raises RecipeError for an unknown name, and for a version before the first known one.
     """
     name, _, version = canonical(wanted).partition("@")
     rows = [row for row in runtimes() if row.name == name]

@@ -1,4 +1,4 @@
-"""A status per runtime: what it computes from a planned config, by reading that config with its rules."""
+"""The verdict of a runtime on a planned config, from reading the config by the rules of the runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a runtime does with the output, and why."""
+    """What a runtime does with an output.
+
+    runtime: `name@version`. display_name: for people. status: what it does, explained at `judge`. reason: why, or a
+    remark; may be empty where the status is "exact". source: where the rule is stated.
+    """
 
     runtime: str
     display_name: str
@@ -32,10 +36,12 @@ class Verdict:
 def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime) -> Verdict:
     """The verdict of one runtime on a planned config.
 
-    config: the planned one, which `family` reads. before: the source's own RoPE.
+    config: the planned config.json. family: of its model. schedule: what has to be computed. before: the RoPE of the
+    source. runtime: the one to judge.
 
     "exact": it computes the schedule. "refused": it fails to load, with an error. "ignored": it loads and computes the
-    unscaled RoPE, silently. "differs": it loads and computes something else, silently; `reason` says what.
+    unscaled RoPE, silently. "differs": it loads and computes something else, silently; `reason` names it. Encodings
+    replace "exact" by "rounded" where folding rounds weights, and by "approximate" for a log-n approximation.
     """
 
     def verdict(status: Status, reason: str, source: str = "") -> Verdict:
@@ -73,7 +79,7 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
 
 
 def too_old(runtime: Runtime, family: Family) -> str:
-    """Why a runtime cannot know a family yet; empty when it can."""
+    """A sentence for a runtime older than its first version with this family; empty for others."""
     since = family.since.get(runtime.name)
     late = since and version_key(since)[:2] > version_key(runtime.through or runtime.version)[:2]
     return f"it does not know {family.name} before {since}" if late else ""
@@ -88,7 +94,10 @@ def _family_override(runtime: Runtime, family: Family, kind: str) -> FamilyOverr
 
 
 def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
-    """What a runtime that reads `seen` computes otherwise than the schedule, in words; empty when nothing."""
+    """A sentence on the first difference between what a runtime computes and a schedule; empty where there is none.
+
+    before: the RoPE of the source, for window layers. seen: what the runtime reads.
+    """
     if not _close(seen.form.inv_freq(seen.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(seen.form)})"
     short = seen.form.short_inv_freq(seen.rotary_dim) if isinstance(seen.form, LongRope) else schedule.inv_freq
@@ -107,7 +116,7 @@ def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
 
 
 def _unscaled(seen: RopeSpec, before: RopeSpec) -> bool:
-    """Whether a runtime computes what an unscaled model has: the scaling is passed over."""
+    """Whether a runtime computes the RoPE of the unscaled model, so that it ignores the scaling."""
     plain = Plain(before.rope_theta).inv_freq(before.rotary_dim)
     return seen.attention_factor == 1 and _close(seen.form.inv_freq(seen.rotary_dim), plain)
 
@@ -127,12 +136,12 @@ def _close(left: Vector, right: Vector) -> bool:
 
 
 def frequencies(schedule: Schedule) -> str:
-    """What a schedule computes, in a few words."""
+    """The frequencies of a schedule for display: its form as `describe` has it, or "custom inv_freq"."""
     return describe(schedule.form) if schedule.form else "custom inv_freq"
 
 
 def describe(form: Form | None) -> str:
-    """A form in a few words: `yarn, theta 10000, factor 4, original_context 4096`."""
+    """A form for display: `yarn, theta 10000, factor 4, original_context 4096`."""
     if form is None:
         return "none"
     numbers = [

@@ -1,4 +1,4 @@
-"""Where checkpoints come from: a folder, the Hub, Meta's original layout, GGUF. Access only; nothing is interpreted."""
+"""Read access to models: a folder, a Hub repository, Meta's original layout, a config.json alone, a GGUF file."""
 
 from .gguf import GgufSource
 from .open import open_checkpoint, open_source

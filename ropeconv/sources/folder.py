@@ -1,4 +1,4 @@
-"""A Hugging Face folder on disk, and a config.json alone."""
+"""FolderSource, a checkpoint folder on disk, and ConfigSource, a config.json alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .source import Source, SourceFile
 
 
 class FolderSource(Source):
-    """A folder with config.json and safetensors. Hidden files and folders do not belong to it."""
+    """A folder with config.json and safetensors; hidden files and folders in it are ignored.
+
+    root: the folder. reference: how messages name it, by default its path.
+    """
 
     def __init__(self, root: Path, reference: str | None = None) -> None:
         self.root = root
@@ -37,7 +40,7 @@ class FolderSource(Source):
         return self.root / name
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the headers, which are checked on the way."""
+        """Names of all tensors, from the headers of all shards, which are checked."""
         return tuple(name for header in self.headers.values() for name in header.tensors)
 
 

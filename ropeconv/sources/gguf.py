@@ -1,4 +1,4 @@
-"""A GGUF file, or the first of several shards."""
+"""GgufSource: a GGUF file, or the first of several shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .source import Origin
 
 
 class GgufSource(Origin):
-    """A model in GGUF."""
+    """A model in GGUF. path: the file, or its first shard."""
 
     kind = "gguf"
 
@@ -25,7 +25,10 @@ class GgufSource(Origin):
 
     @classmethod
     def from_hub(cls, repo_id: str, revision: str | None, name: str) -> GgufSource:
-        """A file of a repository, with its other shards, fetched into the usual cache and pinned to one commit."""
+        """A file of a Hub repository and its other shards, fetched into the Hub's cache, all of one commit.
+
+        repo_id: owner/name. revision: branch, tag or commit, None for the default branch. name: of the file.
+        """
         from huggingface_hub import hf_hub_download
 
         path = Path(hf_hub_download(repo_id, name, revision=revision, library_name="ropeconv"))
@@ -40,7 +43,7 @@ class GgufSource(Origin):
 
     @cached_property
     def file(self) -> GgufFile:
-        """The headers. Raises BadSource for damaged files and interrupted changes."""
+        """The file with its headers. Raises BadSource for damaged files and for interrupted changes in place."""
         if not self.path.is_file():
             raise BadSource(f"{self.path} does not exist; give the path of a GGUF file")
         if journal_of(self.path).exists():

@@ -1,4 +1,4 @@
-"""A checkpoint on the Hub: planning reads its small files, applying fetches the rest into the usual cache."""
+"""HubSource, a checkpoint on the Hub: planning reads its small files, applying fetches the others into the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ BLOCK = 1 << 16  # bytes asked for at a time
 
 
 class HubSource(Source):
-    """`owner/name[@revision]`, through huggingface_hub and its cache, pinned to one commit on first use."""
+    """A repository, read through huggingface_hub and its cache; the first use fixes the commit for all later ones.
+
+    repo_id: owner/name. revision: branch, tag or commit, None for the default branch.
+    """
 
     kind = "hub"
 
@@ -50,7 +53,7 @@ class HubSource(Source):
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The header of every safetensors file of the model: from the cache, else the first bytes of each."""
+        """The headers of the model's safetensors files by name: from the cache, else from their first bytes."""
         sizes = {file.name: file.size for file in self.files()}
         return {name: self._header(name, sizes[name]) for name in self.weights()}
 

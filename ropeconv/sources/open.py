@@ -1,4 +1,4 @@
-"""From what a person typed to a Source."""
+"""Opens a source by its path or its name on the Hub."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.gguf)"
 
 
 def open_source(reference: str) -> Source | GgufSource:
-    """A GGUF file, a local folder, one in Meta's layout, a config.json, or something on the Hub.
+    """The source that a reference names. Nothing large is read or fetched, except a GGUF file on the Hub.
 
-    On the Hub: `owner/name[@revision]`, or `owner/name[@revision]/file.gguf`.
-
-    Raises BadSource when it is none of them.
+    reference: the path of a GGUF file, of a folder in the HF layout or in Meta's, or of a config.json; or on the Hub
+    `owner/name[@revision]` or `owner/name[@revision]/file.gguf`. Raises BadSource where it is none of these.
     """
     path = Path(reference).expanduser()
     if reference.endswith(".gguf"):
@@ -42,7 +41,7 @@ def open_source(reference: str) -> Source | GgufSource:
 
 
 def open_checkpoint(reference: str) -> Source:
-    """Like `open_source`, for commands that need a checkpoint in Hugging Face's layout."""
+    """Like `open_source`, for commands that need a checkpoint in the HF layout. Raises BadSource for GGUF too."""
     source = open_source(reference)
     if isinstance(source, GgufSource):
         raise BadSource(f"{reference} is GGUF, and a checkpoint with config.json and safetensors is needed here")

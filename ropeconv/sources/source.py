@@ -1,4 +1,4 @@
-"""One view on a checkpoint, wherever it is."""
+"""Source, the interface to a checkpoint wherever it is stored, and Origin, what it shares with GGUF files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ RECEIPT = "ropeconv.json"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a checkpoint: its name within, its size in bytes, its sha256 where that is known for free."""
+    """A file of a checkpoint.
+
+    name: relative to its folder. size: in bytes. sha256: None where knowing it would mean reading the file.
+    """
 
     name: str
     size: int
@@ -34,7 +37,11 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """A file that has to be made: write(target, advance) does it. size in bytes (of tokenizers, roughly)."""
+    """A file that a conversion makes.
+
+    name: relative to the folder. size: in bytes (of tokenizers, roughly). write(target, advance): writes it to a path,
+    and calls advance with the bytes done.
+    """
 
     name: str
     size: int
@@ -44,8 +51,8 @@ class GeneratedFile:
 class Origin:
     """Where a model is from.
 
-    name: what the output is called after. kind: "folder", "hub", "meta", "config" or "gguf". commit: revision on the
-    Hub.
+    name: the first part of the default name of an output. reference: how the user named the source. kind: "folder",
+    "hub", "meta", "config" or "gguf". commit: on the Hub; None for others.
     """
 
     name: str
@@ -54,23 +61,23 @@ class Origin:
     commit: str | None = None
 
     def to_dict(self) -> dict[str, str | None]:
-        """Where it is from, JSON-ready."""
+        """Reference, kind and commit as JSON-ready data."""
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
 
 class Source(Origin, ABC):
-    """A checkpoint in Hugging Face's layout to read from, or one that can be seen as such. Never written to."""
+    """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read, never written to."""
 
     @abstractmethod
     def files(self) -> tuple[SourceFile, ...]:
-        """Every file, sorted by name."""
+        """All files of the checkpoint, sorted by name."""
 
     @abstractmethod
     def path(self, name: str) -> Path:
-        """A local path with the file's contents, fetched if need be."""
+        """The local path of a file, which is fetched first where it is not there. name: as in `files`."""
 
     def text(self, name: str) -> str | None:
-        """A small text file, or None when there is none of that name."""
+        """The content of a small text file; None where there is no file of that name. Raises BadSource if not UTF-8."""
         if all(file.name != name for file in self.files()):
             return None
         try:
@@ -79,7 +86,7 @@ class Source(Origin, ABC):
             raise BadSource(f"{name} is not UTF-8 text; fix it or download it again") from None
 
     def config(self) -> Config:
-        """config.json. Raises BadSource when it is absent or unreadable."""
+        """The content of config.json. Raises BadSource where it is absent or not a JSON object."""
         text = self.text("config.json")
         if text is None:
             raise BadSource(
@@ -88,7 +95,7 @@ class Source(Origin, ABC):
         return jsontext.parse(text, "config.json")
 
     def weights(self) -> tuple[str, ...]:
-        """Names of the safetensors files that hold the model, or none. Raises BadSource when some are missing."""
+        """Names of the model's safetensors files, empty where it has none. Raises BadSource where some are missing."""
         names = {file.name for file in self.files()}
         index = self.text(INDEX)
         if index is None:
@@ -101,7 +108,7 @@ class Source(Origin, ABC):
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The header of every safetensors file of the model, which is fetched for it if need be."""
+        """The headers of the model's safetensors files, by file name. Files that are not local are fetched."""
         return {name: read_header(self.path(name)) for name in self.weights()}
 
     @cached_property
@@ -110,7 +117,10 @@ class Source(Origin, ABC):
         return {name: tensor for header in self.headers.values() for name, tensor in header.tensors.items()}
 
     def copied_files(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
-        """Files that go along, and those left behind: the same weights in other formats, unless `all_files`."""
+        """Files to copy into an output, and files to leave out: the same weights in other formats, unless `all_files`.
+
+        Raises BadSource for a file name that is not inside the checkpoint.
+        """
         kept: list[SourceFile] = []
         left: list[SourceFile] = []
         weights = set(self.weights())
@@ -124,14 +134,14 @@ class Source(Origin, ABC):
         return tuple(kept), tuple(left)
 
     def generated_texts(self) -> tuple[str, ...]:
-        """Names of small text files that exist only through `text`."""
+        """Names of small text files that `text` generates and `path` does not have."""
         return ()
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        """Files that a conversion makes."""
+        """Large files that a conversion has to make; empty for a checkpoint in the HF layout."""
         return ()
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the index; None where there is none and the weights would have to be fetched."""
+        """Names of all tensors, from the index; None without an index, where the weights would have to be fetched."""
         index = self.text(INDEX)
         return None if index is None else tensors(index)

@@ -1,1 +1,1 @@
-"""Does a runtime compute the method? The installed runtime's own frequencies, and logits against a reference."""
+"""Validation: the files, frequencies and logits of an output, compared with the source and a reference."""

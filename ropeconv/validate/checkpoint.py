@@ -1,7 +1,7 @@
-"""Logits of the stock load of a baked checkpoint against its source, scaled at run time from the recipe.
+"""Compares logits of an output in stock transformers with those of its source, patched at run time from the recipe.
 
-The two sides share no config: the baked one is loaded as anybody would load it, the reference is the source with
-its rotary modules' buffers overwritten from the schedule. A control, the source left alone, has to disagree.
+The two sides share no config: the output is loaded with `from_pretrained`, the reference is the source with the buffers
+of its rotary modules overwritten from the schedule. A control, the unpatched source, has to disagree.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Curve = tuple[tuple[int, float], ...]
 def validate_checkpoint(
     comparison: Comparison, settings: Settings | None = None, progress: Progress | None = None
 ) -> Validation:
-    """Compares the logits of a baked folder, as the installed transformers loads it, with those of the reference.
+    """Compares the logits of a checkpoint, as the installed transformers loads it, with those of the reference.
 
-    settings: how to run. progress: what the caller wants to hear. Raises BadSource when the length is beyond the
-    context, UsageError for a device that is not there.
+    comparison: the output and its source. settings: how to run, by default as `Settings()`. progress: callbacks. Raises
+    BadSource where the length is beyond the context, UsageError for a device that is not available.
     """
     settings, progress = settings or Settings(), progress or Progress()
     source, baked, schedule = comparison.checkpoint, comparison.baked, comparison.schedule
@@ -90,7 +90,7 @@ def validate_checkpoint(
 
 
 def stock_version() -> str:
-    """Version of the installed transformers."""
+    """The version of the installed transformers."""
     import transformers
 
     return str(transformers.__version__)
@@ -98,7 +98,10 @@ def stock_version() -> str:
 
 @dataclass(frozen=True)
 class _Compared:
-    """Hidden states of both sides, and the head of the source. runs: as far as both were read."""
+    """The hidden states of both sides and their measures.
+
+    spec: what is compared, and how. runs: as far as both sides were read. head: the source, for its head.
+    """
 
     spec: ComparisonSpec
     runs: list[TokenRun]
@@ -106,7 +109,7 @@ class _Compared:
     head: TransformersEngine
 
     def buckets(self, stock: TransformersEngine) -> tuple[list[BucketResult], Curve]:
-        """Results per bucket, those of spread runs first; and the curve of the whole run."""
+        """The result of each bucket, spread runs first, and (position, KL) of the whole run. stock: the output."""
         results: list[BucketResult] = []
         curve: Curve = ()
         noise = 0.0  # does not fall with the position
@@ -128,7 +131,10 @@ class _Compared:
         return results, curve
 
     def config_reference(self, folder: Path, at: DeviceSpec, results: list[BucketResult]) -> tuple[float, bool]:
-        """The KL of transformers' own method from the reference, and whether it is within what each bucket allows."""
+        """The KL in nats between the source with the method in its config and the reference, and whether it agrees.
+
+        folder: of the source. at: device and precision. results: per bucket, with the tolerance.
+        """
         case = self.spec.comparison
         engine = TransformersEngine(load_with_method(folder, at, case.schedule, case.spec), self.spec.settings.chunk)
         worst, agrees = 0.0, True
@@ -140,7 +146,7 @@ class _Compared:
         return worst, agrees
 
     def precision(self) -> float:
-        """The KL between float32 and the precision that was run in, at the end of the context."""
+        """The KL in nats of the reference in the precision of the run from float32, at the end of the context."""
         wide, read = self.states.noise_runs[-1]
         assert wide is not None
         last = len(read) - 1
@@ -148,7 +154,7 @@ class _Compared:
         return float(self._measured(wide, read[last], self.head, self.states.reference[last], targets).kl.mean())
 
     def distance_from_formula(self) -> str:
-        """How far log-n itself is from what was written for it, as a sentence."""
+        """A sentence on the KL between log-n itself and the log-n approximation in the output."""
         pairs = zip(self.runs, self.states.formula, self.states.reference, strict=False)
         found = max(self._measured(self.head, a, self.head, b, run.targets()).kl.mean().item() for run, a, b in pairs)
         return f" It agrees with the steps that were written; log-n itself is a KL of {found:.2e} away from them."
@@ -159,7 +165,10 @@ class _Compared:
     def _measured(
         self, head: TransformersEngine, wanted: Any, other: TransformersEngine, read: Any, targets: Any
     ) -> Measures:
-        """Measures between two sets of hidden states, each through a head of its own."""
+        """Measures between two sets of hidden states.
+
+        head: gives logits to the states `wanted`. other: gives logits to the states `read`. targets: the next tokens.
+        """
         count = min(len(wanted), len(read), len(targets))
 
         def measured(rows: slice) -> Measures:

@@ -1,4 +1,4 @@
-"""Comparison: an output beside what it was made from, opened once, with what it has to compute."""
+"""Comparison: an output, its source, and the schedule that the output has to compute."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..sources import GgufSource, Source, open_source
 
 @dataclass(frozen=True)
 class Comparison:
-    """What every validation starts from.
+    """An output and its source, which every validation compares.
 
-    baked: a folder or GGUF file that ropeconv wrote. against: how the source was named. receipt: of `baked`. source:
-    what it was made from. schedule: what it has to compute, made again from the recipe and the source. spec: the RoPE
-    of the source.
+    baked: the output, a folder or GGUF file that ropeconv wrote. against: how the user named the source. receipt: of
+    the output. source: that it was made from. schedule: what it has to compute, from the recipe and the source. spec:
+    the RoPE of the source.
     """
 
     baked: Path
@@ -36,9 +36,10 @@ class Comparison:
 
     @classmethod
     def open(cls, baked: Path, against: str) -> Comparison:
-        """Reads the receipt, the source, the expected schedule and the RoPE before, each once.
+        """Opens an output and its source.
 
-        Raises BadSource when `baked` has no receipt, or `against` is not what it was made from.
+        baked: the output. against: the path or Hub id of the source. Raises BadSource where `baked` has no receipt, and
+        where the recipe gives another schedule for `against`.
         """
         receipt, source = read_receipt(baked), open_source(against)
         recipe = Recipe.from_dict(receipt.recipe)
@@ -55,19 +56,19 @@ class Comparison:
 
     @property
     def checkpoint(self) -> Source:
-        """The source, where it is a checkpoint. Raises BadSource for GGUF."""
+        """The source as a checkpoint. Raises BadSource for GGUF."""
         if isinstance(self.source, GgufSource):
             raise BadSource(f"{self.against} is GGUF, and a checkpoint with config.json and safetensors is needed here")
         return self.source
 
     @property
     def unchanged(self) -> bool:
-        """Whether the recipe changes nothing that the source computes."""
+        """Whether the schedule is that of the source, so that logits do not change."""
         return self.schedule.digest == self.spec.current().digest
 
     @property
     def scale(self) -> LogN | QueryScaling | None:
-        """By what queries are scaled: log-n, or what was written for it where that is more than noise away."""
+        """The scaling of queries in the output: log-n, or its approximation where they differ by more than noise."""
         found = self.receipt.log_n_approximation
         if found is None:
             return self.schedule.log_n
@@ -76,21 +77,24 @@ class Comparison:
 
     @property
     def queries(self) -> str:
-        """Name of the last module of the source before the rotation that yields queries."""
+        """The end of the name of the last module before the rotation that outputs queries, in the source."""
         weights = detect(self.checkpoint.config()).weights
         return weights.q_norm or weights.q
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:
-        """Names of the weights that a fold has rounded, as they are stored or as they are computed with in `dtype`."""
+        """Names of the weights that a fold has rounded, in the files or when they are computed with in `dtype`."""
         fold = self.receipt.fold
         return fold.tensors if fold and (fold.expected_kl or dtype != "float32") else ()
 
     def described(self) -> dict[str, Any]:
-        """What a report says of the schedule: its frequencies beside those before, and the lengths."""
+        """Fields of `Validation`: frequencies before and after, trained and new length, and `unrotated`."""
         frequencies = {"before": self.spec.current().inv_freq.tolist(), "after": self.schedule.inv_freq.tolist()}
         lengths = {"trained": self.schedule.original_context, "new": self.schedule.context}
         return {"frequencies": frequencies, "lengths": lengths, "unrotated": self.spec.unrotated}
 
     def record(self, result: dict[str, Any], server: str = "") -> None:
-        """Writes a result, as `Validation.to_dict` has it, beside the receipt. server: what a server runs, or empty."""
+        """Writes a result into the receipt of the output, or beside a GGUF file.
+
+        result: as `Validation.to_dict` has it. server: the runtime of a server, empty for other results.
+        """
         add_validation(self.baked, self.receipt, result, server)

@@ -1,7 +1,7 @@
-"""Logits of a GGUF file in llama.cpp against a reference made another way.
+"""Compares logits of a GGUF file in llama.cpp with those of a reference made from its source.
 
-Against the GGUF file it was made from: that file, told the schedule at loading, which gives the same bits where keys
-can say it. Against the checkpoint it was made from: transformers in float32, patched at run time.
+Of a source in GGUF the reference is that file, loaded with key overrides for the schedule, which gives the same bits
+where keys can express it. Of a checkpoint it is transformers in float32, patched at run time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def validate_gguf(
 ) -> Validation:
     """Compares the logits of a GGUF file in llama.cpp with those of the reference, and of the unscaled source.
 
-    settings: `tokens` is the length of the sequence; without it four times the trained context, up to 8192. progress:
-    what the caller wants to hear. Raises BadSource when the source cannot be told the schedule.
+    comparison: the output and its source. settings: `tokens` is the length of the sequence, by default four times the
+    trained context, up to 8192. progress: callbacks. Raises BadSource where no key overrides make the source compute
+    the schedule.
     """
     import torch
 
@@ -60,7 +61,7 @@ def validate_gguf(
     progress.note(f"Running {length} tokens three times: control, reference, baked.")
     progress.total(3 * length)
     if isinstance(source, GgufSource):
-        control, reference = _told(comparison, source, file, ids, kept, progress)
+        control, reference = _by_overrides(comparison, source, file, ids, kept, progress)
     else:
         control, reference = _patched(comparison, ids, kept, progress)
     engine = LlamaCppEngine(comparison.baked)
@@ -77,7 +78,11 @@ def validate_gguf(
 
 
 def _judged(runs: list[Bucket], reference: Any, stock: Any, control: Any, rounded: bool) -> list[BucketResult]:
-    """The result per bucket, of logits [positions, vocabulary] of the three. rounded: whether weights are quantised."""
+    """The result of each bucket of positions.
+
+    runs: the buckets. reference, stock, control: logits [positions, vocabulary]. rounded: whether weights are
+    quantised.
+    """
     results, first = [], 0
     for run in runs:
         rows = slice(first, first + len(run.positions))
@@ -89,26 +94,26 @@ def _judged(runs: list[Bucket], reference: Any, stock: Any, control: Any, rounde
     return results
 
 
-def _told(
+def _by_overrides(
     comparison: Comparison, source: GgufSource, file: GgufFile, ids: list[int], kept: list[int], progress: Progress
 ) -> tuple[Any, Any]:
-    """Logits of the source in llama.cpp as it is, and told the schedule at loading."""
+    """Logits of a source in GGUF in llama.cpp, as it is and with key overrides for the schedule."""
     import torch
 
     schedule = comparison.schedule
-    told = None if schedule.log_n else overrides(schedule, arch_of(source.file).name)
-    if told is None or _cannot_be_told(source.file, file):
+    given = None if schedule.log_n else overrides(schedule, arch_of(source.file).name)
+    if given is None or _needs_more_than_keys(source.file, file):
         raise BadSource(
             f"{comparison.against} cannot be told this schedule at loading; give --against the checkpoint it was made "
             "of"
         )
-    engines = (LlamaCppEngine(source.path, given) for given in ({}, told))
+    engines = (LlamaCppEngine(source.path, keys) for keys in ({}, given))
     control, reference = (torch.as_tensor(engine.logits(ids, kept, progress)) for engine in engines)
     return control, reference
 
 
 def _patched(comparison: Comparison, ids: list[int], kept: list[int], progress: Progress) -> tuple[Any, Any]:
-    """Logits of the source in transformers as it is, and with the schedule patched in."""
+    """Logits of a checkpoint in transformers, as it is and patched to the schedule."""
     folder, at = local_folder(comparison.checkpoint), DeviceSpec("cpu", "float32")
     engine = TransformersEngine.load(folder, at, chunk=len(ids))
     control = engine.logits(ids, kept, progress)
@@ -117,14 +122,14 @@ def _patched(comparison: Comparison, ids: list[int], kept: list[int], progress: 
     return control, engine.logits(ids, kept, progress)
 
 
-def _cannot_be_told(before: GgufFile, after: GgufFile) -> bool:
-    """Rope tensors, a temperature of its own, and norms that take an attention factor back are no keys."""
+def _needs_more_than_keys(before: GgufFile, after: GgufFile) -> bool:
+    """Whether key overrides are not enough: rope tensors, yarn_log_multiplier, or norms with a folded factor."""
     own = before.get(f"{arch_of(before).name}.rope.scaling.yarn_log_multiplier")
     return bool(rope_tensors(before)) or bool(own) or after.get(WINDOW_NORM) is not None
 
 
 def weights_type(file: GgufFile) -> str:
-    """The type of the weights where they are not F32, and so not those of a reference in float32; empty else."""
+    """The name of the most frequent type of matrices in a file; empty where that is F32."""
     types = [info.type for info in file.tensors.values() if len(info.shape) > 1]
     usual = max(set(types), key=types.count)
     return "" if usual == F32 else TYPES[usual].name

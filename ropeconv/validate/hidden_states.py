@@ -1,4 +1,4 @@
-"""Hidden states of both sides of a comparison: the source, in all its parts, and the baked checkpoint."""
+"""Reads the hidden states of both sides of a comparison: the source in several variants, and the output."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ PARTS = 3  # chunks of a spread run, for the noise floor
 
 @dataclass
 class HiddenStates:
-    """Hidden states per run of tokens; all but `reference` and `baked` for spread runs only.
+    """Hidden states, one tensor [positions, hidden_size] per run; all but `reference` and `baked` for spread runs only.
 
-    control: the source left alone. reference: the source with the schedule. noise_runs: the same in ways that make no
-    difference but rounding: other chunks, frequencies two steps of float32 away, weights rounded where a fold has
-    rounded them, and another precision; each with the engine that has its head, None for the source's own. formula:
-    with log-n itself where the reference has what stands for it. speed: tokens per second of whole runs.
+    control: of the unpatched source. reference: of the source patched to the schedule. noise_runs: of the reference in
+    variants that differ by rounding alone (other chunks, frequencies 2 ulp of float32 away, weights rounded where a
+    fold rounds them, another precision), each with the engine for its head, None for the source. formula: of the source
+    with log-n itself, where the output has its approximation. baked: of the output. speed: tokens per second of whole
+    runs.
     """
 
     control: list[Any] = field(default_factory=list)
@@ -37,12 +38,15 @@ class HiddenStates:
     speed: dict[str, float] = field(default_factory=dict)
 
     def by_precision(self, values: list[float]) -> tuple[list[float], list[float]]:
-        """Values that belong to `noise_runs`, parted into the source's own precision and another."""
+        """Splits values, one per entry of `noise_runs`, into those of the source's precision and those of another."""
         pairs = list(zip(self.noise_runs, values, strict=True))
         return [value for (own, _), value in pairs if own is None], [value for (own, _), value in pairs if own]
 
     def timed(self, name: str, runs: list[TokenRun], read: Callable[[TokenRun], Any]) -> list[Any]:
-        """Reads every run, and notes under `name` the speed of one over every position."""
+        """Reads every run, and keeps the speed of a whole run.
+
+        name: the key in `speed`. runs: to read. read: from a run to its hidden states, which are returned.
+        """
         found = []
         for run in runs:
             begin = time.perf_counter()
@@ -54,7 +58,7 @@ class HiddenStates:
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """What is compared, how it runs, and what the caller hears of it."""
+    """What is compared, how it runs, and the callbacks of the caller."""
 
     comparison: Comparison
     settings: Settings
@@ -68,9 +72,10 @@ class ComparisonSpec:
         schedule: Schedule | None = None,
         scale: LogN | QueryScaling | None = None,
     ) -> Any:
-        """Hidden states of the source with the schedule patched in, which is taken back afterwards.
+        """Hidden states of the source patched to the schedule, [len(run.kept), hidden_size]; the patch is undone.
 
-        chunk: tokens at a time, 0 for the engine's own. schedule, scale: in the place of the comparison's.
+        engine: the source. run: tokens to read. chunk: tokens at a time, 0 for the engine's own. schedule, scale: in
+        place of those of the comparison.
         """
         case = self.comparison
         scale = scale or case.scale
@@ -83,15 +88,16 @@ class ComparisonSpec:
             undo()
 
     def plain(self, engine: TransformersEngine, run: TokenRun) -> Any:
-        """Hidden states of a model as it is; only runs over every position can be stopped."""
+        """Hidden states of a model as it is, [len(run.kept), hidden_size]. Only whole runs can be stopped early."""
         heard = self.progress if run.kind == "whole" else Progress(advance=self.progress.advance)
         return engine.hidden_states(run.ids, run.positions, run.kept, heard)
 
 
 def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun], dtype: str) -> HiddenStates:
-    """Everything that the source has to say.
+    """The hidden states of the source in all variants that a comparison needs.
 
-    engine: the source as it loads; weights that a fold has rounded are rounded in it at the end. dtype: it runs in.
+    engine: the source; at the end the weights that a fold rounds are rounded in it. spec: what is compared, and how.
+    runs: the tokens to read. dtype: that the engine runs in.
     """
     case, samples, states = spec.comparison, [run for run in runs if run.kind == "spread"], HiddenStates()
     states.control = [spec.plain(engine, run) for run in samples]
@@ -112,6 +118,10 @@ def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[Tok
 def read_noise_run(
     engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun]
 ) -> tuple[TransformersEngine, list[Any]]:
-    """The reference of the source in another precision: the engine, with its head only, and states of spread runs."""
+    """An entry of `noise_runs` in another precision.
+
+    engine: the source in that precision, of which only the head stays. spec: what is compared. runs: of which the
+    spread ones are read.
+    """
     found = [spec.patched(engine, run) for run in runs if run.kind == "spread"]
     return engine.without_layers(), found

@@ -1,4 +1,4 @@
-"""A running server against a reference made another way: what it answers, and the source patched at run time."""
+"""Compares log-probabilities of a running server with a reference, the source in transformers patched at run time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..sources import GgufSource
 from .comparison import Comparison
 from .gguf import weights_type
 from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
-from .rule.likeliest import as_said, coarse
+from .rule.likeliest import coarse, log_probs_of
 from .rule.measures import Measures, in_blocks, summarise
 from .rule.validation import (
     RULE,
@@ -47,11 +47,11 @@ def validate_server(
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Validation:
-    """Compares what a server says of a text with the reference.
+    """Compares the log-probabilities that a server gives for a text with those of the reference.
 
-    url: of its OpenAI-compatible API. model: which of those it runs, or empty. settings: how the reference runs.
-    progress: what the caller wants to hear. Raises RopeconvError when the server is not there, runs something else, or
-    takes fewer tokens than the length.
+    comparison: the output that the server runs, and its source. url: of its OpenAI-compatible API. model: which of
+    those that it runs, empty for the only one. settings: how the reference runs. progress: callbacks. Raises
+    RopeconvError where no server answers, it runs another model, or accepts fewer tokens than the length.
     """
     settings, progress = settings or Settings(), progress or Progress()
     baked, source = comparison.baked, comparison.checkpoint
@@ -86,7 +86,7 @@ def validate_server(
 
 
 def _text_run(settings: Settings, comparison: Comparison, served: Served) -> TokenRun:
-    """A text from its beginning, as servers read it."""
+    """The run for a server: a text over every position from 0 on."""
     schedule, source = comparison.schedule, comparison.checkpoint
     wanted = settings.length or usual_length(schedule.original_context, schedule.context)
     if settings.length > schedule.context:
@@ -111,9 +111,10 @@ def _text_run(settings: Settings, comparison: Comparison, served: Served) -> Tok
 def _judged(
     run: TokenRun, states: HiddenStates, head: TransformersEngine, said: list[LogProbs], rounded: bool
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
-    """Results per bucket, and the KL per position.
+    """The result of each bucket, and (position, KL in nats) of the run.
 
-    head: gives logits to the source's hidden states. said: by the server. rounded: whether its weights are quantised.
+    states: of the source. head: the source, for logits of these. said: log-probabilities from the server. rounded:
+    whether its weights are quantised.
     """
     wanted = states.reference[0]
     targets = run.targets().tolist()
@@ -125,7 +126,7 @@ def _judged(
         return in_blocks(measured, len(said), head.vocabulary)
 
     def ours(engine: TransformersEngine, read: Any) -> Measures:
-        return compared(lambda rows: as_said(engine.head(read[rows]), said[rows]))
+        return compared(lambda rows: log_probs_of(engine.head(read[rows]), said[rows]))
 
     found, control = compared(lambda rows: said[rows]), ours(head, states.control[0])
     floors = [ours(own or head, read[0]) for own, read in states.noise_runs]
@@ -140,7 +141,7 @@ def _judged(
 
 
 def _same_model(served: Served, comparison: Comparison) -> None:
-    """Raises RopeconvError when the server has loaded something else from this machine's disk."""
+    """Raises RopeconvError where the server has loaded another model from the disk of this machine."""
     baked = comparison.baked
     path = Path(served.path) if served.path else baked
     if not path.exists() or path.resolve() == baked.resolve():

@@ -1,4 +1,4 @@
-"""How a comparison runs."""
+"""Settings: the options of a validation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..engines.transformers.device import DeviceSpec, device_spec
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compare.
+    """Options of a validation.
 
-    device, dtype, device_map: where and in which precision, as in `device_spec`. tokens: of each spread run (512, and
-    less beside a run over every position; of GGUF the length of the sequence). length: of a run over every position, 0
-    for none. chunk: tokens that the backbone sees at a time. seed: of the synthetic tokens. text: a file to read in
-    their place. trust_remote_code: run code in the output that ropeconv has not written. config_reference: whether the
-    source also runs with the method in its config.
+    device, dtype, device_map: as in `device_spec`. tokens: of each spread run (by default 512, fewer with `length`);
+    for GGUF the length of the sequence. length: tokens of a run over every position, 0 for none. chunk: tokens that the
+    backbone reads at a time. seed: of the synthetic tokens. text: a file to read in their place. trust_remote_code: run
+    code in the output that ropeconv has not written. config_reference: also run the source with the method in its
+    config.
     """
 
     device: str = "auto"
@@ -32,9 +32,9 @@ class Settings:
 
     @property
     def spread(self) -> int:
-        """Tokens of each spread run, of which there are five for every bucket: together some percent of a whole run."""
+        """Tokens of each spread run: `tokens`, else 512, or with `length` fewer, to take some percent of its time."""
         return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
 
     def place(self, stored: str = "float32") -> DeviceSpec:
-        """Where to run. stored: the checkpoint's own precision. Raises UsageError for a device that is not there."""
+        """Device and precision. stored: the precision of the checkpoint. Raises UsageError as `device_spec` does."""
         return device_spec(self.device, self.dtype, self.device_map, stored)

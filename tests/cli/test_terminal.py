@@ -6,10 +6,8 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -147,11 +145,9 @@ def test_every_document_has_its_schema(run: Run, arguments: tuple[str, ...]) -> 
 
 
 def test_an_interrupted_apply_says_how_to_go_on(llama: Path, tmp_path: Path) -> None:
-    with (llama / "model.safetensors").open("ab"):
-        pass
     code = (
-        "import signal, os, ropeconv.bake.execute as e, ropeconv.cli as c\n"
-        "e.copy_file = lambda *given: os.kill(os.getpid(), signal.SIGINT)\n"
+        "import signal, os, time, ropeconv.bake.execute as e, ropeconv.cli as c\n"
+        "e.copy_file = lambda *given: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1))\n"
         "c.main()\n"
     )
     command = [sys.executable, "-c", code, "apply", "model", "--yarn", "4", "-o", "out"]
@@ -160,21 +156,3 @@ def test_an_interrupted_apply_says_how_to_go_on(llama: Path, tmp_path: Path) -> 
     assert "out is not there yet" in done.stderr
     assert "the same command goes on from them" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_stopped_validation_never_ends_with_0(run: Run, llama: Path, tmp_path: Path) -> None:
-    assert run("apply", "model", "--yarn", "512", "-o", "out", "-q").returncode == 0
-    command = [sys.executable, "-m", "ropeconv", "validate", "out", "--against", "model", "--tokens", "16",
-               "--length", "30k", "--chunk", "32"]  # fmt: skip
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "Running" in line:
-            break
-    time.sleep(4)
-    process.send_signal(signal.SIGINT)
-    output, rest = process.communicate(timeout=300)
-    assert "Stopping" in rest
-    assert "It was stopped before its end." in output
-    assert process.returncode in (3, 130)

@@ -149,12 +149,13 @@ def test_refusals(tmp_path: Path, run: Run) -> None:
     clamped = Recipe(METHODS["linear"](4.0), log_n="clamped")
     llama = make("llama", tmp_path / "llama")
     for source, recipe, words in (
-        (llama, Recipe(METHODS["linear"](4.0)), "without log-n"),
         (make("qwen2", tmp_path / "qwen2"), clamped, "Llama and Mistral have its layout"),
         (llama / "config.json", Recipe(METHODS["linear"](4.0), log_n="full"), "config.json alone"),
     ):
         with pytest.raises(UnsupportedBake, match=words):
             make_plan(source, recipe, encoding="ministral3", allow_approximate=True)
+    with pytest.raises(UnsupportedBake, match="without log-n"):
+        make_plan(llama, Recipe(METHODS["linear"](4.0)), encoding="ministral3")
     config = json.loads((llama / "config.json").read_text())
     (llama / "config.json").write_text(json.dumps({**config, "attention_bias": True}))
     with pytest.raises(UnsupportedBake, match="attention_bias"):

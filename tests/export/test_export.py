@@ -18,6 +18,7 @@ from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
+from ..baking import make_plan
 from ..gguf_files import contents
 from ..llamacpp import bake, checkpoint
 
@@ -78,14 +79,11 @@ def test_rows_that_no_block_fits_stay_in_f16(tmp_path: Path) -> None:
 
 def test_the_name_and_the_description(qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention"""
-    from ropeconv.bake import make_plan
-    from ropeconv.sources import open_source
-
     source = tmp_path / "Qwen3-Tiny-Instruct"
     shutil.copytree(qwen3, source)
     (source / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: [en]\n---\n# Tiny\n")
     monkeypatch.chdir(tmp_path)
-    plan = make_plan(open_source(str(source)), YARN, to="gguf", outtype="q8_0")
+    plan = make_plan(source, YARN, to="gguf", outtype="q8_0")
     assert plan.out.name == "Qwen3-Tiny-255K-Instruct-yarn4-Q8_0.gguf"
     bake(source, YARN, tmp_path / "out.gguf", outtype="q8_0")
     file = GgufFile.open(tmp_path / "out.gguf")
@@ -179,7 +177,7 @@ def test_k_quants_are_llama_cpps_own_and_keep_the_schedule(tmp_path: Path, outty
     assert plan.bytes > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "wide"]
     patched = tmp_path / "patched.gguf"
-    bake(tmp_path / "out.gguf", Recipe(METHODS["yarn"](2.0)), patched, replace_scaling=True)
+    bake(tmp_path / "out.gguf", Recipe(METHODS["yarn"](2.0)), patched, replace=True)
     assert {name: data for name, data in contents(patched).items() if name != "rope_freqs.weight"} == {
         name: data for name, data in contents(tmp_path / "out.gguf").items() if name != "rope_freqs.weight"
     }

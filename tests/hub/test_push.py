@@ -153,9 +153,9 @@ def test_the_card(push: Push, hub: WritingHub) -> None:
     assert (data.license, data.language, data.pipeline_tag) == ("llama3.1", ["en", "de"], "text-generation")
     assert data.tags == ["base-tag", "ropeconv", "yarn", "long-context"]
     for words in (
-        "stretched to 1,024 tokens", "Peng et al. 2023", "Not fine-tuned", hub.commit("base/tiny"),
+        "extended to 1,024 tokens", "Peng et al. 2023", "Not fine-tuned", hub.commit("base/tiny"),
         "vllm serve me/tiny-1k", "ropeconv apply base/tiny --yarn 16 --push me/tiny-1k", "| context | 64 | 1,024 |",
-        "| vLLM 0.33 | exact |",
+        "| exact | transformers 4.51-5.23, exllamav3 1.4,",
     ):  # fmt: skip
         assert words in text, words
     assert "SECRET PROSE" not in text
@@ -291,7 +291,7 @@ def test_a_gguf_file(push: Push, hub: WritingHub, tmp_path: Path) -> None:
     text = (hub.repos["me/tiny-gguf"] / "README.md").read_text()
     assert "llama-server -hf me/tiny-gguf" in text
     assert "library_name: gguf" in text
-    assert "stretched to 1,024 tokens" in text
+    assert "extended to 1,024 tokens" in text
     assert set(hub.stored) == {hashes(tmp_path)["tiny-F16.gguf"]}
     for kind in ("Q8_0", "F32"):
         made = ("--outtype", kind.lower(), "-o", f"tiny-{kind}.gguf", "-q")

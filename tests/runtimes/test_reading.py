@@ -89,7 +89,7 @@ def test_names_and_versions() -> None:
 
 
 @pytest.mark.parametrize("model_type", ["gemma3_text", "olmo3"])
-def test_what_is_predicted_to_be_ignored_is(
+def test_what_is_predicted_to_differ_does(
     model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
 ) -> None:
     """truncate: false per layer type, which transformers 5 looks for in the wrong place."""
@@ -97,7 +97,7 @@ def test_what_is_predicted_to_be_ignored_is(
     plan = make_plan(tiny(model_type), recipe, encoding="native")
     (tmp_path / "config.json").write_text(next(s.text or "" for s in plan.files if s.name == "config.json"))
     answer = probe.ask(tmp_path, plan.schedule.context)
-    assert plan.result.status_of(find(f"transformers@{answer['transformers']}")[0]) == "ignored"
+    assert plan.result.status_of(find(f"transformers@{answer['transformers']}")[0]) == "differs"
     with pytest.raises(Disagreement):
         compare(answer, plan.schedule, plan.before, "native")
 
@@ -108,10 +108,10 @@ def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
     words = [plan.predicted(version) for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")]
     assert words == ["refused", "exact", "exact", "refused", "unknown"]
     llama = make_plan(tiny("llama"), Recipe(REGISTRY["yarn"](4.0)))
-    assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == ["unknown", "unknown", "ignored"]
+    assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == ["unknown", "unknown", "differs"]
 
 
-@pytest.mark.parametrize(("attention_factor", "word"), [(None, "exact"), (1.2, "ignored")])
+@pytest.mark.parametrize(("attention_factor", "word"), [(None, "exact"), (1.2, "differs")])
 def test_gpt_oss_in_vllm_knows_no_amplitude(
     tiny: Callable[[str], Path], attention_factor: float | None, word: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_gpt_oss_in_vllm_knows_no_amplitude(
     assert make_plan(tiny("gpt_oss"), recipe).result.status_of(find("vllm")[-1]) == word
 
 
-@pytest.mark.parametrize(("attention_factor", "word"), [(None, "exact"), (1.2, "ignored")])
+@pytest.mark.parametrize(("attention_factor", "word"), [(None, "exact"), (1.2, "differs")])
 def test_deepseek_in_vllm_knows_the_mscale_pair_only(
     tiny: Callable[[str], Path], attention_factor: float | None, word: str
 ) -> None:

@@ -13,7 +13,8 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.rule.validation import Validation
+from ropeconv.validate.rule.measures import Figures
+from ropeconv.validate.rule.validation import Validation, bucket_result, conclusion, with_rounded_weights
 from ropeconv.validate.sampling.positions import doubling_buckets
 
 from ..baking import apply, make_plan, validate
@@ -80,14 +81,14 @@ def test_other_weights_disagree(tiny: Callable[[str], Path], tmp_path: Path) -> 
     assert not check(out, tiny("llama")).agrees
 
 
-def test_logits_that_cannot_tell_are_called_blind(tmp_path: Path) -> None:
+def test_logits_that_cannot_tell_are_called_inconclusive(tmp_path: Path) -> None:
     """With weights near zero attention is uniform whatever the positions."""
     from ..models import make
 
     flat = make("llama", tmp_path / "flat", initializer_range=1e-5)
     result = check(baked(flat, tmp_path / "out"), flat)
     assert not result.agrees
-    assert result.sentence.startswith("Blind")
+    assert result.sentence.startswith("Inconclusive: ")
 
 
 def test_as_is_has_no_control(tiny: Callable[[str], Path], tmp_path: Path) -> None:
@@ -114,7 +115,8 @@ def test_the_command(run: Run, llama: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["agrees"]
-    assert json.loads((tmp_path / "model-yarn16" / "ropeconv.json").read_text())["validation"] == result
+    receipt = json.loads((tmp_path / "model-yarn16" / "ropeconv.json").read_text())
+    assert {"schema": 2, **receipt["validation"]} == result
     config = tmp_path / "model-yarn16" / "config.json"
     config.write_text(config.read_text().replace('"factor": 16.0', '"factor": 8.0'))
     edited = ("validate", "model-yarn16", "--against", "model", "--device", "cpu", "-q")
@@ -131,3 +133,15 @@ def test_buckets_double_up_to_the_context() -> None:
     assert runs[-1].positions[0] == 0
     assert runs[-1].positions[-1] == 999
     assert all(position >= 512 for position in runs[-1].positions[runs[-1].counted])
+
+
+def test_quantised_weights_are_compared_by_their_mean() -> None:
+    """A few positions may be far off; that is not for the rule of floats to call inconclusive."""
+    figures = Figures(
+        kl_mean=0.01, kl_95=0.2, kl_max=1.0, max_dlogit=1.0, top1=1.0, top5=1.0, loss_reference=None, loss_other=None
+    )
+    inside, beyond = doubling_buckets(64, 128, 32)
+    results = [with_rounded_weights(bucket_result(bucket, figures, control_kl=1.0)) for bucket in (inside, beyond)]
+    assert conclusion(results, unchanged=False) == (True, "Agrees everywhere, and the unscaled source does not.")
+    worse = [with_rounded_weights(bucket_result(bucket, figures, control_kl=0.09)) for bucket in (inside, beyond)]
+    assert conclusion(worse, unchanged=False)[1].startswith("Disagrees: KL 1.00e-02 at ")

@@ -147,7 +147,7 @@ def test_devices_without_float64(tiny: Callable[[str], Path]) -> None:
 
 def test_options_that_do_not_go_together(run: Run, llama: Path) -> None:
     for given, said in (
-        (("out", "--reference", "mine"), "choose patched or config"),
+        (("out", "--reference", "mine"), "'mine' is not one of 'patched', 'config'"),
         (("out.gguf", "--reference", "config"), "are for checkpoints"),
         (("out", "--server", "http://localhost:1", "--reference", "config"), "without --server"),
     ):

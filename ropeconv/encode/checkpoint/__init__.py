@@ -1,4 +1,4 @@
-"""Encodings of a checkpoint: one file each below `encodings/`, registered once."""
+"""Encodings of a checkpoint: one file each in `encodings/`, and the selection among them."""
 
 from . import encodings as _encodings  # noqa: F401  registers them
 from .encoding import Encoding, all_encodings

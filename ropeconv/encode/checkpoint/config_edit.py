@@ -1,7 +1,7 @@
-"""Puts a RoPE setting into a config.json, in both schemas, touching nothing else.
+"""Writes a RoPE setting into a config.json, in both schemas, and leaves all other keys as they are.
 
 transformers 4 reads `rope_theta` and `rope_scaling`, transformers 5 prefers `rope_scaling` to `rope_parameters`,
-llama.cpp's converter the reverse, and some readers know only one: so all of them say the same.
+llama.cpp's converter prefers the reverse, and some readers know only one: so all keys are given the same values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LENGTHS = {"original_max_position_embeddings"}
 
 
 def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:
-    """A copy of `config` in which every schema holds `written`; key order and unknown keys stay."""
+    """A copy of a config.json in which every schema has one RoPE setting; key order and unknown keys stay.
+
+    config: the whole file of the source. family: of its model. spec: the RoPE of the source. written: the setting.
+    """
     baked = copy.deepcopy(config)
     part = text_part(baked, family)
     rope = _with_kept_keys(part, family, spec, written.rope)
@@ -44,7 +47,11 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
 
 
 def put(part: Config, key: str, value: Any, after: str = "") -> None:
-    """Sets a key in place; a new key stands behind `after`, or last."""
+    """Sets a key of a config in place.
+
+    part: the config, or the part of it that is changed. key, value: what to set. after: the key behind which a new key
+    is inserted; where that is absent or empty, a new key goes last.
+    """
     if key in part or after not in part:
         part[key] = value
         return
@@ -64,7 +71,7 @@ def _theta_keys(part: Config, family: Family) -> list[str]:
 
 
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str, Any]) -> dict[str, Any]:
-    """The dictionary with the keys that belong to the architecture, numbers as JSON floats, lengths as integers."""
+    """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
     before, _ = rope_dict(part, family, newest("transformers"))
     kept = {key: before[key] for key in family.writing.keep if key in before}
     if kept and family.writing.pinned_original:
@@ -111,7 +118,7 @@ def _put_local(part: Config, family: Family, spec: RopeSpec) -> None:
 
 
 def _put_query_scale(part: Config, rope: dict[str, Any], family: Family) -> None:
-    """The slope of a query scale by position once more, where vLLM looks for it (vllm#48621)."""
+    """Writes the slope of query scaling a second time, under the key where vLLM looks for it (vllm#48621)."""
     beta = rope.get(family.keys.query_beta)
     if beta:
         length = rope["original_max_position_embeddings"]
@@ -126,5 +133,5 @@ def _put_share(part: Config, family: Family, spec: RopeSpec) -> None:
 
 
 def _unscaled(theta: float) -> dict[str, Any]:
-    """The dictionary of a bare base, for layers that a method leaves alone."""
+    """The RoPE dictionary of a base without scaling, for layers that a method does not change."""
     return {"rope_type": Plain.kind, "rope_theta": theta}

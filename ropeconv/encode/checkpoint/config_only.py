@@ -1,4 +1,4 @@
-"""What encodings share that are a config.json and nothing else."""
+"""The parts that encodings share which change config.json alone, and the choice among these encodings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Setting = Callable[[Schedule, RopeSpec, Family], RopeSetting]
 
 
 def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting], Setting]:
-    """Registers a function from a schedule to a RopeSetting as an encoding that changes config.json alone.
+    """Decorator: registers a function from a schedule to a RopeSetting as an encoding of config.json alone.
 
     name, order, max_ulp: as in `Encoding`.
     """
@@ -45,7 +45,7 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
 
 
 def refuse_log_n(request: EncodeRequest) -> None:
-    """Raises UnsupportedBake for a schedule with log-n, which no config of these families can say."""
+    """Raises UnsupportedBake for a schedule with log-n, for which the stock classes have no config key."""
     if request.schedule.log_n is not None:
         raise UnsupportedBake(
             f"--log-n {request.schedule.log_n.kind}", f"the keys of {request.family.name}",
@@ -55,7 +55,10 @@ def refuse_log_n(request: EncodeRequest) -> None:
 
 
 def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], dict[str, UnsupportedBake]]:
-    """The results of every encoding that is a config alone, plainest first, and why the others cannot hold it."""
+    """Tries every encoding of config.json alone.
+
+    Returns the results of those that can hold the schedule, in their order, and the errors of the others by name.
+    """
     found: list[CheckpointResult] = []
     refusals: dict[str, UnsupportedBake] = {}
     for known in all_encodings().values():
@@ -69,9 +72,9 @@ def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], dict[str, Uns
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
-    """Of the encodings that are a config alone and that `request.runtimes` read exactly, the one most others read too.
+    """Of the encodings of config.json alone that all named runtimes read exactly, the one with most exact verdicts.
 
-    Raises UnsupportedBake when there is none.
+    request: what to write, and `runtimes` that have to read it. Raises UnsupportedBake where there is none.
     """
     found, refusals = tried(request)
     fitting = [result for result in found if result.suits(request.runtimes)]
@@ -83,7 +86,11 @@ def furthest(request: EncodeRequest) -> CheckpointResult:
 def nothing_fits(
     found: list[CheckpointResult], refusals: dict[str, UnsupportedBake], request: EncodeRequest
 ) -> UnsupportedBake:
-    """The error that says, per encoding, what stands in its way."""
+    """The error where no encoding fits, with the reason for each encoding.
+
+    found: results that the named runtimes do not read exactly. refusals: errors of encodings that cannot hold the
+    schedule, by name. request: what was to be written.
+    """
     keys, one = {row.key for row in request.runtimes}, len(request.runtimes) == 1
     reasons = [
         f"{'' if one else f'{verdict.display_name} '}with {result.encoding}: {verdict.reason or verdict.status}"
@@ -109,5 +116,5 @@ def _way_out(found: list[CheckpointResult], request: EncodeRequest) -> str:
 
 
 def bare(request: EncodeRequest) -> EncodeRequest:
-    """The request without what weights can carry."""
+    """The request with attention factor and softmax scale 1, since both are folded into weights."""
     return replace(request, schedule=replace(request.schedule, attention_factor=1.0, softmax_scale=1.0))

@@ -1,4 +1,4 @@
-"""The encodings of a checkpoint: what each is, and the function that writes it."""
+"""Encoding, one way to write a schedule into a checkpoint, and the registry of all encodings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def _same(model_type: str) -> str:
 class Encoding:
     """A way to write a schedule into a checkpoint.
 
-    order: its place where "auto" looks for the plainest, lowest first. encode: raises UnsupportedBake for what it
-    cannot hold. max_ulp: by how many steps of float32 the frequencies of a right runtime may miss the schedule.
-    config_only: whether it is a config.json and nothing else. folds: whether the attention factor goes into weights,
-    which validation then computes again. model_type: from the `model_type` of a checkpoint to the one it is given.
+    name: as `--encoding` takes it. order: the order in which "auto" tries encodings, lowest first. encode: from a
+    request to a result; raises UnsupportedBake for schedules that it cannot hold. max_ulp: by how many ulp of float32
+    the frequencies of a correct runtime may differ from the schedule. config_only: whether it changes config.json
+    alone. folds: whether it folds the attention factor into weights, which validation then checks. model_type: from the
+    `model_type` of a source to that of its output.
     """
 
     name: str
@@ -45,7 +46,10 @@ def encoding(
     folds: bool = False,
     model_type: Callable[[str], str] = _same,
 ) -> Callable[[Encode], Encode]:
-    """Registers a function as an encoding; the parameters are those of `Encoding`."""
+    """Decorator: registers a function as an encoding.
+
+    name, order, max_ulp, config_only, folds, model_type: as in `Encoding`.
+    """
 
     def register(encode: Encode) -> Encode:
         REGISTRY[name] = Encoding(name, order, encode, max_ulp, config_only, folds, model_type)
@@ -55,5 +59,5 @@ def encoding(
 
 
 def all_encodings() -> dict[str, Encoding]:
-    """Every registered encoding by name, plainest first."""
+    """All registered encodings by name, in their order."""
     return {found.name: found for found in sorted(REGISTRY.values(), key=lambda found: found.order)}

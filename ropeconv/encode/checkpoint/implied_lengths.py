@@ -1,4 +1,4 @@
-"""An attention factor through lengths, for classes that derive it from them (Phi 3)."""
+"""Lengths from which a class derives a wanted attention factor, for classes without a key for it (Phi 3)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ REACH = 4096
 def original_for(context: int, attention_factor: float) -> tuple[int, int]:
     """Lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O) = attention_factor`.
 
-    That is `ln M / ln O = A^2`; O alone is too coarse, so M grows by up to 4096 tokens until the two agree
-    within 1e-7. Raises UnsupportedBake for A < 1, and where no such pair exists.
+    context: in tokens. attention_factor: A. The equation is `ln M / ln O = A^2`; O alone is too coarse, so M grows by
+    up to 4096 tokens until the formula gives A within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and
+    where no such pair exists.
     """
     if abs(attention_factor - 1) < TOLERANCE:
         return context, context
@@ -31,7 +32,7 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int]:
 
 
 def lengths_note(wanted: int, context: int, original: int) -> str:
-    """What to tell people about lengths that stand for an attention factor."""
+    """The note about a declared context and original length that were chosen for an attention factor. All in tokens."""
     return (
         f"declares {context} tokens (for {wanted}) and an original length of {original}, from which this architecture "
         "derives its attention factor; servers that take that length for their default window need the window as an "

@@ -1,4 +1,4 @@
-"""What an encoding of a checkpoint is given, and what it gives back."""
+"""EncodeRequest, the input of an encoding of a checkpoint, and CheckpointResult, its output."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Tensors = Callable[[], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class EncodeRequest:
-    """What is to be written, and for whom.
+    """What is to be written, and for which runtimes.
 
-    spec: the checkpoint before. config: its whole config.json, which `family` reads. target: how it is wanted.
-    tensors: gives the checkpoint's tensors, or none where only a config is at hand; it may have to fetch their
-    headers, so it is called only where weights change.
+    schedule: what has to be computed. spec: the RoPE of the source. family: of its model. config: its whole
+    config.json. target: the options of the output. tensors: returns the tensors of the source by name, empty for a
+    config.json alone; it may have to fetch headers, so it is called only by encodings that change weights.
     """
 
     schedule: Schedule
@@ -39,22 +39,23 @@ class EncodeRequest:
 
     @property
     def versions(self) -> list[tuple[Runtime, ...]]:
-        """The current versions of each runtime that must read it exactly, the newest last."""
+        """Per runtime that has to read the output exactly, its current versions, the newest last."""
         return [find(name) for name in self.target.runtimes or ("transformers",)]
 
     @property
     def runtimes(self) -> tuple[Runtime, ...]:
-        """The newest version of each runtime that must read it exactly."""
+        """The newest version of each runtime that has to read the output exactly."""
         return tuple(rows[-1] for rows in self.versions)
 
 
 @dataclass(frozen=True)
 class CheckpointResult(EncodeResult):
-    """A chosen encoding of a checkpoint.
+    """A schedule as an encoding writes it into a checkpoint.
 
-    config: the whole config.json, which `family` reads. in_config: the schedule that the config (with stored buffers)
-    says, without what is folded into weights. written_as: the encoding of the config itself. context: the length it
-    declares. fold: what goes into the weights. texts: files that come along. added: tensors that come along.
+    config: the whole new config.json. family: that reads it. in_config: the schedule that the config (with stored
+    buffers) gives, without factors that are folded into weights. written_as: the encoding of the config itself.
+    context: the tokens that it declares. fold: factors in weights, None without. texts: text files to add, by name.
+    added: tensors to add, by name.
     """
 
     config: Config = field(kw_only=True)
@@ -67,5 +68,5 @@ class CheckpointResult(EncodeResult):
     added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def suits(self, runtimes: tuple[Runtime, ...], statuses: tuple[str, ...] = ("exact",)) -> bool:
-        """Whether every one of the runtimes reads it with one of the statuses."""
+        """Whether the verdict of every one of `runtimes` has one of the statuses."""
         return all(self.status_of(row) in statuses for row in runtimes)

@@ -1,4 +1,4 @@
-"""What an encoding hands over: the dictionary for the extended layers and the lengths beside it."""
+"""RopeSetting: the RoPE dictionary of the extended layers and the lengths that are written with it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 class RopeSetting:
     """One RoPE setting, ready to be put into a config.
 
-    rope: the dictionary, with `rope_type` and without `rope_theta`. theta: the base beside it.
-    context: max_position_embeddings. top_original: original_max_position_embeddings at the top level, if needed.
+    rope: the dictionary, with `rope_type` and without `rope_theta`. theta: the base, for `rope_theta`. context: in
+    tokens, for max_position_embeddings. top_original: original_max_position_embeddings at the top level, None where it
+    is not needed. notes: sentences for the user.
     """
 
     rope: dict[str, Any]

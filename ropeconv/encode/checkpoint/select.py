@@ -15,7 +15,7 @@ GOOD = ("exact", "rounded")
 
 
 def select(request: EncodeRequest) -> CheckpointResult:
-    """The schedule as the encoding that the target names writes it.
+    """The result of the encoding that the target names.
 
     "auto" takes, of the encodings that are a config alone and that every named runtime reads exactly in its newest
     version, the one that most of its other current versions read exactly too; where there is none, the first of the
@@ -38,14 +38,14 @@ def select(request: EncodeRequest) -> CheckpointResult:
 
 @dataclass
 class _Search:
-    """The search for an encoding. found: results so far. refusals: why other encodings cannot hold the schedule."""
+    """The search of "auto". found: results so far. refusals: errors of encodings that cannot hold it, by name."""
 
     request: EncodeRequest
     found: list[CheckpointResult] = field(default_factory=list)
     refusals: dict[str, UnsupportedBake] = field(default_factory=dict)
 
     def run(self) -> CheckpointResult:
-        """The first encoding that fits, with what was considered."""
+        """The result of the first encoding that fits, with the reason for every encoding."""
         request = self.request
         self.found, self.refusals = tried(request)
         fitting = [result for result in self.found if result.suits(request.runtimes)]

@@ -1,1 +1,1 @@
-"""A fold: factors in the weights, from the rows that take them to the bytes that change."""
+"""Folding: factors multiplied into weights, from the choice of rows to the bytes of the files."""

@@ -1,6 +1,6 @@
-"""Multiplies ranges of tensors in a safetensors file: read, scaled in float32, rounded back, written where they lay.
+"""Multiplies ranges of tensors in a safetensors file: read, scaled in float32, rounded back, written in place.
 
-Floats of 64 bits are scaled as such.
+Tensors of 64-bit floats are scaled in float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
 
 
 class Piece(NamedTuple):
-    """A range of a file: its place and length in bytes, and what happens to its numbers."""
+    """A range of a file to scale.
+
+    place, length: in bytes. dtype: of its numbers, as safetensors names it. factor, plus_one: as in `scaled`.
+    """
 
     place: int
     length: int
@@ -33,9 +36,11 @@ class Piece(NamedTuple):
 
 
 def scale_ranges(path: Path, scalings: Iterable[tuple[str, tuple[tuple[int, int], ...], float, bool]]) -> None:
-    """Changes a file in place. scalings: tensor, spans [start, stop) of its elements, factor, whether it is 1 + w.
+    """Scales elements of tensors in a safetensors file, in place.
 
-    Scalings of the same element are carried out one after the other, each rounded.
+    path: the file. scalings: per entry a tensor, spans [start, stop) of its flat elements, the factor, and whether the
+    tensor stores w - 1, as `plus_one` of `scaled`. Scalings of the same element are applied in their order, each
+    rounded.
     """
     header = read_header(path)
     file = os.open(path, os.O_RDWR)
@@ -48,7 +53,11 @@ def scale_ranges(path: Path, scalings: Iterable[tuple[str, tuple[tuple[int, int]
 
 
 def scaled(old: NDArray[Any], dtype: str, factor: float, plus_one: bool = False) -> NDArray[Any]:
-    """Stored numbers times a factor, rounded to nearest, ties to even. plus_one: `factor (1 + w) - 1`."""
+    """Stored numbers times a factor, rounded to nearest, ties to even, in the shape and type of `old`.
+
+    old: as numpy reads them, BF16 as uint16. dtype: "F64", "F32", "F16" or "BF16". factor: to multiply by. plus_one:
+    the tensor stores weights minus one, so that `factor (1 + w) - 1` is computed.
+    """
     if dtype == "F64":
         return _times(old.astype(np.float64), factor, plus_one)
     values = _times(widened(old, dtype), factor, plus_one)
@@ -84,7 +93,7 @@ def _times(values: NDArray[Float], factor: float, plus_one: bool) -> NDArray[Flo
 
 
 def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper halves of 32-bit floats, rounded; the array is used up."""
+    """32-bit floats rounded to bfloat16, as uint16 in the same shape; the input is overwritten."""
     strange = np.isnan(values)
     bits = values.view(np.uint32)
     odd = bits >> 16

@@ -1,9 +1,9 @@
-"""Which elements of which tensors take the attention factor, so that no reader of configs can lose it.
+"""Chooses the elements of tensors that a fold multiplies by the attention factor and the softmax scale.
 
 cos and sin times A give queries and keys times A, and their product A^2, over the dimensions that rotate. So the rows
 that make those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. Where a norm
-stands between the projection and the rotation it would undo that, and its own weight is multiplied. Multi-head latent
-attention also has a scale of all logits, which goes into every row of its queries.
+stands between the projection and the rotation it would undo that, so its weight is multiplied instead. Multi-head
+latent attention also has a softmax scale, which goes into every row of its queries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Scaling:
-    """Elements of a tensor that are multiplied. spans: [start, stop) in the flat tensor. plus_one: as (1 + w) - 1."""
+    """Elements of a tensor to multiply.
+
+    spans: [start, stop) in the flat tensor. plus_one: whether the tensor stores w - 1, so that the result is
+    factor (1 + w) - 1.
+    """
 
     tensor: str
     spans: tuple[Span, ...]
@@ -38,9 +42,10 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Fold:
-    """What goes into the weights.
+    """A fold: which factors are multiplied into which weights.
 
-    expected_kl: of the rounding alone, by the dtype of the weights; 0 for F32, and for powers of two.
+    fold_into: rows of queries, of keys, or both. scalings: what is multiplied. expected_kl: KL in nats that rounding
+    costs, by the dtype of the weights; 0 for F32 and for powers of two.
     """
 
     fold_into: FoldInto
@@ -61,10 +66,12 @@ def fold(
     tensors: Mapping[str, Tensor],
     fold_into: FoldInto = "k",
 ) -> Fold:
-    """Where the attention factor and the softmax scale of a schedule go.
+    """The fold of the attention factor and softmax scale of a schedule into the weights of a checkpoint.
 
-    tensors: of the whole checkpoint. Raises UnsupportedBake for families and dtypes that cannot hold them, BadSource
-    where a tensor is missing.
+    schedule: with the two factors. spec: the RoPE of the checkpoint. family: of its model. config: its whole
+    config.json. tensors: of all its files, by name. fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk"
+    both by A. Raises UnsupportedBake for families and dtypes that cannot hold the factors, BadSource where a tensor is
+    missing.
     """
     if not (family.weights.q or family.weights.fused):
         raise UnsupportedBake(
@@ -93,9 +100,10 @@ def fold(
 
 
 def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
-    """Every row that makes queries, times a power of two, which costs no bit.
+    """The scalings that multiply all queries of every layer by a power of two, which changes exponents alone.
 
-    Raises UnsupportedBake for 16-bit floats with few exponents, which would lose some.
+    gain: the power of two. spec: the RoPE of the checkpoint. family: of its model. tensors: of all its files, by name.
+    Raises UnsupportedBake for dtypes other than F32 and BF16, whose exponents may not reach.
     """
     found = []
     for layer in range(len(spec.layers)):
@@ -150,7 +158,7 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _queries(prefix: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
-    """The projection of queries; without a low rank, DeepSeek calls it q_proj."""
+    """Name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without low-rank queries."""
     name = f"{prefix}{family.weights.q}.weight"
     return name if name in tensors else name.replace("q_b_proj", "q_proj")
 
@@ -182,7 +190,7 @@ def _one_side(
 
 
 def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
-    """The tensors of a norm before the rotation, when this checkpoint has one."""
+    """Names of the tensors of a norm before the rotation; empty where the checkpoint has none."""
     if not kind or kind.endswith("after-rope"):
         return []
     if kind == "layer-norm-list":
@@ -202,7 +210,7 @@ def _rotated_rows(rows: int, which: str, spec: RopeSpec, family: Family, part: C
 def _blocks(
     name: str, which: str, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[Span, ...]:
-    """Rows of queries or keys in a projection that makes queries, keys and values."""
+    """The rotated rows of queries or keys in a fused projection of queries, keys and values, as spans of rows."""
     heads, width = int(first_present(part, family.keys.heads, 1)), spec.head_dim
     kv = (tensors[name].shape[0] // width - heads) // 2
     if family.weights.fused_order == "blocks":
@@ -220,7 +228,7 @@ def _blocks(
 
 
 def _per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[Span, ...]:
-    """The first `rotary_dim` of every `width`; one span where that is all of them."""
+    """Spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span where all rotate."""
     if rotary_dim == width:
         return ((start, start + heads * width),)
     return tuple((start + head * width, start + head * width + rotary_dim) for head in range(heads))

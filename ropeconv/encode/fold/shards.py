@@ -1,4 +1,4 @@
-"""Shards whose weights take a factor: copied by the kernel, and then changed in the ranges that a fold names."""
+"""Shards with folded weights: copied by the kernel, and then multiplied in the ranges that a fold names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .widening import copy_widened, widened_size
 
 @dataclass(frozen=True)
 class FoldedShard:
-    """A shard that a fold changes: its name, its size in bytes, and write(target, advance), which makes it."""
+    """A shard that a fold changes. size: in bytes. write(target, advance): writes it to a path."""
 
     name: str
     size: int
@@ -28,10 +28,10 @@ class FoldedShard:
 
 
 def folded_shards(source: Source, fold: Fold | None, dtype: FoldDtype) -> list[FoldedShard]:
-    """Every shard of `source` that `fold` changes; none where nothing is folded.
+    """The shards of a checkpoint that a fold changes.
 
-    dtype: "f32" stores the scaled tensors in 32 bits, which is for norms only. Raises UnsupportedBake where it is
-    folded into matrices.
+    source: the checkpoint. fold: None where nothing is folded. dtype: "stored", or "f32" to store scaled norms in 32
+    bits. Raises UnsupportedBake for "f32" where matrices are scaled.
     """
     found: list[FoldedShard] = []
     sizes = {file.name: file.size for file in source.files()}
@@ -46,7 +46,10 @@ def folded_shards(source: Source, fold: Fold | None, dtype: FoldDtype) -> list[F
 
 
 def grown_index(source: Source, fold: Fold | None, dtype: FoldDtype) -> dict[str, str]:
-    """The text of the index with another total size, by its name, where tensors grow."""
+    """The new text of the index, by its name, where tensors become F32; empty where no size changes.
+
+    source: the checkpoint. fold: None where nothing is folded. dtype: of the scaled tensors, "stored" or "f32".
+    """
     text = source.text(INDEX)
     if fold is None or dtype == "stored" or text is None:
         return {}
@@ -57,7 +60,7 @@ def grown_index(source: Source, fold: Fold | None, dtype: FoldDtype) -> dict[str
 
 
 def dtype_notes(dtype: FoldDtype) -> tuple[str, ...]:
-    """What to tell people about tensors of another type."""
+    """The notes for the user about scaled tensors that are stored in another type."""
     if dtype == "stored":
         return ()
     return ("the scaled norms are stored in float32; what loads the model in 16 bits rounds them then",)

@@ -1,4 +1,4 @@
-"""Copies of a safetensors file in which some tensors have become 32-bit floats; the others are copied by the kernel."""
+"""Copies a safetensors file with some tensors widened to 32-bit floats; the others are copied by the kernel."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from ...formats.safetensors import Header, Tensor, header_bytes, read_header, te
 
 
 def widened_size(header: Header, wide: Collection[str]) -> int:
-    """Size in bytes of the copy in which the tensors named `wide` are F32."""
+    """Size in bytes of the file that `copy_widened` writes."""
     return len(_header(header, wide)) + sum(_bytes(tensor, wide) for tensor in header.tensors.values())
 
 
 def copy_widened(source: Path, target: Path, wide: Collection[str], advance: Advance = lambda done: None) -> None:
-    """Copies a file; the tensors named `wide`, of F32, F16 or BF16, become F32. The order of the data stays."""
+    """Copies a safetensors file with some tensors widened to F32; the order of the data stays.
+
+    source: the file. target: the copy. wide: names of the tensors to widen, which are F32, F16 or BF16. advance: called
+    with the bytes written since the last call. Raises OSError.
+    """
     header = read_header(source)
     head = _header(header, wide)
     with source.open("rb") as reader, target.open("wb") as writer:
@@ -45,7 +49,7 @@ def _ordered(header: Header) -> list[Tensor]:
 
 
 def _runs(header: Header, wide: Collection[str]) -> list[list[Tensor]]:
-    """Tensors in the order of their data; those that stay as they are, together."""
+    """The tensors in the order of their data, in lists that are copied at once: every widened one in its own."""
     runs: list[list[Tensor]] = []
     for tensor in _ordered(header):
         if runs and tensor.name not in wide and runs[-1][0].name not in wide:

@@ -1,4 +1,4 @@
-"""Encodings for GGUF: metadata keys, rope tensors, and host architectures that carry them."""
+"""Encodings of a GGUF file: metadata keys, rope tensors, and carriers, which are other architectures."""
 
 from . import encodings as _encodings  # noqa: F401  registers them
 from .gguf_encoding import all_gguf_encodings

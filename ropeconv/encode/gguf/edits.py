@@ -1,4 +1,4 @@
-"""What the GGUF encodings share: a clean start, the attention factor key, contents of rope tensors."""
+"""Edits that the GGUF encodings share: removing an earlier scaling, the attention factor key, rope tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEGLIGIBLE = 1e-7
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
-    """The declared context, and no trace of an earlier scaling: neither keys nor divisors other than one."""
+    """The edit that declares the context and removes an earlier scaling: its keys, and divisors other than 1."""
     prefix = model.get("general.architecture")
     stale = {f"{prefix}.rope.scale_linear", *(f"{prefix}.rope.scaling.{key}" for key in SCALING)}
     if pinned_original(model):
@@ -28,7 +28,7 @@ def start(model: GgufModel, schedule: Schedule) -> Edit:
 
 
 def pinned_original(model: GgufModel) -> int:
-    """The original context, where it is also the length by which queries are scaled (Ministral 3); else 0."""
+    """The original context in tokens, where query scaling reads the same key (Ministral 3); else 0."""
     prefix = model.get("general.architecture")
     if not model.get(f"{prefix}.attention.temperature_scale"):
         return 0
@@ -36,7 +36,10 @@ def pinned_original(model: GgufModel) -> int:
 
 
 def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> Edit:
-    """Sets rope.scaling.attn_factor, which multiplies whatever attention factor the other keys give."""
+    """The edit with rope.scaling.attn_factor, which multiplies the attention factor that the other keys give.
+
+    edit: all other changes of the encoding.
+    """
     given = model.after(edit).reading().spec.attention_factor
     wanted = schedule.attention_factor / given
     if abs(wanted - 1) < NEGLIGIBLE:
@@ -46,13 +49,13 @@ def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> E
 
 
 def overwrite(vector: Vector) -> Change:
-    """A tensor of 32-bit floats with these numbers, whatever it held."""
+    """The change that replaces a whole tensor of 32-bit floats by a vector of the same length."""
     data = np.asarray(vector, "<f4").tobytes()
     return Change(len(data), lambda old: data)
 
 
 def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
-    """A rope tensor: overwritten where it is there already, else appended."""
+    """The edit that sets a rope tensor: overwritten where the model has it, else appended."""
     if name in model.vectors:
         return Edit(changes={name: overwrite(vector)})
     return Edit(added=(Added.f32(name, np.asarray(vector, "<f4").tobytes()),))

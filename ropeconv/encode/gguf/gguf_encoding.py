@@ -1,4 +1,4 @@
-"""The encodings of a GGUF file: each turns a schedule into an edit of the header and of rope tensors."""
+"""GgufEncoding, one way to write a schedule into a GGUF file, and the registry of all of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MakeEdit = Callable[[Schedule, GgufModel], Edit]
 class GgufEncoding:
     """A way to write a schedule into a GGUF file.
 
-    order: its place where "auto" looks for the plainest, lowest first. edit: raises UnsupportedBake for what it cannot
-    hold.
+    name: as `--encoding` takes it. order: the order in which "auto" tries encodings, lowest first. edit: from a
+    schedule and a model to the edit of the file; raises UnsupportedBake for schedules that it cannot hold.
     """
 
     name: str
@@ -29,7 +29,7 @@ REGISTRY: dict[str, GgufEncoding] = {}
 
 
 def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
-    """Registers a function as an encoding; the parameters are those of `GgufEncoding`."""
+    """Decorator: registers a function as an encoding. name, order: as in `GgufEncoding`."""
 
     def register(edit: MakeEdit) -> MakeEdit:
         REGISTRY[name] = GgufEncoding(name, order, edit)
@@ -39,5 +39,5 @@ def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
 
 
 def all_gguf_encodings() -> dict[str, GgufEncoding]:
-    """Every registered encoding by name, plainest first."""
+    """All registered encodings by name, in their order."""
     return {found.name: found for found in sorted(REGISTRY.values(), key=lambda found: found.order)}

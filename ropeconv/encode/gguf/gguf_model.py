@@ -1,4 +1,4 @@
-"""A GGUF model as the encoders see it, before an edit and after."""
+"""GgufModel: what the encodings need of a GGUF model, before and after an edit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from ...runtimes.llamacpp.read_header import ROPE_TENSORS, Reading, read
 
 @dataclass(frozen=True)
 class GgufModel:
-    """header: the keys. tensors: of all shards. vectors: the rope tensors' numbers. chunks: a tensor's bytes."""
+    """A GGUF model that is on disk or only planned.
+
+    header: of the first shard, with the keys. tensors: of all shards, by name. vectors: the rope tensors, float64
+    [rotary_dim / 2], by name. chunks: yields the bytes of a tensor.
+    """
 
     header: Header
     tensors: Mapping[str, TensorInfo]
@@ -25,15 +29,15 @@ class GgufModel:
     chunks: Callable[[str], Iterator[bytes]]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value by its full key."""
+        """The value of a key by its full name, decoded; `default` where it is absent."""
         return self.header.get(key, default)
 
     def reading(self) -> Reading:
-        """What llama.cpp computes from it."""
+        """The RoPE that llama.cpp computes from the model. Raises BadSource where it would refuse it."""
         return read(self, self.vectors, find_arch(self.get("general.architecture")))
 
     def after(self, edit: Edit) -> GgufModel:
-        """The model that an edit makes, without writing it."""
+        """The model after an edit, without writing anything."""
         made = rewrite(self.header, edit)
         header = Header(3, made.values, made.tensors, made.alignment, 0, 0)
         vectors = dict(self.vectors)

@@ -1,4 +1,4 @@
-"""What choosing an encoding for GGUF yields, and the verdict on it."""
+"""GgufResult, the output of an encoding of a GGUF file, and the verdict of llama.cpp on an edit."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from .gguf_model import GgufModel
 
 @dataclass(frozen=True)
 class GgufResult(EncodeResult):
-    """A chosen encoding for GGUF. edit: what it changes."""
+    """A schedule as an encoding writes it into a GGUF file. edit: what changes in the file."""
 
     edit: Edit = field(kw_only=True)
 
 
 def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str) -> Verdict:
-    """The verdict on an edit, from what llama.cpp's rules make of the edited header.
+    """The verdict of llama.cpp on an edit, from reading the edited header by its rules.
 
-    Raises UnsupportedBake when that is not the schedule.
+    schedule: what has to be computed. model: before the edit. edit: to judge. name: of the encoding or carrier, for the
+    message. Raises UnsupportedBake where llama.cpp would not compute the schedule.
     """
     table, before, after = arch_table(), model.reading(), model.after(edit).reading()
     found = difference(schedule, before.spec, after.spec)

@@ -1,7 +1,8 @@
-"""Log-n in GGUF: mistral3 multiplies queries by `1 + beta ln(1 + floor(p / O))`, O its original context.
+"""Log-n in GGUF as mistral3, which multiplies queries by `1 + beta ln(1 + floor(p / O))`, O its original context.
 
-Steps of the length of log-n follow the clamped formula roughly. With O = 1 and a large beta they are the full one but
-for the 1 in front; `attn_q.scale`, which llama.cpp applies to every type of weights, takes beta back.
+This is the log-n approximation: with O the length of log-n it follows the clamped formula roughly; with O = 1 and a
+large beta it is the full formula but for the 1 in front. `attn_q.scale`, which llama.cpp applies to every type of
+weights, undoes beta.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ EXPONENT = 20  # the factor is applied in float32
 
 
 def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
-    """A schedule with log-n, as mistral3. carrier: that name, for files of another architecture.
+    """A schedule with log-n, written as the architecture mistral3.
 
-    Raises UnsupportedBake for architectures that cannot become one.
+    model: the file before. carrier: "mistral3" for files of another architecture, else empty. Raises UnsupportedBake
+    for architectures that cannot be written as mistral3, and files that scale queries already.
     """
     assert schedule.log_n is not None
     name = model.get("general.architecture")
@@ -67,7 +69,7 @@ def _keys(steps: QueryScaling) -> Edit:
 
 
 def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
-    """A factor on all queries: a scale behind the weights, and the biases themselves, which llama.cpp adds later."""
+    """The edit that multiplies all queries by `gain`: a scale tensor per projection, and the biases themselves."""
     if gain == 1:
         return Edit()
     added, changes = [], {}

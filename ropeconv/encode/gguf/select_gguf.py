@@ -19,14 +19,14 @@ from .log_n import with_log_n
 from .window_norms import take_back
 
 DEFAULT_CARRIERS = {"qwen2": "llama"}
-"""Host architectures that are taken without being asked for."""
+"""Carriers that "auto" uses without being named, by the architecture of the file."""
 
 
 def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufResult:
-    """The plainest encoding that llama.cpp reads exactly: keys, then a rope tensor, then qwen2 as llama.
+    """The first encoding that llama.cpp reads exactly: keys, then a rope tensor, then qwen2 as llama.
 
-    model: the file before. target: other carriers only by name, as `--carrier NAME`. Raises
-    UnsupportedBake when nothing fits, UsageError for a name that is not known.
+    schedule: what has to be computed. model: the file before. target: its encoding and carrier; other carriers are used
+    only where it names them. Raises UnsupportedBake where nothing fits, UsageError for a name that is not known.
     """
     arch = find_arch(model.get("general.architecture"))
     family = by_name().get(arch.family)

@@ -1,7 +1,7 @@
-"""Window layers that share the attention factor key with the extended ones: their norms take it back.
+"""Undoes the attention factor in window layers that read the same key as the extended layers, through their norms.
 
-In Gemma 3's graph rope.scaling.attn_factor also reaches the layers with a sliding window. Logits go with the square of
-the attention factor, and a query norm before the rotation scales them once, so the norm is multiplied by `1 / a^2`.
+In Gemma 3's graph rope.scaling.attn_factor also applies to the layers with a sliding window. Logits scale by a^2, a the
+attention factor, and linearly by the query norm before the rotation, so that norm is multiplied by `1 / a^2`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .gguf_model import GgufModel
 
 
 def take_back(model: GgufModel, edit: Edit) -> Edit:
-    """The edit with norms that give the window layers the attention factor 1.
+    """The edit with changed norms, so that the window layers compute as with the attention factor 1.
 
-    Raises UnsupportedBake when there is no norm to carry it.
+    model: before the edit. edit: all other changes. Raises UnsupportedBake where window layers have no F32 query norm.
     """
     seen = model.after(edit).reading()
     attention_factor = seen.local_attention_factor

@@ -1,4 +1,4 @@
-"""llama.cpp, in a process of its own."""
+"""llama.cpp as an engine, in a process of its own."""
 
 from .llamacpp_engine import LlamaCppEngine
 

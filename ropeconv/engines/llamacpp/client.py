@@ -1,4 +1,4 @@
-"""Runs the program, and turns the ways in which llama.cpp fails into sentences."""
+"""Runs `program` in a process, and turns failures of llama.cpp into errors with a sentence."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Override = tuple[str, int | float | str]
 
 
 def available() -> bool:
-    """Whether llama-cpp-python is installed."""
+    """Whether the package llama-cpp-python is installed."""
     return importlib.util.find_spec("llama_cpp") is not None
 
 
 def run(path: Path, job: dict[str, Any]) -> Any:
-    """The answer of llama.cpp to a job, as an array.
+    """The answer of llama.cpp to a job, as a numpy array.
 
-    path: the GGUF file. job: as `program` has it, without `path` and `out`. Raises RopeconvError with llama.cpp's last
-    words where it does not run the file.
+    path: the GGUF file. job: as in `program`, without `path` and `out`. Raises RopeconvError with llama.cpp's own
+    message where it does not run the file.
     """
     import numpy as np
 
@@ -48,7 +48,10 @@ def _clue(line: str) -> int:
 
 
 def last_words(stderr: str, code: int) -> str:
-    """The line in which llama.cpp says what is wrong."""
+    """The line of llama.cpp's stderr that names the failure, with the signal where one ended the process.
+
+    code: the return code of the process.
+    """
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = sorted((line for line in lines if any(word in line for word in TELLING)), key=_clue)
     ended = f" (ended by signal {-code})" if code < 0 else ""

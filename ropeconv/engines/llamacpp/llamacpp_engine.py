@@ -1,4 +1,4 @@
-"""A GGUF file in llama.cpp as an engine."""
+"""LlamaCppEngine: a GGUF file in llama.cpp."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .client import Override, run
 
 
 class LlamaCppEngine(Engine):
-    """A GGUF file as llama.cpp runs it on the CPU, in a process of its own for every question.
+    """A GGUF file as llama.cpp runs it on the CPU, in a new process for every call.
 
-    path: the file, of a split one the first shard. overrides: metadata keys that are told at loading, in the place of
-    those in the file.
+    path: the file (of several shards the first). overrides: metadata keys, as (type, value), that replace those of the
+    file when it is loaded.
     """
 
     gives = frozenset({"logits", "tokens"})

@@ -1,6 +1,6 @@
-"""A schedule as what can be told to llama.cpp at loading, beside a file that says otherwise.
+"""A schedule as key overrides, with which llama.cpp loads a file of another schedule.
 
-Made from the schedule alone and not from an encoding, so that a reference shares no code with what it judges.
+They follow from the schedule alone and not from an encoding, so that the reference shares no code with the output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from .client import Override
 
 
 def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
-    """Key overrides that make llama.cpp compute the schedule; None where keys cannot say it."""
+    """The key overrides with which llama.cpp computes a schedule; None where keys cannot express it.
+
+    arch: the GGUF architecture, with which the keys begin.
+    """
     form, attention_factor = schedule.form, schedule.attention_factor
     if not isinstance(form, (Plain, Interpolated, Yarn)):
         return None

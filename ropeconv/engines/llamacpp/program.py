@@ -1,8 +1,8 @@
-"""Runs a GGUF file in llama.cpp. A program of its own, because llama.cpp ends the process on some bad files.
+"""A program that runs a GGUF file in llama.cpp, in its own process since llama.cpp ends that on some bad files.
 
 Reads one job as JSON from stdin: `path`, `tokens`, `overrides` ({key: [type, value]}), `threads`, `out`; and either
 `wanted` (positions whose logits are written, float32 [len(wanted), vocabulary]) or `generate` (how many tokens greedy
-decoding puts behind, int64). The answer is written to `out` as .npy. Keys and values are cached in F32, without flash
+decoding generates, int64). The answer is written to `out` as .npy. Keys and values are cached in F32, without flash
 attention, and window layers keep the whole context.
 """
 
@@ -20,7 +20,7 @@ TAGS = {"int": 0, "float": 1, "bool": 2, "str": 3}
 
 
 def overrides(llama: Any, wanted: dict[str, list[Any]]) -> Any:
-    """A null-terminated array of llama_model_kv_override."""
+    """A ctypes array of llama_model_kv_override that ends with an empty key. wanted: [type, value] by key."""
     found = (llama.llama_model_kv_override * (len(wanted) + 1))()
     for entry, (key, (kind, value)) in zip(found, wanted.items(), strict=False):
         entry.tag, entry.key = TAGS[kind], key.encode()
@@ -39,18 +39,24 @@ def overrides(llama: Any, wanted: dict[str, list[Any]]) -> Any:
 
 
 class Session:
-    """A loaded model with a context of its own.
+    """A loaded model with a context.
 
-    width: number of tokens that it gives logits for.
+    llama: the module llama_cpp. context, batch: its pointers. size: tokens per batch. width: size of the vocabulary.
     """
 
     def __init__(self, llama: Any, context: Any, batch: Any, size: int, width: int) -> None:
         self.llama, self.context, self.batch, self.size, self.width = llama, context, batch, size, width
 
-    def decode(self, tokens: list[int], first: int, wanted: set[int]) -> Iterator[Any]:
-        """Reads tokens from position `first` on, and gives the logits at those positions that are wanted.
+    def ends(self, token: int) -> bool:
+        """Whether a token ends generation."""
+        vocabulary = self.llama.llama_model_get_vocab(self.llama.llama_get_model(self.context))
+        return bool(self.llama.llama_vocab_is_eog(vocabulary, token))
 
-        Raises RuntimeError where llama.cpp refuses. A row holds until the next one is asked for.
+    def decode(self, tokens: list[int], first: int, wanted: set[int]) -> Iterator[Any]:
+        """Reads tokens, and yields the logits at some positions, float32 [vocabulary], in rising order.
+
+        tokens: to read. first: the position of the first. wanted: positions. A row is valid until the next one is
+        requested. Raises RuntimeError where llama.cpp refuses.
         """
         import numpy as np
 
@@ -70,7 +76,7 @@ class Session:
 
 @contextmanager
 def session(job: dict[str, Any], length: int) -> Iterator[Session]:
-    """The model of a job, with a context for `length` tokens. Raises RuntimeError where llama.cpp refuses."""
+    """Loads the model of a job with a context for `length` tokens. Raises RuntimeError where llama.cpp refuses."""
     import llama_cpp as llama
 
     llama.llama_backend_init()
@@ -99,7 +105,7 @@ def session(job: dict[str, Any], length: int) -> Iterator[Session]:
 
 
 def logits(job: dict[str, Any]) -> Any:
-    """Logits at the wanted positions of one sequence."""
+    """The answer to a job with `wanted`: logits, float32 [len(wanted), vocabulary]."""
     import numpy as np
 
     wanted = set(job["wanted"])
@@ -111,7 +117,7 @@ def logits(job: dict[str, Any]) -> Any:
 
 
 def generated(job: dict[str, Any]) -> Any:
-    """The tokens that greedy decoding puts behind a sequence."""
+    """The answer to a job with `generate`: the next tokens of greedy decoding, int64 [generate]."""
     import numpy as np
 
     tokens, found = job["tokens"], list[int]()
@@ -121,12 +127,14 @@ def generated(job: dict[str, Any]) -> Any:
             last = first + len(given) - 1
             (row,) = running.decode(given, first, {last})
             found.append(int(row.argmax()))
+            if running.ends(found[-1]):
+                break
             given, first = found[-1:], last + 1
     return np.array(found, np.int64)
 
 
 def main() -> None:
-    """Does the job on stdin."""
+    """Reads the job from stdin and writes the answer."""
     import numpy as np
 
     job = json.load(sys.stdin)

@@ -1,4 +1,4 @@
-"""The frequencies that the installed transformers computes from a config, asked in a process of its own."""
+"""The probe: the frequencies that the installed transformers computes from a config, in a process of its own."""
 
 from .cache import ProbeCache
 from .client import Probe

@@ -1,8 +1,8 @@
-"""What the installed transformers answered to a config, kept: asking costs more than copying some gigabytes.
+"""A cache of the answers of the probe, since asking takes longer than copying some gigabytes.
 
 An answer is a function of the config's bytes and of the code that read them. The key covers both: the text, the
 versions of transformers and torch, the files of transformers that hold the model's RoPE, and the probe itself.
-Only the answer is kept; the comparison with the schedule is made anew each time.
+Only the answer is cached; it is compared with the schedule each time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class ProbeCache:
 
     @staticmethod
     def key(config_text: str, model_type: str, context: int) -> str:
-        """The key of the answer to a config; empty, so that nothing is kept, where transformers is no usual package.
+        """The key of the answer to a config; empty, so that nothing is cached, where transformers has no files on disk.
 
-        config_text: the whole config.json. model_type: whose code reads it. context: tokens, up to which it is asked.
+        config_text: the whole config.json. model_type: of the model whose code reads it. context: in tokens.
         """
         digest = hashlib.sha256(f"{context}\n{config_text}".encode())
         digest.update(Path(__file__).with_name("program.py").read_bytes())
@@ -45,7 +45,7 @@ class ProbeCache:
         return digest.hexdigest()
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The answer of that key, or None."""
+        """The cached answer of a key; None without one and for an empty key."""
         if not key:
             return None
         try:
@@ -55,7 +55,7 @@ class ProbeCache:
         return answer if isinstance(answer, dict) and "modules" in answer else None
 
     def put(self, key: str, answer: dict[str, Any]) -> None:
-        """Keeps an answer that is none of failure. A cache that cannot be written is no failure either."""
+        """Caches an answer, unless it is an error or the key is empty. A cache that cannot be written is ignored."""
         if not key or "error" in answer:
             return
         path = self.folder / f"{key}.json"

@@ -1,4 +1,4 @@
-"""The installed transformers, asked in a process of its own. Light to import: it has to start before anything else."""
+"""Probe: the installed transformers in a process of its own. Fast to import, since it has to start first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import Any
 
 
 class Probe:
-    """A running `probe.py`. It imports torch and transformers at once, while its caller plans and copies."""
+    """A running `program.py`, which imports torch and transformers while its caller plans and copies.
+
+    python: the interpreter. env: of the process, None for that of the caller.
+    """
 
     def __init__(self, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
         script = Path(__file__).with_name("program.py")
@@ -31,13 +34,14 @@ class Probe:
         return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
     def prefetch(self, model_type: str) -> None:
-        """Has the code of a model imported ahead of the question."""
+        """Starts the import of the code of a model, ahead of `ask`."""
         self._send({"model_type": model_type})
 
     def ask(self, folder: Path, context: int, own: bool = False) -> dict[str, Any]:
-        """What it computes from the config in `folder`: {"modules": ...}, or {"error": ...}.
+        """What transformers computes from the config of a folder: {"modules": ...}, or {"error": message}.
 
-        own: the folder has code for its rotary module, which is run.
+        context: in tokens, whose last position is asked. own: run the modelling file in the folder, which the caller
+        has written or trusts.
         """
         assert self.process.stdout is not None
         self._send({"path": str(folder.resolve()), "context": context, "own": own})
@@ -62,7 +66,7 @@ class Probe:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the process, whatever it is at. Does nothing the second time."""
+        """Kills the process. May be called again."""
         if self.process.returncode is None:
             self.process.kill()
             self.process.communicate()

@@ -1,9 +1,9 @@
-"""Asks a transformers installation what it computes from a config. A program that imports nothing of ropeconv.
+"""A program that asks a transformers installation what it computes from a config. It imports nothing of ropeconv.
 
-It runs as `python probe.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once, while
+It runs as `python program.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once, while
 its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false}, by a
-line on stdout. own: the folder has code for its rotary module, written by the caller.
-A line {"model_type": name} has the code of that model imported ahead, and no answer.
+line on stdout. own: run the modelling file in the folder, which the caller has written or trusts.
+A line {"model_type": name} starts the import of the code of that model, and gets no answer.
 The answer holds, per rotary module of the text model, the frequencies and attention factor that it applies at the last
 position of the context and at the first ones, taken from its buffers after a forward pass.
 """
@@ -25,6 +25,7 @@ from typing import Any
 
 
 def main() -> None:
+    """Answers the questions on stdin until it ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is not an answer
     warnings.simplefilter("ignore")
@@ -53,13 +54,14 @@ def main() -> None:
 
 
 def version() -> str:
+    """The version of transformers."""
     import transformers
 
     return str(transformers.__version__)
 
 
 def ask(path: str, context: int) -> dict[str, Any]:
-    """Frequencies per rotary module of the text model of a folder's config."""
+    """The answer for a folder: frequencies and attention factor per rotary module of the text model of its config."""
     import torch
     from transformers import AutoConfig
 
@@ -79,7 +81,7 @@ def ask(path: str, context: int) -> dict[str, Any]:
 
 
 def ask_own(path: str, context: int) -> dict[str, Any]:
-    """Frequencies of a folder that has them in its tensors, and the code for them in a file."""
+    """The answer for a folder whose frequencies are stored in a tensor and read by its own modelling file."""
     import torch
     from safetensors.torch import load_file
     from transformers import AutoConfig
@@ -95,7 +97,7 @@ def ask_own(path: str, context: int) -> dict[str, Any]:
 
 
 def build(text: Any, torch: Any) -> Any:
-    """The text model of a config, on the meta device but for its rotary modules: the weights are of no interest."""
+    """The text model of a config on the meta device, without weights, but with its rotary modules on the CPU."""
     from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
     PreTrainedModel.init_weights = lambda self: None
@@ -113,7 +115,7 @@ def build(text: Any, torch: Any) -> Any:
 
 
 def on_cpu(rotary: Any, torch: Any) -> None:
-    """Lets a rotary class compute its frequencies for real inside a meta device."""
+    """Makes a rotary class compute its frequencies on the CPU, also inside a meta device."""
     made = rotary.__init__
     if getattr(made, "on_cpu", False):
         return
@@ -127,7 +129,7 @@ def on_cpu(rotary: Any, torch: Any) -> None:
 
 
 def shrunk(text: Any) -> Any:
-    """A copy with as few layers as show every kind of layer."""
+    """A copy of a text config with as few layers as contain every kind of layer."""
     text = copy.deepcopy(text)
     kinds = getattr(text, "layer_types", None)
     count = getattr(text, "num_hidden_layers", 1)
@@ -140,7 +142,11 @@ def shrunk(text: Any) -> Any:
 
 
 def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(label, answer) per set of frequencies in a rotary module; label "global" or "local"."""
+    """Yields (label, answer) per set of frequencies in a rotary module; the label is "global" or "local".
+
+    module: the rotary module. name: in its model, which shows whether it is local. context: in tokens. torch: the
+    module torch, which is imported late.
+    """
     kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("attention_inv_freq")]
     kinds = [kind for kind in kinds if not kind.endswith("original")]
     if not kinds:
@@ -151,7 +157,11 @@ def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str
 
 
 def run(module: Any, kind: str | None, context: int, torch: Any) -> dict[str, Any]:
-    """Frequencies and attention factor at the end of the context, and frequencies inside the trained part."""
+    """The answer for one set of frequencies: at the end of the context, at position 1, and the attention factor.
+
+    module: the rotary module. kind: the layer type of the set, None for a module with one set. context: in tokens.
+    torch: the module torch.
+    """
     buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
     forward(module, kind, [0, 1], torch)
     short = getattr(module, buffer).to(torch.float64).tolist()
@@ -164,7 +174,11 @@ def run(module: Any, kind: str | None, context: int, torch: Any) -> dict[str, An
 
 
 def forward(module: Any, kind: str | None, positions: list[int], torch: Any) -> float:
-    """Runs the module; the attention factor is the length of (cos, sin) at position 0."""
+    """Runs a rotary module and returns its attention factor, which is cos at position 0.
+
+    module: the rotary module. kind: the layer type, None for a module with one set of frequencies. positions: from 0
+    on. torch: the module torch.
+    """
     states = torch.zeros(1, len(positions), 2)
     extra = {} if kind is None else {"layer_type": kind}
     ids = torch.tensor([positions])

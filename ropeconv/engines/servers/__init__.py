@@ -1,4 +1,4 @@
-"""Running inference servers: one file per protocol."""
+"""Running inference servers as engines: one file per protocol."""
 
 from .connect import connect
 from .protocol import Served, Server

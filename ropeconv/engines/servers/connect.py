@@ -1,4 +1,4 @@
-"""From a URL to a protocol and the model that it serves."""
+"""connect: from the URL of a server to the engine of its protocol."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ TIMEOUT = 3600.0  # seconds for one answer: a long prompt is read before the fir
 
 
 def connect(url: str, model: str = "") -> Server:
-    """The server at a URL, and what it runs. model: which of several.
+    """The server at a URL as an engine.
 
-    Raises RopeconvError when nothing answers there, it does not run `model`, or gives no log-probabilities by token id.
+    url: of its OpenAI-compatible API, with or without /v1. model: which of several that it runs, empty for the only
+    one. Raises RopeconvError where nothing answers there, it does not run `model`, or it is none of the known servers.
     """
     import httpx2 as httpx
 

@@ -1,4 +1,4 @@
-"""What a server has to be able to say, and how it is spoken to."""
+"""Server, the base class of protocols, and how requests are sent and failures reported."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ TOP = 20  # likeliest tokens asked for at a position: what vLLM gives by default
 
 @dataclass(frozen=True)
 class Served:
-    """A model that a server runs. runtime: its name and version. length: tokens it takes, 0 where it does not say.
+    """A model that a server runs.
 
-    path: of its files as the server knows them, or empty. vocabulary: its number of tokens, 0 where it does not say.
+    model: its name there. runtime: name and version of the server. length: tokens that it accepts, 0 where it is not
+    reported. path: of its files on the machine of the server, empty where it is not reported. vocabulary: number of
+    tokens, 0 where it is not reported.
     """
 
     model: str
@@ -31,10 +33,11 @@ class Served:
 
 
 class Server(Engine):
-    """A running server that speaks one protocol, and the model that it was asked for.
+    """A running server with one of its models, through one protocol.
 
-    owner: what `owned_by` says in the server's list of models. computes_in: the precision that limits it where the
-    weights are in float32; empty where that is float32 too. served: the model.
+    owner: `owned_by` in the server's list of models, by which the protocol is recognised. computes_in: the precision
+    that limits it for weights in float32; empty where that is float32 too. served: the model. client: for requests.
+    entry: of the model in that list.
     """
 
     gives = frozenset({"top_log_probs"})
@@ -48,28 +51,32 @@ class Server(Engine):
 
     @abstractmethod
     def describe(self, entry: dict[str, Any]) -> Served:
-        """What an entry of /v1/models stands for."""
+        """The model of an entry of /v1/models. Raises RopeconvError where the server does not answer."""
 
     @abstractmethod
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
-        """Log-probabilities of the likeliest next tokens after each of the `kept` tokens of a text, by id.
+        """Log-probabilities of the likeliest next tokens, and of the actual one, one dict per index in `kept`.
 
-        Raises RopeconvError with the server's own words where it refuses, or its answer is not understood.
+        ids: all tokens. kept: rising indices into `ids`, without the last. progress: callbacks. Raises RopeconvError
+        with the server's own message where it refuses, and where its answer has another shape.
         """
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Sends JSON, and yields the JSON that comes back."""
+        """Posts JSON to a path, and returns the JSON of the response. Raises RopeconvError as `answer` does."""
         return answer(lambda: self.client.post(path, json=body), str(self.client.base_url))
 
     def get(self, path: str) -> Any:
-        """Yields the JSON at a path."""
+        """Gets the JSON at a path. Raises RopeconvError as `answer` does."""
         return answer(lambda: self.client.get(path), str(self.client.base_url))
 
 
 def answer(request: Callable[[], httpx.Response], url: str) -> Any:
-    """The JSON of a response. Raises RopeconvError where there is none."""
+    """The JSON of the response to a request.
+
+    request: sends it. url: of the server, for messages. Raises RopeconvError for no response, an error, and no JSON.
+    """
     import httpx2 as httpx
 
     try:
@@ -88,7 +95,10 @@ def answer(request: Callable[[], httpx.Response], url: str) -> Any:
 
 
 def misread(owner: str, what: object) -> RopeconvError:
-    """An answer of a shape that the protocol does not have."""
+    """The error for an answer that lacks a part of the protocol.
+
+    owner: the server. what: the missing part.
+    """
     return RopeconvError(f"the answer of {owner} has no {what}, so its version is not known here; validate another way")
 
 

@@ -14,7 +14,7 @@ from .protocol import TOP, Served, Server, misread
 
 
 class Sglang(Server):
-    """A running `sglang.launch_server`."""
+    """A running `sglang.launch_server`, asked for the log-probabilities of a prompt in one request."""
 
     owner = "sglang"
     unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")

@@ -13,7 +13,7 @@ from .protocol import TOP, Served, Server, misread
 
 
 class Vllm(Server):
-    """A running `vllm serve`."""
+    """A running `vllm serve`, asked for the log-probabilities of a prompt in one request."""
 
     owner = "vllm"
     unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")

@@ -1,4 +1,4 @@
-"""Models in the installed transformers: loaded as anybody loads them, patched, and read in chunks."""
+"""Models in the installed transformers: loaded with `from_pretrained`, patched, and read in chunks."""
 
 from .device import DeviceSpec, device_spec
 from .patch import Undo, patch

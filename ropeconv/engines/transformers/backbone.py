@@ -1,6 +1,6 @@
-"""A model in two halves: hidden states of chosen positions from the backbone, and their logits from the head.
+"""A causal language model in two parts: hidden states from its backbone, and their logits from its head.
 
-Hidden states are some kilobytes a position and can wait on the host; logits of a whole text would not fit anywhere.
+Hidden states take some kilobytes per position and are kept on the host; logits of a long text would not fit there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def backbone_of(model: Any) -> Any:
-    """The part of a causal language model that ends before its head."""
+    """The backbone of a causal language model: all but its head."""
     base = model.base_model
     return model.model if base is model else base  # Llama 4 names a prefix that it does not have
 
@@ -25,11 +25,12 @@ def hidden_states(
     advance: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """Final hidden states of the tokens `kept` (rising indices into `ids`), [len(kept), width], on the host.
+    """Final hidden states of some tokens, [len(kept), hidden_size] in the model's dtype, on the host.
 
-    positions: of every token. The backbone sees `chunk` tokens at a time, with a key-value cache where that takes
-    several. advance: called with the tokens read. stopped: asked after each chunk whether to end early, with the rows
-    that are there.
+    model: a causal language model of transformers. ids: all tokens. positions: of every token, rising; gaps are
+    allowed. kept: rising indices into `ids` of the tokens whose states are returned. chunk: tokens that the backbone
+    reads at a time, with a key-value cache where there are more. advance: called with the tokens read since the last
+    call. stopped: called after each chunk; True ends the run early, with the rows read so far.
     """
     import torch
 
@@ -59,9 +60,9 @@ def hidden_states(
 
 
 def logits(model: Any, hidden: Any) -> Any:
-    """Logits of hidden states, [positions, vocabulary], float32: the model's own forward with a backbone that is done.
+    """Logits of hidden states, float32 [positions, vocabulary], by the model's own forward with its backbone replaced.
 
-    So scales and caps that a family puts behind its head are part of it.
+    So the scales and caps that some families apply after the head are included. hidden: [positions, hidden_size].
     """
     import torch
     from transformers.modeling_outputs import MoeModelOutputWithPast
@@ -81,7 +82,7 @@ def logits(model: Any, hidden: Any) -> Any:
 
 
 def keep_head(model: Any) -> Any:
-    """The model without its layers, which gives their memory back; `logits` still works."""
+    """Removes the layers of a model, which frees their memory, and returns it; `logits` still works."""
     from torch import nn
 
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()

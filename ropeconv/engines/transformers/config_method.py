@@ -1,7 +1,7 @@
-"""The source with a method that transformers has itself, said through its config: a third opinion.
+"""The source loaded with the method in its config, as a second reference: transformers computes it by its own formula.
 
-Neither what an encoding writes nor what the reference patches is of use here: the formula is that of transformers'
-modeling_rope_utils.py, from the method's numbers alone.
+It uses neither the code of an encoding nor that of the patched reference: the formula is the one in transformers'
+modeling_rope_utils.py, and the config has the parameters of the method.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .load import load_stock
 
 
 def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
-    """`rope_parameters` of a schedule. Raises UsageError where transformers has no such method."""
+    """The `rope_parameters` of a schedule. spec: the RoPE of the source. Raises UsageError where there are none."""
     form, why = schedule.form, ""
     found: dict[str, Any] = {}
     if isinstance(form, Plain):
@@ -56,7 +56,11 @@ def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
 
 
 def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: RopeSpec) -> Any:
-    """The source as transformers loads it when its config says the method."""
+    """The source as transformers loads it with the method in its config.
+
+    folder: of the source. at: device and precision. schedule: to compute. spec: the RoPE of the source. Raises
+    UsageError where transformers has no such method.
+    """
     from transformers import AutoConfig
 
     said = parameters(schedule, spec)

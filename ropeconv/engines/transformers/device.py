@@ -1,4 +1,4 @@
-"""Where models run, and in which precision."""
+"""DeviceSpec: the device and precision of a run; and errors for memory that ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """Where models run, and in which precision. device_map: accelerate's, over several devices; empty for one."""
+    """Where models run, and in which precision.
+
+    device: as torch names it. dtype: "float32", "bfloat16" or "float16". device_map: of accelerate, to use several
+    devices; empty for one.
+    """
 
     device: str
     dtype: str
@@ -22,10 +26,11 @@ class DeviceSpec:
 
 
 def device_spec(device: str = "auto", dtype: str = "auto", device_map: str = "", stored: str = "float32") -> DeviceSpec:
-    """A device that is there, and a precision.
+    """An available device and a precision.
 
-    device: "auto" takes the first of cuda, mps and cpu. dtype: "auto" is float32 on a CPU, and elsewhere `stored`, the
-    checkpoint's own. device_map: as in DeviceSpec. Raises UsageError for what is not known or not there.
+    device: "auto" takes the first available of cuda, mps and cpu. dtype: "auto" is float32 on a CPU, and elsewhere
+    `stored`. device_map: as in DeviceSpec. stored: the precision of the checkpoint. Raises UsageError for a device that
+    is not available and an unknown dtype.
     """
     import torch
 
@@ -50,7 +55,7 @@ def free_gpu_bytes() -> int:
 
 
 def out_of_memory(work: Callable[[], Any]) -> Any:
-    """Runs `work`; raises RopeconvError with the ways out where memory ends."""
+    """Runs `work` and returns its result. Raises RopeconvError, with what to change, where it runs out of memory."""
     try:
         return work()
     except (MemoryError, RuntimeError) as problem:

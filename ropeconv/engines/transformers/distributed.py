@@ -1,4 +1,4 @@
-"""Several processes that share one model, as `torchrun` starts them: who is who, and what they have to agree on.
+"""Several processes that share one model by tensor parallelism, as `torchrun` starts them.
 
 https://huggingface.co/docs/transformers/perf_infer_gpu_multi (`tp_plan="auto"`).
 """
@@ -14,17 +14,17 @@ from ...families.config import detect, text_part
 
 
 def world_size() -> int:
-    """How many processes there are; 1 without torchrun."""
+    """Number of processes; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that speaks and writes."""
+    """Whether this is the process of rank 0, the only one that prints and writes files."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def any_rank(stopped: Callable[[], bool]) -> Callable[[], bool]:
-    """The same question, answered alike in all processes: true where any of them says so."""
+    """A function that returns True in all processes where `stopped` does in any of them."""
     if world_size() == 1:
         return stopped
 
@@ -40,7 +40,7 @@ def any_rank(stopped: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def tp_kwargs() -> dict[str, Any]:
-    """What `from_pretrained` is told so that each process loads its part of every layer."""
+    """The arguments with which `from_pretrained` loads a part of every layer in each process."""
     try:
         from transformers.distributed import DistributedConfig
 
@@ -50,7 +50,7 @@ def tp_kwargs() -> dict[str, Any]:
 
 
 def check_heads(config: dict[str, Any]) -> None:
-    """Raises RopeconvError where the heads of a model cannot be shared out."""
+    """Raises RopeconvError where the number of processes does not divide the heads of a model. config: config.json."""
     part = text_part(config, detect(config))
     for name in ("num_attention_heads", "num_key_value_heads"):
         count = part.get(name)

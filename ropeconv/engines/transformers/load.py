@@ -1,4 +1,4 @@
-"""Models as anybody would load them."""
+"""Loads checkpoints with the installed transformers, as `from_pretrained` does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from .distributed import tp_kwargs, world_size
 
 
 def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, config: Any = None) -> Any:
-    """A checkpoint as the installed transformers loads it. trust: with the code that it brings. config: in the place
-    of its own.
+    """A causal language model as the installed transformers loads it, with its weights in the wanted precision.
+
+    folder: the checkpoint. where: device and precision, or a device for float32. trust: run the modelling file of the
+    checkpoint. config: of transformers, in place of the checkpoint's; None for its own.
     """
     import torch
     import transformers
@@ -37,7 +39,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> Any:
-    """A checkpoint that computes in float32 with the weights that it has in the precision of `at`."""
+    """A model that computes in float32, with weights rounded to the precision of `at`. folder: the checkpoint."""
     import torch
 
     model = load_stock(folder, replace(at, dtype="float32"))
@@ -48,21 +50,19 @@ def load_widened(folder: Path, at: DeviceSpec) -> Any:
 
 
 def fits_in_gpu(source: Source, width: int) -> bool:
-    """Whether a checkpoint with numbers of `width` bytes fits into the GPUs; true without one."""
-    return (
-        not free_gpu_bytes()
-        or 1.1 * width * sum(math.prod(info.shape) for info in source.tensors.values()) < free_gpu_bytes()
-    )
+    """Whether weights of `width` bytes each fit into the free memory of all GPUs; True on machines without one."""
+    free = free_gpu_bytes()
+    return not free or 1.1 * width * sum(math.prod(info.shape) for info in source.tensors.values()) < free
 
 
 def stored_dtype(config: dict[str, Any]) -> str:
-    """The precision that a config declares."""
+    """The dtype that a config.json declares, "float32" where it declares none."""
     part = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     return str((part or {}).get("dtype") or (part or {}).get("torch_dtype") or config.get("torch_dtype") or "float32")
 
 
 def local_folder(source: Source) -> Path:
-    """A folder with all files of a source. Raises BadSource for other layouts."""
+    """The local folder of a checkpoint, whose files are fetched. Raises BadSource where it is not in the HF layout."""
     if source.kind == "hub":
         for file in source.copied_files()[0]:
             source.path(file.name)

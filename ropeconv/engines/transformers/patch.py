@@ -1,4 +1,4 @@
-"""Makes a loaded model of transformers compute a schedule, through its modules and not through its config."""
+"""Patches a loaded model of transformers to compute a schedule, through its modules and not through its config."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def patch(
     scale: LogN | QueryScaling | None = None,
     queries: str = "",
 ) -> Undo:
-    """Makes a loaded model compute a schedule, and returns what takes that back.
+    """Makes a loaded model compute a schedule, and returns a function that undoes it.
 
-    model: of transformers, as the source loads. schedule: what its extended layers compute then; of LongRoPE's two
-    lists, the one for the last position of each forward pass. before: the source's own RopeSpec. scale: by what queries
-    are multiplied. queries: the last module before the rotation that yields queries, needed with `scale`.
+    model: of transformers, loaded from the source. schedule: what its extended layers compute then; of LongRoPE's two
+    lists, the one for the last position of each forward pass. before: the RoPE of the source. scale: the query scaling,
+    None for none. queries: the end of the name of the last module before the rotation that outputs queries, needed with
+    `scale`.
 
-    Raises BadSource when the model has no modules of the known shape.
+    Raises BadSource where the model has no modules of the known shape.
     """
     undone: list[Undo] = []
     try:
@@ -58,7 +59,7 @@ def _undo(undone: list[Undo]) -> None:
 
 
 def _rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
-    """The rotary modules of the extended layers, with what stands before the names of their frequencies."""
+    """The rotary modules of the extended layers, each with the prefix of the names of its frequencies."""
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
             continue
@@ -70,17 +71,17 @@ def _rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
 
 
 def nudged(schedule: Schedule, seed: int = 0) -> Schedule:
-    """The schedule with every frequency moved up or down by the two steps of float32 that a right one may be off."""
+    """The schedule with every frequency moved by 2 ulp of float32, up or down at random, as correct ones may differ."""
     signs = np.random.default_rng(seed).choice([-2, 2], len(schedule.inv_freq))
     moved = schedule.inv_freq.astype(np.float32).view(np.int32) + signs.astype(np.int32)
     return replace(schedule, inv_freq=moved.view(np.float32).astype(np.float64))
 
 
 def round_weights(model: Any, stored: Mapping[str, str]) -> None:
-    """Rounds weights once, as a factor on them does: times a number and back, and between in the narrower type of
-    those that they are stored in and computed in.
+    """Rounds weights of a loaded model as a fold does: scaled, rounded to the stored dtype, and scaled back.
 
-    stored: the former per weight, as safetensors names it.
+    model: of transformers. stored: the dtype of each weight in its file, as safetensors names it, by the name of the
+    weight; other weights stay.
     """
     import torch
 
@@ -94,8 +95,9 @@ def round_weights(model: Any, stored: Mapping[str, str]) -> None:
 def scale_queries(model: Any, scale: LogN | QueryScaling, queries: str) -> Undo:
     """Multiplies the queries of every layer by a function of their position, at the output of the module `queries`.
 
-    A scale of a whole query commutes with its rotation, so it may come before. The positions are those that the rotary
-    module is given. Returns what undoes it. Raises BadSource when the model has no such modules.
+    model: of transformers. scale: the query scaling. queries: the end of the module's name. A factor on a whole query
+    commutes with its rotation, so it may come before. The positions are those that the rotary module receives. Returns
+    a function that undoes it. Raises BadSource where the model has no such modules.
     """
     import torch
 
@@ -124,7 +126,7 @@ def scale_queries(model: Any, scale: LogN | QueryScaling, queries: str) -> Undo:
 
 
 def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
-    """Overwrites one rotary module.
+    """Overwrites frequencies and attention factor of one rotary module, and returns a function that undoes it.
 
     `rope_type` becomes "default", since the dynamic types write their own frequencies back at every forward pass.
     """
@@ -157,7 +159,7 @@ def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
 
 
 def _switch(module: Any, schedule: Schedule, use: Callable[[Vector], None]) -> Undo:
-    """Has LongRoPE's short list used while no position reaches the original context."""
+    """Makes a module use LongRoPE's short list in forward passes in which no position reaches the original context."""
     short = schedule.short_inv_freq
     if short is None:
         return lambda: None
@@ -171,12 +173,12 @@ def _switch(module: Any, schedule: Schedule, use: Callable[[Vector], None]) -> U
 
 
 def _positions(args: Any, given: dict[str, Any]) -> Any:
-    """The positions that a rotary module is given."""
+    """The position ids among the arguments of a rotary module."""
     return given["position_ids"] if "position_ids" in given else args[1]
 
 
 def _rescale(model: Any, softmax_scale: float) -> Undo:
-    """Multiplies all logits of multi-head latent attention."""
+    """Sets the softmax scale of multi-head latent attention, and returns a function that undoes it."""
     old = [(m, m.scaling) for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "qk_head_dim")]
     for module, _ in old:
         module.scaling = module.qk_head_dim**-0.5 * softmax_scale

@@ -1,4 +1,4 @@
-"""A model in the installed transformers as an engine."""
+"""TransformersEngine: a model in the installed transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = 512  # positions whose logits exist at a time
 
 
 class TransformersEngine(Engine):
-    """A causal language model of transformers, read in chunks, with its rotary modules open to be patched.
+    """A causal language model of transformers, which reads in chunks and can be patched.
 
     model: the loaded model. chunk: tokens that its backbone sees at a time.
     """
@@ -34,22 +34,27 @@ class TransformersEngine(Engine):
 
     @classmethod
     def load(cls, folder: Path, at: DeviceSpec, trust: bool = False, chunk: int = 4096) -> TransformersEngine:
-        """A checkpoint as anybody would load it; the parameters are those of `load_stock` and of this class."""
+        """The engine of a checkpoint as transformers loads it.
+
+        folder: the checkpoint. at: device and precision. trust: run the modelling file of the checkpoint. chunk: tokens
+        that the backbone reads at a time.
+        """
         return cls(load_stock(folder, at, trust), chunk)
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens that it gives logits for."""
+        """Number of tokens that the model gives logits for."""
         return int(self.model.get_output_embeddings().weight.shape[0])
 
     def hidden_states(
         self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> Any:
+        """As in `Engine`, with `chunk` tokens read at a time. ids, positions, kept, progress: as there."""
         heard = progress or Progress()
         return hidden_states(self.model, ids, positions, kept, self.chunk, heard.advance, heard.stopped)
 
     def head(self, hidden: Any) -> Any:
-        """Logits of hidden states, float32 [positions, vocabulary]."""
+        """Logits of hidden states [positions, hidden_size], float32 [positions, vocabulary]."""
         return logits(self.model, hidden)
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Any:
@@ -64,7 +69,8 @@ class TransformersEngine(Engine):
 
         device = self.model.get_input_embeddings().weight.device
         prompt = torch.tensor([list(ids)], device=device)
-        greedy = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0)
+        end = self.model.generation_config.eos_token_id
+        greedy = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0, eos_token_id=end)
         with torch.no_grad():
             found = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
         return [int(token) for token in found[0, len(ids) :]]
@@ -72,10 +78,13 @@ class TransformersEngine(Engine):
     def patch(
         self, schedule: Schedule, before: RopeSpec, scale: LogN | QueryScaling | None = None, queries: str = ""
     ) -> Undo:
-        """Makes it compute a schedule, until what is returned is called; the parameters are those of `patch.patch`."""
+        """Makes the model compute a schedule, and returns a function that undoes it.
+
+        schedule, before, scale, queries: as in `patch.patch`, which also says what it raises.
+        """
         return patch(self.model, schedule, before, scale, queries)
 
     def without_layers(self) -> TransformersEngine:
-        """The same engine once it is needed for `head` only: its layers' memory is given back."""
+        """Frees the memory of the layers, so that only `head` can be used, and returns the engine."""
         keep_head(self.model)
         return self

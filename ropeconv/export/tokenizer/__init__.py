@@ -1,4 +1,4 @@
-"""Tokenizers as GGUF keys: SentencePiece and byte-level BPE."""
+"""Conversion of tokenizers to GGUF keys: SentencePiece and byte-level BPE."""
 
 from .keys import tokenizer_keys
 

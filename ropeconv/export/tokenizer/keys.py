@@ -1,4 +1,4 @@
-"""From the files of a tokenizer to tokenizer.ggml.* keys."""
+"""The tokenizer.ggml.* keys from the files of a tokenizer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from .tokens import Kind, Tokens
 def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: str = "") -> dict[str, Value]:
     """The keys of the tokenizer in a folder.
 
-    vocabulary: rows of the embeddings. names: what the family calls some pre-tokenizers. pre: the user's own word.
-    Raises BadSource where there is no tokenizer, or one that llama.cpp does not have.
+    folder: with tokenizer.json or tokenizer.model. vocabulary: rows of the embeddings. names: of pre-tokenizers that
+    the family calls otherwise. pre: tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no
+    tokenizer, or one that llama.cpp does not have.
     """
     model, data = folder / "tokenizer.model", _tokenizer_json(folder)
     pieces = from_model(model, vocabulary) if model.is_file() else None
@@ -77,7 +78,7 @@ def _lists(tokens: Tokens, scores: bool) -> dict[str, Value]:
 
 
 def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:
-    """Merges, ids of special tokens, whether bos and eos are added, the chat template: as gguf-py finds them."""
+    """The keys that gguf-py makes: merges, ids of special tokens, whether bos and eos are added, the chat template."""
     import gguf
 
     logging.getLogger("gguf").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Which of llama.cpp's pre-tokenizers cuts text as a tokenizer.json does."""
+"""Recognises which of llama.cpp's pre-tokenizers splits text as a tokenizer.json does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...errors import BadSource
 
 
 class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of them; the fields are explained at the head of pre.toml."""
+    """A pre-tokenizer of llama.cpp; the beginning of pre.toml explains the fields."""
 
     name: str
     ignore_merges: bool
@@ -21,22 +21,23 @@ class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of them."""
+    """The schema of pre.toml: all known pre-tokenizers."""
 
     pre: tuple[Pre, ...]
 
 
 @cache
 def pre_table() -> tuple[Pre, ...]:
-    """The table in the package."""
+    """The pre-tokenizers in the table of the package, pre.toml."""
     text = (files("ropeconv.export.tokenizer") / "pre.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), PreTable).pre
 
 
 def recognise(tokenizer: dict[str, Any], names: dict[str, str]) -> str:
-    """The name for tokenizer.ggml.pre. names: what this family calls some of them.
+    """The value of tokenizer.ggml.pre for a tokenizer.json.
 
-    Raises BadSource when none cuts text in the same way.
+    tokenizer: its content. names: of pre-tokenizers that the family calls otherwise. Raises BadSource where no known
+    pre-tokenizer splits text in the same way.
     """
     found = steps(tokenizer.get("pre_tokenizer"))
     ignore_merges = bool(tokenizer.get("model", {}).get("ignore_merges"))
@@ -51,7 +52,7 @@ def recognise(tokenizer: dict[str, Any], names: dict[str, str]) -> str:
 
 
 def steps(pre_tokenizer: Any) -> tuple[str, ...] | None:
-    """What cuts text, in the words of pre.toml; None where something is not known there."""
+    """The steps of a pre-tokenizer as pre.toml spells them; None where it has a step that pre.toml does not have."""
     if not isinstance(pre_tokenizer, dict):
         return None
     if pre_tokenizer.get("type") == "Sequence":

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, from tokenizer.model or from the BPE model it was converted to."""
+"""SentencePiece vocabularies, from tokenizer.model or from the BPE model in tokenizer.json."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SPACE = "▁"
 
 
 def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
-    """Tokens of a tokenizer.model, and whether a space is put before the text; None when it is not SentencePiece.
+    """The tokens of a tokenizer.model, and whether it puts a space before the text; None where it is not SentencePiece.
 
-    Raises BadSource where it has more pieces than there are embeddings.
+    vocabulary: rows of the embeddings. Raises BadSource where it has more tokens than these.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -39,10 +39,11 @@ def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
 
 
 def from_json(data: dict[str, Any], vocabulary: int) -> tuple[Tokens, bool]:
-    """Tokens of a tokenizer.json with byte fallback.
+    """The tokens of a tokenizer.json with byte fallback, and whether it puts a space before the text.
 
-    llama.cpp joins the pair whose result has the highest score, so a token's score is minus the rank of its first
-    merge. Raises BadSource where spaces are not written as SentencePiece writes them.
+    data: the content of the file. vocabulary: rows of the embeddings. llama.cpp joins the pair whose result has the
+    highest score, so a token's score is minus the rank of its first merge. Raises BadSource where spaces are not
+    written as SentencePiece writes them.
     """
     model, unknown = data["model"], data["model"].get("unk_token")
     if not any(SPACE in text for text in model["vocab"]):

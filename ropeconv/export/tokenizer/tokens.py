@@ -1,4 +1,4 @@
-"""A vocabulary as GGUF has it: text, kind and score of every token."""
+"""Tokens: a vocabulary as GGUF has it, with text, kind and score of every token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import BadSource
 
 
 class Kind(IntEnum):
-    """Kinds of tokens, as llama.cpp numbers them."""
+    """Kinds of tokens, with llama.cpp's numbers."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -23,7 +23,7 @@ class Kind(IntEnum):
 
 @dataclass
 class Tokens:
-    """Texts in UTF-8, kinds and scores, by id."""
+    """A vocabulary. texts: in UTF-8, kinds, scores: lists with an entry per token id."""
 
     texts: list[bytes]
     kinds: list[Kind]
@@ -31,12 +31,16 @@ class Tokens:
 
     @classmethod
     def unused(cls, count: int) -> Tokens:
-        """As many tokens as the embeddings have rows, none of them in use."""
+        """A vocabulary of `count` unused tokens, for embeddings with that many rows."""
         texts = [f"[PAD{index}]".encode() for index in range(count)]
         return cls(texts, [Kind.UNUSED] * count, [-10000.0] * count)
 
     def put(self, index: int, text: str, kind: Kind, score: float = 0.0) -> None:
-        """Sets a token. Raises BadSource for one that has no row in the embeddings."""
+        """Sets the text, kind and score of a token.
+
+        index: its id. text: its content. kind: such as NORMAL. score: for the order of merges, in SentencePiece.
+        Raises BadSource for an id without a row in the embeddings.
+        """
         if not 0 <= index < len(self.texts):
             raise BadSource(
                 f"the tokenizer has a token {index} ({text!r}), and the embeddings have {len(self.texts)} rows; "
@@ -45,7 +49,10 @@ class Tokens:
         self.texts[index], self.kinds[index], self.scores[index] = text.encode("utf-8", "replace"), kind, score
 
     def add(self, added: list[dict[str, Any]]) -> None:
-        """Tokens that were added to a vocabulary: control tokens where they are special or look so."""
+        """Sets tokens that were added to a vocabulary; special ones, and ones spelled <|...|>, become control tokens.
+
+        added: entries of `added_tokens` in tokenizer.json.
+        """
         for entry in added:
             text, index = str(entry["content"]), int(entry["id"])
             if index < len(self.texts) and self.kinds[index] in (Kind.UNKNOWN, Kind.BYTE):
@@ -55,5 +62,5 @@ class Tokens:
 
 
 def is_byte(text: str) -> bool:
-    """Whether a piece stands for one byte, like `<0x0A>`."""
+    """Whether the text of a token stands for one byte, like `<0x0A>`."""
     return re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text) is not None

@@ -37,7 +37,7 @@ class Added:
         return cls(name, (len(data) // 4,), F32, lambda: iter((data,)))
 
     def info(self, offset: int) -> TensorInfo:
-        """Its entry in a header. offset: bytes from the beginning of the data."""
+        """The entry of the tensor in a header. offset: bytes from the beginning of the data."""
         return TensorInfo(self.name, self.shape, self.type, offset, TYPES[self.type].bytes(self.shape))
 
 
@@ -98,7 +98,7 @@ class Rewritten:
     def place(self, before: int) -> bytes:
         """The header with a reserve, of `before` bytes plus a multiple of 64 KiB, so that the data can share blocks.
 
-        before: bytes before the data in the original file, 0 for a new one. Any length where that is not aligned.
+        before: bytes before the data in the original file, 0 for a new one. Another length where that is not aligned.
         """
         least = len(self._render(self.values)) + ROOM
         start = before + (least - before + PAGE - 1) // PAGE * PAGE

@@ -28,7 +28,7 @@ U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor.
+    """The entry of a tensor in a GGUF header.
 
     shape: as GGUF has it, fastest dimension first. type: ggml's number. offset: bytes from the beginning of the data.
     size: in bytes.
@@ -76,7 +76,7 @@ class Header:
 
     @property
     def data_size(self) -> int:
-        """Bytes of all tensors with the padding between them."""
+        """Size in bytes of all tensors with the padding between them."""
         last = max(self.tensors.values(), key=lambda info: info.offset, default=None)
         return 0 if last is None else last.offset + last.size
 

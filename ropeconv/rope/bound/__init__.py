@@ -1,4 +1,4 @@
-"""The bound on the base: the smallest one for a length, and how far a given schedule reaches."""
+"""The bound on the base: the smallest base for a length, and the effective length of a given schedule."""
 
 from .answer import Bound, bound, smallest_base, wide_base
 from .reach import Reach, first_violation, reach, violations

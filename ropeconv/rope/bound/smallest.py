@@ -1,4 +1,4 @@
-"""The smallest base: a sweep over ln b that leaves out nothing, however narrow.
+"""The smallest base for a length, by a search over ln b that skips no base.
 
 At ln b = t a distance m with f(m, t) < 0 rules t out, and with it everything up to the next zero of f(m, .), which a
 bound on the second derivative proves. From there another distance takes over. Where none is left, t is the answer.

@@ -30,9 +30,9 @@ PI = Decimal("3.1415926535897932384626433832795028841971693993751058209749445923
 
 
 class Sums:
-    """f(m, t) for one size of head, with t = ln b, theta_i = exp(-c_i t), c_i = 2i/r.
+    """The sums f(m, t) = (d - r)/2 + sum_i cos(m theta_i), t = ln b, theta_i = exp(-c_i t), c_i = 2i/r, of one head.
 
-    rotary_dim: r. head_dim: d. unrotated: (d - r)/2, what the dimensions that do not rotate add at every distance.
+    rotary_dim: r. head_dim: d. unrotated: (d - r)/2, the term of the dimensions that do not rotate.
     """
 
     def __init__(self, rotary_dim: int, head_dim: int | None = None) -> None:
@@ -48,7 +48,7 @@ class Sums:
 
     @property
     def automatic(self) -> bool:
-        """Whether no base violates, because half of the dimensions or more do not rotate."""
+        """Whether no base violates, since half of the dimensions or more do not rotate."""
         return self.unrotated >= self.rotary_dim / 2
 
     def inv_freq(self, log_base: float) -> Vector:

@@ -1,4 +1,4 @@
-"""Methods that change the base: theta itself, or a law that chooses it."""
+"""Methods that change the base: to a given theta, or to one that follows from a length."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ def share(value: Any) -> str | None:
 
 
 def number(value: Any) -> str | None:
-    """Check: any finite number."""
+    """Check: a number that is finite, of any sign."""
     return None if _finite(value) else "must be a finite number"
 
 
 def switch(value: Any) -> str | None:
-    """Check: true or false."""
+    """Check: a bool, True or False."""
     return None if isinstance(value, bool) else "must be true or false"
 
 
@@ -81,7 +81,7 @@ def param(check: Check, help: str, default: Any = dataclasses.MISSING) -> Any:
 class Method:
     """A way to extend the context. Raises RecipeError when a parameter fails its check.
 
-    name: the flag without its dashes. order: place in lists, lowest first. summary: a few words for lists and `--help`.
+    name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for lists and `--help`.
     paper: the source of the formula. value: the kind of value that follows the flag. max_untuned_factor: the largest
     factor that is reported to work without fine-tuning, 1 where training is part of the method. finetuning_note: that
     report, with its source.

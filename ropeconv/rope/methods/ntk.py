@@ -52,7 +52,7 @@ class Ntk(Method):
 @register
 @dataclass(frozen=True)
 class NtkOld(Method):
-    """inv_freq_i = (theta s)^(-2i/r), which is beta s^(2/r) per digit with beta = theta^(2/r)."""
+    """inv_freq_i = (theta s)^(-2i/r): the base times s, so that the slowest pair is divided by s^(1 - 2/r)."""
 
     name = "ntk-old"
     order = 60

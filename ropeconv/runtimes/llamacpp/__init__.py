@@ -1,4 +1,4 @@
-"""llama.cpp as it reads GGUF files: its architectures as data, and the reader that applies them."""
+"""How llama.cpp reads GGUF files: its architectures in archs.toml, and the code that applies their rules."""
 
 from .archs import Arch, Window, arch_table, find_arch
 

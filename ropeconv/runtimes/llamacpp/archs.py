@@ -1,4 +1,4 @@
-"""What `archs.toml` holds: one entry per GGUF architecture, read once, checked on reading."""
+"""The schema of `archs.toml`, one entry per GGUF architecture, and the functions that read it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...errors import BadSource
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Layers with a sliding window; the fields are explained at the head of archs.toml."""
+    """The sliding window layers of an architecture; the beginning of archs.toml explains the fields."""
 
     present: str
     interval: int
@@ -24,7 +24,7 @@ class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One architecture; the fields are explained at the head of archs.toml."""
+    """One GGUF architecture; the beginning of archs.toml explains the fields."""
 
     pairs: Literal["norm", "neox"]
     name: str = ""
@@ -45,7 +45,7 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The architectures of one version of llama.cpp."""
+    """The architectures of one version of llama.cpp, by name. source: where they were read."""
 
     version: str
     display_name: str
@@ -54,13 +54,13 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        """`name@version`, as verdicts have it."""
+        """The runtime as `name@version`, as in `Verdict.runtime`."""
         return f"llama-cpp-gguf@{self.version}"
 
 
 @cache
 def arch_table() -> ArchTable:
-    """The table in the package."""
+    """The table of the package, archs.toml."""
     text = (files("ropeconv.runtimes.llamacpp") / "archs.toml").read_text("utf-8")
     table = msgspec.convert(tomllib.loads(text), ArchTable)
     named = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
@@ -68,7 +68,7 @@ def arch_table() -> ArchTable:
 
 
 def find_arch(name: object) -> Arch:
-    """An architecture by its name in GGUF. Raises BadSource for one that is not in the table."""
+    """An architecture by its value of general.architecture. Raises BadSource for one that is not in the table."""
     table = arch_table()
     if not isinstance(name, str) or name not in table.arch:
         raise BadSource(

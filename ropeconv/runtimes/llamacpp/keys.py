@@ -1,4 +1,4 @@
-"""Typed access to the keys of a GGUF header, as strict as llama.cpp."""
+"""ArchKeys: typed access to the keys of a GGUF header, with the checks that llama.cpp makes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from .archs import Arch
 
 
 class Keys(Protocol):
-    """What can be asked for a value."""
+    """An object with the keys of a GGUF header, such as Header, GgufFile or GgufModel."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value by its full key."""
+        """The value of a key by its full name, decoded; `default` where it is absent."""
 
 
 class ArchKeys:
-    """Typed access to the keys of one architecture."""
+    """Typed access to the keys of one architecture, by their names without `ARCH.`."""
 
     def __init__(self, keys: Keys, arch: Arch) -> None:
         self.keys, self.arch, self.prefix = keys, arch, arch.name + "."
 
     def get(self, key: str) -> Any:
-        """A value, decoded."""
+        """The value of a key, decoded; None where it is absent."""
         return self.keys.get(self.prefix + key)
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number, not negative. Raises BadSource for anything else."""
+        """The value of a key that is a whole number of at least 0.
+
+        default: for an absent key, None where llama.cpp requires the key. Raises BadSource for another value.
+        """
         value = self.get(key)
         if value is None and default is None:
             raise BadSource(f"the header has no {self.prefix}{key}, which llama.cpp requires; fetch the file again")
@@ -37,7 +40,10 @@ class ArchKeys:
         return value
 
     def number(self, key: str, default: float, prefix: str | None = None) -> float:
-        """A finite f32. Raises BadSource for anything else."""
+        """The value of a key that is a finite f32.
+
+        default: for an absent key. prefix: of the key's name, by default `ARCH.`. Raises BadSource for another value.
+        """
         name = (self.prefix if prefix is None else prefix) + key
         value = self.keys.get(name)
         value = default if value is None else value
@@ -46,6 +52,6 @@ class ArchKeys:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """A string."""
+        """The value of a key as a string; `default` where it is absent."""
         value = self.get(key)
         return default if value is None else str(value)

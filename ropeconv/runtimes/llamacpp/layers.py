@@ -1,4 +1,4 @@
-"""Which layers rotate, and which of them in a window."""
+"""Which layers of a GGUF model rotate, and which of them have a sliding window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from .keys import ArchKeys
 
 
 def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
-    """Per layer: extended, in a window of its own, or without rotation. Raises BadSource when nothing rotates."""
+    """The kind of each layer: "global" (extended), "local" (window layers with frequencies of their own) or "none".
+
+    Raises BadSource for impossible layer counts, and for models in which no layer rotates.
+    """
     count = file.whole("block_count") - file.whole("nextn_predict_layers", 0)
     if not 0 <= count <= 10_000:
         raise BadSource(f"the header has block_count {count}; fetch the file again")
@@ -52,5 +55,5 @@ def _window_layers(file: ArchKeys, window: Window, count: int) -> list[bool]:
 
 
 def window_theta(file: ArchKeys) -> float | None:
-    """The base of window layers, where the file has one."""
+    """The base of the window layers from rope.freq_base_swa; None where the file has no such key."""
     return file.number("rope.freq_base_swa", 0.0) or None

@@ -1,4 +1,4 @@
-"""A GGUF file on disk as llama.cpp reads it: its architecture, its rope tensors, and what they make together."""
+"""Reads the RoPE of a GGUF file on disk as llama.cpp does: architecture, rope tensors, and the Reading of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .read_header import ROPE_TENSORS, Reading, read
 
 
 def arch_of(file: GgufFile) -> Arch:
-    """The architecture of a file. Raises BadSource when it names none, or one that the table does not have."""
+    """The architecture of a file. Raises BadSource where it has none, or one that is not in the table."""
     name = file.get("general.architecture")
     if name is None:
         raise BadSource(f"{file.path.name} names no general.architecture; it is no language model")
@@ -43,5 +43,5 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
 
 
 def read_file(file: GgufFile) -> Reading:
-    """What llama.cpp computes from a file. Raises BadSource where it would refuse the file or abort."""
+    """The RoPE that llama.cpp computes from a file. Raises BadSource where it would refuse the file or abort."""
     return read(file, rope_tensors(file), arch_of(file))

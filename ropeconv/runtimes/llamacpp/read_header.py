@@ -1,4 +1,4 @@
-"""Reads the keys and rope tensors of a GGUF file as llama.cpp does, without any of our own wishes.
+"""Reads the keys and rope tensors of a GGUF file as llama.cpp does, in the same precedence and with its defaults.
 
 Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (attention factor), ggml_rope_yarn (ramp).
 """
@@ -28,10 +28,10 @@ WINDOW_NORM = "ropeconv.window_norm_scale"
 
 @dataclass(frozen=True)
 class Reading:
-    """What llama.cpp computes from a file.
+    """The RoPE that llama.cpp computes from a file.
 
-    local_attention_factor: attention factor of the window layers, with what their norms take back.
-    dead: keys that are there and that nobody reads.
+    local_attention_factor: attention factor of the window layers, times the factor that ropeconv has folded into their
+    norms. dead: keys of the file that llama.cpp does not read for this architecture or scaling type.
     """
 
     arch: Arch
@@ -41,9 +41,10 @@ class Reading:
 
 
 def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
-    """The RoPE of a file.
+    """The RoPE that llama.cpp computes from keys and rope tensors.
 
-    vectors: the rope tensors that are there. Raises BadSource where llama.cpp would refuse the file or abort.
+    keys: of the header. vectors: the rope tensors of the file by name, float64 [rotary_dim / 2]. arch: the
+    architecture. Raises BadSource where llama.cpp would refuse the file or abort.
     """
     file = ArchKeys(keys, arch)
     head_dim, rotary_dim = _widths(file)
@@ -65,9 +66,9 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     if scaling == "yarn" and factor != 1:
         closed = Yarn(theta, factor, original, *(betas if arch.betas else (32.0, 1.0)))
     form = _divided(closed, _in_use(vectors, arch, scaling, rotary_dim), original, rotary_dim)
-    net, window_amplitude, softmax = _attention_factor(file, arch, scaling, factor)
+    net, window_attention_factor, softmax = _attention_factor(file, arch, scaling, factor)
     if arch.window is not None and arch.window.scaling == "plain":
-        window_amplitude = 1.0
+        window_attention_factor = 1.0
     layers = layer_kinds(file, arch)
     local = _local_form(file, arch.window, closed) if "local" in layers else None
     notes: tuple[str, ...] = ()
@@ -88,7 +89,9 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         query_scaling=_query_scaling(file, arch, original),
         notes=notes,
     )
-    return Reading(arch, spec, window_amplitude * file.number(WINDOW_NORM, 1.0, prefix=""), _dead(file, arch, scaling))
+    return Reading(
+        arch, spec, window_attention_factor * file.number(WINDOW_NORM, 1.0, prefix=""), _dead(file, arch, scaling)
+    )
 
 
 def _widths(file: ArchKeys) -> tuple[int, int]:
@@ -124,7 +127,7 @@ def _in_use(vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim:
 
 
 def _divided(closed: Form, pair: tuple[Vector, Vector] | None, original: int, rotary_dim: int) -> Form:
-    """A closed form whose frequencies are divided by rope tensors before any interpolation."""
+    """The form whose frequencies are those of `closed`, divided by rope tensors before any interpolation."""
     if pair is None or all(np.all(vector == 1) for vector in pair):
         return closed
     known = recognise_llama3(closed, pair[1], rotary_dim) if pair[0] is pair[1] else None
@@ -139,7 +142,10 @@ def _divided(closed: Form, pair: tuple[Vector, Vector] | None, original: int, ro
 
 
 def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 | None:
-    """Llama 3.1's scaling, when these divisors are its own for some power of two as original context."""
+    """Llama 3.1's scaling with these divisors, to within 3e-6; None where no original context of 2^6 to 2^20 fits.
+
+    closed: the form without divisors. divisors: float64 [rotary_dim / 2].
+    """
     largest = float(np.max(divisors))
     if not isinstance(closed, Plain) or largest <= 1 or not np.isclose(divisors[0], 1):
         return None
@@ -152,9 +158,9 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
 
 
 def _attention_factor(file: ArchKeys, arch: Arch, scaling: str, factor: float) -> tuple[float, float, float]:
-    """Attention factor of the extended layers, of window layers that share their key, and the scale of all logits.
+    """The attention factors of extended layers and of window layers, which read the same key, and the softmax scale.
 
-    src/llama-context.cpp:178-214; the last one is that of deepseek2.cpp:433-443, with the attention factor in it.
+    src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention factor included.
     """
     own = file.number("rope.scaling.attn_factor", 1.0)
     log = 0.1 * math.log(factor) if factor > 1 else 0.0
@@ -171,7 +177,7 @@ def _attention_factor(file: ArchKeys, arch: Arch, scaling: str, factor: float) -
 
 
 def _query_scaling(file: ArchKeys, arch: Arch, original: int) -> QueryScaling | None:
-    """The query scale by position: src/models/mistral3.cpp, deepseek2.cpp, llm_graph_input_attn_temp."""
+    """Query scaling by position, None without it: src/models/mistral3.cpp, deepseek2.cpp, llm_graph_input_attn_temp."""
     beta = file.number("attention.temperature_scale", 0.0) if arch.query_length else 0.0
     return QueryScaling(beta, file.whole(arch.query_length, original)) if beta else None
 
@@ -199,7 +205,7 @@ HARMLESS = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 3
 
 
 def _dead(file: ArchKeys, arch: Arch, scaling: str) -> tuple[str, ...]:
-    """Keys of a scaling that say something and are not read by this architecture, or not under this type."""
+    """Scaling keys that are not at their defaults and that this architecture, or this scaling type, does not read."""
     unread = ["yarn_ext_factor", "yarn_attn_factor"]
     unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]
     unread += [] if arch.log_multiplier else ["yarn_log_multiplier"]

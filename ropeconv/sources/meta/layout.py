@@ -1,4 +1,4 @@
-"""Which HF tensor comes from which Meta tensor, how model-parallel parts join, and how tensors fill shards."""
+"""The HF layout of Meta's checkpoints: the origin of each tensor, how model-parallel parts join, and the shards."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclass(frozen=True)
 class Target:
-    """One tensor of the output. join: axis along which parts are concatenated, None when they are copies.
+    """One tensor of the output.
 
-    heads: for q and k, whose rows go from interleaved pairs to halves; 0 elsewhere.
+    name: in the HF layout. origin: its name in Meta's files. join: axis along which the parts are concatenated, None
+    where every part has the whole tensor. heads: number of heads of q and k, whose rows are reordered from pairs
+    (2i, 2i + 1) to (i, i + d/2); 0 for other tensors.
     """
 
     name: str
@@ -29,19 +31,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Shard:
-    """One safetensors file of the output."""
+    """One safetensors file of the output. targets: its tensors in order. dtype: of all, as safetensors names it."""
 
     name: str
     targets: tuple[Target, ...]
     dtype: str
 
     def header(self) -> bytes:
-        """Its header, complete before any data is read."""
+        """The bytes of the header, which follow from shapes alone."""
         return header_bytes(((t.name, self.dtype, t.shape) for t in self.targets), {"format": "pt"})
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Size of the file in bytes."""
         return len(self.header()) + sum(tensor_bytes(self.dtype, target.shape) for target in self.targets)
 
 
@@ -66,7 +68,7 @@ def targets(config: Config) -> Iterator[Target]:
 
 
 def shard_layout(config: Config, limit: int = SHARD_BYTES) -> tuple[Shard, ...]:
-    """The tensors in order, in files of at most `limit` bytes of data (or one tensor)."""
+    """The shards of a Llama: its tensors in order, in files of at most `limit` bytes of data each (or one tensor)."""
     dtype = DTYPES[config["torch_dtype"]]
     groups: list[list[Target]] = [[]]
     filled = 0
@@ -84,7 +86,7 @@ def shard_layout(config: Config, limit: int = SHARD_BYTES) -> tuple[Shard, ...]:
 
 
 def index_text(shards: tuple[Shard, ...]) -> str:
-    """model.safetensors.index.json for those shards."""
+    """The text of model.safetensors.index.json for some shards."""
     total = sum(tensor_bytes(shard.dtype, target.shape) for shard in shards for target in shard.targets)
     weight_map = {target.name: shard.name for shard in shards for target in shard.targets}
     return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

@@ -1,4 +1,4 @@
-"""params.json to config.json. It has no context length and no version, so those follow from what it does have."""
+"""From Meta's params.json to config.json. The version of Llama and its context follow from other settings in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ...families.config import Config
 def hf_config(params: dict[str, Any], vocab_size: int, dtype: str) -> Config:
     """A `LlamaForCausalLM` config for Meta's parameters.
 
-    vocab_size: from the tokenizer, since Llama 2's file says -1. Raises BadSource for missing or odd values.
+    params: params.json. vocab_size: number of tokens of the tokenizer, since params.json of Llama 2 has -1. dtype: of
+    the weights, as torch names it. Raises BadSource for missing or odd values.
     """
     try:
         dim, layers, heads = (int(params[key]) for key in ("dim", "n_layers", "n_heads"))
@@ -59,7 +60,7 @@ def hf_config(params: dict[str, Any], vocab_size: int, dtype: str) -> Config:
 
 
 def llama_version(params: dict[str, Any]) -> float:
-    """1, 2, 2.5 for Code Llama, 3 or 3.1, by the settings that differ between them."""
+    """The version of Llama: 1, 2, 2.5 for Code Llama, 3 or 3.1, by the settings of params.json that differ."""
     if params.get("use_scaled_rope"):
         return 3.1
     theta = float(params.get("rope_theta", 10000.0))
@@ -71,12 +72,12 @@ def llama_version(params: dict[str, Any]) -> float:
 
 
 def trained_context(params: dict[str, Any]) -> int:
-    """Tokens the release was trained for."""
+    """Tokens that the release was trained for, before RoPE scaling."""
     return {1: 2048, 2: 4096, 2.5: 16384, 3: 8192, 3.1: 8192}[llama_version(params)]
 
 
 def intermediate_size(params: dict[str, Any]) -> int:
-    """Meta's rule: 8/3 dim, times ffn_dim_multiplier, up to the next multiple_of."""
+    """Width of the feed-forward layers: 8/3 dim, times ffn_dim_multiplier, rounded up to a multiple of multiple_of."""
     hidden = int(8 * int(params["dim"]) / 3)
     hidden = int(float(params.get("ffn_dim_multiplier") or 1) * hidden)
     multiple = int(params.get("multiple_of", 256))

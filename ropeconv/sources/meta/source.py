@@ -1,4 +1,4 @@
-"""MetaSource: Meta's files, seen as the HF checkpoint they will become."""
+"""MetaSource: Meta's original files, presented as a checkpoint in the HF layout."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ LEFT = {"params.json", "checklist.chk", "tokenizer_checklist.chk"}
 
 
 def is_meta(names: Iterable[str]) -> bool:
-    """Whether a list of file names is Meta's layout and not an HF one."""
+    """Whether file names are those of Meta's layout: params.json and consolidated.NN.pth, without config.json."""
     found = set(names)
     return "params.json" in found and "config.json" not in found and any(PART.fullmatch(name) for name in found)
 
 
 class MetaSource(Source):
-    """params.json and consolidated.NN.pth; config, index, tokenizer settings and shards are made from them."""
+    """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are generated from its files.
+
+    root: a local folder, or inner: the source of the files; one of the two is given.
+    """
 
     kind = "meta"
 
@@ -39,19 +42,19 @@ class MetaSource(Source):
 
     @classmethod
     def from_hub(cls, source: Source) -> MetaSource:
-        """The same over a source whose files are fetched on demand."""
+        """A MetaSource over a Hub source, whose files are fetched when they are read."""
         made = cls(inner=source)
         made.commit = source.commit
         return made
 
     @cached_property
     def params(self) -> dict[str, Any]:
-        """params.json."""
+        """The content of params.json. Raises BadSource where it is not a JSON object."""
         return jsontext.parse(self.inner.text("params.json") or "", "params.json")
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """The model-parallel parts, in order. Raises BadSource when one is missing."""
+        """File names of the model-parallel parts, in order. Raises BadSource where one is missing."""
         names = sorted(file.name for file in self.inner.files() if PART.fullmatch(file.name))
         expected = [f"consolidated.{number:02d}.pth" for number in range(len(names))]
         if names != expected:

@@ -1,4 +1,4 @@
-"""Reads consolidated.NN.pth (weights only, memory-mapped) and yields HF tensors one at a time."""
+"""Converts consolidated.NN.pth to safetensors, one tensor at a time, from memory-mapped files loaded weights-only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,12 @@ def _words(operations: Any) -> Iterator[str]:
 
 
 def write_shard(shard: Shard, parts: list[Path], path: Path, advance: Callable[[int], None]) -> None:
-    """Writes one shard, tensor by tensor. Raises BadSource when a tensor is missing or of another size."""
+    """Writes one safetensors file, tensor by tensor.
+
+    shard: what it holds. parts: the .pth files of all model-parallel parts, in order. path: the file to write. advance:
+    called with the bytes of each tensor. Raises BadSource for .pth files that torch cannot load as plain weights, and
+    for tensors that are missing or of another shape.
+    """
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""tokenizer.model: SentencePiece up to Llama 2, a tiktoken vocabulary from Llama 3 on."""
+"""Tokenizer files of Meta's releases: SentencePiece up to Llama 2, a tiktoken vocabulary from Llama 3 on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def is_tiktoken(path: Path) -> bool:
 
 
 def vocabulary_size(path: Path) -> int:
-    """Number of tokens, special ones included. Raises BadSource when the file is neither kind."""
+    """Number of tokens in a tokenizer.model, special ones included.
+
+    Raises BadSource for a file that is neither SentencePiece nor tiktoken, or without sentencepiece for the former.
+    """
     if is_tiktoken(path):
         with path.open("rb") as file:
             return sum(1 for line in file if line.strip()) + SPECIALS
@@ -42,7 +45,7 @@ def vocabulary_size(path: Path) -> int:
 
 
 def special_tokens(version: float) -> list[str]:
-    """Llama 3's 256 special tokens, in the order of their ids. Source: Meta llama3/tokenizer.py."""
+    """The 256 special tokens of Llama 3 or 3.1, in the order of their ids. Source: Meta llama3/tokenizer.py."""
 
     def reserved(start: int, stop: int) -> list[str]:
         return [f"<|reserved_special_token_{number}|>" for number in range(start, stop)]
@@ -57,7 +60,7 @@ def special_tokens(version: float) -> list[str]:
 
 
 def tokenizer_config(version: float, context: int) -> dict[str, Any]:
-    """tokenizer_config.json as the HF checkpoints of that release have it, without a chat template."""
+    """tokenizer_config.json of the HF checkpoints of a Llama version, without a chat template. context: in tokens."""
     if version >= 3:
         return {
             "bos_token": "<|begin_of_text|>",
@@ -81,9 +84,10 @@ def tokenizer_config(version: float, context: int) -> dict[str, Any]:
 
 
 def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
-    """tokenizer.json from a tiktoken vocabulary, through transformers' own converter.
+    """Writes tokenizer.json for a tiktoken vocabulary with the converter of transformers.
 
-    The beginning-of-text token is put in front, as in the HF checkpoints. Raises BadSource without transformers.
+    model: the vocabulary. target: the file to write. version: of Llama. The tokenizer puts the beginning-of-text token
+    first, as in the HF checkpoints. Raises BadSource where transformers is not installed.
     """
     try:
         from tokenizers import processors

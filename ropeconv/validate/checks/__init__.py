@@ -1,1 +1,1 @@
-"""Checks that need no forward pass of the model."""
+"""Checks of an output that need no forward pass: files, frequencies, folded weights, and its own code."""

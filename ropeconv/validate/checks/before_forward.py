@@ -1,4 +1,4 @@
-"""Every check of a baked checkpoint that needs no forward pass: files, frequencies, and folded weights."""
+"""All checks of a checkpoint that need no forward pass: files, frequencies, and folded weights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .trust import needs_trust
 def check_before_forward(
     comparison: Comparison, ignore_receipt: bool = False, trust_remote_code: bool = False
 ) -> CheckRecord:
-    """Every check that needs no forward pass of the model.
+    """Runs all checks that need no forward pass, and returns what the installed transformers computed.
 
-    ignore_receipt: do not compare the files with the receipt. trust_remote_code: run code in the output that ropeconv
-    has not written. Raises BadSource where files are not those of the receipt or the two do not belong together,
-    Disagreement where the installed transformers computes other frequencies or the folded weights are wrong.
+    comparison: the output and its source. ignore_receipt: do not compare the files with the receipt. trust_remote_code:
+    run code in the output that ropeconv has not written. Raises BadSource where files are not those of the receipt or
+    of the source, Disagreement where the installed transformers computes other frequencies or folded weights are wrong.
     """
     baked, receipt, source = comparison.baked, comparison.receipt, comparison.checkpoint
     said, encoding = receipt.in_config, all_encodings().get(receipt.encoding)
@@ -44,7 +44,7 @@ def check_before_forward(
 
 
 def _answer(baked: Path, context: int, own: bool) -> dict[str, Any]:
-    """What the installed transformers computes of a folder; from the cache where `apply` has asked already."""
+    """The answer of the installed transformers on a folder, from the cache where `apply` has asked already."""
     text = (baked / "config.json").read_text("utf-8")
     cache = ProbeCache()
     key = "" if own else cache.key(text, str(json.loads(text).get("model_type", "")), context)

@@ -1,4 +1,4 @@
-"""The files of an output against its receipt, and against the source that it is said to be from."""
+"""Compares the files of an output with its receipt, its source and the tokenizer of the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECKED = (".json", ".py", ".safetensors")
 
 
 def check_files(baked: Path, receipt: Receipt) -> None:
-    """Raises BadSource where a file is not what the receipt says, by its size, and by sha256 where that is known."""
+    """Raises BadSource where a file is missing, or differs from the receipt in size or (where known) sha256."""
     for file in receipt.files:
         path = baked / file.name
         if path.suffix not in CHECKED:
@@ -31,7 +31,7 @@ def check_files(baked: Path, receipt: Receipt) -> None:
 
 
 def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
-    """Raises BadSource where the weights are not of one shape, or the model type is none that the encoding gives."""
+    """Raises BadSource where tensors are missing or of another shape, or the model type is not that of the encoding."""
     ours = {name: t for path in baked.glob("*.safetensors") for name, t in read_header(path).tensors.items()}
     for name, tensor in source.tensors.items():
         if name not in ours:
@@ -48,7 +48,7 @@ def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
 
 
 def check_tokenizer(baked: Path, source: Source) -> None:
-    """Raises BadSource where the tokenizer is not the source's."""
+    """Raises BadSource where tokenizer.json of the output is not that of the source."""
     one, other = source.text("tokenizer.json"), baked / "tokenizer.json"
     if one is not None and other.is_file() and other.read_text("utf-8") != one:
         raise BadSource(f"{other} is not the tokenizer of {source.reference}; name the source it was made from")

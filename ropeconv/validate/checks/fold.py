@@ -1,4 +1,4 @@
-"""Folded weights against those of the source, times what the schedule says."""
+"""Compares folded weights with those of the source times the factors of the schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from ..comparison import Comparison
 
 
 def check_fold(comparison: Comparison) -> None:
-    """Raises Disagreement where a folded tensor is not the source's, times what the schedule says, and rounded once."""
+    """Raises Disagreement where a folded tensor is not that of the source times the factors of the schedule, rounded.
+
+    Raises BadSource where the receipt lists no fold, or a tensor is missing.
+    """
     baked, source, said = comparison.baked, comparison.checkpoint, comparison.receipt.fold
     if said is None:
         raise BadSource(f"the receipt of {baked} does not say what was folded; run apply again")
@@ -42,7 +45,10 @@ def check_fold(comparison: Comparison) -> None:
 
 
 def _numbers(path: Callable[[str], Path], headers: Mapping[str, Header], name: str) -> tuple[NDArray[Any], str]:
-    """The numbers of a tensor as they are stored, and their dtype."""
+    """The flat numbers of a tensor as numpy reads them, and their dtype as safetensors names it.
+
+    path: from the name of a shard to its path. headers: of the shards.
+    """
     for shard, header in headers.items():
         if name in header.tensors:
             tensor, stored = header.tensors[name], np.dtype(STORED[header.tensors[name].dtype])

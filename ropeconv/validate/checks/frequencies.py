@@ -1,4 +1,4 @@
-"""Compares what the installed transformers computes from a baked config with the schedule."""
+"""Compares the frequencies that the installed transformers computes from a config with a schedule."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ ATTENTION_FACTOR_TOLERANCE = 1e-6
 def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding: str) -> CheckRecord:
     """Compares a probe's answer with a schedule.
 
-    answer: what `Probe.ask` gave. schedule: what the config has to say. spec: the source's own, for layers that a
-    method leaves alone. encoding: of the config, which says by how many ulp its frequencies may be off.
+    answer: from `Probe.ask`. schedule: of the config, without factors that are folded into weights. spec: the RoPE of
+    the source, for layers that a method does not change. encoding: name of the encoding of the config, whose `max_ulp`
+    is allowed.
 
-    Raises Disagreement when a frequency or the attention factor is off, or the config did not load.
+    Raises Disagreement where a frequency or the attention factor differs, or the config did not load.
     """
     title = f"transformers {answer.get('transformers', '')}".strip()
     if "error" in answer:
@@ -50,7 +51,7 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
 
 
 def ulp_distance(found: Vector, wanted: Vector) -> int:
-    """Largest distance of two positive vectors in steps of float32; 2^31 when their lengths differ."""
+    """Largest distance of two positive vectors in ulp of float32; 2^31 where their lengths differ."""
     if found.shape != wanted.shape:
         return 1 << 31
     left, right = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (found, wanted))

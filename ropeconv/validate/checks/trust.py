@@ -1,4 +1,4 @@
-"""Whether a checkpoint's own code may be run: ours to the letter may, and no other without being told so."""
+"""Whether the code in a checkpoint may be run: code that ropeconv writes may, other code needs permission."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ...rope.log_n import LogN
 
 
 def needs_trust(folder: Path, allowed: bool) -> bool:
-    """Whether loading a folder runs its own code. Raises BadSource where that is not allowed and not known.
+    """Whether loading a folder needs trust_remote_code. Raises BadSource for unknown code without permission.
 
-    allowed: the user's word. Code is known when it is what `--encoding buffers` writes today for this config.
+    folder: the checkpoint. allowed: whether the user has passed --trust-remote-code. Code is known where it is equal to
+    what `--encoding buffers` writes for this config.
     """
     config = json.loads((folder / "config.json").read_text("utf-8"))
     kind, classes = str(config.get("model_type", "")), config.get("auto_map")

@@ -1,1 +1,1 @@
-"""What a validation prints and draws."""
+"""The report of a validation: a page in HTML, and plots."""

@@ -1,4 +1,4 @@
-"""A page about a validation that needs nothing beside itself."""
+"""Writes the report of a validation as one HTML file, and its plots as a picture."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ __all__ = ["write_plot", "write_report"]
 
 
 def write_plot(result: Validation, path: Path) -> None:
-    """The pictures of a validation as a file, .png or .svg."""
+    """Writes the plots of a validation to a .png or .svg file. Raises RopeconvError without matplotlib."""
     write(figure(result), path)
 
 
 def write_report(result: Validation, baked: Path, against: str, path: Path) -> None:
-    """Verdict, rule, pictures, all numbers, the environment and the command, in one HTML file."""
+    """Writes the report of a validation: result, rule, plots, all numbers, environment and command, in one HTML file.
+
+    result: the validation. baked: the output. against: how the user named the source. path: the file to write. Raises
+    RopeconvError without matplotlib.
+    """
     runtime = result.runtime + (f" {result.transformers}" if result.transformers else "")
     speed = ", ".join(f"{name} {value:,.0f}" for name, value in result.speed.items())
     facts = {

@@ -1,4 +1,4 @@
-"""The pictures of a validation: KL and agreement over position, wavelengths before and after, and B(m)."""
+"""The plots of a validation: KL and agreement over position, wavelengths before and after, and B(m)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOOR = 1e-14
 
 
 def figure(result: Validation) -> Figure:
-    """All pictures beside each other, without a display. Receipts of earlier versions lack some."""
+    """A figure with all plots side by side. Plots for which an earlier version stored no data are left out."""
     panels: list[Panel] = [partial(_kl, result=result), partial(_agreement, result=result)]
     if {"before", "after"} <= result.frequencies.keys():
         before, after = (np.array(result.frequencies[name]) for name in ("before", "after"))
@@ -33,7 +33,7 @@ def figure(result: Validation) -> Figure:
 
 
 def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[float]]:
-    """A number of each bucket as a line over its positions."""
+    """x and y of a step function over positions, with the field `name` of each bucket."""
     x: list[float] = []
     y: list[float] = []
     begin = 1.0

@@ -1,1 +1,1 @@
-"""What is measured of two sets of logits, and the rule by which they agree."""
+"""Measures between two sets of logits, and the rule by which these agree."""

@@ -1,4 +1,4 @@
-"""Distributions of which only the likeliest tokens are known, against whole ones."""
+"""Measures between whole distributions and ones of which only the likeliest tokens are known."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ LEAST = 1e-7  # of a rest: below, it is rounding
 def coarse(logits: Any, said: Sequence[LogProbs], targets: Sequence[int]) -> Measures:
     """Measures between logits [positions, vocabulary] and log-probabilities of some tokens.
 
-    The other tokens count as one, so the KL is at most that of the whole distributions (data processing inequality).
-    max_dlogit: of log-probabilities. Losses are NaN where the next token is not among those that are known.
+    logits: of the reference. said: one dict per position, from a server. targets: the next token per position. All
+    other tokens count as one, so the KL is at most that of the whole distributions (data processing inequality).
+    max_dlogit is of log-probabilities. Losses are NaN where the next token is not among the known ones.
     """
     import torch
 
@@ -33,8 +34,11 @@ def coarse(logits: Any, said: Sequence[LogProbs], targets: Sequence[int]) -> Mea
     return Measures(*(torch.tensor(values, dtype=torch.float64) for values in zip(*rows, strict=True)))
 
 
-def as_said(logits: Any, said: Sequence[LogProbs]) -> list[LogProbs]:
-    """What a server with these logits would have said of the same tokens."""
+def log_probs_of(logits: Any, said: Sequence[LogProbs]) -> list[LogProbs]:
+    """The log-probabilities that a server with these logits would give for the tokens in `said`.
+
+    logits: [positions, vocabulary]. said: one dict per position, of which only the ids are used.
+    """
     import torch
 
     logs = torch.log_softmax(logits.float(), dim=-1).cpu()
@@ -42,6 +46,6 @@ def as_said(logits: Any, said: Sequence[LogProbs]) -> list[LogProbs]:
 
 
 def _rest(p: float, q: float) -> float:
-    """The last term of a KL written as `sum p (d + e^-d - 1)`, which is that where both sides sum to one."""
+    """The term of all other tokens, with probabilities p and q, in a KL written as `sum p (d + e^-d - 1)`."""
     p, q = max(p, 0.0), max(q, 0.0)
     return 0.0 if min(p, q) < LEAST else max(0.0, p * math.log(p / q) - p + q)

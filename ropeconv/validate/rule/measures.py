@@ -1,4 +1,4 @@
-"""Figures that compare two sets of logits, position by position and together."""
+"""Numbers that compare two sets of logits: Measures per position, and Figures over many positions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SMALL = 0.1
 
 @dataclass(frozen=True)
 class Measures:
-    """Per position, as tensors of shape [positions].
+    """Measures between two sets of logits per position, as tensors of shape [positions].
 
-    kl: KL(reference || other) in nats. max_dlogit: largest difference of a logit. top1: whether the likeliest token is
-    the same, top5: share of the five likeliest that are. loss_reference, loss_other: of the next token, in nats, NaN
-    where there is none.
+    kl: KL(reference || other) in nats. max_dlogit: largest difference of a logit. top1: 1 where the likeliest token is
+    the same, else 0. top5: share of the five likeliest tokens that both have. loss_reference, loss_other: of the next
+    token, in nats, NaN where it is not known.
     """
 
     kl: Any
@@ -33,9 +33,9 @@ class Measures:
 
 @dataclass(frozen=True)
 class Figures:
-    """Measures over many positions: mean, 95th percentile and maximum of KL, and means of the others.
+    """Measures over many positions: mean, 95th percentile and maximum of the KL in nats, and means of the others.
 
-    Losses are None where no next token is known.
+    max_dlogit is the maximum. Losses are None where no next token is known.
     """
 
     kl_mean: float
@@ -49,10 +49,10 @@ class Figures:
 
 
 def measure(reference: Any, other: Any, targets: Any = None) -> Measures:
-    """Measures of logits of shape [positions, vocabulary]. targets: the next tokens, -1 where there is none.
+    """Measures between logits of shape [positions, vocabulary]. targets: the next tokens, -1 where there is none.
 
-    KL is summed as `p (d + e^-d - 1)`, d = ln p - ln q, whose terms are positive: sums of `p d` would end at the
-    rounding of float32, 1e-7, where those end at 1e-12.
+    KL is summed as `p (d + e^-d - 1)`, d = ln p - ln q, whose terms are positive: it resolves 1e-12 in
+    float32, where sums of `p d` resolve 1e-7.
     """
     import torch
 
@@ -80,7 +80,10 @@ def measure(reference: Any, other: Any, targets: Any = None) -> Measures:
 
 
 def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int) -> Measures:
-    """Measures of `count` positions, made a few positions at a time: the whole matrix of logits never exists."""
+    """Measures of `count` positions, computed in blocks, so that only 64 MiB of logits exist at a time.
+
+    measured: from a slice of positions to their measures. vocabulary: number of logits per position.
+    """
     import torch
 
     rows = max(1, BLOCK_BYTES // (4 * vocabulary))
@@ -89,7 +92,7 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
 
 
 def summarise(found: Measures) -> Figures:
-    """The figures of some positions."""
+    """The figures over all positions of some measures."""
     losses = (found.loss_reference.nanmean().item(), found.loss_other.nanmean().item())
     return Figures(
         found.kl.mean().item(),
@@ -103,5 +106,5 @@ def summarise(found: Measures) -> Figures:
 
 
 def compare_logits(reference: Any, other: Any) -> Figures:
-    """Figures for two tensors of shape [positions, vocabulary]."""
+    """The figures between two tensors of logits, [positions, vocabulary]."""
     return summarise(measure(reference, other))

@@ -1,4 +1,4 @@
-"""What a comparison of logits yields, and the rule by which it agrees."""
+"""Validation, the result of a comparison of logits, and the rule by which it agrees."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ RULE = (
 class BucketResult:
     """Figures of one bucket of positions.
 
-    last: its last position. run: "spread" (a few tokens over the whole range) or "whole" (every token before it).
-    kl_*, max_dlogit: of the baked checkpoint from the reference. top1, top5: share of equal likeliest tokens. loss_*:
-    of the next token, None where it is not known. control_kl: mean of the unscaled source. noise_kl: the floor, a
-    95th percentile. tolerance: the KL allowed.
+    name: its positions. last: its last position. run: "spread" (a few tokens over the whole range) or "whole" (every
+    token before it). kl_*, max_dlogit: of the output from the reference, KL in nats. top1, top5: share of equal
+    likeliest tokens. loss_*: of the next token in nats, None where it is not known. control_kl: mean KL of the unscaled
+    source. noise_kl: the noise floor, a 95th percentile. tolerance: the KL that is allowed. agrees: by the rule.
+    rounded_weights: whether those of the output are quantised, and so the mean KL is compared.
 
-    A bucket agrees when 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while a
-    router of experts may tip over at single tokens by a rounding.
+    A bucket agrees where 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while
+    rounding may change the choice of a router of experts at single tokens.
     """
 
     name: str
@@ -49,19 +50,31 @@ class BucketResult:
     loss_baked: float | None = None
     noise_kl: float = 0.0
     run: Literal["spread", "whole"] = "spread"
+    rounded_weights: bool = False
+
+    @property
+    def compared_kl(self) -> float:
+        """The KL that is compared with the tolerance: the 95th percentile, of quantised weights the mean."""
+        return self.kl_mean if self.rounded_weights else self.kl_95
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the unscaled source is far enough away; of quantised weights that is how the tolerance is made."""
+        return self.rounded_weights or self.control_kl >= SEPARATION * max(self.kl_95, self.tolerance)
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The result over all buckets, and the rule's verdict in a sentence.
+    """The result of a comparison over all buckets.
 
-    tokens: of a spread run; length: of the run over every position, 0 without one. curve: of that run, position and KL.
-    speed: tokens per second of the reference's and the baked checkpoint's whole runs. partial: whether it was stopped.
-    precision_kl: in low precision, how far the reference is from itself in float32, at the end of the context.
-    frequencies: before and after, radians per token. lengths: trained and new, in tokens. unrotated: what dimensions
-    without rotation add to sum_i cos(m theta_i), None in results of earlier versions. unchecked: what this way of
-    running cannot tell. third_kl: of the source with the method said through its config from the reference, the worst
-    95th percentile of a spread run; None where that was not asked for.
+    transformers: version, or empty. device: that it ran on. digest: of the schedule. tokens: of a spread run. seed: of
+    the tokens. agrees: by the rule. sentence: the result for people. runtime: name and version. length: of the run over
+    every position, 0 without one. chunk: tokens read at a time. curve: (position, KL) of that run. speed: tokens per
+    second of whole runs. partial: whether it was stopped early. precision_kl: in low precision, KL of the reference
+    from itself in float32, at the end of the context. frequencies: before and after, radians per token. lengths:
+    trained and new, in tokens. unrotated: (d - r)/2, None in results of earlier versions. unchecked: properties that
+    this run cannot check. config_reference_kl: KL of the source with the method in its config from the reference, the
+    worst 95th percentile of a spread run; None where it was not run. rule: in a sentence. All KL in nats.
     """
 
     transformers: str
@@ -88,12 +101,12 @@ class Validation:
     rule: str = RULE
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, stable."""
+        """The fields as JSON-ready data; keys stay within a schema."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Validation:
-        """What `to_dict` made, of this or an earlier version."""
+        """The inverse of `to_dict`, also for results of earlier versions."""
         known = {item.name for item in fields(cls)}
         buckets = tuple(BucketResult(**bucket) for bucket in data["buckets"])
         return cls(**{key: value for key, value in data.items() if key in known} | {"buckets": buckets})
@@ -106,7 +119,11 @@ def bucket_result(
     noise: float = 0.0,
     kind: Literal["spread", "whole"] = "spread",
 ) -> BucketResult:
-    """The figures of a bucket with the tolerance at its last position. noise: the floor."""
+    """The result of a bucket, with the tolerance at its last position.
+
+    run: the bucket. figures: of the output from the reference. control_kl: mean KL of the unscaled source, in nats.
+    noise: the noise floor, in nats. kind: of the run that the bucket belongs to.
+    """
     last = run.positions[-1]
     tolerance = KL_FLOOR + (last * ANGLE_ERROR) ** 2 + NOISE * noise
     return BucketResult(
@@ -129,27 +146,31 @@ def bucket_result(
 
 
 def with_rounded_weights(result: BucketResult) -> BucketResult:
-    """A result of quantised weights: their mean KL may be a tenth of the control's, nothing smaller can be told."""
+    """The result for quantised weights, whose mean KL may be up to a tenth of that of the control."""
     allowed = max(result.tolerance, result.control_kl / SEPARATION)
-    return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed)
+    return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True)
 
 
 def noise_floor(same: list[float], other: list[float]) -> float:
-    """Of 95th percentiles of the KL, in the same precision and against another one.
+    """The noise floor in nats: the sum of `same`, or a fifth of the largest of `other` where that is larger.
 
-    Small independent errors of logits add in the KL, which is quadratic in them.
+    same, other: 95th percentiles of the KL of the reference from its variants in the same precision and in another. KL
+    is quadratic in errors of logits, so that those of independent errors add.
     """
     return max(sum(same), *(kl / NOISE for kl in other), 0.0)
 
 
 def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:
-    """Whether everything agrees and the control does not, in a sentence."""
+    """Whether all buckets agree and the control does not, and a sentence on that.
+
+    results: per bucket. unchanged: whether the recipe changes no frequency, so that there is no control.
+    """
     if not all(result.agrees for result in results):
-        worst = max(results, key=lambda result: result.kl_95 / result.tolerance)
-        return False, f"Disagrees: KL {worst.kl_95:.2e} at {worst.name}, where {worst.tolerance:.2e} is allowed."
+        worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
+        return False, f"Disagrees: KL {worst.compared_kl:.2e} at {worst.name}, where {worst.tolerance:.2e} is allowed."
     if unchanged:
         return True, "Agrees everywhere. The recipe changes no frequency, so there is no control."
-    unclear = [r for r in results[1:] or results if r.control_kl < SEPARATION * max(r.kl_95, r.tolerance)]
+    unclear = [result for result in results[1:] or results if not result.told_apart]
     if unclear:
         return False, f"Inconclusive: at {unclear[0].name} the unscaled model agrees too, so these logits cannot tell."
     return True, "Agrees everywhere, and the unscaled source does not."

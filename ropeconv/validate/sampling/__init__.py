@@ -1,1 +1,1 @@
-"""Which tokens are read, at which positions, and where logits are compared."""
+"""The tokens that a comparison reads, their positions, and the positions whose logits are compared."""

@@ -1,7 +1,7 @@
-"""Which positions a comparison looks at: inside the trained context, then every doubling up to the new one.
+"""The positions of a comparison, in buckets: the trained context, then every doubling up to the new one.
 
-RoPE knows only distances, so a short run with positions spread over a long range sees long distances at the
-price of a few hundred tokens.
+RoPE depends on distances alone, so a run of a few hundred tokens with positions spread over a long range tests long
+distances.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LONGEST = 8192
 
 @dataclass(frozen=True)
 class Bucket:
-    """A run. positions: of its tokens, rising. counted: the tokens whose position lies in the bucket."""
+    """A range of positions. positions: of tokens, rising. counted: slice of those tokens that are in the range."""
 
     name: str
     positions: list[int]
@@ -22,17 +22,26 @@ class Bucket:
 
 
 def usual_length(original: int, context: int) -> int:
-    """Tokens of a run over every position that shows what there is to see, where nobody has said how many."""
+    """The default number of tokens of a run over every position: four times the trained context, 512 to 8192.
+
+    original, context: trained and new context, in tokens.
+    """
     return min(context, max(512, 4 * original), LONGEST)
 
 
 def doubling_buckets(original: int, context: int, tokens: int) -> list[Bucket]:
-    """The runs for a trained length and a new one, of at most `tokens` tokens each."""
+    """The buckets of spread runs, one run of at most `tokens` tokens per bucket.
+
+    original, context: trained and new context, in tokens.
+    """
     return [_bucket(low, high, tokens) for low, high in pairwise(_edges(original, context))]
 
 
 def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """Buckets of one run over every position below `length`; of each bucket its last `each` tokens are counted."""
+    """The buckets of one run over every position below `length`, with the last `each` positions of every range.
+
+    original: the trained context, in tokens.
+    """
     found = []
     for low, high in pairwise(_edges(original, length)):
         first = max(low, high - each)
@@ -41,7 +50,10 @@ def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
 
 
 def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """Buckets of one run over every position below `length`; of each at most `each` positions, evenly spread."""
+    """The buckets of one run over every position below `length`, with `each` evenly spread positions of every range.
+
+    original: the trained context, in tokens.
+    """
     found = []
     for low, high in pairwise(_edges(original, length)):
         count = min(each, high - low)

@@ -1,4 +1,4 @@
-"""The runs of a comparison: which tokens are read at which positions, and where the logits are compared."""
+"""TokenRun: tokens that a model reads, their positions, and those whose logits are compared."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ KEPT = 256  # positions of a bucket whose logits are compared
 
 @dataclass(frozen=True)
 class TokenRun:
-    """One run: its tokens, their positions, which are compared, and to which bucket each of those belongs.
+    """A sequence of tokens that a model reads at once.
 
-    kind: "spread" reads a few tokens over a whole range, "whole" every position.
+    kind: "spread" for a few tokens over a long range, "whole" for every position. ids: the tokens. positions: of all
+    tokens, rising. kept: rising indices of the tokens whose logits are compared. buckets: of these, in order.
     """
 
     kind: Literal["spread", "whole"]
@@ -29,7 +30,7 @@ class TokenRun:
     buckets: list[Bucket]
 
     def until(self, count: int) -> TokenRun:
-        """The run up to its first `count` compared positions."""
+        """The run cut after its first `count` compared tokens."""
         if count >= len(self.kept):
             return self
         kept, buckets, first = self.kept[:count], [], 0
@@ -42,20 +43,24 @@ class TokenRun:
         return replace(self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets)
 
     def targets(self) -> Any:
-        """The token after each compared one, -1 after the last."""
+        """The token after each compared one, int64 [len(kept)]; -1 after the last token of the run."""
         import torch
 
         return torch.tensor([self.ids[k + 1] if k + 1 < len(self.ids) else -1 for k in self.kept])
 
     def parts(self) -> Iterator[tuple[Bucket, slice]]:
-        """Each bucket with its rows among the compared positions."""
+        """Yields each bucket with the slice of its tokens in `kept`."""
         first = 0
         for bucket in self.buckets:
             yield bucket, slice(first, first := first + bucket.counted.stop - bucket.counted.start)
 
 
 def token_runs(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[TokenRun]:
-    """Spread runs over every doubling, and one over every position if that is asked for."""
+    """The runs of a comparison: a spread run per bucket, and a whole run where `settings.length` is set.
+
+    settings: lengths, seed and text. schedule: of the output, for trained and new context. vocabulary: number of tokens
+    for synthetic text. folder: of the source, for its tokenizer. Raises BadSource as `of_text` does.
+    """
     runs = doubling_buckets(schedule.original_context, schedule.context, settings.spread)
     longest = max(settings.length, *(len(run.positions) for run in runs))
     text = None if settings.text is None else of_text(settings.text, folder, longest)

@@ -1,4 +1,4 @@
-"""The tokens that a comparison reads: a text, or a synthetic sequence in which the past matters."""
+"""The tokens that a comparison reads: those of a text file, or synthetic ones with repetitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHARE = 0.5
 
 
 def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
-    """Random tokens, half of them spans that stood somewhere before, near or far: what follows can be looked up."""
+    """Random tokens, about half of them spans of 24 that repeat earlier ones, so that attention to the past matters."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -26,9 +26,10 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
 
 
 def of_text(file: Path, folder: Path, count: int) -> list[int]:
-    """The first `count` tokens of a text file, by the checkpoint's tokenizer.
+    """The first `count` tokens of a text file.
 
-    Raises BadSource when the file cannot be read or is too short, or the tokenizer does not load.
+    file: in UTF-8. folder: the checkpoint with the tokenizer. Raises BadSource where the file cannot be read or is too
+    short, or the tokenizer does not load.
     """
     from transformers import AutoTokenizer
 

@@ -16,7 +16,10 @@ from ropeconv.rope.log_n import LogN, QueryScaling
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
+from ropeconv.validate.comparison import Comparison
 from ropeconv.validate.gguf import validate_gguf
+from ropeconv.validate.rule.validation import Validation
+from ropeconv.validate.settings import Settings
 
 from ...baking import make_plan
 from ...conftest import Run
@@ -88,12 +91,17 @@ def test_a_quantised_file_is_patched(tmp_path: Path, model_type: str, kind: str)
     assert torch.equal(scaled[: TRAINED - 1], unscaled[: TRAINED - 1]) == (kind == "clamped")
 
 
+def compared(out: Path, source: Path) -> Validation:
+    """The validation of a GGUF file over every position."""
+    return validate_gguf(Comparison.open(out, str(source)), Settings(tokens=LENGTH))
+
+
 def test_other_steps_are_noticed(sources: Path, tmp_path: Path) -> None:
     source, out, wrong = source_in(sources, "llama"), tmp_path / "out.gguf", tmp_path / "wrong.gguf"
     bake(source, recipe("clamped"), out, **STEPS)
     write_new(GgufFile.open(out), 0, Edit({"mistral3.attention.temperature_scale": f32(0.1)}), wrong)
-    assert validate_gguf(out, str(source), tokens=LENGTH).agrees
-    assert not validate_gguf(wrong, str(source), tokens=LENGTH).agrees
+    assert compared(out, source).agrees
+    assert not compared(wrong, source).agrees
 
 
 def test_a_gguf_cannot_be_told_log_n_at_loading(sources: Path, tmp_path: Path) -> None:
@@ -101,7 +109,7 @@ def test_a_gguf_cannot_be_told_log_n_at_loading(sources: Path, tmp_path: Path) -
     bake(source_in(sources, "llama"), Recipe(METHODS["as-is"]()), plain)
     bake(plain, recipe("full", "linear"), out, **STEPS)
     with pytest.raises(Exception, match="give --against the checkpoint"):
-        validate_gguf(out, str(plain), tokens=LENGTH)
+        compared(out, plain)
 
 
 def test_refusals(sources: Path, tmp_path: Path) -> None:

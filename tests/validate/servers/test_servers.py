@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ropeconv.engines import Progress
 from ropeconv.errors import RopeconvError
-from ropeconv.validate.rule.likeliest import as_said, coarse
+from ropeconv.validate.comparison import Comparison
+from ropeconv.validate.rule.likeliest import coarse, log_probs_of
 from ropeconv.validate.rule.measures import measure
 from ropeconv.validate.server import validate_server
 from ropeconv.validate.settings import Settings
@@ -81,7 +81,7 @@ def test_bad_input(made: Path) -> None:
 
     def words(server: StandIn, model: str = "", **more: object) -> str:
         with running(server) as url, pytest.raises(RopeconvError) as caught:
-            validate_server(folder, source, url, model, Settings(), Progress(), **more)
+            validate_server(Comparison.open(folder, source), url, model, Settings(**more))
         return str(caught.value)
 
     assert "does not run other; it runs model" in words(StandIn("vllm", folder), "other")
@@ -125,7 +125,7 @@ def test_a_coarse_kl_is_a_lower_bound() -> None:
         found = coarse(one, said, targets)
         assert (found.kl <= whole.kl + 1e-6).all()
         assert (found.kl > 0).all()
-        for ours, theirs in zip(as_said(other, said), said, strict=True):
+        for ours, theirs in zip(log_probs_of(other, said), said, strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5)
         if count == 320:
             torch.testing.assert_close(found.kl, whole.kl, rtol=1e-3, atol=1e-7)

@@ -1,4 +1,4 @@
-"""One file per encoding. Each registers itself when it is imported, and this imports all of them."""
+"""The encodings of a checkpoint, one file each. Importing this package registers all of them."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,7 +1,7 @@
 """Encoding `buffers`: frequencies as a tensor of the checkpoint, and a modelling file that reads it.
 
-The only form that carries log-n as its formula, and the only one that needs trust_remote_code. The model type is one of
-its own: under the family's, everything that does not run the file would load the checkpoint and ignore it.
+The only encoding that carries log-n as its formula, and the only one that needs trust_remote_code. It has a model type
+of its own: under that of the family, runtimes that do not run the file would load the checkpoint and ignore it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ TRUST = "needs trust_remote_code: it comes with {}, about a screen of code, whic
 
 @encoding("buffers", order=5, max_ulp=0, model_type=lambda name: f"{name}{STORED_ROPE}")
 def buffers(request: EncodeRequest) -> CheckpointResult:
-    """The schedule in the checkpoint itself. Raises UnsupportedBake for families without code, and what it lacks."""
+    """The schedule as a tensor of frequencies and a modelling file.
+
+    Raises UnsupportedBake for families without a modelling file, two factor lists, and a config.json alone.
+    """
     schedule, family = request.schedule, request.family
     _refuse(request)
     baked = bake_config(
@@ -60,7 +63,7 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
 
 
 def modelling(family: Family, log_n: LogN | None) -> str:
-    """The modelling file for a family."""
+    """The text of the modelling file for a family. log_n: of the schedule, None without it."""
     code = family.code
     assert code is not None
     return render(
@@ -76,15 +79,15 @@ def modelling(family: Family, log_n: LogN | None) -> str:
 
 
 def model_type(family: Family) -> str:
-    """The model type of a family's checkpoints with stored frequencies."""
+    """The `model_type` of checkpoints of a family with stored frequencies."""
     return f"{family.name}{STORED_ROPE}"
 
 
 def _refuse(request: EncodeRequest) -> None:
     schedule, family = request.schedule, request.family
 
-    def refusal(what: str, because: str) -> UnsupportedBake:
-        return UnsupportedBake(what, "stored frequencies", because, OTHERWISE)
+    def refusal(what: str, reason: str) -> UnsupportedBake:
+        return UnsupportedBake(what, "stored frequencies", reason, OTHERWISE)
 
     if family.code is None:
         raise refusal(family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only")
@@ -102,7 +105,7 @@ def _refuse(request: EncodeRequest) -> None:
 
 
 def _verdict(runtime: Runtime, family: Family) -> Verdict:
-    because = too_old(runtime, family) or ("" if runtime.custom_code else "it does not run code of a checkpoint")
-    if because:
-        return Verdict(runtime.key, runtime.display_name, "refused", because, runtime.source)
+    reason = too_old(runtime, family) or ("" if runtime.custom_code else "it does not run code of a checkpoint")
+    if reason:
+        return Verdict(runtime.key, runtime.display_name, "refused", reason, runtime.source)
     return Verdict(runtime.key, runtime.display_name, "exact", "with trust_remote_code", runtime.source)

@@ -26,9 +26,9 @@ DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
 
 @config_encoding("factors", order=2, max_ulp=2)
 def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
-    """The schedule as equal factor lists over the checkpoint's own base.
+    """The schedule as two equal factor lists over the base of the source.
 
-    Raises UnsupportedBake when two lists or a softmax scale would be lost, or the family does not take longrope.
+    Raises UnsupportedBake for a schedule with two lists or a softmax scale, and a family that does not take longrope.
     """
     if "longrope" not in family.writing.types:
         raise UnsupportedBake("longrope factors", family.name, "its class does not take them", "use --encoding native")
@@ -61,8 +61,10 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     """Divisors f, float32, shape [rotary_dim / 2], for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`.
 
     The runtimes round three times: theta^x, the product, the quotient. Of the float32 neighbours of the exact
-    ratio the one is taken whose result is nearest: at most 1 ulp off, where the ratio alone leaves 2. Where theta^x
-    lies so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
+    ratio the one is taken whose result is nearest: at most 1 ulp off, where the ratio alone leaves 2. Where theta^x is
+    so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
+
+    inv_freq: radians per token, float64 [rotary_dim / 2]. theta: the base.
     """
     exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(np.float64)
     exact = np.float64(np.float32(theta)) ** exponent
@@ -80,6 +82,6 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
 
 
 def _miss(divisor: NDArray[np.float32], wanted: Vector) -> NDArray[np.int64]:
-    """Distance of float32 `1 / divisor` from the wanted numbers, in ulp."""
+    """Distance of float32 `1 / divisor` from `wanted` in ulp of float32, int64 in the shape of `divisor`."""
     result = np.float32(1.0) / divisor
     return np.abs(result.view(np.int32).astype(np.int64) - wanted.astype(np.float32).view(np.int32))

@@ -1,7 +1,8 @@
 """Encoding `ministral3`: Llama and Mistral weights as Ministral 3, a stock class that scales queries by position.
 
-It scales in steps, `1 + beta ln(1 + floor(p / O))`. With O the length of log-n they follow the clamped formula roughly;
-with O = 1, a large beta, and its inverse in the weights, the full one, but for the 1 in front.
+Its query scaling, `1 + beta ln(1 + floor(p / O))`, is the log-n approximation: with O the length of log-n it follows
+the clamped formula roughly; with O = 1, a large beta, and its inverse folded into the weights, it is the full formula
+but for the 1 in front.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ OTHERWISE = "use --encoding buffers, or leave --log-n out"
 
 @encoding(NAME, order=4, max_ulp=64, model_type=lambda _: NAME)
 def ministral3(request: EncodeRequest) -> CheckpointResult:
-    """The schedule as Ministral 3. Raises UnsupportedBake for other layouts, and where there is no log-n to write."""
+    """The schedule as a Ministral 3 checkpoint.
+
+    Raises UnsupportedBake for families with another layout, and for a schedule without log-n.
+    """
     schedule, family = request.schedule, request.family
     if schedule.log_n is None:
         raise UnsupportedBake(
@@ -80,7 +84,7 @@ def _refuse(config: Config, family: Family) -> None:
 
 
 def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
-    """The config under the other class, with every default written out that is another there."""
+    """The config as one of Ministral 3, with all defaults written out that Ministral 3 does not share."""
     renamed = copy.deepcopy(config)
     part, rules = text_part(renamed, family), family.ministral3
     assert rules is not None

@@ -1,4 +1,4 @@
-"""Encoding `native`: the method under its own name in config.json, where a rope type computes exactly that."""
+"""Encoding `native`: the rope type of transformers that has the formula of the schedule, in config.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ OTHER_WAYS = "use --encoding factors, which carries any frequencies"
 def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """The schedule as a rope type of transformers.
 
-    Raises UnsupportedBake when no type gives these frequencies and this attention factor, or the family lacks the type.
+    Raises UnsupportedBake where no rope type gives these frequencies and this attention factor, and where the class of
+    the family does not take that type.
     """
     form = schedule.form
     if form is None:
@@ -49,7 +50,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     elif isinstance(form, LongRope):
         return _longrope(rope, form, schedule, family)
     if not isinstance(form, Yarn):
-        _need_no_amplitude(schedule, form.kind)
+        _need_no_attention_factor(schedule, form.kind)
     return RopeSetting(rope, form.theta, schedule.context)
 
 
@@ -68,7 +69,7 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
 
 
 def _mscale(factor: float, schedule: Schedule, spec: RopeSpec) -> dict[str, float]:
-    """The pair (mscale, mscale_all_dim): another spelling of the attention factor, and MLA's softmax scale."""
+    """The keys mscale and mscale_all_dim, for MLA's softmax scale and for readers that know no attention_factor."""
     attention_factor = schedule.attention_factor
     if spec.mla and schedule.softmax_scale != 1:
         slope = 0.1 * math.log(factor)
@@ -109,7 +110,7 @@ def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: 
     return RopeSetting(rope, form.theta, schedule.context, form.original_context)
 
 
-def _need_no_amplitude(schedule: Schedule, kind: str) -> None:
+def _need_no_attention_factor(schedule: Schedule, kind: str) -> None:
     if abs(schedule.attention_factor - 1) > SAME:
         raise UnsupportedBake(
             f"attention_factor {schedule.attention_factor:g}", f"rope_type {kind}", "it has no such key", OTHER_WAYS

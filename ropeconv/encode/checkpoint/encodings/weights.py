@@ -1,4 +1,4 @@
-"""Encoding `weights`: the attention factor in the weights, the frequencies in the config that most runtimes read."""
+"""Encoding `weights`: the attention factor folded into weights, the frequencies in config.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from ..request import CheckpointResult, EncodeRequest
 
 @encoding("weights", order=3, max_ulp=64, folds=True)
 def weights(request: EncodeRequest) -> CheckpointResult:
-    """Whoever multiplies queries by keys computes it then. Raises UnsupportedBake where there is nothing to fold."""
+    """The schedule with its attention factor and softmax scale folded into weights, which every runtime multiplies.
+
+    The frequencies are written as the encoding of config.json alone that most runtimes read exactly. Raises
+    UnsupportedBake for factors of 1, for log-n, and for a config.json alone.
+    """
     schedule = request.schedule
     if schedule.attention_factor == 1 and schedule.softmax_scale == 1:
         raise UnsupportedBake(

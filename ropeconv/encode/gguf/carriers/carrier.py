@@ -1,4 +1,4 @@
-"""What a carrier is, and the pieces that carriers are made of."""
+"""The registry of carriers, and edits that several carriers share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MASK = "the file becomes the GGUF architecture {to}: people see that name, and a
 
 @dataclass(frozen=True)
 class Carried:
-    """A model under another architecture, its RoPE still as it was."""
+    """The edit that writes a model as another architecture, with its RoPE unchanged. notes: sentences for the user."""
 
     edit: Edit
     notes: tuple[str, ...]
 
 
 def carrier(source: str, to: str) -> Callable[[Build], Build]:
-    """Registers how `source` becomes `to`."""
+    """Decorator: registers the function whose edit turns the architecture `source` into `to`."""
 
     def register(build: Build) -> Build:
         CARRIERS[source, to] = build
@@ -38,7 +38,7 @@ def carrier(source: str, to: str) -> Callable[[Build], Build]:
 
 
 def carry(model: GgufModel, to: str) -> Carried:
-    """The edit that turns a model into another architecture. Raises UnsupportedBake when none is known."""
+    """The edit that turns a model into the architecture `to`. Raises UnsupportedBake where no carrier does that."""
     arch = find_arch(model.get("general.architecture"))
     build = CARRIERS.get((arch.name, to))
     if build is None:
@@ -53,7 +53,7 @@ def carry(model: GgufModel, to: str) -> Carried:
 
 
 def query_heads(model: GgufModel) -> int:
-    """Query heads of every layer. Raises UnsupportedBake when the layers have different heads."""
+    """Number of query heads in each layer. Raises UnsupportedBake where layers have different numbers of heads."""
     prefix = model.get("general.architecture")
     heads = model.get(f"{prefix}.attention.head_count")
     kv = model.get(f"{prefix}.attention.head_count_kv", heads)
@@ -63,9 +63,10 @@ def query_heads(model: GgufModel) -> int:
 
 
 def interleave(model: GgufModel) -> dict[str, Change]:
-    """Rows of queries and keys from (i, i + d/2) pairs to (2i, 2i + 1), weights and biases, of any quantisation.
+    """The changes that reorder rows of queries and keys from pairs (i, i + d/2) to (2i, 2i + 1), by tensor.
 
-    Blocks lie along the rows, so whole rows move and nothing is requantised.
+    Weights and biases of any quantisation: blocks are within rows, so that whole rows move and nothing is requantised.
+    Raises UnsupportedBake for fused projections, and for layers with different numbers of heads.
     """
     query_heads(model)
     head_dim = model.reading().spec.head_dim
@@ -88,7 +89,7 @@ def _interleaver(head_dim: int, row: int) -> Callable[[bytes], bytes]:
 
 
 def own_output(model: GgufModel) -> tuple[Added, ...]:
-    """A copy of the embeddings as output weights, for architectures that do not tie them."""
+    """A copy of the embeddings as output weights, for carriers that do not tie them; empty where the model has some."""
     if "output.weight" in model.tensors:
         return ()
     info = model.tensors["token_embd.weight"]
@@ -96,5 +97,5 @@ def own_output(model: GgufModel) -> tuple[Added, ...]:
 
 
 def whole_rotation(model: GgufModel, arch: str) -> Edit:
-    """The width that rotates, written out."""
+    """The edit that sets rope.dimension_count of the architecture `arch` to the model's rotary_dim."""
     return Edit({f"{arch}.rope.dimension_count": u32(model.reading().spec.rotary_dim)})

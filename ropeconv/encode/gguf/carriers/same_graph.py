@@ -9,19 +9,19 @@ from .carrier import carrier, interleave, whole_rotation
 
 @carrier("qwen2", "llama")
 def qwen2_as_llama(model: GgufModel) -> Edit:
-    """llama.cpp's llama has biases too, and pairs neighbours."""
+    """The edit for qwen2 as llama, whose graph has biases too; rows are reordered to the pairs (2i, 2i + 1)."""
     return Edit(arch="llama", changes=interleave(model)).merged(whole_rotation(model, "llama"))
 
 
 @carrier("qwen2", "mistral3")
 def qwen2_as_mistral3(model: GgufModel) -> Edit:
-    """As llama, under the name whose graph also reads yarn's betas."""
+    """The edit for qwen2 as mistral3, which has the graph of llama and also reads yarn's betas; rows are reordered."""
     return Edit(arch="mistral3", changes=interleave(model)).merged(whole_rotation(model, "mistral3"))
 
 
 @carrier("llama", "mistral3")
 def llama_as_mistral3(model: GgufModel) -> Edit:
-    """The same graph."""
+    """The edit for llama as mistral3, which has the same graph and layout: only the architecture is renamed."""
     return Edit(arch="mistral3").merged(whole_rotation(model, "mistral3"))
 
 
@@ -30,5 +30,5 @@ def llama_as_mistral3(model: GgufModel) -> Edit:
 @carrier("baichuan", "llama")
 @carrier("ernie4_5", "llama")
 def renamed_llama(model: GgufModel) -> Edit:
-    """The same graph and layout."""
+    """The edit for architectures with the graph and layout of llama: only the architecture is renamed."""
     return Edit(arch="llama").merged(whole_rotation(model, "llama"))

@@ -23,7 +23,7 @@ TO = "step35"
 @carrier("qwen3", TO)
 @carrier("qwen3moe", TO)
 def as_step35(model: GgufModel) -> Edit:
-    """The keys step35 wants, and shared experts of zeros where there are experts."""
+    """The edit for a model as step35: keys that it requires, and shared experts of zeros for models with experts."""
     prefix, head_dim = model.get("general.architecture"), model.reading().spec.head_dim
     layers = model.get(f"{prefix}.block_count")
     values = {

@@ -14,7 +14,7 @@ WINDOW = 1 << 24  # the cache of window layers is counted in u32 times sequences
 
 @carrier("qwen3", "exaone-moe")
 def qwen3_as_exaone_moe(model: GgufModel) -> Edit:
-    """exaone-moe rotates in window layers only, so all are; and all its layers are dense."""
+    """The edit for qwen3 as exaone-moe, which rotates in window layers only: every layer is one, with 2^24 tokens."""
     layers, to = model.get("qwen3.block_count"), "exaone-moe"
     values = {
         f"{to}.leading_dense_block_count": u32(layers),
@@ -30,7 +30,7 @@ def qwen3_as_exaone_moe(model: GgufModel) -> Edit:
 
 @carrier("smollm3", "granite_swa")
 def smollm3_as_granite_swa(model: GgufModel) -> Edit:
-    """granite_swa has a pattern of layers that rotate, and sinks, which are set to nothing."""
+    """The edit for smollm3 as granite_swa, which reads a pattern of layers that rotate; its sinks are set to -1e30."""
     seen, to = model.reading().spec, "granite_swa"
     none = struct.pack("<f", -1e30) * query_heads(model)
     values = {

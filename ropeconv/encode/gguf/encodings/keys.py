@@ -1,7 +1,7 @@
 """Encoding `keys`: theta, linear and yarn in the metadata, with any attention factor.
 
 rope.scaling.attn_factor multiplies cos and sin under every type (src/llama-context.cpp:214), and yarn's own
-temperature 1 + 0.1 ln s comes on top of it.
+attention factor 1 + 0.1 ln s comes on top of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 
 @gguf_encoding("keys", order=1)
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
-    """The schedule in metadata keys. Raises UnsupportedBake for forms that have none."""
+    """The schedule in metadata keys. Raises UnsupportedBake for forms without keys, and keys that are not read."""
     arch = find_arch(model.get("general.architecture"))
     form, prefix = schedule.form, f"{arch.name}.rope."
     if not isinstance(form, (Plain, Interpolated, Yarn)):

@@ -17,7 +17,7 @@ from ..gguf_model import GgufModel
 
 @gguf_encoding("tensor", order=2)
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
-    """The schedule as divisors over the file's own base. Raises UnsupportedBake where llama.cpp takes none."""
+    """The schedule as divisors over the base of the file. Raises UnsupportedBake where llama.cpp reads none."""
     arch, seen = find_arch(model.get("general.architecture")), model.reading().spec
     base = Plain(float(np.float32(seen.rope_theta))).inv_freq(seen.rotary_dim)
     long = base / schedule.inv_freq

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import UnsupportedBake
@@ -41,11 +41,6 @@ class EncodeResult:
     notes: tuple[str, ...] = ()
     log_n_approximation: QueryScaling | None = None
     deviation: float = 0.0
-
-    def log_n_approximation_to_dict(self) -> dict[str, Any] | None:
-        """The log-n approximation with its deviation as JSON-ready data; None without one."""
-        found = self.log_n_approximation
-        return None if found is None else asdict(found) | {"deviation": self.deviation}
 
     def status_of(self, runtime: Runtime) -> str:
         """The status of the verdict of one runtime."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -95,6 +96,6 @@ def test_files_fit_in_a_head() -> None:
 
 def test_no_receipt_is_indexed_as_a_dictionary() -> None:
     found = [
-        path for path in PACKAGE.rglob("*.py") if "receipt[" in path.read_text() or "receipt.get(" in path.read_text()
+        path for path in PACKAGE.rglob("*.py") if re.search(r"receipt\[|receipt\.get\(|\.recipe\[", path.read_text())
     ]
     assert found == []

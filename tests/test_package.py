@@ -65,6 +65,8 @@ def test_the_docs_name_every_method_and_runtime() -> None:
     from ropeconv.rope.methods import REGISTRY
     from ropeconv.runtimes import runtimes
 
+    readme = (ROOT / "README.md").read_text()
+    assert not [method.flag() for method in REGISTRY.values() if f"`{method.flag()}" not in readme]
     methods, readers = ((ROOT / "docs" / name).read_text() for name in ("methods.md", "runtimes.md"))
     assert not [method.flag() for method in REGISTRY.values() if f"`{method.flag()}" not in methods]
     assert not [runtime.display_name for runtime in runtimes() if runtime.display_name not in readers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..engines.transformers import Undo
@@ -21,7 +22,7 @@ def patch(model: Any, recipe_or_plan: Recipe | Plan) -> Undo:
 
     model: a causal language model of transformers, loaded from the source of the plan, or unscaled for a recipe; its
     RoPE is read from its config. recipe_or_plan: what to compute. The config of the model does not change, so that
-    servers and `generate` still see its own context length.
+    servers and `generate` still see its own context length. Patches are undone in the reverse order.
 
     Raises RopeconvError for a recipe over a model that is scaled already (plan it with `Target(replace=True)`),
     BadSource for a model whose rotary modules are not of the known shape.
@@ -38,6 +39,10 @@ def patch(model: Any, recipe_or_plan: Recipe | Plan) -> Undo:
         schedule = recipe_or_plan.schedule(spec)
         scale: LogN | QueryScaling | None = schedule.log_n
     else:
-        schedule, result = recipe_or_plan.schedule, recipe_or_plan.result
+        schedule, result, before = recipe_or_plan.schedule, recipe_or_plan.result, recipe_or_plan.before
+        if before.rotary_dim != spec.rotary_dim or not math.isclose(before.rope_theta, spec.rope_theta, rel_tol=1e-6):
+            raise RopeconvError(
+                f"the plan is for {recipe_or_plan.source.reference}, whose RoPE is another than the model's; load that"
+            )
         scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
     return patch_modules(model, schedule, spec, scale, family.weights.q_norm or family.weights.q)

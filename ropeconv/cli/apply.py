@@ -143,7 +143,7 @@ def apply_command(
         wanted.check(recipe, from_gguf=gguf)  # before anything is read or fetched
         output.note(recipe.method.slow_note)
         plan = make_plan(open_source(source), recipe, wanted)
-        _check_flags(plan, link, checksum, validate, push)
+        _check_flags(plan, link, force, checksum, validate, push)
         if dry_run:
             if as_json:
                 output.data(plan.to_dict())
@@ -187,14 +187,14 @@ def _execute(
 def _left(plan: Plan) -> str:
     """The message of an interrupted run: what remains on disk, and how to go on."""
     if plan.target.in_place:
-        return f"interrupted in a change of {plan.out}; the same command undoes it first, and then starts anew"
+        return f"interrupted in a change of {plan.out}; the same command undoes it first, and then starts again"
     return (
         f"interrupted; {plan.out} is not there yet, and finished files are kept in a hidden folder beside it: the same "
         "command goes on from them"
     )
 
 
-def _check_flags(plan: Plan, link: bool, checksum: bool, validate: str, push: str) -> None:
+def _check_flags(plan: Plan, link: bool, force: bool, checksum: bool, validate: str, push: str) -> None:
     """Raises UsageError for options that have no effect on the output of a plan."""
     from ..bake import CheckpointPlan
 
@@ -203,8 +203,11 @@ def _check_flags(plan: Plan, link: bool, checksum: bool, validate: str, push: st
         raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
     if checksum and not folder:
         raise UsageError("--checksum goes with a folder as output, whose receipt lists files; leave it out")
-    if plan.target.in_place and (link or push):
-        raise UsageError(f"{'--link' if link else '--push'} does not go with --in-place; leave one out")
+    if plan.target.in_place and (link or push or force):
+        flag = "--link" if link else "--push" if push else "--force"
+        raise UsageError(f"{flag} does not go with --in-place; leave one out")
+    if link and not folder:
+        raise UsageError("--link goes with a folder as output, whose unchanged files it links; leave it out")
     if push and validate != "off" and plan.target.out is None:
         raise UsageError("--push with --validate needs -o, so that there is something to validate; add it")
 

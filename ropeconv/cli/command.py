@@ -38,7 +38,9 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters of the command in the order of the help: arguments, then options by panel."""
         params = super().get_params(ctx)
-        arguments = [param for param in params if param.param_type_name != "option"]
+        arguments: list[Any] = [param for param in params if param.param_type_name != "option"]
+        for argument in arguments:
+            argument.display_type = lambda ctx: None  # what it is stands in its name and its help
         return arguments + _arranged([param for param in params if param not in arguments])
 
 

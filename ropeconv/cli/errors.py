@@ -10,6 +10,8 @@ import typer
 
 from ..errors import RopeconvError
 
+INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
+
 # by class name, so that huggingface_hub is not imported to name its errors
 HUB_ERRORS = {
     "GatedRepoError": "the repository is gated: accept its terms on the Hub, then `hf auth login` or set HF_TOKEN",
@@ -37,11 +39,15 @@ def run(app: Callable[..., object]) -> int:
 
 
 def _report(problem: BaseException) -> int:
+    if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt) and not isinstance(
+        problem, RopeconvError
+    ):
+        return _say(INTERRUPTED, 130)  # typer makes an exit of it
     if isinstance(problem, (SystemExit, typer.Exit)):
         code = getattr(problem, "exit_code", getattr(problem, "code", 0))
         return code if isinstance(code, int) else 1
     if isinstance(problem, (KeyboardInterrupt, typer.Abort)):
-        return _say("interrupted; run the same command again to go on where it stopped", 130)
+        return _say(INTERRUPTED, 130)
     if isinstance(problem, RopeconvError):
         return _say(str(problem), problem.exit_code)
     if hasattr(problem, "format_message"):  # typer's own usage errors; its click is vendored and has no public name

@@ -100,7 +100,7 @@ def _setting_options() -> list[inspect.Parameter]:
     for name, uses in method_settings().items():
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
-        default = "" if item.default is None else f" (default: {_plain(item.default)})"
+        default = "" if item.default is None else f" (default: {plain(item.default)})"
         words = f"{item.metadata['help']}; with {flags}{default}"
         flag = f"--{name.replace('_', '-')}"
         kind = _plain_type(method, name)
@@ -116,7 +116,7 @@ def _setting_options() -> list[inspect.Parameter]:
     return found
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     """A default as text for the help."""
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -132,8 +132,8 @@ def _plain_type(method: type[Method], name: str) -> Any:
 def _modifier_options() -> list[inspect.Parameter]:
     numbers = {
         "attention_factor": "factor on cos and sin, instead of the method's own",
-        "temperature_slope": "a in sqrt(1/t) = a ln s + b (default: 0.1)",
-        "temperature_intercept": "b in sqrt(1/t) = a ln s + b (default: 1)",
+        "temperature_slope": "slope a in sqrt(1/t) = a ln s + b (default: 0.1)",
+        "temperature_intercept": "intercept b in sqrt(1/t) = a ln s + b (default: 1)",
     }
     found = []
     for name in MODIFIERS:
@@ -208,6 +208,8 @@ def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_recipe(path: Path) -> Recipe:
+    if path.is_dir():
+        path = path / "ropeconv.json"
     try:
         text = path.read_text("utf-8")
         data = json.loads(text)

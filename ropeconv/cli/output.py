@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -79,6 +80,7 @@ class Output:
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
         """A progress bar over bytes on stderr; none with `quiet` and where stderr is not a terminal."""
+        gc.enable()  # it is off for the start of the command line
         if self.quiet or not sys.stderr.isatty():
             yield lambda done: None
             return
@@ -99,6 +101,8 @@ class Output:
     @contextmanager
     def counting(self, title: str) -> Iterator[tuple[Callable[[int], None], Advance]]:
         """A progress bar over tokens on stderr, as (set the total, advance); none where `progress` shows none."""
+        gc.enable()
+        gc.enable()
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
             return
@@ -124,6 +128,7 @@ class Output:
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:
         """A status line on stderr, as a function that sets its text; none where `progress` has none."""
+        gc.enable()
         if self.quiet or not sys.stderr.isatty():
             yield lambda message: None
             return

@@ -45,6 +45,8 @@ def push_command(
     output, how = Output(False, quiet), named(how, repo_id)
     folder = baked[0]
     if all(path.suffix == ".gguf" for path in baked):
+        if ignore_receipt:
+            raise UsageError("--ignore-receipt is for folders, whose receipt lists files; leave it out")
         what = merged([from_gguf(path) for path in baked])
     elif len(baked) > 1:
         raise UsageError("several things can be pushed at once only if all are GGUF files; push folders one by one")

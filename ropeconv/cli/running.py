@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,7 +82,6 @@ def _run(comparison: Comparison, run: Run, output: Output, stoppable: bool = Fal
     from ..engines.transformers.device import out_of_memory
     from ..engines.transformers.distributed import any_rank, is_main_process
 
-    gc.enable()  # it is off for the start of the command line
     stopping = _stopping(output) if stoppable else _never()
     try:
         with output.counting("Running") as (total, advance), stopping as stopped:
@@ -108,15 +106,17 @@ def _never() -> Iterator[Callable[[], bool]]:
 def _stopping(output: Output) -> Iterator[Callable[[], bool]]:
     """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt."""
     pressed: list[int] = []
+    pending: list[int] = []
 
     def handler(number: int, frame: Any) -> None:
         pressed.append(number)
+        pending.append(number)
         if len(pressed) > 1:
             raise KeyboardInterrupt
         output.note("Stopping: what has been run so far will be compared. Press again to give up.")
 
     def stopped() -> bool:
-        return bool(pressed and pressed.pop())
+        return bool(pending and pending.pop())
 
     before = signal.signal(signal.SIGINT, handler)
     try:

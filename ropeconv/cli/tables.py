@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UsageError
 from ..rope.methods import REGISTRY, Method
-from .options import JsonOption
+from .options import JsonOption, plain
 from .output import Output
 
 METHODS_EXAMPLES = """Examples:
@@ -78,7 +78,7 @@ def _show_method(method: type[Method], output: Output) -> None:
         output.say("")
         output.say("\n".join(line.strip() for line in method.__doc__.strip().splitlines()))
     rows = [
-        (f"--{item.name.replace('_', '-')}", "" if item.default in (None, dataclasses.MISSING) else str(item.default),
+        (f"--{item.name.replace('_', '-')}", "" if item.default in (None, dataclasses.MISSING) else plain(item.default),
          item.metadata["help"])
         for item in dataclasses.fields(method)[1:]
     ]  # fmt: skip

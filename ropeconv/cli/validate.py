@@ -146,25 +146,42 @@ def validate_command(
         chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code,
         config_reference=reference == "config",
     )  # fmt: skip
-    _check_flags(settings, baked.suffix == ".gguf", server, model)
+    trusting = ignore_receipt or trust_remote_code
+    _check_flags(settings, baked.suffix == ".gguf", server, model, trusting)
+    _check_places(report, plot)
     comparison = Comparison.open(baked, against)
     result = run_validation(comparison, settings, server, model, ignore_receipt, output)
     if is_main_process():
-        _write_evidence(result, baked, against, report, plot)
         if as_json:
             output.data(result.to_dict())
         elif quiet:
             output.say(result.sentence)
         else:
             show_validation(result, f"{baked} against {against}, scaled at run time", output)
+        _write_evidence(result, baked, against, report, plot)
     if not result.agrees:
         raise typer.Exit(3)
     if result.partial:
         raise typer.Exit(STOPPED)
 
 
-def _check_flags(settings: Settings, gguf: bool, server: str, model: str) -> None:
-    """Raises UsageError for options that have no effect here. gguf: whether the output is a GGUF file."""
+def _check_places(report: Path | None, plot: Path | None) -> None:
+    """Raises UsageError for files that could not be written at the end."""
+    from ..pictures.style import checked
+
+    if plot is not None:
+        checked(plot)
+    for path in (report, plot):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"{path.parent} does not exist; create it, or choose another place for {path.name}")
+
+
+def _check_flags(settings: Settings, gguf: bool, server: str, model: str, trusting: bool) -> None:
+    """Raises UsageError for options that have no effect on this way of running.
+
+    settings: from the command line. gguf: whether the output is a GGUF file. server: the URL of one, or empty. model:
+    the name of one of its models, or empty. trusting: whether --ignore-receipt or --trust-remote-code is given.
+    """
     from ..engines.transformers.distributed import world_size
 
     if model and not server:
@@ -173,6 +190,12 @@ def _check_flags(settings: Settings, gguf: bool, server: str, model: str) -> Non
         raise UsageError("--reference config and --device-map are for validation without --server; leave them out")
     if world_size() > 1 and (server or gguf or settings.device_map):
         raise UsageError("torchrun is for checkpoints, without --server and --device-map; start it without torchrun")
+    if trusting and (server or gguf):
+        raise UsageError("--ignore-receipt and --trust-remote-code are for folders in transformers; leave them out")
+    if settings.text is not None and settings.seed:
+        raise UsageError("--seed is that of synthetic tokens, which --text replaces; give one of them")
+    if server and settings.tokens is not None:
+        raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
     extra = settings.length or settings.text or settings.dtype != "auto" or settings.device_map
     if gguf and not server and (extra or settings.config_reference):
         raise UsageError(

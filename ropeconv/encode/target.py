@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from ..errors import UsageError
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
-from ..runtimes.runtime import LLAMA_CPP, canonical
+from ..runtimes.runtime import LLAMA_CPP, canonical, find
 
 Format = Literal["safetensors", "gguf"]
 FoldInto = Literal["q", "k", "qk"]
@@ -64,17 +64,22 @@ class Target:
     all_files: bool = False
     replace: bool = False
 
+    def __post_init__(self) -> None:
+        if self.out is not None:
+            object.__setattr__(self, "out", Path(self.out))
+
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
         """Raises UsageError for options that contradict each other, or have no effect beside the others.
 
         recipe: what is to be written. from_gguf: whether the source is a GGUF file.
         """
         to_gguf = from_gguf or self.to == "gguf"
+        self._check_values()
         if self.replace and isinstance(recipe.method, AsIs):
             raise UsageError("--as-is keeps the scaling that --replace would take away; give one of them")
         if self.allow_approximate and recipe.log_n is None:
             raise UsageError("--allow-approximate goes with --log-n, the only thing that is approximated; leave it out")
-        self._check_place(from_gguf)
+        self._check_place(from_gguf, to_gguf)
         if to_gguf:
             self._check_gguf(recipe, from_gguf)
         else:
@@ -86,11 +91,28 @@ class Target:
             if value is not None and not folded:
                 raise UsageError(f"{flag} goes with folded weights; add --encoding weights, or leave it out")
 
-    def _check_place(self, from_gguf: bool) -> None:
+    def _check_values(self) -> None:
+        given = {
+            "--to": (self.to, get_args(Format)),
+            "--fold-into": (self.fold.into, get_args(FoldInto)),
+            "--fold-dtype": (self.fold.dtype, get_args(FoldDtype)),
+        }
+        for flag, (value, known) in given.items():
+            if value is not None and value not in known:
+                raise UsageError(f"{flag} {value} is not known; choose {', '.join(known)}")
+        if isinstance(self.runtimes, str):
+            raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
+        for name in self.runtimes:
+            find(name)
+
+    def _check_place(self, from_gguf: bool, to_gguf: bool) -> None:
         if self.in_place and (not from_gguf or self.out is not None):
             raise UsageError("--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out")
         if from_gguf and self.to == "safetensors":
             raise UsageError("a GGUF file cannot become a checkpoint again; leave --to safetensors out")
+        if self.out is not None and to_gguf != (self.out.suffix == ".gguf"):
+            repair = "end its name in .gguf" if to_gguf else "add --to gguf, or choose another name"
+            raise UsageError(f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}")
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
         for flag, value in (("--outtype", self.gguf.outtype), ("--pre", self.gguf.pre)):
@@ -99,7 +121,10 @@ class Target:
         others = [name for name in self.runtimes if canonical(name).partition("@")[0] != LLAMA_CPP]
         if others:
             raise UsageError(f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave --runtime out")
-        self.check_folded(False)
+        if self.fold.into is not None or self.fold.dtype is not None:
+            raise UsageError(
+                "--fold-into and --fold-dtype go with a folder as output, and this is GGUF; leave them out"
+            )
         if self.all_files:
             raise UsageError("--all-files goes with a folder as output, and this is GGUF; leave it out")
         if self.gguf.carrier and self.encoding not in ("auto", "carrier"):

@@ -43,7 +43,7 @@ def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], comman
     from huggingface_hub import ModelCardData
 
     receipt, base, known = what.receipt, what.source, inherited(base_card)
-    method = REGISTRY[str(receipt.recipe["method"])]
+    method = REGISTRY[receipt.method]
     tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", method.name, "long-context"])
     data = ModelCardData(
         **known,

@@ -146,7 +146,7 @@ def _commit(
 ) -> str:
     from huggingface_hub import CommitOperationAdd, CommitOperationCopy
 
-    message = how.message or f"Bake {what.receipt.recipe['method']} into {what.source or 'the model'} with ropeconv"
+    message = how.message or f"Bake {what.receipt.method} into {what.source or 'the model'} with ropeconv"
 
     def adds() -> list[Any]:
         files = {name: str(path) for name, path in what.adds.items()} | written

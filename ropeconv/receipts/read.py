@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ OLD_NAMES = {"verdict": "status", "because": "reason", "staircase": "query_scali
 """Keys of schema 1, and their names in the current schema."""
 
 
-def read_receipt(baked: Path) -> Receipt:
+def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
     """The receipt of an output: of a folder from ropeconv.json, of a GGUF file from its keys and its results file.
 
     baked: the folder or GGUF file. Raises BadSource where there is no receipt, or it cannot be parsed.
     """
+    baked = Path(baked)
     if baked.suffix == ".gguf":
         text = GgufSource(baked).file.get(RECEIPT)
         if not isinstance(text, str):
@@ -41,7 +43,7 @@ def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None)
     """
     data = jsontext.parse(text, name)
     schema = data.get("schema", 1)
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if isinstance(schema, int) and schema > SCHEMA:
         raise BadSource(f"{name} is of a later ropeconv ({data.get('ropeconv', 'unknown')}); upgrade this one")
     try:
         return msgspec.convert((_upgraded(data) if schema == 1 else data) | (validated or {}), Receipt)
@@ -60,7 +62,8 @@ def validations(gguf: Path) -> dict[str, Any]:
     found = jsontext.parse(path.read_text("utf-8"), path.name) if path.is_file() else {}
     if found.get("size") != gguf.stat().st_size:
         return {}
-    return {key: found[key] for key in ("validation", "servers") if found.get(key)}
+    kept = {key: found[key] for key in ("validation", "servers") if found.get(key)}
+    return _upgraded_results(kept) if found.get("schema", 1) == 1 else kept
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
@@ -80,11 +83,16 @@ def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
     if fold:
         into = {"both": "qk"}.get(fold["side"], fold["side"])
         new["fold"] = {"fold_into": into, "tensors": fold["tensors"], "expected_kl": fold["expected_kl"]}
-    if new.get("validation"):
-        new["validation"] = _upgraded_result(new["validation"])
-    if new.get("servers"):
-        new["servers"] = {name: _upgraded_result(result) for name, result in new["servers"].items()}
-    return new
+    return _upgraded_results(new)
+
+
+def _upgraded_results(data: dict[str, Any]) -> dict[str, Any]:
+    """`validation` and `servers` of schema 1."""
+    if data.get("validation"):
+        data["validation"] = _upgraded_result(data["validation"])
+    if data.get("servers"):
+        data["servers"] = {name: _upgraded_result(result) for name, result in data["servers"].items()}
+    return data
 
 
 def _upgraded_result(result: dict[str, Any]) -> dict[str, Any]:

@@ -152,6 +152,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     validation: dict[str, Any] | None = None
     servers: dict[str, dict[str, Any]] = {}
 
+    @property
+    def method(self) -> str:
+        """Name of the recipe's method."""
+        return str(self.recipe.get("method", ""))
+
     def to_dict(self) -> dict[str, Any]:
         """The receipt as JSON-ready data, with every key."""
         found: dict[str, Any] = msgspec.to_builtins(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,14 @@ class Comparison:
     spec: RopeSpec
 
     @classmethod
-    def open(cls, baked: Path, against: str) -> Comparison:
+    def open(cls, baked: str | os.PathLike[str], against: str) -> Comparison:
         """Opens an output and its source.
 
         baked: the output. against: the path or Hub id of the source. Raises BadSource where `baked` has no receipt, and
         where the recipe gives another schedule for `against`.
         """
-        receipt, source = read_receipt(baked), open_source(against)
+        baked = Path(baked)
+        receipt, source = read_receipt(baked), open_source(str(against))
         recipe = Recipe.from_dict(receipt.recipe)
         spec = inspect_source(source).spec
         start = spec if isinstance(recipe.method, AsIs) or not spec.scaled else spec.unscaled()

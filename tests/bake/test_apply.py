@@ -28,6 +28,8 @@ def test_it_is_checked_and_the_receipt_says_so(llama: Path, tmp_path: Path) -> N
     assert done.check.attention_factor == pytest.approx(1 + 0.1 * 1.3862943611198906, abs=1e-6)
     assert read_receipt(done.path).check == done.check
     assert os.fspath(done) == str(tmp_path / "out")
+    assert read_receipt(done) == read_receipt(str(done.path))
+    assert ropeconv.Comparison.open(done, str(llama)).baked == done.path
 
 
 def test_it_is_the_check_of_the_command(llama: Path, tmp_path: Path, run: Run) -> None:

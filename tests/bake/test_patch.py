@@ -108,3 +108,33 @@ def test_a_scaled_model_needs_a_plan(tiny: Callable[[str], Path], tmp_path: Path
     with pytest.raises(RopeconvError, match=r"scaled already .*Target\(replace=True\)"):
         ropeconv.patch(model, YARN)
     ropeconv.patch(model, make_plan(folder, YARN, tmp_path / "again", replace=True))
+
+
+def test_patches_are_undone_in_the_reverse_order(tiny: Callable[[str], Path]) -> None:
+    model = loaded(tiny("llama"))
+    before = logits(model)
+    first, second = ropeconv.patch(model, YARN), ropeconv.patch(model, Recipe(REGISTRY["mixed"](2.0)))
+    with pytest.raises(RopeconvError, match="undo the later one first"):
+        first()
+    second()
+    first()
+    first()
+    assert torch.equal(logits(model), before)
+
+
+def test_a_plan_for_another_model_is_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    model = loaded(tiny("llama"))
+    with pytest.raises(RopeconvError, match="whose RoPE is another than the model's"):
+        ropeconv.patch(model, make_plan(tiny("phi"), YARN, tmp_path / "out"))
+
+
+def test_a_patch_that_fails_leaves_nothing_behind(tiny: Callable[[str], Path]) -> None:
+    model = loaded(tiny("llama"))
+    before = logits(model)
+    from ropeconv.engines.transformers import patch as patch_modules
+    from ropeconv.rope.log_n import LogN
+
+    spec = ropeconv.inspect_source(ropeconv.open_source(str(tiny("llama")))).spec
+    with pytest.raises(RopeconvError, match="makes its queries in no module of their own"):
+        patch_modules(model, YARN.schedule(spec), spec, LogN("clamped", TRAINED), "no_such_module")
+    assert torch.equal(logits(model), before)

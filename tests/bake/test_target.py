@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv.errors import UsageError
+from ropeconv.cli import choices
+from ropeconv.encode import target as encode_target
+from ropeconv.errors import RecipeError, UsageError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
@@ -34,7 +36,14 @@ def test_make_plan_has_three_parameters() -> None:
         (YARN, False, {"in_place": True}, "--in-place changes a GGUF file itself"),
         (YARN, False, {"allow_approximate": True}, "--allow-approximate goes with --log-n"),
         (AS_IS, False, {"replace": True}, "--as-is keeps the scaling that --replace would take away"),
-        (YARN, False, {"to": "gguf", "fold_into": "k"}, "--fold-into goes with folded weights"),
+        (YARN, False, {"to": "gguf", "fold_into": "k"}, "go with a folder as output, and this is GGUF"),
+        (YARN, False, {"to": "onnx"}, "--to onnx is not known; choose safetensors, gguf"),
+        (YARN, False, {"fold_into": "v"}, "--fold-into v is not known; choose q, k, qk"),
+        (YARN, False, {"fold_dtype": "f16"}, "--fold-dtype f16 is not known; choose stored, f32"),
+        (YARN, False, {"runtimes": "vllm"}, "runtimes is a tuple of names"),
+        (YARN, False, {"out": Path("x.gguf")}, "-o x.gguf is not a name for a folder; add --to gguf"),
+        (YARN, False, {"out": Path("x"), "to": "gguf"}, "-o x is not a name for GGUF; end its name in .gguf"),
+        (YARN, True, {"out": Path("folder")}, "-o folder is not a name for GGUF"),
         (YARN, False, {"to": "gguf", "all_files": True}, "--all-files goes with a folder as output"),
         (YARN, False, {"to": "gguf", "runtimes": ("vllm",)}, "--runtime vllm does not read GGUF"),
         (YARN, False, {"to": "gguf", "carrier": "llama", "encoding": "keys"}, "--carrier is an encoding of its own"),
@@ -75,6 +84,18 @@ def test_folding_is_missed_where_nothing_is_folded(llama: Path, encoding: str, o
     flag = f"--{option.replace('_', '-')}"
     with pytest.raises(UsageError, match=f"{flag} goes with folded weights; add --encoding weights"):
         make_plan(llama, YARN, encoding=encoding, **{option: value})
+
+
+@pytest.mark.parametrize("name", ["nope", "llama.cpp@b1", "vllm@0.1"])
+def test_runtimes_that_are_not_known_are_said_before_anything_is_read(name: str) -> None:
+    with pytest.raises(RecipeError, match=f"--runtime {name}"):
+        target(to="gguf", runtimes=(name,)).check(YARN, from_gguf=False)
+
+
+def test_the_command_line_has_the_choices_of_the_target() -> None:
+    assert choices.Format == encode_target.Format
+    assert choices.FoldInto == encode_target.FoldInto
+    assert choices.FoldDtype == encode_target.FoldDtype
 
 
 def test_the_plan_holds_its_target(llama: Path, tmp_path: Path) -> None:

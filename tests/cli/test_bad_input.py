@@ -91,7 +91,7 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
         (("--yarn", "4", "--attention-factor", "1", "--temperature-slope", "0.1"), 2, "both set the attention factor"),
         (("--dynamic", "ntk:2"), 2, "say with --at TOKENS"),
         (("--as-is", "--context", "1k"), 2, "--as-is changes nothing"),
-        (("--yarn", "4", "--encoding", "tensor"), 2, "choose auto, native, factors, weights, ministral3 or buffers"),
+        (("--yarn", "4", "--encoding", "tensor"), 2, "--encoding tensor goes with GGUF; add --to gguf"),
         (("--mixed", "4", "--encoding", "native"), 1, "no rope type has its formula; use --encoding factors"),
         (("--yarn", "4", "--runtime", "koboldcpp"), 2, "no such runtime is known; known: transformers"),
         (("--mixed", "4", "--runtime", "llama-cpp"), 1, "drops the factors"),

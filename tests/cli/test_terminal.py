@@ -6,8 +6,10 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,24 @@ def test_an_interrupted_apply_says_how_to_go_on(llama: Path, tmp_path: Path) -> 
     assert "out is not there yet" in done.stderr
     assert "the same command goes on from them" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("delay", [1.0, 2.5])
+def test_ctrl_c_always_says_something(run: Run, llama: Path, tmp_path: Path, delay: float) -> None:
+    assert run("apply", "model", "--yarn", "4", "-o", "out", "-q").returncode == 0
+    command = [sys.executable, "-m", "ropeconv", "validate", "out", "--against", "model"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    output, said = process.communicate(timeout=120)
+    if process.returncode == 0:  # it was done before the signal came
+        assert "Agrees" in output
+        return
+    assert process.returncode == 130, said
+    assert "interrupted" in said
+
+
+@pytest.mark.parametrize("given", [("--plot", "x.txt"), ("--plot", "no/x.png"), ("--report", "no/x.html")])
+def test_places_of_evidence_are_checked_first(run: Run, llama: Path, given: tuple[str, str]) -> None:
+    done = run("validate", "nothing", "--against", "model", *given)
+    assert done.returncode == 2, done.stderr

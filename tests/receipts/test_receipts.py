@@ -82,6 +82,16 @@ def test_the_first_versions_gguf() -> None:
     assert receipt.runtimes == (RuntimeRecord("llama-cpp-gguf@2026.10", "exact"),)
 
 
+def test_results_of_the_first_version_beside_a_gguf(tmp_path: Path) -> None:
+    out = apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf"))
+    result = {"agrees": True, "third_kl": 0.5}
+    beside = {"size": out.stat().st_size, "validation": result, "servers": {"vLLM 0.32": result}}
+    (tmp_path / "b.gguf.validation.json").write_text(json.dumps(beside))
+    receipt = read_receipt(out)
+    assert receipt.validation == {"agrees": True, "config_reference_kl": 0.5}
+    assert receipt.servers["vLLM 0.32"] == receipt.validation
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -28,6 +28,10 @@ def select(request: EncodeRequest) -> CheckpointResult:
         return _Search(request).run()
     known = all_encodings()
     if target.encoding not in known:
+        from ..gguf import all_gguf_encodings
+
+        if target.encoding in {*all_gguf_encodings(), "carrier"}:
+            raise UsageError(f"--encoding {target.encoding} goes with GGUF; add --to gguf, or leave it out")
         *names, last = known
         raise UsageError(f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}")
     result = known[target.encoding].encode(request)

@@ -15,7 +15,7 @@ from .encodings.tensor import tensor
 from .gguf_encoding import GgufEncoding, all_gguf_encodings
 from .gguf_model import GgufModel
 from .gguf_result import GgufResult, judge_edit
-from .log_n import with_log_n
+from .log_n import TO, with_log_n
 from .window_norms import take_back
 
 DEFAULT_CARRIERS = {"qwen2": "llama"}
@@ -34,7 +34,8 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         refuse_attention_factor(schedule, family)
     encoding, carrier, known = target.encoding, target.gguf.carrier or "", all_gguf_encodings()
     if schedule.log_n is not None:
-        result = with_log_n(schedule, model, carrier)
+        wanted = TO if encoding == "carrier" and not carrier else carrier
+        result = with_log_n(schedule, model, wanted)
         if not target.allow_approximate:
             refuse_approximate(result, schedule, "take --log-n full")
         return result

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BadSource
+from ...errors import BadSource, RopeconvError
 from ...rope.forms import Vector
 from ...rope.log_n import LogN, QueryScaling
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 
 Undo = Callable[[], None]
+
+PATCHES = "_ropeconv_patches"
+"""Attribute of a patched model: what takes each of its patches back, in order."""
 
 ROUNDED_BY = 1.37  # any number that is no power of two
 
@@ -47,10 +50,21 @@ def patch(
             undone.append(_rescale(model, schedule.softmax_scale))
         if scale is not None:
             undone.append(scale_queries(model, scale, queries))
-    except BadSource:
+    except BaseException:
         _undo(undone)
         raise
-    return lambda: _undo(undone)
+    patches: list[list[Undo]] = vars(model).setdefault(PATCHES, [])
+    patches.append(undone)
+
+    def undo() -> None:
+        if not any(patch is undone for patch in patches):
+            return
+        if patches[-1] is not undone:
+            raise RopeconvError("the model was patched again after this patch; undo the later one first")
+        patches.pop()
+        _undo(undone)
+
+    return undo
 
 
 def _undo(undone: list[Undo]) -> None:
@@ -134,6 +148,7 @@ def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
 
     names = [f"{prefix}inv_freq", f"{prefix}original_inv_freq", f"{prefix}attention_scaling", "rope_type"]
     old = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    added = [name for name in (names[2], "rope_type") if name not in old]
     device = old[names[0]].device
 
     def use(inv_freq: Vector) -> None:
@@ -144,7 +159,7 @@ def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
 
     use(schedule.inv_freq)
     setattr(module, names[2], schedule.attention_factor)
-    if isinstance(old["rope_type"], dict):
+    if isinstance(old.get("rope_type"), dict):
         module.rope_type = {**old["rope_type"], "full_attention": "default"}
     else:
         module.rope_type = "default"
@@ -154,6 +169,8 @@ def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
         hook()
         for name, value in old.items():
             setattr(module, name, value)
+        for name in added:
+            delattr(module, name)
 
     return undo
 

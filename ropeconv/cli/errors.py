@@ -10,6 +10,7 @@ import typer
 
 from ..errors import RopeconvError
 
+CTRL_C = 130
 INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
 
 # by class name, so that huggingface_hub is not imported to name its errors
@@ -31,6 +32,8 @@ def run(app: Callable[..., object]) -> int:
     """Runs the app and returns its exit code: 0 done, 1 a known failure, 2 usage, 3 a check failed, 130 interrupted."""
     try:
         result = app(standalone_mode=False)
+        if result == CTRL_C:  # typer makes an exit code of it
+            return _say(INTERRUPTED, CTRL_C)
         return result if isinstance(result, int) else 0
     except BaseException as problem:
         if os.environ.get("ROPECONV_DEBUG") == "1":
@@ -39,15 +42,11 @@ def run(app: Callable[..., object]) -> int:
 
 
 def _report(problem: BaseException) -> int:
-    if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt) and not isinstance(
-        problem, RopeconvError
-    ):
-        return _say(INTERRUPTED, 130)  # typer makes an exit of it
     if isinstance(problem, (SystemExit, typer.Exit)):
         code = getattr(problem, "exit_code", getattr(problem, "code", 0))
         return code if isinstance(code, int) else 1
     if isinstance(problem, (KeyboardInterrupt, typer.Abort)):
-        return _say(INTERRUPTED, 130)
+        return _say(INTERRUPTED, CTRL_C)
     if isinstance(problem, RopeconvError):
         return _say(str(problem), problem.exit_code)
     if hasattr(problem, "format_message"):  # typer's own usage errors; its click is vendored and has no public name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import RopeconvError, UsageError
+from ..errors import Interrupted, RopeconvError, UsageError
 from ..rope.lengths import parse_tokens
 from .choices import Dtype, Reference
 from .command import OUTPUT, RUNNING
@@ -28,8 +28,6 @@ ropeconv validate model-Q4_K_M-yarn4.gguf --against model-Q4_K_M.gguf
 
 ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --server http://localhost:8000
 """
-STOPPED = 130
-"""Exit code of a run that was stopped before its end, as of other programs that Ctrl-C ends."""
 
 
 def validate_command(
@@ -162,7 +160,7 @@ def validate_command(
     if not result.agrees:
         raise typer.Exit(3)
     if result.partial:
-        raise typer.Exit(STOPPED)
+        raise Interrupted("stopped before its end, and what was compared agrees; run the same command for the rest")
 
 
 def _check_places(report: Path | None, plot: Path | None) -> None:

@@ -31,7 +31,7 @@ def test_as_a_library(llama: Path, tmp_path: Path) -> None:
     assert set(ropeconv.__all__) == {name for name in ropeconv.__all__ if getattr(ropeconv, name)}
     recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](16.0))
     plan = ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, ropeconv.Target(out=tmp_path / "out"))
-    assert {verdict.status for verdict in plan.result.verdicts} == {"exact", "differs"}
+    assert {"exact", "differs", "unknown"} <= {verdict.status for verdict in plan.result.verdicts}
     done = ropeconv.apply(plan)
     assert ropeconv.inspect_source(ropeconv.open_source(str(done.path))).spec.context == 1024
     assert ropeconv.validate_checkpoint(ropeconv.Comparison.open(done.path, str(llama))).agrees

@@ -42,18 +42,18 @@ class Writing:
             return "refused"
         if len(self.verdicts) == 1:
             return self.verdicts[0].status
-        exact = sum(verdict.status == "exact" for verdict in self.verdicts)
-        return f"exact in {exact} of {len(self.verdicts)}"
+        known = [verdict.status for verdict in self.verdicts if verdict.status not in ("unknown", "unsupported")]
+        return f"exact in {known.count('exact')} of {len(known)}"
 
     @property
     def exceptions(self) -> str:
         """For display: the runtimes that do not compute it exactly, by status; empty where all do."""
-        found = grouped({verdict.runtime: verdict.status for verdict in self.verdicts})
-        return "; ".join(f"{status}: {names}" for status, names in found if status != "exact")
+        found = grouped(self.verdicts)
+        return "; ".join(f"{status}: {names}" for status, names in found if status in ("differs", "ignored", "refused"))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data."""
-        rows = [{"runtime": v.runtime, "status": v.status, "reason": v.reason} for v in self.verdicts]
+        rows = [verdict.to_dict() for verdict in self.verdicts]
         return {"encoding": self.encoding or None, "runtimes": rows, "reason": self.reason or None}
 
 

@@ -20,8 +20,8 @@ from ..rope.errors import RecipeError
 from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
+from ..runtimes import find
 from ..runtimes.read_config import number, rope_dict
-from ..runtimes.runtime import find, newest, version_key
 from ..sources import Source
 from .extra_shard import extra_shard
 from .plan import Plan, PlannedFile, start_spec, warnings
@@ -42,9 +42,6 @@ class CheckpointPlan(Plan):
         """The status for one version of transformers; "unknown" for versions that the tables do not have."""
         if not version:
             return "unknown"
-        since = self.result.family.since.get("transformers")
-        if since and version_key(since) > version_key(version):
-            return "refused"
         try:
             return self.result.status_of(find(f"transformers@{version}")[0])
         except RecipeError:
@@ -88,7 +85,7 @@ def inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspectio
     config: of the source. seen: its inspection. Other recipes are returned as they are.
     """
     method = recipe.method
-    found, _ = rope_dict(text_part(config, seen.family), seen.family, newest("transformers"))
+    found, _ = rope_dict(text_part(config, seen.family), seen.family)
     if not isinstance(method, YarnMethod) or method.mscale is not None or not found.get("mscale_all_dim"):
         return recipe
     mscale, everywhere = (number(found, key, 1.0) for key in ("mscale", "mscale_all_dim"))

@@ -12,8 +12,8 @@ from ..families.config import detect
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
+from ..runtimes.compare import describe
 from ..runtimes.read_config import read_spec
-from ..runtimes.verdict import describe
 from .plan import Plan
 
 

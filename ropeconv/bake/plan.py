@@ -18,7 +18,7 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.verdict import describe
+from ..runtimes.compare import describe
 from ..sources import Origin
 from ..version import SCHEMA
 from .record import receipt_of

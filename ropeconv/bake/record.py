@@ -17,9 +17,18 @@ from ..rope.bound import effective_length
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.verdict import describe, frequencies
+from ..runtimes.compare import describe, frequencies
+from ..runtimes.verdict import Verdict
 from ..sources import Origin
 from ..version import __version__
+
+
+def runtime_record(verdict: Verdict) -> RuntimeRecord:
+    """A verdict as a receipt has it."""
+    return RuntimeRecord(
+        verdict.runtime, verdict.status, verdict.reason, verdict.source, verdict.display_name,
+        verdict.evidence.grade, verdict.evidence.detail,
+    )  # fmt: skip
 
 
 def receipt_of(
@@ -51,5 +60,5 @@ def receipt_of(
         else LogNRecord(approximation.beta, approximation.length, approximation.gain, result.deviation),
         schedule=ScheduleRecord(**schedule.to_dict()),
         effective_length=effective_length(schedule, before),
-        runtimes=tuple(RuntimeRecord(v.runtime, v.status, v.reason, v.source) for v in result.verdicts),
+        runtimes=tuple(runtime_record(verdict) for verdict in result.verdicts),
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
-from . import advise, apply, bound, inspect, plot, push, schedule, tables, validate
+from . import advise, apply, bound, inspect, plot, push, runtimes, schedule, tables, validate
 from .command import Command, Group
 
 app = typer.Typer(
@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "methods": (tables.methods_command, tables.METHODS_EXAMPLES),
     "families": (tables.families_command, tables.FAMILIES_EXAMPLES),
     "archs": (tables.archs_command, tables.ARCHS_EXAMPLES),
-    "runtimes": (tables.runtimes_command, tables.RUNTIMES_EXAMPLES),
+    "runtimes": (runtimes.runtimes_command, runtimes.EXAMPLES),
 }
 """Every command, with the examples below its help."""
 

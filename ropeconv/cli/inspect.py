@@ -16,11 +16,20 @@ ropeconv inspect model-Q4_K_M.gguf
 
 
 def inspect_command(source: SourceArgument, as_json: JsonOption = False) -> None:
-    """Show the RoPE of a checkpoint and the problems in its settings."""
-    from ..inspection import inspect_source
-    from ..sources import open_source
+    """Show the RoPE of a checkpoint, which runtimes compute it as it is, and the problems with their repairs."""
+    from ..bake.repairs import repairs
+    from ..inspection import Problem, inspect_source
+    from ..inspection.inspect import ConfigInspection
+    from ..sources import Source, open_source
     from .views import show_inspection
 
-    seen = inspect_source(open_source(source))
+    opened = open_source(source)
+    seen = inspect_source(opened)
+    found: tuple[Problem, ...] = ()
+    if isinstance(opened, Source) and isinstance(seen, ConfigInspection):
+        found = tuple(repairs(opened, seen))
     output = Output(as_json)
-    output.data(seen.to_dict()) if as_json else show_inspection(seen, output)
+    if as_json:
+        output.data({**seen.to_dict(), "repairs": [problem.to_dict() for problem in found]})
+    else:
+        show_inspection(seen, output, found)

@@ -114,7 +114,7 @@ def show(schedule: Schedule, spec: RopeSpec, recipe: Recipe, output: Output) -> 
 
     schedule: to show. spec: the model before, for the divisors. recipe: whose method is named. output: that prints.
     """
-    from ..runtimes.verdict import frequencies
+    from ..runtimes.compare import frequencies
 
     form = frequencies(schedule)
     output.say(f"{recipe.method.name}: {form}")

@@ -1,4 +1,4 @@
-"""`ropeconv methods`, `families`, `archs`, `runtimes`: tables of the data that the package uses."""
+"""`ropeconv methods`, `families`, `archs`: tables of the data that the package uses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,6 @@ ARCHS_EXAMPLES = """Examples:
 ropeconv archs
 
 ropeconv archs --json
-"""
-RUNTIMES_EXAMPLES = """Examples:
-
-ropeconv runtimes
-
-ropeconv runtimes --json
 """
 
 
@@ -144,26 +138,3 @@ def archs_command(as_json: JsonOption = False) -> None:
     output.table(
         table.display_name, ("arch", "rope_freqs", "factor lists", "betas", "--carrier"), rows, optional=("betas",)
     )
-
-
-def runtimes_command(as_json: JsonOption = False) -> None:
-    """List the runtimes for which it is known how they read a config."""
-    from ..runtimes import runtimes
-
-    output = Output(as_json)
-    if as_json:
-        rows = [
-            {
-                "runtime": row.key,
-                "display_name": row.display_name,
-                "types": sorted(row.types),
-                "checked": row.checked,
-                "source": row.source,
-            }
-            for row in runtimes()
-        ]
-        output.data({"runtimes": rows})
-        return
-    table = [(r.key, r.display_name, ", ".join(r.types), r.checked, r.source) for r in runtimes()]
-    columns = ("--runtime", "what", "rope types", "known by", "source")
-    output.table("Runtimes", columns, table, optional=("source", "rope types"))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from ..bake import Plan
 from ..encode import CheckpointResult
 from ..encode.fold.placement import Fold
-from ..inspection import Inspection
+from ..inspection import Inspection, Problem
 from ..rope.spec import RopeSpec
+from ..runtimes.compare import describe, frequencies
+from ..runtimes.gguf_readers import find_any
 from ..runtimes.grouping import grouped
-from ..runtimes.runtime import canonical, find
-from ..runtimes.verdict import describe, frequencies
 from ..validate.rule.validation import BucketResult, Validation
 from .output import Output
 
@@ -51,12 +52,12 @@ def _show_runtimes(plan: Plan, output: Output, explain: bool) -> None:
     """Prints a line for each named runtime and a line per status for the others; with `explain` a row per runtime."""
     verdicts = plan.result.verdicts
     if explain:
-        rows = [(v.display_name, v.status, v.reason) for v in verdicts]
-        output.table("Runtime support", ("runtime", "status", "reason"), rows)
+        rows = [(v.display_name, v.status, " ".join((v.grade, v.evidence.detail)), v.reason) for v in verdicts]
+        output.table("Runtime support", ("runtime", "status", "evidence", "reason"), rows, optional=("evidence",))
         return
-    named = {row.key for name in plan.target.runtimes for row in find(canonical(name))}
-    first = [v for v in verdicts if v.runtime in named]
-    others = {v.runtime: v.status for v in verdicts if v.runtime not in named}
+    named = [row for name in plan.target.runtimes for row in find_any(name)]
+    first = [v for v in verdicts if any(v.covers(row) for row in named)]
+    others = [v for v in verdicts if v not in first]
     lines = [(str(v.status), v.display_name + (f": {v.reason}" if v.reason else "")) for v in first]
     output.table("Runtime support", ("status", "runtimes"), [*lines, *grouped(others)])
 
@@ -108,8 +109,12 @@ def _bucket(bucket: BucketResult) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def show_inspection(seen: Inspection, output: Output) -> None:
-    """Prints an inspection: a table of the RoPE, and a sentence per problem."""
+def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem] = ()) -> None:
+    """Prints an inspection: a table of the RoPE, the runtimes, and a sentence per problem with its repair.
+
+    repairs: what would help runtimes that do not read it right.
+    """
+    repairs = tuple(repairs)
     spec = seen.spec
     pairs = "rotate_half" if spec.layout == "half" else "interleaved"
     rows = [
@@ -126,9 +131,12 @@ def show_inspection(seen: Inspection, output: Output) -> None:
     output.table(seen.source.reference, ("", ""), rows)
     if seen.refuse:
         output.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
-    for problem in seen.problems:
-        output.say(f"! {problem.message}")
-    if not seen.problems:
+    if seen.verdicts:
+        output.table("Who reads it right as it is", ("status", "runtimes"), grouped(seen.verdicts))
+    for problem in (*seen.problems, *repairs):
+        repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
+        output.say(f"! {problem.message}{repair}")
+    if not seen.problems and not repairs:
         output.say("No problems seen.")
 
 

@@ -9,8 +9,8 @@ from ..errors import UnsupportedBake
 from ..families import Family
 from ..rope.log_n import EXACT, QueryScaling
 from ..rope.schedule import Schedule
-from ..runtimes import Runtime
 from ..runtimes.verdict import Verdict
+from ..runtimes.versions import VersionRange
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,23 @@ class EncodeResult:
     log_n_approximation: QueryScaling | None = None
     deviation: float = 0.0
 
-    def status_of(self, runtime: Runtime) -> str:
+    def status_of(self, runtime: VersionRange) -> str:
         """The status of the verdict of one runtime."""
-        return next(verdict.status for verdict in self.verdicts if verdict.runtime == runtime.key)
+        return self.verdict_of(runtime).status
+
+    def verdict_of(self, runtime: VersionRange) -> Verdict:
+        """The verdict about the last version of a row of the table of runtimes."""
+        return next(verdict for verdict in reversed(self.verdicts) if verdict.covers(runtime))
 
     def exact_count(self) -> int:
         """Number of verdicts with status "exact"."""
         return sum(verdict.status == "exact" for verdict in self.verdicts)
+
+    @property
+    def exact_share(self) -> str:
+        """For display: in how many runtimes it is exact, of those that have the model and were looked at."""
+        known = sum(verdict.status not in ("unsupported", "unknown") for verdict in self.verdicts)
+        return f"exact in {self.exact_count()} of {known} runtimes"
 
 
 def with_deviation(verdict: Verdict, deviation: float) -> Verdict:

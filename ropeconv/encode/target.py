@@ -9,7 +9,9 @@ from typing import Literal, get_args
 from ..errors import UsageError
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
-from ..runtimes.runtime import LLAMA_CPP, canonical, find
+from ..runtimes.find import canonical
+from ..runtimes.gguf_readers import find_any, reader_names
+from ..runtimes.runtime import LLAMA_CPP
 
 Format = Literal["safetensors", "gguf"]
 FoldInto = Literal["q", "k", "qk"]
@@ -48,9 +50,10 @@ class Target:
 
     to: the format, None for the source's own. out: the folder or GGUF file, None for `./NAME-METHODFACTOR`. in_place:
     change the GGUF file itself. encoding: a name, or "auto" for the plainest that `runtimes` read exactly. runtimes:
-    `name` or `name@version` of those that must (default: transformers, and llama.cpp for GGUF). gguf, fold: options of
-    GGUF output and of folding. allow_approximate: accept the log-n approximation where the formula has no encoding.
-    all_files: copy the same weights in other formats too. replace: start a scaled model from its unscaled RoPE.
+    `name` or `name@version` of those that must (default: transformers, and llama.cpp for GGUF, where readers of GGUF
+    can be named too). gguf, fold: options of GGUF output and of folding. allow_approximate: accept the log-n
+    approximation where the formula has no encoding. all_files: copy the same weights in other formats too. replace:
+    start a scaled model from its unscaled RoPE.
     """
 
     to: Format | None = None
@@ -103,7 +106,7 @@ class Target:
         if isinstance(self.runtimes, str):
             raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
         for name in self.runtimes:
-            find(name)
+            find_any(name)
 
     def _check_place(self, from_gguf: bool, to_gguf: bool) -> None:
         if self.in_place and (not from_gguf or self.out is not None):
@@ -118,9 +121,13 @@ class Target:
         for flag, value in (("--outtype", self.gguf.outtype), ("--pre", self.gguf.pre)):
             if from_gguf and value is not None:
                 raise UsageError(f"a GGUF file stays as it is quantised, so {flag} has no effect; leave it out")
-        others = [name for name in self.runtimes if canonical(name).partition("@")[0] != LLAMA_CPP]
+        known = (LLAMA_CPP, *reader_names())
+        others = [name for name in self.runtimes if canonical(name).partition("@")[0] not in known]
         if others:
-            raise UsageError(f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave --runtime out")
+            raise UsageError(
+                f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave it out, or take one of "
+                f"{', '.join(known)}"
+            )
         if self.fold.into is not None or self.fold.dtype is not None:
             raise UsageError(
                 "--fold-into and --fold-dtype go with a folder as output, and this is GGUF; leave them out"
@@ -139,3 +146,6 @@ class Target:
         for flag, value in given.items():
             if value is not None:
                 raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
+        readers = [name for name in self.runtimes if canonical(name).partition("@")[0] in reader_names()]
+        if readers:
+            raise UsageError(f"--runtime {readers[0]} reads GGUF; add --to gguf, or leave it out")

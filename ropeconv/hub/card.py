@@ -61,7 +61,7 @@ def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], comman
         base=base,
         receipt=receipt,
         method=method,
-        runtimes=grouped({row.runtime: row.status for row in receipt.runtimes}),
+        runtimes=grouped(receipt.runtimes),
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
         context=what.context,

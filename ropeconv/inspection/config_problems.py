@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import msgspec
 
 from ..errors import BadSource
 from ..families import Family
@@ -11,44 +15,65 @@ from ..families.config import Config, text_part
 from ..rope.bound import shortfall
 from ..rope.forms import DynamicNtk, Llama3, Yarn
 from ..rope.spec import RopeSpec
-from ..runtimes import find, newest
+from ..runtimes import Runtime, find, newest
+from ..runtimes.compare import describe
 from ..runtimes.read_config import GLOBAL, LOCAL, UnknownRopeType, read_spec, rope_dict
-from ..runtimes.verdict import describe
+from ..runtimes.runtime import GENERIC
+
+ROPE_KEYS = frozenset(
+    (
+        "rope_type type rope_theta factor original_max_position_embeddings attention_factor attn_factor beta_fast "
+        "beta_slow mscale mscale_all_dim truncate short_factor long_factor short_mscale long_mscale low_freq_factor "
+        "high_freq_factor partial_rotary_factor mrope_section mrope_interleaved alpha finetuned extrapolation_factor "
+        "llama_4_scaling_beta max_position_embeddings full_attention sliding_attention"
+    ).split()
+)
+"""Keys of the RoPE dictionary that some runtime reads, or that publishers write."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in the settings of a model. code: a stable name for it. message: a sentence."""
+    """A problem in the settings of a model.
+
+    code: a stable name for it. message: a sentence. repair: flags of `ropeconv apply` that mend it, empty without.
+    """
 
     code: str
     message: str
+    repair: str = ""
+
+    def to_dict(self) -> dict[str, str | None]:
+        """The fields as JSON-ready data."""
+        return {"code": self.code, "message": self.message, "repair": self.repair or None}
 
 
 def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
     """Problems in config.json alone. spec: the RoPE that the newest transformers reads from it."""
     part = text_part(config, family)
-    found, _ = rope_dict(part, family, newest("transformers"))
+    found, _ = rope_dict(part, family)
     yield from _schemas(config, family, spec)
+    yield from _misspelt(found, family)
     new = part.get("rope_parameters")
     if family.writing.nested and isinstance(new, dict) and new and not {GLOBAL, LOCAL} & set(new):
-        yield Problem("flat", f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored")
+        message = f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored"
+        yield Problem("flat", message, "--as-is")
     form = spec.form
     if isinstance(form, (Yarn, Llama3)) and round(form.factor * form.original_context) != spec.context:
         reach = round(form.factor * form.original_context)
-        yield Problem("context", f"declares {spec.context} tokens, and factor x original is {reach}")
+        message = f"declares {spec.context} tokens, and factor x original is {reach}"
+        yield Problem("context", message, f"--as-is --context {reach}" if reach > spec.context else "")
     if isinstance(form, Yarn) and found.get("original_max_position_embeddings") is None:
-        yield Problem(
-            "original", f"yarn without original_max_position_embeddings: readers assume {form.original_context}"
-        )
+        message = f"yarn without original_max_position_embeddings: readers assume {form.original_context}"
+        yield Problem("original", message, "--as-is")
     if isinstance(form, DynamicNtk):
-        yield Problem(
-            "dynamic", "dynamic scaling changes with the sequence; freeze it with --dynamic ntk:S --at TOKENS"
-        )
+        repair = f"--dynamic ntk:{form.factor:g} --at {round(form.factor * form.original_context)} --replace"
+        yield Problem("dynamic", "dynamic scaling changes with the sequence, and files hold fixed frequencies", repair)
     if found.get("attn_factor") is not None:
         yield Problem(
             "attn-factor",
             f"attn_factor {found['attn_factor']} is not a key transformers reads (attention_factor is): it uses "
             f"{spec.attention_factor:.4f}, and runtimes that multiply the two use another attention factor",
+            "--as-is",
         )
     for known in family.trained:
         if known.doubt and known.declared == spec.context and all(part.get(k) == v for k, v in known.when.items()):
@@ -65,22 +90,40 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
             "custom-code", "auto_map names custom code; with trust_remote_code it runs instead of the stock class"
         )
     if spec.notes and any("scaling" in note and "class default" in note for note in spec.notes):
-        yield Problem("default-scaling", "the scaling stands in no file, only in the class; --as-is writes it down")
+        yield Problem("default-scaling", "the scaling stands in no file, only in the class", "--as-is")
 
 
 def _schemas(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
     seen = {newest("transformers").display_name: describe(spec.form)}
-    for runtime in (*find("transformers"), *find("llama-cpp")):
-        since = family.since.get(runtime.name, "")
-        if since.startswith("5") and not runtime.nested:
+    since = family.since.get("transformers", "")
+    readers = {row.display_name: row for row in find("transformers")}
+    readers["what prefers rope_parameters"] = _preferring("rope_parameters")
+    for title, runtime in readers.items():
+        if since.startswith("5") and not runtime.rule_set(family.name).nested:
             continue
         try:
-            seen[runtime.display_name] = describe(read_spec(config, family, runtime).form)
+            seen[title] = describe(read_spec(config, family, runtime).form)
         except (UnknownRopeType, BadSource):
             continue
     if len(set(seen.values())) > 1:
         readings = "; ".join(f"{title} reads {form}" for title, form in seen.items())
-        yield Problem("schemas", f"the settings are read differently: {readings}. --as-is writes both schemas alike")
+        yield Problem("schemas", f"the settings are read differently: {readings}", "--as-is")
+
+
+def _preferring(schema: Literal["rope_scaling", "rope_parameters"]) -> Runtime:
+    """The newest transformers as it would be if it took that dictionary first, as other runtimes do."""
+    row = newest("transformers")
+    generic = msgspec.structs.replace(row.rules[GENERIC], schemas=tuple(dict.fromkeys((schema, "rope_scaling"))))
+    return msgspec.structs.replace(row, rules={GENERIC: generic}, families=())
+
+
+def _misspelt(found: dict[str, Any], family: Family) -> Iterator[Problem]:
+    """Keys of the RoPE dictionary that nothing reads and that are spelt nearly as one that is read."""
+    known = {*ROPE_KEYS, *family.writing.keep, *filter(None, [family.keys.query_beta])}
+    for key in found:
+        near = get_close_matches(key, known, 1, 0.75)
+        if key not in known and near:
+            yield Problem("misspelt", f"no runtime reads {key}; did you mean {near[0]}? correct it in config.json")
 
 
 def _window(part: Config, spec: RopeSpec) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from ..formats.tokenizer_config import limit
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
+from ..runtimes.verdict import Verdict, judge_all
 from ..sources.gguf import GgufSource
 from ..sources.source import Origin, Source
 from .config_problems import Problem, bound_problem, config_problems, limit_problem, tensor_problems
@@ -25,7 +26,7 @@ class Inspection:
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
-    baked for it, or empty.
+    baked for it, or empty. verdicts: what each runtime does with it as it is.
     """
 
     source: Origin
@@ -34,6 +35,7 @@ class Inspection:
     spec: RopeSpec
     problems: tuple[Problem, ...]
     refuse: str = ""
+    verdicts: tuple[Verdict, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready data; keys stay within a schema."""
@@ -57,7 +59,8 @@ class Inspection:
             "local_theta": spec.local_form.theta if spec.local_form else None,
             "refuse": self.refuse or None,
             "notes": list(spec.notes),
-            "problems": [{"code": problem.code, "message": problem.message} for problem in self.problems],
+            "problems": [problem.to_dict() for problem in self.problems],
+            "runtimes": [verdict.to_dict() for verdict in self.verdicts],
             "schedule": spec.current().to_dict(),
         }  # fmt: skip
 
@@ -99,5 +102,6 @@ def inspect_config(source: Source) -> ConfigInspection:
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
-        source, family.name, family.display_name, spec, tuple(problems), family.refuse, family=family
-    )
+        source, family.name, family.display_name, spec, tuple(problems), family.refuse,
+        judge_all(config, family, spec.current(), spec), family=family,
+    )  # fmt: skip

@@ -90,12 +90,24 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
 
 
 class RuntimeRecord(msgspec.Struct, frozen=True):
-    """A verdict. runtime: `name@version`. status, reason, source: as in `Verdict`."""
+    """A verdict.
+
+    runtime: `name@version`. evidence: how it is known, "run" or "read", or empty; evidence_detail: version and date.
+    The other fields are those of `Verdict`.
+    """
 
     runtime: str
     status: str
     reason: str = ""
     source: str = ""
+    display_name: str = ""
+    evidence: str = ""
+    evidence_detail: str = ""
+
+    @property
+    def grade(self) -> str:
+        """How it is known, as in `Verdict`."""
+        return self.evidence
 
 
 class FileRecord(msgspec.Struct, frozen=True):

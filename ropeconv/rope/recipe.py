@@ -61,9 +61,12 @@ class Recipe:
         if self.log_n_length is not None and self.log_n is None:
             raise RecipeError("--log-n-length needs --log-n clamped or --log-n full")
         as_is = isinstance(self.method, AsIs)
-        changes = [name for name in MODIFIERS if getattr(self, name) is not None]
+        changes = [name for name in MODIFIERS if getattr(self, name) is not None and name != "context"]
         if as_is and changes:
-            raise RecipeError(f"--as-is changes nothing, so --{changes[0].replace('_', '-')} has no place beside it")
+            raise RecipeError(
+                f"--as-is keeps the RoPE, so --{changes[0].replace('_', '-')} has no place beside it; "
+                "of the modifiers it takes --context"
+            )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         """The schedule of this recipe for a checkpoint. Raises RecipeError where the method does not fit it.

@@ -1,5 +1,7 @@
-"""How runtimes read a config: `data/*.toml`, one file per version, and the code that applies their rules."""
+"""What runtimes do with a config, by version and model family: `data/*.toml`, and the code that applies it."""
 
-from .runtime import Runtime, Status, find, newest, runtimes
+from .find import find, newest
+from .rules import Status
+from .runtime import Runtime, runtimes
 
 __all__ = ["Runtime", "Status", "find", "newest", "runtimes"]

@@ -3,46 +3,95 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import groupby
-from typing import get_args
+from typing import Protocol, get_args
 
-from .llamacpp import arch_table
-from .runtime import Status, runtimes
+from .rules import Status
+from .versions import version_key
 
-VERSIONS = re.compile(r"(?P<name>.+) (?P<first>[\d.]+)(?:-(?P<last>[\d.]+))?")
+VERSIONS = re.compile(r"(?P<title>.+) (?P<first>[\d.]+)(?:-(?P<last>[\d.]+))?")
 
 
-def grouped(statuses: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Pairs of a status, best first, and its runtimes: `("exact", "transformers 4.51-5.23, vLLM 0.33")`.
+class Stated(Protocol):
+    """A verdict, or the record of one in a receipt."""
 
-    statuses: by `name@version`, in the order of `runtimes()`. Consecutive versions are joined to a range.
+    @property
+    def runtime(self) -> str:
+        """`name@version`."""
+
+    @property
+    def display_name(self) -> str:
+        """For people, with a range of versions."""
+
+    @property
+    def status(self) -> str:
+        """As in `Verdict`."""
+
+    @property
+    def grade(self) -> str:
+        """How it is known: "run", "read" or empty."""
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Consecutive versions of a runtime. title: of the runtime, or the whole name where it has no version."""
+
+    title: str
+    first: str = ""
+    last: str = ""
+    read: bool = False
+
+    @property
+    def versions(self) -> str:
+        return self.first if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def grouped(verdicts: Iterable[Stated]) -> list[tuple[str, str]]:
+    """Pairs of a status, best first, and its runtimes: `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`.
+
+    verdicts: in the order of `runtimes()`. Consecutive versions become a range. What was executed comes first.
     """
-    found = []
-    for status in (*get_args(Status), "unknown"):
-        if status in statuses.values():
-            found.append((status, ", ".join(_ranges(statuses, status))))
-    return found
+    ranges: dict[str, list[_Range]] = {}
+    for _, of_runtime in groupby(verdicts, key=lambda one: one.runtime.partition("@")[0]):
+        previous = ""
+        for one in of_runtime:
+            found = ranges.setdefault(one.status, [])
+            new = _range(one)
+            if found and previous == one.status and _continues(found[-1], new):
+                new = _Range(new.title, found.pop().first, new.last, new.read)
+            found.append(new)
+            previous = one.status
+    return [
+        (status, _labels(ranges[status])) for status in dict.fromkeys((*get_args(Status), *ranges)) if status in ranges
+    ]
 
 
-def _ranges(statuses: Mapping[str, str], status: str) -> list[str]:
-    table = arch_table()
-    known = {row.key: row.display_name for row in runtimes()} | {table.key: table.display_name}
-    labels = []
-    for _, keys in groupby(statuses, key=lambda key: key.partition("@")[0]):
-        of_runtime = list(keys)
-        for same, run in groupby(of_runtime, key=lambda key: statuses[key] == status):
-            if same:
-                labels.append(_label([known.get(key, key.replace("@", " ")) for key in run]))
-    return labels
+def _labels(ranges: list[_Range]) -> str:
+    run, read = (_titled([one for one in ranges if one.read is wanted]) for wanted in (False, True))
+    return "; ".join(filter(None, [run, f"read: {read}" if read else ""]))
 
 
-def _label(rows: list[str]) -> str:
-    """One name for consecutive versions of a runtime: a range where each is a range, else a list of versions."""
-    parts = [VERSIONS.fullmatch(row) for row in rows]
-    if len(rows) == 1 or None in parts:
-        return ", ".join(rows)
-    matches = [part for part in parts if part]
-    if all(part["last"] for part in matches):
-        return f"{matches[0]['name']} {matches[0]['first']}-{matches[-1]['last']}"
-    return f"{matches[0]['name']} {' and '.join(part['first'] for part in matches)}"
+def _titled(ranges: list[_Range]) -> str:
+    """The ranges with the title of a runtime once: `transformers 4.51-5.8 and 5.12-5.23, vLLM 0.33`."""
+    named = (
+        (title, " and ".join(one.versions for one in group)) for title, group in groupby(ranges, key=lambda r: r.title)
+    )
+    return ", ".join(f"{title} {versions}".rstrip() for title, versions in named)
+
+
+def _range(verdict: Stated) -> _Range:
+    name = verdict.display_name or verdict.runtime.replace("@", " ")
+    parts, read = VERSIONS.fullmatch(name), verdict.grade == "read"
+    if parts is None:
+        return _Range(name, read=read)
+    return _Range(parts["title"], parts["first"], parts["last"] or parts["first"], read)
+
+
+def _continues(left: _Range, right: _Range) -> bool:
+    """Whether a range begins where another one ends, so that no version lies between them."""
+    if left.title != right.title or left.read != right.read or not left.last:
+        return False
+    (major, minor), (next_major, next_minor) = (version_key(value + ".0")[:2] for value in (left.last, right.first))
+    return (next_major, next_minor) == (major, minor + 1) or (next_major, next_minor) == (major + 1, 0)

@@ -17,7 +17,9 @@ from ..rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain
 from ..rope.laws import longrope_attention_factor, mscale_ratio, temperature_attention_factor
 from ..rope.log_n import QueryScaling
 from ..rope.spec import RopeSpec
-from .runtime import Runtime, TypeRules, newest
+from .find import newest
+from .rules import RuleSet, TypeRules
+from .runtime import Runtime
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 QUERY_SCALE = "llama_4_scaling"
@@ -35,43 +37,54 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     values of the wrong kind, UnknownRopeType for a rope type that the runtime has no code for.
     """
     reader = runtime or newest("transformers")
-    part, sizes = text_part(config, family), geometry(config, family)
-    found, notes = rope_dict(part, family, reader)
-    theta = _theta(part, found, family, reader)
+    part, sizes, reading = text_part(config, family), geometry(config, family), _rules_for(config, family, reader)
+    found, notes = rope_dict(part, family, reading)
+    theta = _theta(part, found, family, reading)
     if theta is None:
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
-    kind = rope_type(found, reader)
-    rules = reader.rules(family.name, kind)
+    kind = rope_type(found, reading)
+    rules = reading.types.get(kind)
     if rules is None:
         raise UnknownRopeType(kind)
+    if rules.read_as:
+        kind, rules = rules.read_as, reading.types[rules.read_as]
+    if rules.whole_base:
+        theta = float(int(theta))
     form = _form(kind, found, theta, rules, part, sizes)
     if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
         form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
     attention_factor = _attention_factor(kind, found, rules, form, sizes, part)
+    local_form = _local_form(part, family, reading, theta)
     spec = RopeSpec(
         head_dim=sizes.head_dim,
         rotary_dim=sizes.rotary_dim,
         form=form,
         attention_factor=attention_factor,
-        softmax_scale=_softmax_scale(found, family),
+        softmax_scale=_softmax_scale(found, family, reading),
         original_context=sizes.context,
         context=sizes.context,
         layers=sizes.layers,
-        local_form=_local_form(part, family, reader, theta),
+        local_form=form if local_form and reading.local == "same" else local_form,
         layout=family.layout,
         mla=family.mla,
-        query_scaling=_query_scaling(part, found, family, reader, sizes),
+        query_scaling=_query_scaling(part, found, family, reading, sizes) if rules.query_beta else None,
         notes=(*sizes.notes, *notes),
     )
     return replace(spec, original_context=_trained(part, found, form, family, sizes))
 
 
-def rope_dict(part: Config, family: Family, reader: Runtime) -> tuple[dict[str, Any], list[str]]:
+def _rules_for(config: Config, family: Family, runtime: Runtime) -> RuleSet:
+    return runtime.rule_set(family.name, str(config.get("model_type", "")))
+
+
+def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[dict[str, Any], list[str]]:
     """The RoPE dictionary that a runtime uses for the global layers, and a note where that is the class default.
 
-    part: the text part of a config. reader: the runtime. Raises BadSource for a setting that is not an object.
+    part: the text part of a config. reading: the rules, by default those of the newest transformers. Raises BadSource
+    for a setting that is not an object.
     """
+    reader = reading or newest("transformers").rule_set(family.name)
     present = [part[key] for key in reader.schemas if part.get(key)]
     for found in present:
         if not isinstance(found, dict):
@@ -79,7 +92,8 @@ def rope_dict(part: Config, family: Family, reader: Runtime) -> tuple[dict[str, 
     if family.writing.nested:
         new = part.get("rope_parameters") if reader.nested else None
         inner = dict((new or {}).get(GLOBAL) or {})
-        inner.update(part.get("rope_scaling") or {})
+        if "rope_scaling" in reader.schemas:
+            inner.update(part.get("rope_scaling") or {})
         return inner, []
     if present:
         return present[0], []
@@ -89,8 +103,8 @@ def rope_dict(part: Config, family: Family, reader: Runtime) -> tuple[dict[str, 
     return {}, []
 
 
-def rope_type(found: dict[str, Any], reader: Runtime) -> str:
-    """The rope type of a RoPE dictionary, by the key that the runtime `reader` prefers."""
+def rope_type(found: dict[str, Any], reader: RuleSet) -> str:
+    """The rope type of a RoPE dictionary, by the key that the rules `reader` prefer."""
     other = "rope_type" if reader.type_key == "type" else "type"
     name = found.get(reader.type_key) or found.get(other)
     return str(NOT_A_SCALING.get(name, name))
@@ -107,7 +121,9 @@ def number(found: dict[str, Any], key: str, default: float | None = None) -> flo
     return float(value)
 
 
-def _theta(part: Config, found: dict[str, Any], family: Family, reader: Runtime) -> float | None:
+def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet) -> float | None:
+    if not isinstance(reader.theta, str):
+        return reader.theta
     sources = [found.get("rope_theta")] if reader.theta == "dict" else []
     sources.append(first_present(part, family.keys.theta))
     value = next((source for source in sources if source is not None), None)
@@ -119,9 +135,11 @@ def _theta(part: Config, found: dict[str, Any], family: Family, reader: Runtime)
     return theta
 
 
-def _local_form(part: Config, family: Family, reader: Runtime, theta: float) -> Form | None:
+def _local_form(part: Config, family: Family, reader: RuleSet, theta: float) -> Form | None:
     if "local" not in family.layers.types.values():
         return None
+    if reader.local == "same-theta":
+        return Plain(theta)
     default = family.defaults.local_theta
     new = part.get("rope_parameters")
     if reader.nested and isinstance(new, dict) and isinstance(new.get(LOCAL), dict):
@@ -153,7 +171,9 @@ def _form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part
     if kind == "default":
         return Plain(theta)
     if kind == "longrope":
-        return LongRope(theta, _factors(found, "short_factor", sizes), _factors(found, "long_factor", sizes), original)
+        short, long = _factors(found, "short_factor", sizes), _factors(found, "long_factor", sizes)
+        lists = {"trained": (short, long), "long": (long, long), "short": (short, short)}
+        return LongRope(theta, *lists.get(rules.lists, (short, long)), original)
     if kind == "linear":
         number(found, "factor")
         return Interpolated(theta, _factor(found, rules, original, sizes))
@@ -164,7 +184,7 @@ def _form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part
         return Llama3(theta, factor, original, number(found, "low_freq_factor"), number(found, "high_freq_factor"))
     fast, slow = (32.0, 1.0) if not rules.betas else (number(found, "beta_fast", 32.0), number(found, "beta_slow", 1.0))
     truncate = found.get("truncate", True) is not False or rules.truncate == "ignored"
-    return Yarn(theta, factor, original, fast, slow, truncate)
+    return Yarn(theta, factor, original * rules.times_original, fast, slow, truncate)
 
 
 def _factors(found: dict[str, Any], key: str, sizes: Geometry) -> tuple[float, ...]:
@@ -204,14 +224,18 @@ def _attention_factor(
     return attention_factor * (number(found, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
 
 
-def _softmax_scale(found: dict[str, Any], family: Family) -> float:
-    if not (family.mla and found.get("mscale_all_dim") and found.get("factor")):
+def _softmax_scale(found: dict[str, Any], family: Family, reader: RuleSet) -> float:
+    if not family.mla or reader.softmax_scale == "none" or not found.get("factor"):
         return 1.0
-    return temperature_attention_factor(number(found, "factor"), 0.1 * number(found, "mscale_all_dim")) ** 2
+    if reader.softmax_scale != "factor" and not found.get("mscale_all_dim"):
+        return 1.0
+    if reader.softmax_scale == "unless-one" and found.get("attention_factor") == 1:
+        return 1.0
+    return temperature_attention_factor(number(found, "factor"), 0.1 * number(found, "mscale_all_dim", 1.0)) ** 2
 
 
 def _query_scaling(
-    part: Config, found: dict[str, Any], family: Family, reader: Runtime, sizes: Geometry
+    part: Config, found: dict[str, Any], family: Family, reader: RuleSet, sizes: Geometry
 ) -> QueryScaling | None:
     """The query scaling by position that a runtime applies; None without it."""
     place, key = found, family.keys.query_beta
@@ -219,6 +243,11 @@ def _query_scaling(
         place, key = part.get(QUERY_SCALE) or {}, "beta" if key else ""
     if not key or not reader.query_beta or not place.get(key):
         return None
+    if reader.query_length:
+        place = {
+            **place,
+            "original_max_position_embeddings": part.get("original_max_position_embeddings", reader.query_length),
+        }
     return QueryScaling(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
 
 

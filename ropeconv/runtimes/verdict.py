@@ -1,29 +1,48 @@
-"""The verdict of a runtime on a planned config, from reading the config by the rules of the runtime."""
+"""The verdict of a runtime on a planned config, from reading the config by the rules that its model file follows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
+import msgspec
 
-from ..families.config import Config, text_part
+from ..families.config import Config, geometry, text_part
 from ..families.family import Family
-from ..rope.forms import Form, LongRope, Plain, Vector
-from ..rope.log_n import QueryScaling
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from .compare import difference, unscaled
+from .evidence import Evidence, evidence
 from .read_config import read_spec, rope_dict, rope_type
-from .runtime import FamilyOverride, Runtime, Status, version_key
+from .rules import Status
+from .runtime import Runtime, runtimes
+from .versions import VersionRange, before, version_key
 
-TOLERANCE = 1e-6
+CUSTOM_CODE = "custom code"
+LISTS: dict[str, tuple[Status, str]] = {
+    "refused": ("refused", "it fails on two different factor lists"),
+    "mixed": ("differs", "it mixes the two factor lists by position inside one sequence"),
+}
+"""Outcomes for two different factor lists, by `TypeRules.lists`."""
+PARTIAL = {"refused": "it fails where", "differs": "it rotates the whole head, and"}
+HALF_ONLY = {
+    "refused": "it takes {} only for models with rotate-half pairs",
+    "differs": "it rotates halves of the head",
+}
+CODE_REASONS: dict[str, str] = {
+    "exact": "with trust_remote_code",
+    "refused": "it does not run code of a checkpoint",
+    "unknown": "nobody has looked whether it runs the code of a checkpoint",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a runtime does with an output.
+    """What a range of versions of a runtime does with an output.
 
-    runtime: `name@version`. display_name: for people. status: what it does, explained at `judge`. reason: why, or a
-    remark; may be empty where the status is "exact". source: where the rule is stated.
+    runtime: `name@version`, of the first version. through: the last version. display_name: for people. status: what it
+    does, explained at `judge`. reason: why, or a remark; may be empty where the status is "exact". source: where the
+    rule is stated. evidence: whether it was executed or read.
     """
 
     runtime: str
@@ -31,122 +50,191 @@ class Verdict:
     status: Status
     reason: str
     source: str
+    through: str = ""
+    evidence: Evidence = field(default_factory=Evidence)
+
+    @property
+    def grade(self) -> str:
+        """How it is known: "run", "read", or empty where it is not."""
+        return self.evidence.grade
+
+    def covers(self, runtime: VersionRange) -> bool:
+        """Whether the verdict is about the last version of a row."""
+        name, _, first = self.runtime.partition("@")
+        last, wanted = version_key(self.through or first), version_key(runtime.last)
+        inside = version_key(first) <= wanted[: len(version_key(first))] and wanted[: len(last)] <= last
+        return name == runtime.name and (inside or self.runtime == runtime.key)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready data."""
+        return {
+            "runtime": self.runtime, "display_name": self.display_name, "status": self.status, "reason": self.reason,
+            "evidence": self.evidence.grade or None, "evidence_detail": self.evidence.detail or None,
+            "source": self.source,
+        }  # fmt: skip
+
+
+def judge_all(config: Config, family: Family, schedule: Schedule, before: RopeSpec) -> tuple[Verdict, ...]:
+    """The verdicts of all runtimes on a planned config. Parameters are those of `judge`."""
+    return tuple(judge(config, family, schedule, before, row) for row in rows_for(family))
 
 
 def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime) -> Verdict:
     """The verdict of one runtime on a planned config.
 
     config: the planned config.json. family: of its model. schedule: what has to be computed. before: the RoPE of the
-    source. runtime: the one to judge.
+    source. runtime: the one to judge; its last version counts where they differ.
 
-    "exact": it computes the schedule. "refused": it fails to load, with an error. "ignored": it loads and computes the
-    unscaled RoPE, silently. "differs": it loads and computes something else, silently; `reason` names it. Encodings
-    replace "exact" by "rounded" where folding rounds weights, and by "approximate" for a log-n approximation.
+    "exact": it computes the schedule. "differs": it computes something else, silently; `reason` names it. "ignored": it
+    computes the unscaled RoPE, silently. "refused": it fails, at load or at the first forward pass. "unsupported": it
+    cannot run such a model, or not in that version. "unknown": nobody looked. Encodings replace "exact" by "rounded"
+    where folding rounds weights, and by "approximate" for a log-n approximation.
     """
-
-    def verdict(status: Status, reason: str, source: str = "") -> Verdict:
-        return Verdict(runtime.key, runtime.display_name, status, reason, source or runtime.source)
-
-    unknown = too_old(runtime, family)
-    if unknown:
-        return verdict("refused", unknown)
-    found, _ = rope_dict(text_part(config, family), family, runtime)
-    kind = rope_type(found, runtime)
-    known = _family_override(runtime, family, kind)
-    if known is not None and known.status != "exact":
-        return verdict(known.status, known.reason, known.source)
-    rules = runtime.rules(family.name, kind)
+    model_type = str(config.get("model_type", ""))
+    made = _Judge(family, runtime, model_type)
+    outside = without_config(runtime, family, model_type)
+    if outside is not None:
+        return outside
+    reading, part = runtime.rule_set(family.name, model_type), text_part(config, family)
+    found, _ = rope_dict(part, family, reading)
+    kind = rope_type(found, reading)
+    if reading.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
+        return made.verdict(reading.own_text_config, reading.own_text_config_reason, reading.source, kind)
+    if reading.status:
+        return made.verdict(reading.status, reading.reason, reading.source, kind)
+    for key, status in reading.required.items():
+        if part.get(key) is None and (reading.theta != "dict" or found.get(key) is None):
+            reason = f"it fails without {key}" if status == "refused" else f"it reads {key} alone, which is absent"
+            return made.verdict(status, reason, reading.source, kind)
+    for need in reading.need:
+        if part.get(need.key, need.default) != need.value:
+            return made.verdict("refused", f"it takes {need.key} {need.value} only", reading.source, kind)
+    rules = reading.types.get(kind)
     if rules is None:
-        reason = "fails on" if runtime.unsupported == "refused" else "does not apply"
-        return verdict(runtime.unsupported, f"it {reason} rope_type {kind}")
-    if rules.neox_only and family.layout == "interleaved":
-        return verdict("refused", "it takes longrope only for models with rotate-half pairs", rules.source)
+        words = {"unknown": "nobody has looked at", "ignored": "it does not apply", "refused": "it fails on"}
+        reason = reading.other_reason or f"{words[reading.other]} rope_type {kind}"
+        return made.verdict(reading.other, reason, reading.source, kind)
+    source = rules.source or reading.source
+    if rules.status and (schedule.context > schedule.original_context or not rules.beyond_trained):
+        return made.verdict(rules.status, rules.reason, source, kind)
+    absent = next((key for key in rules.required if found.get(key) is None), None)
+    if absent:
+        return made.verdict("refused", f"it fails without {absent}", source, kind)
+    present = next((key for key in rules.forbidden if found.get(key) is not None), None)
+    if present:
+        return made.verdict("refused", f"it fails on {present}", source, kind)
+    sizes = geometry(config, family)
+    if rules.partial and sizes.rotary_dim != sizes.head_dim:
+        reason = f"{PARTIAL[rules.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
+        return made.verdict(rules.partial, reason, source, kind)
+    if rules.half_only and family.layout == "interleaved":
+        return made.verdict(rules.half_only, HALF_ONLY[rules.half_only].format(kind), source, kind)
     if rules.formula_always and found.get("original_max_position_embeddings") == 1:
-        return verdict(
-            "refused", "it divides by the logarithm of original_max_position_embeddings, here 0", rules.source
-        )
-    if known is None:
-        seen = read_spec(config, family, runtime)
-        found_other = difference(schedule, before, seen)
-        if found_other:
-            return verdict("ignored" if _unscaled(seen, before) else "differs", found_other, rules.source)
+        reason = "it divides by the logarithm of original_max_position_embeddings, here 0"
+        return made.verdict("refused", reason, source, kind)
+    if rules.lists in LISTS and found.get("short_factor") != found.get("long_factor"):
+        return made.verdict(*LISTS[rules.lists], source, kind)
+    seen = read_spec(config, family, runtime)
+    other = difference(schedule, before, seen)
+    if other:
+        return made.verdict("ignored" if unscaled(seen, before, schedule) else "differs", other, source, kind)
+    weights = _quantised(config, runtime)
+    if weights:
+        return made.verdict(*weights, runtime.source, kind)
     at_its_own_length = kind == "longrope" and found.get("original_max_position_embeddings") == schedule.context
-    remarks = ["" if at_its_own_length else rules.window]
-    since = family.since.get(runtime.name)
-    if since and version_key(since)[:2] > version_key(runtime.version)[:2]:
-        remarks.append(f"from {since} on, which is the first to know {family.name}")
-    return verdict("exact", "; ".join(filter(None, remarks)), rules.source)
+    return made.verdict("exact", "" if at_its_own_length else rules.window, source, kind)
 
 
-def too_old(runtime: Runtime, family: Family) -> str:
-    """A sentence for a runtime older than its first version with this family; empty for others."""
-    since = family.since.get(runtime.name)
-    late = since and version_key(since)[:2] > version_key(runtime.through or runtime.version)[:2]
-    return f"it does not know {family.name} before {since}" if late else ""
+def judge_code(family: Family) -> tuple[Verdict, ...]:
+    """The verdicts of all runtimes on a checkpoint that brings its own rotary code. family: whose layers it uses."""
+    return tuple(_judge_code(row, family) for row in rows_for(family))
 
 
-def _family_override(runtime: Runtime, family: Family, kind: str) -> FamilyOverride | None:
-    for known in runtime.family_overrides:
-        meant = known.families == ("*",) or family.name in known.families
-        if meant and kind in known.types:
-            return known
+def _judge_code(runtime: Runtime, family: Family) -> Verdict:
+    made = _Judge(family, runtime)
+    outside = without_config(runtime, family)
+    if runtime.custom_code == "exact" and outside is not None:
+        return outside
+    reason = runtime.custom_code_reason or CODE_REASONS[runtime.custom_code]
+    return made.verdict(runtime.custom_code, reason, runtime.source, CUSTOM_CODE)
+
+
+def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Verdict | None:
+    """The verdict that holds for every config of a family: unknown or unsupported; None where the config decides.
+
+    model_type: of the config as a whole.
+    """
+    made, stated = _Judge(family, runtime, model_type), runtime.statement(family.name, model_type)
+    if stated is None:
+        return made.verdict("unknown", f"nobody has looked at {family.name} in it")
+    if stated.unknown:
+        return made.verdict("unknown", stated.unknown, stated.source)
+    if stated.unsupported:
+        return made.verdict("unsupported", stated.unsupported, stated.source)
+    since, until = _lifetime(runtime, family)
+    if since and version_key(runtime.last)[:2] < version_key(since)[:2]:
+        return made.verdict("unsupported", f"it does not know {family.name} before {since}", stated.source)
+    if until and version_key(runtime.version)[:2] > version_key(until)[:2]:
+        return made.verdict("unsupported", f"it has no {family.name} after {until}", stated.source)
     return None
 
 
-def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
-    """A sentence on the first difference between what a runtime computes and a schedule; empty where there is none.
-
-    before: the RoPE of the source, for window layers. seen: what the runtime reads.
-    """
-    if not _close(seen.form.inv_freq(seen.rotary_dim), schedule.inv_freq):
-        return f"it computes other frequencies ({describe(seen.form)})"
-    short = seen.form.short_inv_freq(seen.rotary_dim) if isinstance(seen.form, LongRope) else schedule.inv_freq
-    wanted = schedule.short_inv_freq if schedule.short_inv_freq is not None else schedule.inv_freq
-    if not _close(short, wanted):
-        return "it computes other frequencies inside the trained context"
-    if not _same(seen.attention_factor, schedule.attention_factor):
-        return f"it uses the attention factor {seen.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
-    if not _same(seen.softmax_scale, schedule.softmax_scale):
-        return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
-    if not _same_query_scaling(seen.query_scaling, schedule.query_scaling):
-        return "it does not scale queries by position" if seen.query_scaling is None else "it scales queries otherwise"
-    if before.local_form is not None and seen.local_form != before.local_form:
-        return f"it changes the window layers as well ({describe(seen.local_form)})"
-    return ""
+def rows_for(family: Family) -> tuple[Runtime, ...]:
+    """All rows, cut in two where a version within one is the first or the last to have the family."""
+    return tuple(part for row in runtimes() for part in _parts(row, family))
 
 
-def _unscaled(seen: RopeSpec, before: RopeSpec) -> bool:
-    """Whether a runtime computes the RoPE of the unscaled model, so that it ignores the scaling."""
-    plain = Plain(before.rope_theta).inv_freq(before.rotary_dim)
-    return seen.attention_factor == 1 and _close(seen.form.inv_freq(seen.rotary_dim), plain)
+def _parts(row: Runtime, family: Family) -> list[Runtime]:
+    since, until = _lifetime(row, family)
+    found = [row]
+    for bound, starts in ((since, True), (until, False)):
+        last = found[-1]
+        inside = bound and version_key(last.version) <= version_key(bound) <= version_key(last.last)
+        if not inside or version_key(bound) == version_key(last.version if starts else last.last):
+            continue
+        end, start = (before(bound), bound) if starts else (bound, _next(bound))
+        cut = msgspec.structs.replace
+        found[-1:] = [cut(last, through=end), cut(last, version=start, through=last.last)]
+    return found
 
 
-def _same_query_scaling(left: QueryScaling | None, right: QueryScaling | None) -> bool:
-    if left is None or right is None:
-        return left is right
-    return left.length == right.length and _same(left.beta, right.beta)
+def _next(version: str) -> str:
+    major, minor = version_key(version)[:2]
+    return f"{major}.{minor + 1}"
 
 
-def _same(left: float, right: float) -> bool:
-    return abs(left - right) <= TOLERANCE * right
+def _lifetime(row: Runtime, family: Family) -> tuple[str, str]:
+    stated = row.statement(family.name)
+    if stated is None or not stated.rules:
+        return "", ""
+    return stated.since or family.since.get(row.name, ""), stated.until
 
 
-def _close(left: Vector, right: Vector) -> bool:
-    return left.shape == right.shape and bool(np.all(np.abs(left - right) <= TOLERANCE * right))
+def _quantised(config: Config, runtime: Runtime) -> tuple[Status, str] | None:
+    """A status and its reason for weights that the runtime does not load; None for others."""
+    setting = config.get("quantization_config")
+    if not isinstance(setting, dict):
+        return None
+    method = setting.get("quant_method") or ("mlx" if "group_size" in setting else "of an unnamed method")
+    if runtime.quantization is None:
+        return "unknown", f"nobody has looked whether it loads {method} weights"
+    if method not in runtime.quantization:
+        return "unsupported", f"it does not load {method} weights"
+    depends = runtime.quantization[method]
+    return ("unknown", f"it loads {method} weights {depends}") if depends else None
 
 
-def frequencies(schedule: Schedule) -> str:
-    """The frequencies of a schedule for display: its form as `describe` has it, or "custom inv_freq"."""
-    return describe(schedule.form) if schedule.form else "custom inv_freq"
+@dataclass(frozen=True)
+class _Judge:
+    """Makes verdicts of a runtime about a family."""
 
+    family: Family
+    runtime: Runtime
+    model_type: str = ""
 
-def describe(form: Form | None) -> str:
-    """A form for display: `yarn, theta 10000, factor 4, original_context 4096`."""
-    if form is None:
-        return "none"
-    numbers = [
-        f"{name} {value:.12g}"
-        for name, value in vars(form).items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    ]
-    return ", ".join([form.kind, *numbers])
+    def verdict(self, status: Status, reason: str, source: str = "", kind: str | None = None) -> Verdict:
+        known = Evidence() if status == "unknown" else evidence(self.runtime, self.family.name, kind)
+        row = self.runtime
+        stated = row.statement(self.family.name, self.model_type)
+        place = source or (stated.source if stated else "") or row.source
+        return Verdict(row.key, row.display_name, status, reason, place, row.last, known)

@@ -42,9 +42,9 @@ def test_what_is_known_of_llama_2_at_8_times(found: list) -> None:
     words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert words["transformers@4.48"] == "differs"
     assert words["vllm@0.33"] == "exact"
-    exceptions = "differs: transformers 4.45-4.50"
-    assert by_name["yarn"].writings["safetensors"].exceptions == exceptions
-    assert by_name["ntk"].writings["safetensors"].exceptions == ""
+    exceptions = "differs: transformers 4.45-4.50; read: lmdeploy TurboMind 0.18; ignored: "
+    assert by_name["yarn"].writings["safetensors"].exceptions.startswith(exceptions)
+    assert "differs" not in by_name["ntk"].writings["safetensors"].exceptions
     assert "no safetensors weights" in by_name["yarn"].writings["gguf"].reason
 
 

@@ -82,8 +82,8 @@ def test_a_dry_run_writes_nothing_and_says_everything(run: Run, llama: Path, tmp
     for words in (
         "yarn, theta 10000, factor 16",
         "1,024",
-        "exact    transformers 4.51-5.23",
-        "vLLM 0.11 and 0.33",
+        "exact    transformers 4.51-5.8 and 5.10-5.23",
+        "vLLM 0.11 and 0.20-0.24",
         "differs  transformers 4.45-4.50",
         "model.safetensors",
         "copy",

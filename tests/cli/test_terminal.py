@@ -91,8 +91,8 @@ def test_writing_with_its_progress_bar(llama: Path, tmp_path: Path) -> None:
 def test_a_pipe_gets_everything(run: Run) -> None:
     text = run("apply", LLAMA_2, "--yarn", "16", "--dry-run").stdout
     line = next(line for line in text.splitlines() if line.startswith("exact"))
-    assert "transformers 4.51-5.23" in line
-    assert "vLLM 0.11 and 0.33" in line
+    assert "transformers 4.51-5.8 and 5.10-5.23" in line
+    assert "vLLM 0.11 and 0.20-0.24" in line
     assert "…" not in text
     assert run("runtimes").stdout.count("modeling_rope_utils.py") >= 1
 
@@ -102,7 +102,7 @@ def test_runtimes_that_are_named_stand_first_with_a_line_each(run: Run) -> None:
     table = text.split("Runtime support")[1].split("Files")[0]
     rows = [line.split()[:3] for line in table.splitlines()[2:] if line.strip()]
     assert rows[:2] == [["exact", "mlx-lm", "0.32"], ["exact", "vLLM", "0.33"]]
-    assert "transformers 4.45-5.23" in table
+    assert "transformers 4.45-5.8 and 5.10-5.23" in table
 
 
 @pytest.mark.parametrize("name", ["llama.cpp", "llama-cpp", "gguf"])

@@ -18,6 +18,7 @@ LLAMA: dict[str, Any] = {
 GEMMA3 = {**LLAMA, "model_type": "gemma3_text", "sliding_window": 512}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
+NTK = {"type": "dynamic", "factor": 2.0}
 PLAIN = {"rope_type": "default", "rope_theta": 5e6}
 
 
@@ -79,5 +80,49 @@ def test_near_tokens_have_to_stay_preferred(tmp_path: Path, config: dict[str, An
 def test_the_sentences_carry_the_repair(tmp_path: Path) -> None:
     found = problems(tmp_path, without("rope_theta") | {"rope_parameters": PLAIN})["schemas"]
     assert "transformers 4.56-4.57 reads default, theta 10000" in found
-    assert "transformers 5.13-5.23 reads default, theta 5000000" in found
-    assert found.endswith("--as-is writes both schemas alike")
+    assert "transformers 5.15-5.23 reads default, theta 5000000" in found
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "repair"),
+    [
+        # Qwen's documented form with the old context: the factor is there, the window is not
+        ({**LLAMA, "rope_scaling": YARN}, "context", "--as-is --context 131072"),
+        (without("rope_theta") | {"rope_parameters": PLAIN}, "schemas", "--as-is"),
+        ({**LLAMA, "rope_scaling": LINEAR, "rope_parameters": PLAIN}, "schemas", "--as-is"),
+        ({**LLAMA, "rope_scaling": NTK}, "dynamic", "--dynamic ntk:2 --at 65536 --replace"),
+        ({**LLAMA, "auto_map": {"AutoConfig": "x.Y"}}, "custom-code", ""),
+    ],
+)  # fmt: skip
+def test_a_problem_carries_the_flags_that_mend_it(
+    tmp_path: Path, config: dict[str, Any], code: str, repair: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    seen = inspect_source(open_source(str(tmp_path / "config.json")))
+    assert next(problem.repair for problem in seen.problems if problem.code == code) == repair
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("orignal_max_position_embeddings", "original_max_position_embeddings"), ("beta_fats", "beta_fast"),
+     ("rope_typ", "rope_type"), ("atention_factor", "attention_factor"), ("low_frequency_factor", "low_freq_factor")],
+)  # fmt: skip
+def test_a_misspelt_key_is_named_with_the_right_one(tmp_path: Path, key: str, meant: str) -> None:
+    config = {**LLAMA, "max_position_embeddings": 131072, "rope_scaling": {**YARN, key: 1}}
+    assert f"no runtime reads {key}; did you mean {meant}?" in problems(tmp_path, config)["misspelt"]
+
+
+def test_as_is_with_a_context_mends_a_window_that_was_not_raised(tmp_path: Path) -> None:
+    """A hand-written yarn config with the old context: transformers 5 computes it, servers stop at the old window."""
+    from ropeconv.rope.methods import REGISTRY
+    from ropeconv.rope.recipe import Recipe
+
+    from ..baking import make_plan
+
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "rope_scaling": YARN}))
+    plan = make_plan(tmp_path / "config.json", Recipe(REGISTRY["as-is"](), context=131072))
+    assert plan.result.config["max_position_embeddings"] == 131072
+    assert plan.result.config["rope_parameters"]["factor"] == 4.0
+    mended = tmp_path / "mended"
+    mended.mkdir()
+    assert set(problems(mended, plan.result.config)) == set()

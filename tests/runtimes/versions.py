@@ -1,81 +1,35 @@
-"""Verdicts on versions of transformers that are not the installed one; `scripts/compat` installs and runs them.
+"""Checkpoints with stored frequencies on versions of transformers that are not the installed one.
 
-ROPECONV_COMPAT names a folder with one installation per version. Every family, several methods: what the table
-says is exact has to compute the schedule, what it says is ignored or refused must not.
+`scripts/test` runs this after the lab, which installs the versions; what configs alone say is executed there.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ropeconv.engines.probe.client import Probe
-from ropeconv.errors import Disagreement
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.runtime import version_key
-from ropeconv.validate.checks.frequencies import compare
+from scripts.laboratory.execute import environment
+from scripts.laboratory.runtimes.transformers import RUNTIME
 
 from ..baking import apply, make_plan
-from ..encode.test_buffers import RECIPES as STORED
-from ..encode.test_buffers import calm, confirm, measure
-from ..models import CANCELS, FAMILIES
+from ..encode.test_buffers import RECIPES, calm, confirm, measure
 
-ROOT = Path(os.environ["ROPECONV_COMPAT"])
-VERSIONS = sorted((path.name for path in ROOT.iterdir() if path.is_dir()), key=version_key)
-RECIPES = {
-    "yarn": Recipe(REGISTRY["yarn"](4.0)),
-    "yarn, own attention factor": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.3),
-    "yarn, whole pairs": Recipe(REGISTRY["yarn"](4.0, truncate=False)),
-    "mixed": Recipe(REGISTRY["mixed"](4.0)),
-    "mixed, own attention factor": Recipe(REGISTRY["mixed"](4.0), attention_factor=1.2),
-    "theta": Recipe(REGISTRY["theta"](5e5), context=256),
-    "linear": Recipe(REGISTRY["linear"](4.0)),
-    "by-parts": Recipe(REGISTRY["by-parts"](4.0)),
-}
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def version(request: pytest.FixtureRequest) -> Iterator[tuple[str, Probe]]:
-    """A version and its process."""
-    with Probe(env={**os.environ, "PYTHONPATH": str(ROOT / request.param)}) as process:
-        yield request.param, process
-
-
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - CANCELS))
-def test_verdict(
-    version: tuple[str, Probe], model_type: str, name: str, tiny: Callable[[str], Path], tmp_path: Path
-) -> None:
-    number, process = version
-    plan = make_plan(tiny(model_type), RECIPES[name])
-    (tmp_path / "config.json").write_text(next(s.text or "" for s in plan.files if s.name == "config.json"))
-    answer = process.ask(tmp_path, plan.schedule.context)
-    assert answer["transformers"] == number
-    word = plan.predicted(number)
-    if word == "exact":
-        compare(answer, plan.schedule, plan.before, plan.result.encoding)
-    else:
-        with pytest.raises(
-            Disagreement, match="does not load" if "error" in answer else "computes other|attention factor"
-        ):
-            compare(answer, plan.schedule, plan.before, plan.result.encoding)
-        assert ("error" in answer) == (word == "refused")
+VERSIONS = RUNTIME.quick[:-1]
 
 
 @pytest.mark.parametrize(
     ("layout", "kind"), [("llama", "clamped"), ("mistral", "full"), ("qwen2", "clamped"), ("qwen3", "full")]
 )
-@pytest.mark.parametrize("number", VERSIONS)
-def test_stored_frequencies(number: str, layout: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_stored_frequencies(version: str, layout: str, kind: str, tmp_path: Path) -> None:
     """The checkpoint's own code, wherever the table says that it runs."""
     source = calm(layout, tmp_path / layout)
-    plan = make_plan(source, STORED[kind], tmp_path / f"{layout}_{kind}", encoding="buffers")
-    if plan.predicted(number) == "refused":
+    plan = make_plan(source, RECIPES[kind], tmp_path / f"{layout}_{kind}", encoding="buffers")
+    path = os.pathsep.join(map(str, environment(RUNTIME, version).path))
+    if plan.predicted(version) != "exact":
         with pytest.raises(AssertionError, match="Error"):
-            measure(source, apply(plan), str(ROOT / number))
+            measure(source, apply(plan), path)
         return
-    confirm(measure(source, apply(plan), str(ROOT / number)))
+    confirm(measure(source, apply(plan), path))

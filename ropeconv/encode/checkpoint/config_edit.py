@@ -14,7 +14,6 @@ from ...families.config import Config, first_present, rotary_share, text_part
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import GLOBAL, LOCAL, QUERY_SCALE, rope_dict
-from ...runtimes.runtime import newest
 from .rope_setting import RopeSetting
 
 LENGTHS = {"original_max_position_embeddings"}
@@ -72,7 +71,7 @@ def _theta_keys(part: Config, family: Family) -> list[str]:
 
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str, Any]) -> dict[str, Any]:
     """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
-    before, _ = rope_dict(part, family, newest("transformers"))
+    before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in family.writing.keep if key in before}
     if kept and family.writing.pinned_original:
         kept = {"original_max_position_embeddings": spec.original_context, **kept}

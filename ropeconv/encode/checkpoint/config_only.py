@@ -9,9 +9,9 @@ from ...errors import UnsupportedBake
 from ...families import Family
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
-from ...runtimes import newest, runtimes
+from ...runtimes import Runtime, newest
 from ...runtimes.runtime import LLAMA_CPP
-from ...runtimes.verdict import judge
+from ...runtimes.verdict import judge_all
 from .config_edit import bake_config
 from .encoding import all_encodings, encoding
 from .request import CheckpointResult, EncodeRequest
@@ -33,7 +33,7 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
             schedule, spec, family = request.schedule, request.spec, request.family
             written = setting(schedule, spec, family)
             baked = bake_config(request.config, family, spec, written)
-            verdicts = tuple(judge(baked, family, schedule, spec, runtime) for runtime in runtimes())
+            verdicts = judge_all(baked, family, schedule, spec)
             return CheckpointResult(
                 name, verdicts, config=baked, family=family, in_config=schedule, written_as=name,
                 context=written.context, notes=written.notes,
@@ -91,25 +91,43 @@ def nothing_fits(
     found: results that the named runtimes do not read exactly. refusals: errors of encodings that cannot hold the
     schedule, by name. request: what was to be written.
     """
-    keys, one = {row.key for row in request.runtimes}, len(request.runtimes) == 1
+    rows = request.runtimes
     reasons = [
-        f"{'' if one else f'{verdict.display_name} '}with {result.encoding}: {verdict.reason or verdict.status}"
+        f"{verdict.display_name if len(rows) > 1 else ''} with {result.encoding}: {verdict.reason or verdict.status}"
         for result in found
-        for verdict in result.verdicts
-        if verdict.runtime in keys and verdict.status != "exact"
+        for verdict in map(result.verdict_of, rows)
+        if verdict.status != "exact"
     ]
+    reasons = [reason.strip() for reason in reasons]
     return UnsupportedBake(
         "this schedule",
-        " and ".join(row.display_name for row in request.runtimes),
-        "; ".join(dict.fromkeys(reasons or map(str, refusals.values()))),
+        " and ".join(row.display_name for row in rows),
+        "; ".join(dict.fromkeys([*_conflict(found, rows), *(reasons or map(str, refusals.values()))])),
         _way_out(found, request),
     )
+
+
+def _conflict(found: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
+    """A sentence on what each runtime alone would get, where it is only together that nothing fits."""
+    alone = {row.display_name: [result.encoding for result in found if result.suits((row,))] for row in rows}
+    if len(rows) < 2 or not all(alone.values()):
+        return []
+    named = (f"{name} alone would get {' or '.join(encodings)}" for name, encodings in alone.items())
+    return [f"they conflict: {', '.join(named)}"]
 
 
 def _way_out(found: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
+    unknown = [row for row in request.runtimes if any(one.status_of(row) == "unknown" for one in found)]
+    if unknown:
+        return (
+            f"leave {unknown[0].name} out, and measure what it computes with `ropeconv validate OUTPUT --server URL` "
+            "or record it with scripts/lab"
+        )
     best = newest("transformers")
+    if len(request.runtimes) > 1:
+        return "name one of them, and bake a second output for the others"
     if any(result.status_of(best) == "exact" for result in found):
         return f"name a runtime that reads it (--runtime {best.name} does)"
     return "choose another method"

@@ -13,7 +13,9 @@ from ...families.config import Config
 from ...formats.safetensors import Tensor
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
-from ...runtimes import Runtime, find
+from ...runtimes import Runtime, find, runtimes
+from ...runtimes.find import ALL
+from ...runtimes.verdict import without_config
 from ..fold.placement import Fold
 from ..result import EncodeResult
 from ..target import Target
@@ -39,8 +41,15 @@ class EncodeRequest:
 
     @property
     def versions(self) -> list[tuple[Runtime, ...]]:
-        """Per runtime that has to read the output exactly, its current versions, the newest last."""
-        return [find(name) for name in self.target.runtimes or ("transformers",)]
+        """Per runtime that has to read the output exactly, its current versions, the newest last.
+
+        "all" stands for the runtimes that have the family and were looked at.
+        """
+        names = list(self.target.runtimes or ("transformers",))
+        if ALL in names:
+            at = names.index(ALL)
+            names[at : at + 1] = [row.name for row in runtimes() if without_config(row, self.family) is None]
+        return [find(name) for name in dict.fromkeys(names)]
 
     @property
     def runtimes(self) -> tuple[Runtime, ...]:

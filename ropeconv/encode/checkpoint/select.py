@@ -37,6 +37,8 @@ def select(request: EncodeRequest) -> CheckpointResult:
     result = known[target.encoding].encode(request)
     if not target.allow_approximate:
         refuse_approximate(result, request.schedule, "use --encoding buffers")
+    if target.runtimes and not result.suits(request.runtimes, (*GOOD, "approximate")):
+        raise nothing_fits([result], {}, request)
     return result
 
 
@@ -89,12 +91,11 @@ class _Search:
             enough = all_encodings()[selected.encoding].config_only
             return "not needed, a config says it all" if enough else "not needed"
         asked = " and ".join(row.display_name for row in self.request.runtimes)
-        exact = f"exact in {result.exact_count()} of {len(result.verdicts)} runtimes"
         if result is selected:
             statuses = dict.fromkeys(result.status_of(row) for row in self.request.runtimes)
-            return f"{' and '.join(statuses)} in {asked}; {exact}"
-        keys = {row.key for row in self.request.runtimes}
-        wrong = next((v for v in result.verdicts if v.runtime in keys and v.status != "exact"), None)
+            return f"{' and '.join(statuses)} in {asked}; {result.exact_share}"
+        asked_for = (result.verdict_of(row) for row in self.request.runtimes)
+        wrong = next((verdict for verdict in asked_for if verdict.status != "exact"), None)
         if wrong is not None:
             return f"{wrong.display_name}: {wrong.reason or wrong.status}"
-        return f"not plainer, and no better in the versions of {asked}; {exact}"
+        return f"not plainer, and no better in the versions of {asked}; {result.exact_share}"

@@ -17,11 +17,10 @@ from ...formats.gguf import Added, Change, Edit, f32, u32
 from ...formats.gguf.types import F32
 from ...rope.log_n import QueryScaling, approximate_log_n, deviation
 from ...rope.schedule import Schedule
-from ..result import with_deviation
 from .carriers import carry
 from .encodings.tensor import tensor
 from .gguf_model import GgufModel
-from .gguf_result import GgufResult, judge_edit
+from .gguf_result import GgufResult, judged
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
@@ -50,13 +49,10 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     edit = edit.merged(_keys(steps)).merged(_gain(steps.gain, model, edit))
     told = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
     edit = edit.merged(tensor(told, model.after(edit)))
-    verdict = judge_edit(told, model, edit, f"the architecture {TO}")
     off = deviation(schedule.log_n, steps, schedule.context)
     notes = (*(start.notes if start else ()), _note(steps, off, schedule.context))
     name = "carrier" if start else "tensor"
-    return GgufResult(
-        name, (with_deviation(verdict, off),), edit=edit, notes=notes, log_n_approximation=steps, deviation=off
-    )
+    return judged(name, told, model, edit, f"the architecture {TO}", off, notes=notes, log_n_approximation=steps)
 
 
 def _keys(steps: QueryScaling) -> Edit:

@@ -15,8 +15,7 @@ from ....families import Family
 from ....families.config import STORED_ROPE, Config, text_part
 from ....formats.template import render
 from ....rope.log_n import LogN
-from ....runtimes import Runtime, runtimes
-from ....runtimes.verdict import Verdict, too_old
+from ....runtimes.verdict import judge_code
 from ..config_edit import bake_config, put
 from ..encoding import encoding
 from ..request import CheckpointResult, EncodeRequest
@@ -55,7 +54,7 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     put(baked, "auto_map", {auto: f"{MODULE}.{name}{kind}" for auto, kind in classes.items()}, after="architectures")
     put(baked, SETTINGS, settings, after="rope_parameters")
     return CheckpointResult(
-        "buffers", tuple(_verdict(runtime, family) for runtime in runtimes()), config=baked, family=family,
+        "buffers", judge_code(family), config=baked, family=family,
         in_config=schedule, written_as="buffers", context=schedule.context, notes=(TRUST.format(f"{MODULE}.py"),),
         texts={f"{MODULE}.py": modelling(family, schedule.log_n)},
         added={TENSOR: schedule.inv_freq.astype(np.float32)},
@@ -102,10 +101,3 @@ def _refuse(request: EncodeRequest) -> None:
         raise refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
     if schedule.log_n and family.code.window_switch and part.get(family.code.window_switch):
         raise refusal("log-n with window layers", f"the code has no {family.code.window_switch}")
-
-
-def _verdict(runtime: Runtime, family: Family) -> Verdict:
-    reason = too_old(runtime, family) or ("" if runtime.custom_code else "it does not run code of a checkpoint")
-    if reason:
-        return Verdict(runtime.key, runtime.display_name, "refused", reason, runtime.source)
-    return Verdict(runtime.key, runtime.display_name, "exact", "with trust_remote_code", runtime.source)

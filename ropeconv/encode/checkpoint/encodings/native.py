@@ -65,6 +65,8 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
     if not form.truncate:
         rope["truncate"] = False
     rope |= _mscale(form.factor, schedule, spec)
+    if spec.mla and "mscale" in rope:
+        del rope["attention_factor"]  # the pair says it; vLLM takes 1 there for a model without a softmax scale
     return rope
 
 

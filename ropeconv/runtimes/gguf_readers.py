@@ -1,0 +1,164 @@
+"""Readers of GGUF other than llama.cpp: what each does with what a file uses, as stated in `readers/*.toml`."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Collection
+from functools import cache
+from importlib.resources import files
+from typing import Literal, get_args
+
+import msgspec
+
+from .evidence import Evidence
+from .find import canonical, find
+from .rules import Status
+from .verdict import Verdict
+from .versions import VersionRange, choose, version_key
+
+Feature = Literal[
+    "theta", "linear", "yarn", "yarn_attention_factor", "attention_factor_1", "attn_factor", "betas", "log_multiplier",
+    "temperature_scale", "rope_freqs", "factors", "window_theta", "window_norms", "rope_freqs_shape", "stock_theta",
+    "no_scaling_keys", "gemma3_not_8",
+]  # fmt: skip
+"""What a GGUF file uses of RoPE; `WORDS` explains each."""
+
+WORDS: dict[Feature, str] = {
+    "theta": "rope.freq_base",
+    "linear": "rope.scaling.type linear",
+    "yarn": "rope.scaling.type yarn",
+    "yarn_attention_factor": "yarn's own attention factor",
+    "attention_factor_1": "yarn with the attention factor 1 by rope.scaling.attn_factor",
+    "attn_factor": "rope.scaling.attn_factor",
+    "betas": "rope.scaling.yarn_beta_fast and yarn_beta_slow",
+    "log_multiplier": "rope.scaling.yarn_log_multiplier",
+    "temperature_scale": "attention.temperature_scale, which scales queries by position",
+    "rope_freqs": "rope_freqs.weight",
+    "factors": "rope_factors_long.weight and rope_factors_short.weight",
+    "window_theta": "rope.freq_base_swa",
+    "window_norms": "norms that take the attention factor back in window layers",
+    "rope_freqs_shape": "rope_freqs.weight of heads that are not embedding_length / head_count wide",
+    "stock_theta": "rope.freq_base 10000 or 500000 without linear or yarn",
+    "no_scaling_keys": "a context_length of at least 131072 without rope.scaling.type and factor",
+    "gemma3_not_8": "another factor than 8 in Gemma 3 of 4b, 12b or 27b",
+}
+MARKS: frozenset[Feature] = frozenset({"rope_freqs_shape", "stock_theta", "no_scaling_keys", "gemma3_not_8"})
+"""Features that only count for readers that state something on them; all others are unknown where nothing is stated."""
+
+GOOD = ("exact", "rounded")
+ANY = "*"
+
+
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a reader does with some features of files of some architectures.
+
+    archs: values of general.architecture, or "*" for all without a statement of their own on the feature. features:
+    which of them, or "*" for everything. status: as in a verdict. reason: why, or a remark where it is "exact". source:
+    where that is stated, by default that of the reader. since, until: the first and last version for which it holds,
+    where the row covers more.
+    """
+
+    archs: tuple[str, ...]
+    features: tuple[Feature | Literal["*"], ...]
+    status: Literal["exact", "differs", "ignored", "refused", "unknown"]
+    reason: str = ""
+    source: str = ""
+    since: str = ""
+    until: str = ""
+
+
+class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A range of versions of a program that reads GGUF. A feature on which nothing is stated is unknown.
+
+    window: a remark on how it takes its context window. remark: what to say beside that something is unknown.
+    statements: of those that name an architecture and a feature, the first counts.
+    """
+
+    window: str
+    remark: str = ""
+    statements: tuple[Statement, ...] = ()
+
+    def statement(self, feature: Feature, arch: str) -> Statement | None:
+        """What is stated on a feature of files of an architecture, for the last version; None where nobody looked."""
+        for name in (arch, ANY):
+            for stated in self.statements:
+                named = feature in stated.features or (ANY in stated.features and feature not in MARKS)
+                if name in stated.archs and named and self._holds(stated):
+                    return stated
+        return None
+
+    def _holds(self, stated: Statement) -> bool:
+        last = (*version_key(self.last), math.inf)  # 0.12 stands for the last 0.12.x
+        since, until = version_key(stated.since), version_key(stated.until)
+        return since <= last and (not until or last[: len(until)] <= until)
+
+
+@cache
+def gguf_readers() -> tuple[Reader, ...]:
+    """All readers of the package, by name and version."""
+    data = files("ropeconv.runtimes") / "readers"
+    texts = [entry.read_text("utf-8") for entry in data.iterdir() if entry.name.endswith(".toml")]
+    rows = [msgspec.convert(tomllib.loads(text), Reader) for text in texts]
+    return tuple(sorted(rows, key=lambda row: (row.name, version_key(row.version))))
+
+
+def reader_names() -> tuple[str, ...]:
+    """The names of all readers, as `--runtime` takes them."""
+    return tuple(dict.fromkeys(row.name for row in gguf_readers()))
+
+
+def find_readers(wanted: str) -> tuple[Reader, ...]:
+    """The readers for `name` (all current ranges, the newest last) or `name@version`; empty for another name.
+
+    Raises RecipeError for a version that no range covers.
+    """
+    name, _, version = canonical(wanted).partition("@")
+    rows = [row for row in gguf_readers() if row.name == name]
+    return choose(wanted, version, rows) if rows else ()
+
+
+def find_any(wanted: str) -> tuple[VersionRange, ...]:
+    """The readers or the rows of the table of runtimes for a name. Parameters and errors are those of `find`."""
+    return find_readers(wanted) or find(wanted, reader_names())
+
+
+def judge_readers(features: Collection[Feature], arch: str) -> tuple[Verdict, ...]:
+    """The verdicts of all readers on a file. Parameters are those of `judge_reader`."""
+    return tuple(judge_reader(reader, features, arch) for reader in gguf_readers())
+
+
+def judge_reader(reader: Reader, features: Collection[Feature], arch: str) -> Verdict:
+    """The verdict of a reader on a file: that of its worst feature, where unknown is the worst.
+
+    reader: its last version counts. features: what the file uses. arch: its general.architecture.
+    """
+    used = [feature for feature in WORDS if feature in features]
+    stated = {feature: reader.statement(feature, arch) for feature in used}
+    unknown = [
+        feature
+        for feature, found in stated.items()
+        if (found is None and feature not in MARKS) or (found is not None and found.status == "unknown")
+    ]
+    if unknown or not used:
+        return _unknown(reader, unknown, arch)
+    known = {feature: found for feature, found in stated.items() if found is not None}
+    order = get_args(Status)
+    worst = max(known, key=lambda feature: order.index(known[feature].status))
+    found = known[worst]
+    if found.status == "exact":
+        remarks = [*(one.reason for one in known.values()), reader.window]
+        reason, source = "; ".join(dict.fromkeys(filter(None, remarks))), reader.source
+    else:
+        every = ANY in found.features
+        reason, source = found.reason if every else f"{WORDS[worst]}: {found.reason}", found.source or reader.source
+    return Verdict(
+        reader.key, reader.display_name, found.status, reason, source, reader.last, Evidence("read")
+    )  # fmt: skip
+
+
+def _unknown(reader: Reader, features: list[Feature], arch: str) -> Verdict:
+    named = any(arch in stated.archs for stated in reader.statements)
+    what = f"{' and '.join(WORDS[feature] for feature in features)} of {arch}" if named and features else arch
+    reason = "; ".join(filter(None, [f"nobody has looked at {what} in it", reader.remark]))
+    return Verdict(reader.key, reader.display_name, "unknown", reason, reader.source, reader.last)

@@ -1,0 +1,106 @@
+"""Executes runtimes on the configs of the lab, and writes what they did as `ropeconv/runtimes/lab/*.json`.
+
+`scripts/lab` executes the versions that install quickly, `scripts/lab --all` every one, and `scripts/lab vllm@0.33.0
+mlx-lm` those. With `--check` nothing is written: what was seen has to be what the records say. The table of runtimes is
+compared with the results in either case. TGI is no package: LAB_TGI names the `server` folder of a checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+
+from ropeconv.runtimes.evidence import Record
+
+from .agree import disagreements
+from .cells import SAMPLE, Cell, cells, sources
+from .compare import outcome
+from .environment import LabRuntime, NotInstallable
+from .execute import answers
+from .records import load, model_record, save
+from .runtimes import RUNTIMES
+
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do. check: compare with the records and write nothing. reuse: take the answers of the last run."""
+
+    check: bool
+    reuse: bool
+
+
+def main() -> int:
+    """Executes what the command line names. Returns 1 where something was seen that is not as it is said."""
+    parser = argparse.ArgumentParser(prog="scripts/lab", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME[@VERSION]", help="runtimes to execute")
+    parser.add_argument("--all", action="store_true", help="every version, not only those that install quickly")
+    parser.add_argument("--check", action="store_true", help="compare with the records and write nothing")
+    parser.add_argument("--sample", action="store_true", help="with --check: small models, and a method per rope type")
+    parser.add_argument("--reuse", action="store_true", help="take the answers of the last run where there are any")
+    parser.add_argument("--jobs", type=int, default=1, help="versions that are executed at the same time")
+    given = parser.parse_args()
+    if given.sample and not given.check:
+        parser.error("--sample goes with --check: a record is about all cells")
+    models = {name: list(cells(name, config)) for name, config in sources(published=not given.sample).items()}
+    if given.sample:
+        models = {name: [cell for cell in of_model if cell.name in SAMPLE] for name, of_model in models.items()}
+    options = Options(given.check, given.reuse)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        chosen = selected(given.names, given.all)
+        results = list(pool.map(lambda one: report(*one, models, options), chosen))
+    return int(any(results))
+
+
+def selected(names: list[str], everything: bool) -> list[tuple[LabRuntime, str]]:
+    """The runtimes and versions to execute."""
+    found = []
+    for runtime in RUNTIMES:
+        if not names:
+            found += [(runtime, version) for version in (runtime.versions if everything else runtime.quick)]
+        for name in names:
+            wanted, _, version = name.partition("@")
+            if wanted == runtime.name:
+                found += [(runtime, one) for one in ((version,) if version else runtime.versions)]
+    if names and not found:
+        raise SystemExit(f"no such runtime in the lab; known: {', '.join(runtime.name for runtime in RUNTIMES)}")
+    return found
+
+
+def report(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], options: Options) -> bool:
+    """Executes one version and prints what came of it. Returns whether something is not as it is said."""
+    started = time.monotonic()
+    try:
+        problems = execute(runtime, version, models, options)
+    except NotInstallable as reason:
+        print(f"{runtime.name} {version}: not executed, {reason}", flush=True)
+        return False
+    lines = [f"{runtime.name} {version}: {time.monotonic() - started:.0f} s, {len(problems)} disagreements"]
+    print("\n  ".join([*lines, *problems[:SHOWN]]), flush=True)
+    return bool(problems)
+
+
+def execute(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], options: Options) -> list[str]:
+    """Executes one version. Returns sentences on what disagrees with the table or, with `check`, with the records."""
+    questions = [cell.question for of_model in models.values() for cell in of_model]
+    found = answers(runtime, version, questions, options.reuse)
+    known, recorded, problems = load(runtime.name, version), {}, []
+    for name, of_model in models.items():
+        outcomes = {cell.name: outcome(cell, found[cell.key]) for cell in of_model}
+        seen = {cell: result.status for cell, result in outcomes.items()}
+        problems += [str(one) for one in disagreements(runtime.name, version, of_model, seen)]
+        recorded[name] = model_record(of_model, outcomes)
+        if options.check and known is not None and seen != known.models[name].statuses(tuple(seen)):
+            problems.append(f"{name}: the record of {known.date} says something else; run scripts/lab {runtime.name}")
+    if not options.check:
+        save(Record(runtime.name, version, date.today().isoformat(), runtime.how, recorded))
+    return problems
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Compares the table of runtimes with what the lab saw: the status of every cell, by both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ropeconv.runtimes import Runtime
+from ropeconv.runtimes.find import find
+from ropeconv.runtimes.verdict import Verdict, judge
+
+from .cells import Cell
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A cell for which the table says something else than the lab saw."""
+
+    cell: Cell
+    seen: str
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        stated = self.verdict
+        return (
+            f"{self.cell.model}: {self.cell.name}: the lab saw {self.seen}, the table says {stated.status} "
+            f"({stated.reason})"
+        )
+
+
+def predicted(cell: Cell, runtime: Runtime) -> Verdict:
+    """What the table says of a cell. runtime: one version."""
+    return judge(cell.config, cell.family, cell.schedule, cell.before, runtime)
+
+
+def disagreements(name: str, version: str, cells: Iterable[Cell], seen: dict[str, str]) -> Iterator[Disagreement]:
+    """The cells for which the table disagrees with the lab.
+
+    name, version: of the runtime. cells: of one model. seen: the status of each by its name.
+    """
+    runtime = find(f"{name}@{version}")[0]
+    for cell in cells:
+        stated = predicted(cell, runtime)
+        if stated.status != seen[cell.name]:
+            yield Disagreement(cell, seen[cell.name], stated)

@@ -1,0 +1,147 @@
+"""Cells of the lab: a model, a method and an encoding; the config that a runtime gets, and what it has to compute."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ropeconv.encode.checkpoint.encoding import all_encodings
+from ropeconv.encode.checkpoint.request import CheckpointResult, EncodeRequest
+from ropeconv.encode.target import Target
+from ropeconv.errors import RopeconvError
+from ropeconv.families.config import detect
+from ropeconv.families.family import Family
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.runtimes.read_config import read_spec
+
+from .sources import published_configs, tiny_configs
+
+AS_IS, SOURCE = "as-is", "source"
+
+
+def methods(spec: RopeSpec) -> dict[str, Recipe]:
+    """The recipes of the lab by name, for a model. spec: its unscaled RoPE."""
+    length, pairs = spec.original_context, spec.rotary_dim // 2
+    short = tuple(1.0 + i / pairs for i in range(pairs))
+    long = tuple(1.0 + 3 * (i / pairs) ** 2 for i in range(pairs))
+    return {
+        "theta": Recipe(REGISTRY["theta"](8 * spec.rope_theta), context=4 * length),
+        "linear": Recipe(REGISTRY["linear"](4.0)),
+        "ntk": Recipe(REGISTRY["ntk"](4.0)),
+        "ntk-old": Recipe(REGISTRY["ntk-old"](4.0)),
+        "ntk-fixed": Recipe(REGISTRY["ntk-fixed"](4.0)),
+        "mixed": Recipe(REGISTRY["mixed"](4.0)),
+        "mixed, attention factor": Recipe(REGISTRY["mixed"](4.0), attention_factor=1.2),
+        "by-parts": Recipe(REGISTRY["by-parts"](4.0)),
+        "yarn": Recipe(REGISTRY["yarn"](4.0)),
+        "yarn, no attention factor": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.0),
+        "yarn, attention factor": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.3),
+        "yarn, betas": Recipe(REGISTRY["yarn"](4.0, beta_fast=16.0, beta_slow=2.0)),
+        "yarn, no truncation": Recipe(REGISTRY["yarn"](4.0, truncate=False)),
+        "llama3": Recipe(REGISTRY["llama3"](4.0)),
+        "longrope": Recipe(REGISTRY["longrope"](long, short), context=4 * length),
+        "dynamic yarn": Recipe(REGISTRY["dynamic"]("yarn:4", 3 * length)),
+        AS_IS: Recipe(REGISTRY["as-is"]()),
+    }
+
+
+PUBLISHED = (AS_IS, "theta", "linear", "mixed", "yarn", "llama3")
+"""The methods that published configs are given; the tiny ones get all."""
+
+SAMPLE = (
+    SOURCE,
+    "theta / native",
+    "linear / native",
+    "yarn / native",
+    "llama3 / native",
+    "longrope / native",
+    "mixed / factors",
+)
+"""The cells of a sample: one for each rope type."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One question to a runtime: what does it compute from this config?
+
+    model: a family (its tiny config), or the stem of a published config. method: of `methods`. encoding: as
+    `--encoding` takes it, empty for the source itself. config: the whole config.json. schedule: what is to be
+    computed. before: the RoPE of the source. family: that reads the config. result: of the encoding, None for the
+    source itself.
+    """
+
+    model: str
+    method: str
+    encoding: str
+    config: dict[str, Any]
+    schedule: Schedule
+    before: RopeSpec
+    family: Family
+    result: CheckpointResult | None = None
+
+    @property
+    def name(self) -> str:
+        """The method and encoding, as the records have them."""
+        return f"{self.method} / {self.encoding}" if self.encoding else self.method
+
+    @property
+    def key(self) -> str:
+        """A digest of the config, by which programs answer."""
+        return config_key(self.config)
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """The question as `programs/protocol.py` explains it."""
+        return {
+            "id": self.key, "label": f"{self.model}: {self.name}", "config": self.config,
+            "trained": self.schedule.original_context, "context": self.schedule.context,
+        }  # fmt: skip
+
+
+def config_key(config: dict[str, Any]) -> str:
+    """A digest of a config."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def sources(tiny: bool = True, published: bool = True) -> dict[str, dict[str, Any]]:
+    """The configs of the lab by name."""
+    found: dict[str, dict[str, Any]] = {}
+    if tiny:
+        found |= dict(tiny_configs())
+    if published:
+        found |= dict(published_configs())
+    return found
+
+
+def cells(model: str, config: dict[str, Any]) -> Iterator[Cell]:
+    """Every cell of one model that can be written."""
+    family = detect(config)
+    if family.refuse:
+        return
+    seen = read_spec(config, family)
+    base = seen.unscaled() if seen.scaled else seen
+    yield Cell(model, SOURCE, "", config, seen.current(), seen, family)
+    for method, recipe in methods(base).items():
+        if model != family.name and method not in PUBLISHED:
+            continue
+        spec = seen if method == AS_IS else base
+        try:
+            schedule = recipe.schedule(spec)
+        except (RecipeError, RopeconvError):
+            continue
+        for name, encoding in all_encodings().items():
+            if not encoding.config_only:
+                continue
+            target = Target(encoding=name, replace=method != AS_IS)
+            try:
+                result = encoding.encode(EncodeRequest(schedule, spec, family, config, target))
+            except (RopeconvError, RecipeError):
+                continue
+            yield Cell(model, method, name, result.config, schedule, spec, result.family, result)

@@ -1,0 +1,132 @@
+"""Compares what a runtime answered with what it has to compute. It shares no code with the table of runtimes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.spec import RopeSpec
+
+from .cells import Cell
+
+FREQUENCIES = 4e-6
+"""Allowed relative deviation of a frequency: angles are evaluated in float32."""
+FACTORS = 2e-6
+PERMUTED = ("llama4",)
+"""Families whose weights vLLM reorders while it loads them (models/llama4.py, permute_qk_weight_for_rotary)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a runtime does with a cell. status: as in `ropeconv.runtimes`. detail: what it computes, or its message."""
+
+    status: str
+    detail: str = ""
+
+
+def outcome(cell: Cell, answer: dict[str, Any]) -> Outcome:
+    """The outcome of a cell: the status that a verdict on it must have."""
+    if "absent" in answer:
+        backend = "transformers backend" in answer["absent"]
+        return Outcome("unknown" if backend else "unsupported", answer["absent"])
+    if "error" in answer:
+        return Outcome("refused", f"{answer['error']} ({answer['stage']})")
+    if not any(kind == "global" for kind, _ in _layers(cell, answer)):
+        return Outcome("unknown", "no layer was seen that the schedule is for")
+    found = next(_differences(cell, answer), "")
+    if not found:
+        return Outcome("exact")
+    of_schedule = found.startswith(("frequencies", "attention factor", "inside the trained context"))
+    return Outcome("ignored" if of_schedule and _unscaled(cell, answer) else "differs", found)
+
+
+def _differences(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
+    schedule, before = cell.schedule, cell.before
+    local = before.local_form.inv_freq(before.rotary_dim) if before.local_form else None
+    short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
+    layers = list(_layers(cell, answer))
+    for kind, rope in layers:
+        if (rope is None) != (kind == "none"):
+            yield "a layer that rotates does not" if rope is None else "a layer rotates that has no RoPE"
+    for kind, rope in layers:
+        if rope is None or kind == "none":
+            continue
+        if _pairs(cell, answer, rope) != cell.family.layout:
+            yield f"rotates {_pairs(cell, answer, rope)} pairs"
+        wanted, amplitude = (schedule.inv_freq, schedule.attention_factor) if kind == "global" else (local, 1.0)
+        words = "" if kind == "global" else "window layers: "
+        yield from _vector(words, rope["inv_freq"], wanted)
+        yield from _factor(f"{words}attention factor", rope["amplitude"], amplitude)
+        if kind == "global":
+            inside = "inside the trained context: "
+            yield from _vector(inside, rope.get("short_inv_freq", rope["inv_freq"]), short)
+            yield from _factor(f"{inside}attention factor", rope.get("short_amplitude", rope["amplitude"]), amplitude)
+    if answer.get("mixed") and any("short_inv_freq" in rope for rope in answer["ropes"]):
+        yield "the two factor lists are mixed by position"
+    yield from _logits(cell, answer)
+
+
+def _pairs(cell: Cell, answer: dict[str, Any], rope: dict[str, Any]) -> str:
+    """Which dimensions a rope turns together, "half" or "interleaved"; that of the family where nothing is said."""
+    if "interleaved" in answer and cell.family.name not in PERMUTED:
+        return "interleaved" if answer["interleaved"] else "half"
+    return str(rope.get("pairs", cell.family.layout))
+
+
+def _layers(cell: Cell, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """The kind of each layer that was seen, and its rope. Models that were made small show their first layers."""
+    kinds = cell.before.layers or ("global",) * len(answer["layers"])
+    for kind, index in zip(kinds, answer["layers"], strict=False):
+        yield kind, None if index is None else answer["ropes"][index]
+
+
+def _vector(words: str, found: list[float], wanted: Any) -> Iterator[str]:
+    if len(found) != len(wanted):
+        yield f"{words}rotates {len(found)} pairs, not {len(wanted)}"
+        return
+    ratio = np.asarray(found) / np.where(np.asarray(wanted) == 0, 1, wanted)
+    if np.abs(ratio - 1).max() > FREQUENCIES:
+        yield f"{words}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the schedule"
+
+
+def _factor(words: str, found: float, wanted: float) -> Iterator[str]:
+    if abs(found - wanted) > FACTORS * wanted:
+        yield f"{words} {found:.6g}, not {wanted:.6g}"
+
+
+def _logits(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
+    wanted = cell.schedule.softmax_scale
+    if cell.family.mla and answer.get("scaling"):
+        yield from _factor("factor on logits", answer["scaling"] / _unscaled_logits(cell), wanted)
+    steps = cell.schedule.query_scaling
+    if cell.family.keys.query_beta:
+        position = cell.schedule.context - 1
+        scale = 1.0 if steps is None else 1 + steps.beta * math.log1p(position // steps.length)
+        yield from _factor("factor on queries", answer.get("query_scale", 1.0), scale)
+
+
+def _unscaled_logits(cell: Cell) -> float:
+    """1 / sqrt(width of a head), the factor on the logits of MLA without any scaling."""
+    part = cell.config
+    return float((part["qk_nope_head_dim"] + part["qk_rope_head_dim"]) ** -0.5)
+
+
+def _unscaled(cell: Cell, answer: dict[str, Any]) -> bool:
+    """Whether every layer that a change is for rotates as it did before any scaling."""
+    before: RopeSpec = cell.before
+    plain = Plain(before.rope_theta).inv_freq(before.rotary_dim)
+    wanted = cell.schedule
+    if wanted.attention_factor == 1 and not list(_vector("", list(wanted.inv_freq), plain)):
+        return False
+    ropes = [rope for kind, rope in _layers(cell, answer) if kind == "global" and rope is not None]
+    return bool(ropes) and all(
+        _pairs(cell, answer, rope) == cell.family.layout
+        and not list(_vector("", rope["inv_freq"], plain))
+        and not list(_factor("", rope["amplitude"], 1.0))
+        for rope in ropes
+    )

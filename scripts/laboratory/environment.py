@@ -1,0 +1,87 @@
+"""Installs runtimes for the lab: into folders of their own below .lab, never into the environment of the project."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / ".lab"
+PROGRAMS = Path(__file__).parent / "programs"
+PLATFORMS = ("2_28", "2_31", "2_34", "2_35")
+
+
+class NotInstallable(Exception):
+    """A runtime cannot be installed on this machine; the message is a sentence with what it needs."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """How a program is run. python: the interpreter. path: folders for PYTHONPATH. variables: of the environment."""
+
+    python: Path
+    path: tuple[Path, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class LabRuntime:
+    """A runtime that the lab executes.
+
+    name: as in `runtimes/data`. program: the file in `programs` that asks it. versions: those that are recorded. quick:
+    those that `scripts/test` executes again. install: makes the environment of a version in a folder; it may find one
+    that is complete. how: a sentence on what is executed, for the records.
+    """
+
+    name: str
+    program: str
+    versions: tuple[str, ...]
+    quick: tuple[str, ...]
+    install: Callable[[str, Path], Environment]
+    how: str
+
+
+def pip(*arguments: str | Path) -> None:
+    """Runs pip of this interpreter. Raises NotInstallable with the end of its output."""
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise NotInstallable(f"pip {arguments[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """A folder that `make` fills, once; a run that was killed starts over."""
+    done = folder / ".done"
+    if not done.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        make(folder)
+        done.touch()
+    return folder
+
+
+def wheel_sources(package: str, version: str, folder: Path, python: str = "3.12") -> Path:
+    """The Python files of a wheel for Linux, without its compiled parts, unpacked in a folder."""
+
+    def make(target: Path) -> None:
+        platforms = [f"--platform=manylinux_{tag}_x86_64" for tag in PLATFORMS]
+        platforms += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64", "--platform=any"]
+        pip(
+            "download", "--no-deps", "--only-binary=:all:", *platforms, f"--python-version={python}", "-d", target,
+            f"{package}=={version}",
+        )  # fmt: skip
+        for archive in target.glob("*.whl"):
+            with zipfile.ZipFile(archive) as content:
+                content.extractall(
+                    target, [name for name in content.namelist() if not name.endswith((".so", ".cubin"))]
+                )
+            archive.unlink()
+
+    return once(folder, make)
+
+
+def installed(folder: Path, *packages: str) -> Path:
+    """A folder with packages, for PYTHONPATH."""
+    return once(folder, lambda target: pip("install", "--target", target, *packages))

@@ -1,0 +1,86 @@
+"""Executes llama.cpp on GGUF files of ropeconv: its logits beside those of transformers, beyond the trained length.
+
+The reference is the source in transformers, with the schedule patched in; the control is the source without it. The
+record says, by family, which encodings were exact; `rope_types` has the names of the encodings.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+from ropeconv.bake.plan import Plan
+from ropeconv.errors import RopeconvError
+from ropeconv.families.config import detect
+from ropeconv.inspection import inspect_source
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.evidence import ModelRecord, Record
+from ropeconv.runtimes.llamacpp import arch_table
+from ropeconv.sources import open_source
+from ropeconv.sources.source import Source
+from tests.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
+
+from .records import save
+
+ALLOWED = 1e-4
+"""Largest mean KL of llama.cpp from the reference; the unscaled source has to be thirty times further away."""
+HOW = "tiny GGUF files, float32: logits of llama.cpp against transformers with the schedule patched in, 1 to 4 times L"
+METHODS = {
+    "ntk": Recipe(REGISTRY["ntk"](4.0)),  # type: ignore[call-arg]
+    "linear": Recipe(REGISTRY["linear"](4.0)),  # type: ignore[call-arg]
+    "yarn": Recipe(REGISTRY["yarn"](4.0)),  # type: ignore[call-arg]
+    "yarn, attention factor": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.3),  # type: ignore[call-arg]
+    "mixed": Recipe(REGISTRY["mixed"](4.0)),  # type: ignore[call-arg]
+    "llama3": Recipe(REGISTRY["llama3"](4.0)),  # type: ignore[call-arg]
+}
+
+
+def main() -> int:
+    """Writes the record. Returns 1 where llama.cpp did not compute what the table calls exact."""
+    models, wrong = {}, 0
+    for model_type in EXPORTED:
+        with tempfile.TemporaryDirectory() as folder:
+            source = checkpoint(model_type, Path(folder) / model_type)
+            opened = open_source(str(source))
+            assert isinstance(opened, Source)
+            family = detect(opened.config()).name
+            found = dict(_cells(source, Path(folder)))
+        statuses = {name: status for name, (status, _) in found.items()}
+        differs = tuple(name for name, status in statuses.items() if status != "exact")
+        wrong += bool(differs)
+        models[family] = ModelRecord(
+            digest="",
+            rope_types=tuple(sorted({encoding for status, encoding in found.values() if status == "exact"})),
+            most="exact",
+            others={"differs": {"logits": differs}} if differs else {},
+        )
+        print(f"{family}: {statuses}", flush=True)
+    version = arch_table().version
+    save(Record("llama-cpp-gguf", version, date.today().isoformat(), HOW, models))
+    return int(wrong > 0)
+
+
+def _cells(source: Path, folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yields the name of a cell, and its status with the encoding; what the architecture cannot hold is left out."""
+    spec = inspect_source(open_source(str(source))).spec
+    unscaled = of_transformers(source, None)
+    for number, (method, recipe) in enumerate(METHODS.items()):
+        try:
+            recipe.schedule(spec)
+            plan: Plan = bake(source, recipe, folder / f"{number}.gguf")
+        except (RopeconvError, RecipeError):
+            continue
+        reference, found = of_transformers(source, plan), of_llamacpp(folder / f"{number}.gguf")
+        worst = max(figures.kl_mean for figures in beyond(reference, found))
+        control = min(figures.kl_mean for figures in beyond(reference, unscaled))
+        exact = worst < ALLOWED and control > 30 * worst
+        yield f"{method} / {plan.result.encoding}", ("exact" if exact else "differs", plan.result.encoding)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

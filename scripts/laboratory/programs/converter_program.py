@@ -1,0 +1,300 @@
+"""Answers for llama.cpp after its own converter: what `convert_hf_to_gguf.py` writes, and what the library computes.
+
+The first half runs the converter's class for the architecture, without weights or a tokenizer, and takes the keys and
+rope tensors from its writer. The second half does with them what the library does at commit 0c1e570; the line numbers
+below are those of that tree. Answers also have the "arch" and the rope "keys" and "tensors" of the file.
+
+A converter that fails is an error of the stage "config", a file that the library refuses one of the stage "load".
+The window is as long as "context"; llama.cpp takes a file's long factors for every position of a longer window than the
+trained one, so short sequences get nothing of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import conversion
+import gguf
+import numpy as np
+import protocol
+from conversion.base import ModelBase, get_model_architecture
+from numpy.typing import NDArray
+
+Vectors = dict[str, NDArray[np.float32]]
+FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+YARN, LONGROPE = "yarn", "longrope"
+
+
+class LoadError(Exception):
+    """A message with which the library refuses a file."""
+
+
+def convert(config: dict[str, Any]) -> tuple[str, dict[str, Any], Vectors]:
+    """The architecture, keys and rope tensors that the converter writes. Raises Absent, and Refused where it fails."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        hparams = ModelBase.load_hparams(folder, False)
+        architecture = get_model_architecture(hparams, conversion.ModelType.TEXT)
+        try:
+            model_class = conversion.get_model_class(architecture)
+        except NotImplementedError:
+            raise protocol.Absent(f"convert_hf_to_gguf.py: Model {architecture} is not supported") from None
+        declared = {**hparams, **hparams.get("text_config", {})}
+        if not declared.get("mtp_num_hidden_layers") and not declared.get("num_nextn_predict_layers"):
+            model_class.no_mtp = model_class.supports_mtp_export  # else the number is looked for in the weights
+        try:
+            model = model_class(folder, gguf.LlamaFileType.ALL_F32, folder / "out.gguf", dry_run=True)
+            model = getattr(model, "impl", model)  # mistral3 writes through another object
+            tensors = dict(model.generate_extra_tensors())
+            model.set_gguf_parameters()
+            arch = gguf.MODEL_ARCH_NAMES[model.model_arch]
+            vectors = {key: value.float().numpy() for key, value in tensors.items() if "rope" in key}
+            return arch, _written(model.gguf_writer), vectors
+        except Exception as error:
+            raise protocol.Refused("config", error) from error
+
+
+def _written(writer: Any) -> dict[str, Any]:
+    """The keys with the values that a reader gets; floats lose their second half in the file."""
+    kinds = gguf.GGUFValueType
+    found = {}
+    for key, held in writer.kv_data[0].items():
+        found[key] = float(np.float32(held.value)) if held.type == kinds.FLOAT32 else held.value
+        if held.type in (kinds.UINT32, kinds.INT32):
+            struct.pack("<I" if held.type == kinds.UINT32 else "<i", held.value)  # fails as writing would
+    return found
+
+
+@dataclass(frozen=True)
+class Arch:
+    """What one architecture reads, src/models/*.cpp.
+
+    freqs: rope_freqs.weight is loaded and used. factors: when the long and short ones are; "longrope" is the scaling
+    type. full: refuses partial rotation. yarn_keys: reads the multiplier. sections: refuses a file without
+    rope.dimension_sections. window: when layers with a window exist. interval: every how many layers one has none.
+    local: the RoPE of layers with a window, "same" as elsewhere, "base" (own theta, no interpolation), "plain", or
+    "global" (its own base key is not read). rotates: the layers that do.
+    """
+
+    freqs: bool = False
+    factors: str = ""
+    full: bool = False
+    yarn_keys: bool = False
+    sections: bool = False
+    window: str = ""
+    interval: int = 0
+    local: str = "same"
+    rotates: str = "all"
+
+
+ARCHS = {
+    "llama": Arch(freqs=True, factors=LONGROPE, full=True),
+    "mistral3": Arch(freqs=True, factors=LONGROPE, yarn_keys=True),
+    "granite": Arch(freqs=True, factors=LONGROPE),
+    "granitemoe": Arch(freqs=True, factors=LONGROPE),
+    "apertus": Arch(freqs=True, factors=LONGROPE),
+    "arcee": Arch(freqs=True),
+    "phi3": Arch(factors="always"),
+    "falcon": Arch(full=True),
+    "deepseek2": Arch(yarn_keys=True),
+    "qwen2vl": Arch(sections=True),
+    "qwen3vl": Arch(sections=True),
+    "qwen3vlmoe": Arch(sections=True),
+    "qwen35": Arch(sections=True, rotates="attention"),
+    "qwen35moe": Arch(sections=True, rotates="attention"),
+    "qwen3next": Arch(rotates="attention"),
+    "smollm3": Arch(rotates="three of four"),
+    "llama4": Arch(freqs=True, window="unless 0", interval=4, rotates="llama4"),
+    "exaone4": Arch(freqs=True, window="64 layers", interval=4, local="global", rotates="window"),
+    "cohere2": Arch(window="always", interval=4, local="global", rotates="window"),
+    "gemma2": Arch(window="always", interval=2),
+    "gpt-oss": Arch(window="always", interval=2),
+    "gemma3": Arch(window="key", interval=6, local="base"),
+    "olmo2": Arch(window="key", interval=4, local="plain"),
+    **dict.fromkeys(
+        (
+            "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "phi2", "stablelm", "gptneox", "olmo", "olmoe",
+            "command-r", "glm4", "chatglm", "starcoder2", "minimax-m2", "glm4moe", "nemotron", "ernie4_5",
+            "ernie4_5-moe", "seed_oss", "hunyuan-dense",
+        ),
+        Arch(),
+    ),
+}  # fmt: skip
+
+
+class Model:
+    """The hyperparameters of a loaded file, src/llama-model.cpp:1321-1470. Raises LoadError where that fails."""
+
+    def __init__(self, arch: str, keys: dict[str, Any], vectors: Vectors) -> None:
+        self.name, self.arch, self.keys = arch, ARCHS[arch], keys
+        for key in ("context_length", "block_count", *(["rope.dimension_sections"] if self.arch.sections else [])):
+            if f"{arch}.{key}" not in keys:
+                raise LoadError(f"key not found in model: {arch}.{key}")
+        self.n_layer = int(self.get("block_count")) - int(self.get("nextn_predict_layers", 0))
+        self.n_ctx_train = int(self.get("context_length"))
+        self.n_ctx_orig = int(self.get("rope.scaling.original_context_length", self.n_ctx_train)) or self.n_ctx_train
+        self.base = self.get("rope.freq_base", 10000.0)
+        self.type = self.get("rope.scaling.type", "linear")
+        factor = self.get("rope.scaling.factor", 0.0)
+        self.scale = 1.0 if factor == 0.0 or self.type == "none" else 1.0 / factor
+        heads = self.get("attention.head_count")
+        heads = heads[0] if isinstance(heads, list) else heads
+        self.head_dim = int(self.get("attention.key_length", self.get("embedding_length") // heads))
+        self.n_rot = int(self.get("rope.dimension_count", self.head_dim))
+        if self.arch.full and self.n_rot != self.head_dim:
+            raise LoadError(f"invalid n_rot: {self.n_rot}, expected {self.head_dim}")
+        self.log_mul = float(self.get("rope.scaling.yarn_log_multiplier", 0.0)) if self.arch.yarn_keys else 0.0
+        self.log_mul /= 0.1 if arch == "deepseek2" else 1.0
+        self.beta_fast, self.beta_slow = 32.0, 1.0
+        if arch == "mistral3":
+            self.beta_fast = self.get("rope.scaling.yarn_beta_fast", 32.0)
+            self.beta_slow = self.get("rope.scaling.yarn_beta_slow", 1.0)
+        self.vectors = self._load(vectors)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key of the architecture."""
+        return self.keys.get(f"{self.name}.{key}", default)
+
+    def _load(self, vectors: Vectors) -> Vectors:
+        """The rope tensors that the architecture creates. Others are too many: llama-model-loader.cpp:1398."""
+        pair = self.arch.factors == "always" or (self.arch.factors == LONGROPE and self.type == LONGROPE)
+        single = self.arch.freqs and not (self.arch.factors == LONGROPE and self.type == LONGROPE)
+        known = {LONG, SHORT} if pair else {FREQS} if single else set()
+        for key, value in vectors.items():
+            if key not in known:
+                raise LoadError(f"done_getting_tensors: wrong number of tensors; the file has {key}")
+            if len(value) != self.n_rot // 2:
+                raise LoadError(f"tensor '{key}' has wrong shape; expected {self.n_rot // 2}, got {len(value)}")
+        return vectors
+
+    def divisors(self, context: int) -> NDArray[np.float32] | None:
+        """The factors of a window, llama-model.cpp:2337."""
+        return self.vectors.get(FREQS, self.vectors.get(LONG if context > self.n_ctx_orig else SHORT))
+
+    def windows(self) -> list[bool]:
+        """Which layers have a window, load_swa_pattern."""
+        size = self.get("attention.sliding_window")
+        present = {
+            "always": True, "key": bool(size), "unless 0": size != 0, "64 layers": self.n_layer == 64,
+        }.get(self.arch.window, False)  # fmt: skip
+        pattern = self.get("attention.sliding_window_pattern", self.arch.interval)
+        if not present:
+            return [False] * self.n_layer
+        if isinstance(pattern, list):
+            return [bool(value) for value in pattern[: self.n_layer]]
+        return [pattern == 0 or i % pattern < pattern - 1 for i in range(self.n_layer)]
+
+    def rotating(self, windows: list[bool]) -> list[bool]:
+        """Which layers rotate."""
+        layers = range(self.n_layer)
+        if self.arch.rotates == "attention":
+            interval = int(self.get("full_attention_interval", 4))
+            recurrent = self.get("attention.recurrent_layers", [(i + 1) % interval != 0 for i in layers])
+            return [not recurrent[i] for i in layers]
+        if self.arch.rotates == "window":
+            return windows if any(windows) or self.name == "cohere2" else [True] * self.n_layer
+        if self.arch.rotates in ("three of four", "llama4"):
+            step = self.n_layer if self.get("attention.sliding_window") == 0 and self.name == "llama4" else 4
+            return [(i + 1) % step != 0 for i in layers]
+        return [True] * self.n_layer
+
+    def attn_factor(self) -> float:
+        """The attention factor that the graph gets, src/llama-context.cpp:168-214."""
+        found = 1.0
+        if self.type == YARN:
+            factor = 1.0 / self.scale
+            mscale = self.log_mul if self.name == "deepseek2" and self.log_mul not in (0.0, 1.0) else 1.0
+            found = _mscale(factor, mscale) / (_mscale(factor, self.log_mul) if self.log_mul else 1.0)
+            found /= 1.0 + 0.1 * math.log(factor)
+        return found * float(self.get("rope.scaling.attn_factor", 1.0))
+
+    def rope(self, base: float, scale: float, ext: float, attn: float, context: int) -> protocol.Answer:
+        """Frequencies and amplitude of ggml_rope_ext, ggml/src/ggml-cpu/ops.cpp:6187 and ggml.c:4478."""
+        index = np.arange(self.n_rot // 2, dtype=np.float64)
+        free = base ** (-2.0 * index / self.n_rot)
+        divisors = self.divisors(context)
+        free = free if divisors is None else free / divisors.astype(np.float64)
+        if ext == 0:
+            return protocol.rope((free * scale).tolist(), attn)
+
+        def dimension(turns: float) -> float:
+            return self.n_rot * math.log(self.n_ctx_orig / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+        low = max(0.0, math.floor(dimension(self.beta_fast)))
+        high = min(self.n_rot - 1.0, math.ceil(dimension(self.beta_slow)))
+        mix = ext * (1 - np.clip((index - low) / max(0.001, high - low), 0, 1))
+        amplitude = attn * (1.0 + 0.1 * math.log(1.0 / scale))
+        return protocol.rope((free * scale * (1 - mix) + free * mix).tolist(), amplitude)
+
+    def answer(self, context: int) -> protocol.Answer:
+        """The answer for a window of `context` tokens."""
+        ext, attn, windows = 1.0 if self.type == YARN else 0.0, self.attn_factor(), self.windows()
+        full = self.rope(self.base, self.scale, ext, attn, context)
+        own = self.get("rope.freq_base_swa", 10000.0 if self.arch.local == "base" else self.base)
+        local = {
+            "same": (own, self.scale, ext, attn),
+            "base": (own, 1.0, ext, attn),
+            "plain": (self.base, 1.0, 0.0, 1.0),
+            "global": (self.base, self.scale, ext, attn),
+        }[self.arch.local]
+        window = self.rope(*local, context) if any(windows) else full
+        layers = [
+            None if not rotates else window if has_window else full
+            for rotates, has_window in zip(self.rotating(windows), windows, strict=True)
+        ]
+        return protocol.answer(layers, scaling=self.softmax(attn), **self.query_scale(context))
+
+    def softmax(self, attn: float) -> float:
+        """The factor on the logits of attention."""
+        own = float(self.get("attention.scale", 0.0)) if self.name in ("granite", "granitemoe") else 0.0
+        if self.name == "deepseek2":  # deepseek2.cpp:437-443
+            log = math.log(1.0 / self.scale)
+            head = int(self.get("attention.key_length_mla", self.head_dim))
+            return (attn * (1 + 0.1 * log) * (1 + 0.1 * self.log_mul * log)) ** 2 / math.sqrt(head)
+        if {"gemma2": 46, "gemma3": 62}.get(self.name) == self.n_layer:
+            return 1 / math.sqrt(self.get("embedding_length") // self.get("attention.head_count"))
+        return own or 1 / math.sqrt(self.n_rot if self.name == "gpt-oss" else self.head_dim)
+
+    def query_scale(self, context: int) -> dict[str, float]:
+        """The factor on queries at the last position, llama-graph.cpp:168; in Llama 4 for layers that do not rotate."""
+        beta, offset, length = float(self.get("attention.temperature_scale", 0.0)), 0.0, self.n_ctx_orig
+        if self.name == "llama4" and self.get("attention.sliding_window") != 0:
+            beta, offset, length = 0.1, 1.0, 8192
+        if not beta or self.name not in ("mistral3", "llama4", "deepseek2"):
+            return {}
+        if self.name == "deepseek2":
+            length = int(self.get("attention.temperature_length", 0))
+        return {"query_scale": 1.0 + beta * math.log(math.floor((context - 1 + offset) / length) + 1.0)}
+
+
+def _mscale(scale: float, multiplier: float) -> float:
+    return 1.0 if scale <= 1 else 0.1 * multiplier * math.log(scale) + 1.0
+
+
+def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
+    """One answer, as protocol.py describes."""
+    arch, keys, vectors = convert(config)
+    shown = ("rope.", "attention.sliding", "attention.temperature", "context_length")
+    own = {key.removeprefix(f"{arch}."): value for key, value in keys.items()}
+    more = {
+        "arch": arch,
+        "keys": {key: value for key, value in own.items() if key.startswith(shown)},
+        "tensors": sorted(vectors),
+    }
+    try:
+        return {**Model(arch, keys, vectors).answer(question["context"]), **more}
+    except LoadError as error:
+        raise protocol.Refused("load", error) from None
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    protocol.main(ask)

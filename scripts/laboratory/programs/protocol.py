@@ -1,0 +1,110 @@
+"""What every program of the lab shares: it reads questions, asks its runtime, and writes answers.
+
+A program runs in the environment of its runtime, as `python PROGRAM QUESTIONS ANSWERS`, and imports nothing of
+ropeconv. Both files have one JSON object per line.
+
+A question is {"id", "label", "config", "trained", "context"}: the whole config.json that the runtime gets, and the
+trained and declared lengths in tokens. The answer to it has the same "id" and one of
+
+- "layers": for every layer of the language model the index of its rope in "ropes", or null for a layer that does not
+  rotate; "ropes": each {"inv_freq", "amplitude"} as it acts on a sequence as long as "context", with "short_inv_freq"
+  and "short_amplitude" where a sequence within the trained length gets others; "scaling": the factor on the logits of
+  attention (1 / sqrt(head_dim) in most models), where the program sees it; "query_scale": the factor on queries at
+  position context - 1, where the runtime has one.
+  "pairs" in a rope, or "interleaved" beside them, says which dimensions are turned together.
+- "error": "Type: message", of loading the model or of its first forward pass, and "stage": "config", "load" or
+  "forward".
+- "absent": a sentence, where the runtime has no such model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Answer = dict[str, Any]
+
+
+def message(error: BaseException) -> str:
+    """The first line of an error as "Type: message", without what changes from run to run or from config to config."""
+    first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    first = re.sub(r"/[\w./-]*/(?=\w)", "", first)
+    first = re.sub(r"\{.*", "{...}", first)
+    return first[:200]
+
+
+class Absent(Exception):
+    """The runtime has no such model, which is the message."""
+
+
+class Refused(Exception):
+    """The runtime fails on the model. stage: where; the message is that of the runtime."""
+
+    def __init__(self, stage: str, error: BaseException) -> None:
+        super().__init__(message(error))
+        self.stage = stage
+
+
+def rope(
+    inv_freq: Sequence[float],
+    amplitude: float,
+    short_inv_freq: Sequence[float] | None = None,
+    short_amplitude: float | None = None,
+) -> Answer:
+    """One set of frequencies, in radians per token, and the factor on cos and sin."""
+    found: Answer = {"inv_freq": [float(f"{value:.9g}") for value in inv_freq], "amplitude": float(amplitude)}
+    if short_inv_freq is not None:
+        short = [float(f"{value:.9g}") for value in short_inv_freq]
+        if short != found["inv_freq"]:
+            found["short_inv_freq"] = short
+    if short_amplitude is not None and short_amplitude != amplitude:
+        found["short_amplitude"] = float(short_amplitude)
+    return found
+
+
+def from_cos_sin(cos: Sequence[float], sin: Sequence[float]) -> tuple[list[float], float]:
+    """inv_freq and amplitude from the cosines and sines of position 1, one per pair."""
+    amplitudes = [math.hypot(c, s) for c, s in zip(cos, sin, strict=True)]
+    return [math.atan2(s, c) for c, s in zip(cos, sin, strict=True)], sum(amplitudes) / len(amplitudes)
+
+
+def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:
+    """An answer from the rope of every layer; equal ones are stored once."""
+    ropes: list[Answer] = []
+    places: list[int | None] = []
+    for found in layers:
+        if found is not None and found not in ropes:
+            ropes.append(found)
+        places.append(None if found is None else ropes.index(found))
+    return {"ropes": ropes, "layers": places, **more}
+
+
+def main(ask: Callable[[dict[str, Any], dict[str, Any]], Answer]) -> None:
+    """Answers the questions of the first file in the second one. ask: from a config and its question to an answer."""
+    questions, answers = sys.argv[1:3]
+    failures = 0
+    with open(questions, encoding="utf-8") as lines, open(answers, "w", encoding="utf-8") as out:
+        for line in lines:
+            question = json.loads(line)
+            with contextlib.redirect_stdout(sys.stderr):
+                try:
+                    found = ask(json.loads(json.dumps(question["config"])), question)
+                except Absent as missing:
+                    found = {"absent": str(missing)}
+                except Refused as refused:
+                    found = {"error": str(refused), "stage": refused.stage}
+                except Exception as error:
+                    failures += 1
+                    if os.environ.get("LAB_DEBUG"):
+                        traceback.print_exc()
+                    found = {"error": message(error), "stage": "load"}
+            out.write(json.dumps({"id": question["id"], **found}) + "\n")
+            out.flush()
+    print(f"{failures} errors outside of a named stage", file=sys.stderr)

@@ -1,0 +1,276 @@
+"""Asks SGLang: builds its own model class for a config, on meta, and runs the rotary embedding of every decoder layer.
+
+The config goes through SGLang's ModelConfig (AutoConfig, its own config classes, its patches), the model class comes
+from its registry, and the rotary objects are those that the constructor of the model made; compiled modules are stubs
+(`sglang_stubs`). Only the rotary objects live on the CPU; everything else is on meta. Their `forward_native` is given a
+unit vector per pair, so that cos and sin come out as the model would apply them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import protocol
+import torch
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import sglang_stubs
+import transformers
+import transformers.modeling_utils
+
+transformers.PreTrainedModel, transformers.AutoModel  # noqa: B018 - they look for torchvision and others: before the stubs
+sglang_stubs.install()
+logging.disable(logging.WARNING)
+
+import sglang_world  # noqa: E402
+
+LONGEST = 1 << 17
+
+
+class ShortTorch:
+    """`torch` for the rotary modules: a position table that would be gigabytes ends after LONGEST positions."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    @staticmethod
+    def arange(*arguments: Any, **keywords: Any) -> torch.Tensor:
+        if len(arguments) == 1:
+            arguments = (min(arguments[0], LONGEST),)
+        elif len(arguments) == 2:
+            arguments = (arguments[0], min(arguments[1], arguments[0] + LONGEST))
+        return torch.arange(*arguments, **keywords)
+
+
+def on_cpu(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def initialise(self: Any, *arguments: Any, **keywords: Any) -> None:
+        with torch.device("cpu"):
+            method(self, *arguments, **keywords)
+
+    return initialise
+
+
+def prepare() -> None:
+    """Starts SGLang's world of one rank and moves rotary objects to the CPU."""
+    sglang_world.start()
+    from sglang.srt.layers import rotary_embedding
+    from sglang.srt.layers.rotary_embedding import base, mrope, rope_variant, yarn
+    from sglang.srt.models import gemma3_causal
+
+    for module in (base, yarn, mrope, rope_variant):
+        module.torch = ShortTorch()  # type: ignore[attr-defined]
+        for found in vars(module).values():
+            if isinstance(found, type) and found.__module__ == module.__name__ and "__init__" in vars(found):
+                found.__init__ = on_cpu(found.__init__)  # type: ignore[misc]
+    rope_variant.get_device = lambda *_: "cpu"
+    for found in (gemma3_causal.Gemma3RotaryEmbedding,):
+        found.__init__ = on_cpu(found.__init__)
+    assert rotary_embedding is not None
+
+
+def ours(error: BaseException) -> bool:
+    """Whether an error was caused by a stub and not by SGLang."""
+    text = "".join(traceback.format_exception(error))
+    return "StubType" in text or "sglang_stubs" in text or "meta tensor" in text or "_cuda_" in text
+
+
+def refuse(stage: str, error: BaseException) -> protocol.Refused:
+    if os.environ.get("LAB_DEBUG"):
+        traceback.print_exception(error)
+    if ours(error):
+        raise RuntimeError(f"LAB: {type(error).__name__}: {error}") from error
+    return protocol.Refused(stage, error)
+
+
+def complete(config: dict[str, Any]) -> None:
+    """Adds what published configs of a family have and configs that transformers wrote itself have not.
+
+    SGLang does not load a model without these; they have nothing to do with positions.
+    """
+    kind, layers = config.get("model_type"), config.get("layer_types") or []
+    if kind == "gemma2":
+        config.setdefault("hidden_act", config.get("hidden_activation", "gelu_pytorch_tanh"))
+    if kind == "minimax_m2":
+        config.setdefault("scoring_func", "sigmoid")
+    if kind in ("deepseek_v2", "deepseek_v3"):
+        newer = kind == "deepseek_v3"
+        config.setdefault("moe_layer_freq", 1)
+        config.setdefault("scoring_func", "sigmoid" if newer else "softmax")
+        config.setdefault("topk_method", "noaux_tc" if newer else "greedy")
+    if kind in ("qwen3_next", "qwen3_5_text") and "full_attention" in layers:
+        config.setdefault("full_attention_interval", layers.index("full_attention") + 1)
+    if kind == "exaone4" and isinstance(config.get("sliding_window_pattern"), int) and "full_attention" in layers:
+        config["sliding_window_pattern"] = "L" * layers.index("full_attention") + "G"
+    if kind == "qwen2_vl":
+        config["vision_config"].setdefault("in_chans", config["vision_config"].get("in_channels", 3))
+
+
+def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
+    """SGLang's ModelConfig and its model, on meta."""
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.layers.rotary_embedding import factory
+    from sglang.srt.model_loader.utils import get_model_architecture
+    from sglang.srt.models.registry import ModelRegistry
+
+    factory._ROPE_DICT.clear()
+    architecture = (config.get("architectures") or ["?"])[0]
+    config.pop("quantization_config", None)
+    complete(config)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        try:
+            parsed = ModelConfig(model_path=folder, dtype="float32", trust_remote_code=False)
+        except Exception as error:
+            if architecture not in ModelRegistry.get_supported_archs() and not ours(error):
+                raise protocol.Absent(f"{architecture} is not in the registry: {error}"[:300]) from error
+            raise refuse("config", error) from error
+        if architecture not in ModelRegistry.get_supported_archs():
+            try:
+                get_model_architecture(parsed)
+            except Exception as error:
+                raise protocol.Absent(f"{architecture} is not in the registry: {error}"[:300]) from error
+            raise protocol.Absent(f"{architecture} is not in the registry: it runs in the transformers backend")
+        model_class, _ = get_model_architecture(parsed)
+        torch.set_default_dtype(torch.float32)
+        try:
+            with torch.device("meta"):
+                model = sglang_world.build(model_class, parsed)
+        except Exception as error:
+            raise refuse("load", error) from error
+    return parsed, model
+
+
+def layers_of(model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
+    """The decoder layers: the list of modules as long as the config says, outside of a vision or audio tower."""
+    for name, module in model.named_modules():
+        if any(word in name for word in ("visual", "vision", "audio", "mtp")):
+            continue
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count and name.split(".")[-1] in ("layers", "h"):
+            return list(module)
+    raise LookupError(f"no list of {count} decoder layers")
+
+
+def rotates(attention: torch.nn.Module) -> bool:
+    """Whether the attention's forward calls its rotary embedding: the switches that model files have for it."""
+    for flag in ("use_rope", "apply_rope", "is_nope", "use_nope", "no_rope"):
+        value = getattr(attention, flag, None)
+        if isinstance(value, bool):
+            return value if flag in ("use_rope", "apply_rope") else not value
+    return sglang_world.rotates(attention)
+
+
+def unit(rotary: Any, rows: int) -> torch.Tensor:
+    """A vector with 1 for the first member of every pair and 0 for the second, for every row."""
+    vector = torch.zeros(rows, rotary.head_size)
+    if getattr(rotary, "is_neox_style", True):
+        vector[:, : rotary.rotary_dim // 2] = 1
+    else:
+        vector[:, 0 : rotary.rotary_dim : 2] = 1
+    return vector
+
+
+def turn(rotary: Any, positions: list[int], planes: int) -> tuple[list[float], float]:
+    """inv_freq and amplitude that the rotary object applies at the first of the positions."""
+    vector = unit(rotary, len(positions))
+    place = torch.tensor(positions)
+    if planes:
+        place = place.expand(planes, -1).contiguous()
+    flat = type(rotary).__name__ == "Phi3LongRoPEScaledRotaryEmbedding"
+    query = vector if flat else vector.unsqueeze(1)
+    run = rotary.forward if flat else rotary.forward_native
+    with torch.device("cpu"):
+        turned = run(place, query.clone(), query.clone())[0].reshape(len(positions), -1)[0]
+    half = rotary.rotary_dim // 2
+    if getattr(rotary, "is_neox_style", True):
+        cos, sin = turned[:half], turned[half : 2 * half]
+    else:
+        cos, sin = turned[0 : 2 * half : 2], turned[1 : 2 * half : 2]
+    return protocol.from_cos_sin(cos.double().tolist(), sin.double().tolist())
+
+
+def shorten(rotary: Any) -> None:
+    """Makes the two joined tables of longrope that were cut by ShortTorch consistent again, for fewer positions."""
+    first = min(rotary.original_max_position_embeddings, LONGEST // 2)
+    rotary.original_max_position_embeddings = first
+    rotary.long_short_cos_sin_cache = torch.cat([rotary.short_cos_sin_cache[:first], rotary.long_cos_sin_cache])
+
+
+def read(rotary: Any, question: dict[str, Any], planes: int) -> protocol.Answer:
+    """What one rotary object does with a short sequence and with one as long as the context."""
+    last = question["context"] - 1
+    inside = min(question["trained"], question["context"]) - 1
+    if hasattr(rotary, "cos_sin_cache"):
+        if len(rotary.cos_sin_cache) == LONGEST:
+            last = min(last, LONGEST - 1)
+    elif rotary.max_position_embeddings > LONGEST:
+        shorten(rotary)
+        last, inside = min(last, LONGEST - 1), min(inside, rotary.original_max_position_embeddings)
+    try:
+        short = turn(rotary, [1, max(1, min(inside, last))], planes)
+        long = turn(rotary, [1, last], planes)
+    except Exception as error:
+        raise refuse("forward", error) from error
+    return protocol.rope(long[0], long[1], short[0], short[1])
+
+
+def of_gemma3(model: torch.nn.Module, layers: list[torch.nn.Module], question: dict[str, Any]) -> list[protocol.Answer]:
+    """Gemma 3 turns with the two rotary modules of its model, not with those that the attention holds."""
+    owner = next(m for m in model.modules() if hasattr(m, "rotary_emb_local"))
+    found = {}
+    for kind, rotary in (("local", owner.rotary_emb_local), ("global", owner.rotary_emb)):
+        both = []
+        for last in (question["trained"] - 1, question["context"] - 1):
+            try:
+                with torch.device("cpu"):
+                    cos, sin = rotary(torch.zeros(1, 1), torch.tensor([[1, last]]))
+            except Exception as error:
+                raise refuse("forward", error) from error
+            half = cos.shape[-1] // 2
+            both.append(protocol.from_cos_sin(cos[0, 0, :half].double().tolist(), sin[0, 0, :half].double().tolist()))
+        found[kind] = protocol.rope(*both[1], *both[0])
+    return [found["local" if layer.self_attn.is_sliding else "global"] for layer in layers]
+
+
+def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
+    parsed, model = load(config)
+    text = parsed.hf_text_config
+    layers = layers_of(model, text.num_hidden_layers)
+    planes = 3 if parsed.model_is_mrope else 0
+    if any(hasattr(module, "rotary_emb_local") for module in model.modules()):
+        return protocol.answer(of_gemma3(model, layers, question), scaling=float(layers[0].self_attn.scaling))
+    answers: dict[int, protocol.Answer] = {}
+    places: list[protocol.Answer | None] = []
+    scaling = None
+    for layer in layers:
+        holders = [m for m in layer.modules() if getattr(m, "rotary_emb", None) is not None]
+        holders = [m for m in holders if "attention" in type(m).__name__.lower() or hasattr(m, "attn")] or holders
+        attention = next((m for m in layer.modules() if "RadixAttention" in type(m).__name__), None)
+        if attention is not None and isinstance(getattr(attention, "scaling", None), (int, float)):
+            scaling = float(attention.scaling)
+        if not holders or not rotates(holders[0]):
+            places.append(None)
+            continue
+        rotary = holders[0].rotary_emb
+        if id(rotary) not in answers:
+            answers[id(rotary)] = read(rotary, question, planes)
+        places.append(answers[id(rotary)])
+    more = {} if scaling is None else {"scaling": scaling}
+    return protocol.answer(places, **more, **sglang_world.query_scale(layers, question["context"] - 1))
+
+
+if __name__ == "__main__":
+    prepare()
+    if os.environ.get("LAB_MODULES"):
+        print(sys.modules.keys(), file=sys.stderr)
+    protocol.main(ask)

@@ -1,0 +1,78 @@
+"""What differs between versions of SGLang: how its world of one rank is started, and some model files' own ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Group:
+    """A process group of one rank: what the constructors of models ask of one."""
+
+    world_size = 1
+    rank_in_group = rank = local_rank = 0
+    is_first_rank = is_last_rank = True
+    unique_name = "lab"
+    ranks = (0,)
+    first_rank = last_rank = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *arguments, **_: arguments[0] if arguments else None
+
+
+def start() -> None:
+    """Publishes default server arguments for a GPU and puts one-rank groups in place of the distributed ones."""
+    from sglang.srt.distributed import parallel_state
+
+    try:
+        from sglang.srt import runtime_context
+    except ImportError:
+        from sglang.srt import server_args
+
+        arguments = server_args.ServerArgs(model_path="dummy", device="cuda")
+        server_args.set_global_server_args_for_scheduler(arguments)
+    else:
+        arguments = runtime_context.get_context().override_server_args().install()
+        ranks = runtime_context.SpawnRanks(world_rank=0, gpu_id=0)
+        runtime_context.publish(arguments, role="scheduler", ranks=ranks)
+        groups = ("tp", "pp", "attn_tp", "attn_cp", "moe_ep", "moe_tp", "moe_dp", "dcp", "world")
+        runtime_context.get_parallel().override_permanently(**{f"{name}_group": Group() for name in groups})
+    for name in ("WORLD", "TP", "PP", "ATTN_TP", "ATTN_CP", "MOE_EP", "MOE_TP", "MOE_DP", "DCP", "SELF_PP"):
+        if hasattr(parallel_state, f"_{name}"):
+            setattr(parallel_state, f"_{name}", Group())
+
+
+def build(model_class: Any, parsed: Any) -> torch.nn.Module:
+    """The model of a parsed config, as the loader of SGLang makes it."""
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.model_loader.loader import _initialize_model
+
+    return _initialize_model(parsed, LoadConfig(load_format="dummy"))
+
+
+def rotates(attention: Any) -> bool:
+    """Whether a layer rotates where a model file has a condition of its own in the forward of its attention."""
+    module = type(attention).__module__.rpartition(".")[2]
+    if module == "commandr":
+        return bool(attention.v1 or attention.sliding_window_size > 0)
+    if module == "exaone4":
+        return bool(not attention.sliding_window_pattern or attention.is_sliding)
+    return True
+
+
+def query_scale(layers: list[torch.nn.Module], position: int) -> dict[str, float]:
+    """The factor on queries at a position, where the attention has one (Llama 4, Ministral 3)."""
+    place = torch.tensor([position], device="cpu")
+    for layer in layers:
+        attention: Any = getattr(layer, "self_attn", None)
+        if getattr(attention, "llama_4_scaling_beta", None) is not None:
+            from sglang.srt.models import ministral3
+
+            beta, length = attention.llama_4_scaling_beta, attention.max_position_embeddings
+            return {"query_scale": float(ministral3._get_llama_4_attn_scale(place, beta, length))}
+        if getattr(attention, "attn_temperature_tuning", False) and not attention.use_rope:
+            return {"query_scale": float(attention._get_attn_scale(place))}
+    return {}

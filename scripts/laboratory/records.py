@@ -1,0 +1,78 @@
+"""Turns outcomes into the records that the package ships, and reads them back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from ropeconv.runtimes.evidence import ModelRecord, Record
+from ropeconv.runtimes.find import newest
+from ropeconv.runtimes.read_config import rope_dict, rope_type
+
+from .cells import Cell
+from .compare import Outcome
+
+FOLDER = Path(__file__).parents[2] / "ropeconv" / "runtimes" / "lab"
+
+
+def path(runtime: str, version: str) -> Path:
+    """The file of a record."""
+    return FOLDER / f"{runtime}-{version}.json"
+
+
+def model_record(cells: Iterable[Cell], outcomes: Mapping[str, Outcome]) -> ModelRecord:
+    """The record of one model. cells: all of it. outcomes: by the name of the cell."""
+    cells = list(cells)
+    most, _ = Counter(outcomes[cell.name].status for cell in cells).most_common(1)[0]
+    details = {outcomes[cell.name].detail for cell in cells if outcomes[cell.name].status == most}
+    others: dict[str, dict[str, tuple[str, ...]]] = {}
+    shared = details.pop() if len(details) == 1 else None
+    for cell in cells:
+        found = outcomes[cell.name]
+        if found.status == most:
+            continue
+        by_detail = others.setdefault(found.status, {})
+        by_detail[found.detail] = (*by_detail.get(found.detail, ()), cell.name)
+    return ModelRecord(
+        digest=digest(cells),
+        rope_types=tuple(sorted({cell_type(cell) for cell in cells})),
+        most=most,
+        others=others,
+        detail=shared or "",
+    )
+
+
+def digest(cells: Iterable[Cell]) -> str:
+    """A digest of the configs of a model, which shows whether a record is about them."""
+    keys = "".join(f"{cell.name}{cell.key}" for cell in cells)
+    return hashlib.sha256(keys.encode()).hexdigest()[:12]
+
+
+def cell_type(cell: Cell) -> str:
+    """The rope type in the config of a cell, as transformers reads it."""
+    part = cell.config.get("text_config", cell.config)
+    part = part if isinstance(part, dict) and part.get("model_type") in cell.family.model_types else cell.config
+    found, _ = rope_dict(part, cell.family)
+    return rope_type(found, newest("transformers").rule_set(cell.family.name))
+
+
+def save(record: Record) -> None:
+    """Writes a record, a line per model."""
+    FOLDER.mkdir(exist_ok=True)
+    head = {"runtime": record.runtime, "version": record.version, "date": record.date, "how": record.how}
+    lines = [
+        f"  {msgspec.json.encode(name).decode()}: {msgspec.json.encode(model).decode()}"
+        for name, model in sorted(record.models.items())
+    ]
+    text = msgspec.json.encode(head).decode()[:-1] + ',\n"models": {\n' + ",\n".join(lines) + "\n}}\n"
+    path(record.runtime, record.version).write_text(text)
+
+
+def load(runtime: str, version: str) -> Record | None:
+    """The record of a version, None where there is none."""
+    file = path(runtime, version)
+    return msgspec.json.decode(file.read_bytes(), type=Record) if file.exists() else None

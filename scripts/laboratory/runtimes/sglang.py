@@ -1,0 +1,37 @@
+"""SGLang: its model files and rotary embeddings, on a CPU, with stubs for kernels (see `programs/sglang_stubs.py`)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from ..environment import Environment, LabRuntime, installed, once, pip, wheel_sources
+
+# Small packages that SGLang's modules use while they are imported. They are installed without their own requirements.
+HELPERS = (
+    "orjson", "pybase64", "einops", "dill", "cachetools", "cloudpickle", "pyzmq", "xxhash", "zstandard",
+    "partial_json_parser", "interegular", "compressed-tensors==0.18.0",
+)  # fmt: skip
+
+
+def install(version: str, folder: Path) -> Environment:
+    """The Python files of SGLang's wheel, the transformers that its metadata asks for, and what it imports."""
+    sources = wheel_sources("sglang", version, folder / version)
+    metadata = next(sources.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
+    found = re.search(r"^Requires-Dist: transformers==([\w.]+)", metadata, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"sglang {version} names no version of transformers")
+    transformers = installed(folder / f"transformers-{found[1]}", f"transformers=={found[1]}")
+    helpers = once(folder / "helpers", lambda target: pip("install", "--no-deps", "--target", target, *HELPERS))
+    return Environment(Path(sys.executable), (transformers, helpers, sources), (("OMP_NUM_THREADS", "1"),))
+
+
+RUNTIME = LabRuntime(
+    name="sglang",
+    program="sglang_program.py",
+    versions=("0.5.23",),
+    quick=(),
+    install=install,
+    how="SGLang's ModelConfig, model class (on meta) and rotary embeddings, run on a CPU with stubbed kernels",
+)

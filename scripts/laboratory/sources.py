@@ -1,0 +1,101 @@
+"""The models whose configs the lab gives to runtimes: every family tiny, and every published config of the tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ropeconv.errors import BadSource
+from ropeconv.families import Family
+from ropeconv.families.config import detect
+from tests.models import COMMON, FAMILIES
+
+CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
+VISION: dict[str, Any] = {
+    "depth": 1, "hidden_size": 32, "embed_dim": 32, "num_heads": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "out_hidden_size": 128, "fullatt_block_indexes": [0], "deepstack_visual_indexes": [0], "num_hidden_layers": 1,
+}  # fmt: skip
+MROPE: dict[str, Any] = {"type": "mrope", "rope_type": "default", "mrope_section": [8, 12, 12]}
+UNSCALED = {"rope_type": "default", "type": "default"}
+AS_PUBLISHED: dict[str, dict[str, Any]] = {
+    "gpt_neox": {"rotary_emb_base": 10000},
+    "apertus": {"rope_theta": 10000.0, "rope_parameters": None, "rope_scaling": UNSCALED},
+    "gpt_oss": {"rope_theta": 10000.0, "rope_parameters": None, "rope_scaling": UNSCALED},
+    "gemma3_text": {
+        "num_hidden_layers": 6, "sliding_window_pattern": 6,
+        "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+    },
+}  # fmt: skip
+"""Keys that published configs of these families have, and older versions and other runtimes read."""
+NESTED: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {"rope_scaling": MROPE, "head_dim": None},
+    "qwen2_5_vl": {"rope_scaling": MROPE, "head_dim": None},
+    "qwen3_vl": {"rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12], "mrope_interleaved": True}},
+    "qwen3_vl_moe": {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12], "mrope_interleaved": True},
+    },
+}  # fmt: skip
+"""Families that transformers knows only around a vision model; for the first two its keys lie at the top level."""
+
+
+def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the name of a family and a small config of it, as publishers write one. Needs transformers."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+
+    for model_type, changes in FAMILIES.items():
+        settings = _without_null({**COMMON, **changes, **AS_PUBLISHED.get(model_type, {})})
+        config = transformers.AutoConfig.for_model(model_type, **settings).to_dict()
+        yield _name(config), _published({**config, "architectures": [CLASSES[model_type]]}, settings)
+    for model_type, changes in NESTED.items():
+        settings = _without_null({**COMMON, **changes})
+        classes = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        wrapper = transformers.AutoConfig.for_model(model_type, vision_config=dict(VISION)).to_dict()
+        wrapper["architectures"] = [classes[model_type]]
+        if "2" in model_type:
+            inner = wrapper.pop("text_config")
+            inner.pop("layer_types", None)  # of the default number of layers
+            wrapper = {**inner, **wrapper, "model_type": model_type}
+            yield _name(wrapper), _published(wrapper, settings)
+        else:
+            wrapper["text_config"] = _published(wrapper["text_config"], settings)
+            yield _name(wrapper), wrapper
+
+
+def published_configs() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the name and the content of every config in the tests whose family can be changed."""
+    for path in sorted(CONFIGS.glob("*.json")):
+        config = json.loads(path.read_text("utf-8"))
+        try:
+            family: Family = detect(config)
+        except BadSource:
+            continue
+        if not family.refuse:
+            config.pop("quantization_config", None)  # the lab asks about RoPE, not about weights
+            yield path.stem, config
+
+
+def _name(config: dict[str, Any]) -> str:
+    return detect(config).name
+
+
+def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None or key == "sliding_window"}
+
+
+def _published(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """A config as publishers write it: rope_theta at the top level, and no rope_parameters unless given."""
+    rope = config.pop("rope_parameters", None) or {}
+    model_type = config["model_type"]
+    config = {**config, **{key: value for key, value in settings.items() if value is not None}}
+    config["model_type"] = model_type
+    if "rope_scaling" in settings:
+        config["rope_scaling"] = dict(settings["rope_scaling"])
+    config.pop("_name_or_path", None)
+    config["torch_dtype"] = config["dtype"] = "float32"
+    if "rope_parameters" not in settings and "rope_theta" not in settings:
+        config["rope_theta"] = rope.get("rope_theta", rope.get("full_attention", {}).get("rope_theta", 10000.0))
+    return config

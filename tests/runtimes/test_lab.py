@@ -1,0 +1,90 @@
+"""The table of runtimes against what the lab saw when it executed them: every cell, none left out.
+
+`scripts/lab` writes the records. One that is about other configs than today's is red here, and is made again there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ropeconv.bake.matrix import counts, matrix
+from ropeconv.families.family import families
+from ropeconv.runtimes import newest, runtimes
+from ropeconv.runtimes.evidence import Record, records
+from scripts.laboratory.agree import disagreements
+from scripts.laboratory.cells import Cell, cells, sources
+from scripts.laboratory.records import digest
+from scripts.laboratory.runtimes import RUNTIMES
+
+MLX = newest("mlx-lm")
+EXECUTED = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp")
+
+
+@pytest.fixture(scope="session")
+def models() -> dict[str, list[Cell]]:
+    """The cells of the lab by model."""
+    return {name: list(cells(name, config)) for name, config in sources().items()}
+
+
+def named(record: Record) -> str:
+    return f"{record.runtime}-{record.version}"
+
+
+def config_records() -> Iterator[Record]:
+    names = {runtime.name for runtime in RUNTIMES}
+    return (record for record in records() if record.runtime in names)
+
+
+@pytest.mark.parametrize("record", config_records(), ids=named)
+def test_the_table_says_what_the_lab_saw(record: Record, models: dict[str, list[Cell]]) -> None:
+    assert set(record.models) == set(models)
+    found = []
+    for name, of_model in models.items():
+        seen = record.models[name]
+        assert seen.digest == digest(of_model), f"{name} has other configs now; run scripts/lab {record.runtime}"
+        statuses = seen.statuses(tuple(cell.name for cell in of_model))
+        assert len(statuses) == len(of_model)
+        found += [str(one) for one in disagreements(record.runtime, record.version, of_model, statuses)]
+    assert found == []
+
+
+def test_every_version_of_the_lab_has_a_record() -> None:
+    recorded = {(record.runtime, record.version) for record in records()}
+    assert {(runtime.name, version) for runtime in RUNTIMES for version in runtime.versions} <= recorded
+
+
+def test_every_family_is_in_the_lab(models: dict[str, list[Cell]]) -> None:
+    assert {family.name for family in families() if not family.refuse} <= set(models)
+
+
+def test_what_is_executed_is_said_to_be() -> None:
+    """At least 85 % of what the table says of the runtimes that can be executed here was executed."""
+    names = {row.key for row in runtimes() if row.name in EXECUTED}
+    own = counts(cell for cell in matrix() if cell.verdict.runtime.partition("@")[0] in EXECUTED)
+    assert names
+    assert own["run"] >= 0.85 * sum(own.values()), own
+
+
+def test_a_record_of_the_wrong_status_is_noticed(models: dict[str, list[Cell]]) -> None:
+    llama = models["llama"]
+    wrong = {cell.name: "ignored" for cell in llama}
+    assert len(list(disagreements("transformers", "5.23.0", llama, wrong))) == len(llama)
+
+
+def test_whole_checkpoints_in_mlx_lm_say_the_same_as_its_frequencies() -> None:
+    """Logits beyond the trained length, against transformers' own; what does not load for its weights says nothing."""
+    record = next(record for record in records() if record.runtime == "mlx-lm-logits")
+    yarn = {cell.family: cell.verdict for cell in matrix() if cell.writing == "yarn" and cell.verdict.covers(MLX)}
+    seen = {name: model.most for name, model in record.models.items() if model.most != "unknown"}
+    assert len(seen) > 35
+    assert {name: yarn[name].status for name in seen if name != "qwen3_5"} == {
+        name: status for name, status in seen.items() if name != "qwen3_5"
+    }
+
+
+def test_llama_cpp_computes_what_the_gguf_encodings_write() -> None:
+    record = next(record for record in records() if record.runtime == "llama-cpp-gguf")
+    assert {name: model.others for name, model in record.models.items() if model.others} == {}
+    assert {"keys", "tensor"} <= {encoding for model in record.models.values() for encoding in model.rope_types}

@@ -1,0 +1,166 @@
+"""What is stated about a family in a runtime, and what follows where nothing is."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ropeconv.encode.checkpoint.encoding import all_encodings
+from ropeconv.encode.checkpoint.request import CheckpointResult, EncodeRequest
+from ropeconv.encode.target import Target
+from ropeconv.families.family import Family, by_name
+from ropeconv.families.sample import sample_config
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import Runtime, find, newest, runtimes
+from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.runtime import row_from
+from ropeconv.runtimes.verdict import judge_all, rows_for
+
+
+def baked(family: Family, method: str = "yarn", encoding: str = "native", **changes: object) -> CheckpointResult:
+    """A config of a family with a method, and the verdicts on it."""
+    config = {**sample_config(family), **changes}
+    spec = read_spec(config, family)
+    base = spec.unscaled() if spec.scaled else spec
+    recipe = Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
+    request = EncodeRequest(recipe.schedule(base), base, family, config, Target(encoding=encoding))
+    return all_encodings()[encoding].encode(request)
+
+
+def status(name: str, runtime: str, method: str = "yarn", encoding: str = "native") -> str:
+    return baked(by_name()[name], method, encoding).status_of(find(runtime)[-1])
+
+
+# families whose model files do not pass the scaling on, executed (see the records of the lab)
+UNSCALED = {
+    "mlx-lm@0.32": "qwen3_moe mixtral gemma gemma2 cohere cohere2 ernie4_5 ernie4_5_moe glm4 glm4_moe gpt_neox "
+    "minimax_m2 phi qwen3_vl_moe stablelm starcoder2",
+    "sglang": "gemma gemma2 granitemoe mixtral olmo persimmon phi stablelm starcoder2",
+    "vllm@0.11": "falcon gemma gemma2 gpt_neox mixtral persimmon phi stablelm starcoder2",
+    "llama-cpp": "gemma gemma2 falcon phi stablelm glm gpt_neox cohere",
+}
+REFUSED = {
+    "mlx-lm@0.32": "nemotron qwen2_moe hunyuan_v1_dense",
+    "vllm@0.11": "olmo olmo2",
+}
+ABSENT = {
+    "mlx-lm@0.32": "falcon persimmon arcee olmo",
+    "exllamav3": "deepseek_v2 ernie4_5 falcon gemma glm gpt_neox granite granitemoe hunyuan_v1_dense llama4 nemotron "
+    "olmo olmo2 olmoe persimmon phi qwen2_moe qwen2_vl stablelm starcoder2",
+    "vllm@0.11": "ministral3 qwen3_5",
+    "llama-cpp": "persimmon",
+}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "name", "wanted"),
+    [
+        (runtime, name, wanted)
+        for wanted, table in (("ignored", UNSCALED), ("refused", REFUSED), ("unsupported", ABSENT))
+        for runtime, names in table.items()
+        for name in names.split()
+    ],
+)
+def test_yarn_as_executed(runtime: str, name: str, wanted: str) -> None:
+    assert status(name, runtime) == wanted
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("runtime", ["transformers", "mlx-lm", "vllm", "sglang", "exllamav3"])
+def test_yarn_where_it_is_read(runtime: str, name: str) -> None:
+    assert status(name, runtime) == "exact"
+
+
+@pytest.mark.parametrize("name", ["falcon", "gemma", "gemma2", "gpt_neox", "mixtral", "phi", "stablelm", "starcoder2"])
+def test_vllm_0_20_is_not_0_11(name: str) -> None:
+    assert (status(name, "vllm@0.11"), status(name, "vllm@0.20.2")) == ("ignored", "exact")
+
+
+@pytest.mark.parametrize("method", ["linear", "llama3"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+@pytest.mark.parametrize("runtime", ["vllm", "sglang"])
+def test_models_with_m_rope_fail_on_classes_without(runtime: str, name: str, method: str) -> None:
+    assert status(name, runtime, method) == "refused"
+    assert status(name, runtime, "mixed", "factors") == "refused"
+    assert status(name, runtime, "ntk") == "exact"
+
+
+def test_versions_that_nobody_looked_at_are_not_covered() -> None:
+    assert find("vllm@0.20")[0].version == "0.20"
+    for wanted in ("vllm@0.32", "vllm@0.15", "vllm@0.9", "transformers@5.24", "sglang@0.5.10", "tensorrt-llm@1.2.1"):
+        with pytest.raises(RecipeError, match="nobody has looked at that version; known: "):
+            find(wanted)
+
+
+def test_a_family_without_statements_is_unknown_everywhere() -> None:
+    """A new family is one TOML; nothing is claimed about it before somebody looked."""
+    new = msgspec.structs.replace(by_name()["llama"], name="brand_new", model_types=("brand_new",), since={})
+    result = baked(new)
+    assert {verdict.status for verdict in result.verdicts} == {"unknown"}
+    assert result.exact_share == "exact in 0 of 0 runtimes"
+    assert {verdict.grade for verdict in result.verdicts} == {""}
+
+
+def test_a_row_is_cut_where_a_family_begins() -> None:
+    rows = [row for row in rows_for(by_name()["qwen3_5"]) if row.name == "transformers"]
+    assert [row.display_name for row in rows if row.version.startswith("5")][:2] == [
+        "transformers 5.0-5.1", "transformers 5.2-5.3",
+    ]  # fmt: skip
+    assert status("qwen3_5", "transformers@5.1") == "unsupported"
+    assert status("qwen3_5", "transformers@5.2") == "exact"
+
+
+def test_gguf_reader_unknown_runtime_and_evidence() -> None:
+    verdict = baked(by_name()["llama"]).verdict_of(newest("mlx-lm"))
+    assert (verdict.status, verdict.grade) == ("exact", "run")
+    assert verdict.evidence.detail.startswith("0.32.2, 20")
+    read = baked(by_name()["llama"]).verdict_of(newest("lmdeploy"))
+    assert (read.grade, read.evidence.detail) == ("read", "")
+
+
+@pytest.mark.parametrize(
+    ("method", "runtime", "wanted"),
+    [("gptq", "transformers", "exact"), ("gptq", "vllm", "exact"), ("bitsandbytes", "mlx-lm", "unsupported"),
+     ("bitsandbytes", "vllm", "unsupported"), ("fp8", "mlx-lm", "unknown"), ("gptq", "vllm@0.11", "unknown")],
+)  # fmt: skip
+def test_quantised_weights(method: str, runtime: str, wanted: str) -> None:
+    result = baked(by_name()["llama"], quantization_config={"quant_method": method})
+    assert result.status_of(find(runtime)[-1]) == wanted
+
+
+def test_two_factor_lists_and_who_switches() -> None:
+    family = by_name()["phi3"]
+    config = {
+        **sample_config(family), "max_position_embeddings": 16384, "original_max_position_embeddings": 4096,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 64, "long_factor": [4.0] * 64},
+    }  # fmt: skip
+    spec = read_spec(config, family)
+    found = judge_all(config, family, spec.current(), spec)
+
+    def of(wanted: str) -> str:
+        return next(one.status for one in reversed(found) if one.covers(find(wanted)[-1]))
+
+    assert [of(f"transformers@{version}") for version in ("4.46", "4.49", "4.57", "5.23")] == ["exact"] * 4
+    assert [of(name) for name in ("vllm@0.33", "exllamav3", "mlx-lm@0.32", "tgi")] == ["differs"] * 4
+    assert of("vllm@0.11") == "exact"
+
+
+@pytest.mark.parametrize("row", runtimes(), ids=lambda row: row.key)
+def test_every_row_says_where_it_is_from(row: Runtime) -> None:
+    assert row.source
+    assert all(stated.reason or not stated.status for rules in row.rules.values() for stated in rules.types.values())
+    known = {name for name, family in by_name().items() if not family.refuse}
+    assert {name for stated in row.families for name in stated.names} <= known
+
+
+def test_rules_that_do_not_exist_are_refused() -> None:
+    data = {
+        "name": "x", "version": "1", "title": "X", "source": "-",
+        "rules": {"generic": {"schemas": [], "theta": "top"}}, "families": [{"names": ["llama"], "rules": "typo"}],
+    }  # fmt: skip
+    with pytest.raises(KeyError, match="typo"):
+        row_from(data)
+    with pytest.raises(KeyError, match="one of rules, unsupported and unknown"):
+        row_from({**data, "families": [{"names": ["llama"]}]})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..encode import CheckpointResult, Target
+from ..encode import EncodeRequest, Target, select
 from ..errors import RopeconvError
+from ..families.config import Config
 from ..inspection import Problem
 from ..inspection.inspect import ConfigInspection
 from ..rope.errors import RecipeError
@@ -14,16 +15,14 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..runtimes import Runtime, newest, runtimes
 from ..runtimes.verdict import Verdict
-from ..sources import Source
-from .planner import make_plan
 
 WRONG = ("differs", "ignored", "refused")
 
 
-def repairs(source: Source, seen: ConfigInspection) -> Iterator[Problem]:
-    """A problem per newest row of a runtime that does not compute the checkpoint and that something would help.
+def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
+    """A problem per newest row of a runtime that does not compute the checkpoint and that another config would help.
 
-    source: the checkpoint. seen: its inspection.
+    config: the whole config.json. seen: its inspection. Weights are not looked at, not even their headers.
     """
     if seen.refuse:
         return
@@ -34,7 +33,7 @@ def repairs(source: Source, seen: ConfigInspection) -> Iterator[Problem]:
             wrong[name] = verdict
     candidates = _candidates(seen)
     for name, verdict in wrong.items():
-        found = next((flags for flags, recipe in candidates if _helps(source, recipe, newest(name))), "")
+        found = next((flags for flags, recipe in candidates if _helps(config, seen, recipe, newest(name))), "")
         if found:
             message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
             yield Problem("runtime", message, f"{found} --runtime {name}")
@@ -50,10 +49,11 @@ def _candidates(seen: ConfigInspection) -> list[tuple[str, Recipe]]:
     return found
 
 
-def _helps(source: Source, recipe: Recipe, runtime: Runtime) -> bool:
-    replaces = recipe.method.name != "as-is"
+def _helps(config: Config, seen: ConfigInspection, recipe: Recipe, runtime: Runtime) -> bool:
+    spec = seen.spec if isinstance(recipe.method, AsIs) else seen.spec.unscaled()
+    target = Target(runtimes=(runtime.key,))
     try:
-        plan = make_plan(source, recipe, Target(to="safetensors", runtimes=(runtime.key,), replace=replaces))
+        result = select(EncodeRequest(recipe.schedule(spec), spec, seen.family, config, target))
     except (RopeconvError, RecipeError):
         return False
-    return isinstance(plan.result, CheckpointResult) and plan.result.status_of(runtime) in ("exact", "rounded")
+    return result.status_of(runtime) in ("exact", "rounded")

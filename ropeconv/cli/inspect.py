@@ -27,7 +27,7 @@ def inspect_command(source: SourceArgument, as_json: JsonOption = False) -> None
     seen = inspect_source(opened)
     found: tuple[Problem, ...] = ()
     if isinstance(opened, Source) and isinstance(seen, ConfigInspection):
-        found = tuple(repairs(opened, seen))
+        found = tuple(repairs(opened.config(), seen))
     output = Output(as_json)
     if as_json:
         output.data({**seen.to_dict(), "repairs": [problem.to_dict() for problem in found]})

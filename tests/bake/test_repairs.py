@@ -24,7 +24,7 @@ def offered(tmp_path: Path, config: dict[str, Any]) -> dict[str, tuple[str, str]
     seen = inspect_source(source)
     assert isinstance(source, Source)
     assert isinstance(seen, ConfigInspection)
-    found = repairs(source, seen)  # the table of `inspect` has the others
+    found = repairs(source.config(), seen)  # the table of `inspect` has the others
     return {(one.repair.split("--runtime ")[-1] or one.message.split()[0]): (one.message, one.repair) for one in found}
 
 

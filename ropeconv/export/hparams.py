@@ -6,8 +6,9 @@ from typing import Any
 
 from ..errors import BadSource, UnsupportedBake
 from ..families import Family
-from ..families.config import Config, layer_names, positive_int, text_part
+from ..families.config import Config, positive_int, text_part
 from ..families.family import Gguf
+from ..families.layers import layer_names
 from ..formats.gguf import Value, boolean, f32, string, u32
 from ..formats.gguf.values import bools
 from ..rope.spec import RopeSpec
@@ -123,8 +124,6 @@ def _window(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> dict[s
         return {}
     names = layer_names(part, family, len(spec.layers))
     pattern = [name == "sliding_attention" for name in names]
-    if rules.window_interval and not part.get("layer_types"):
-        pattern = [(index + 1) % rules.window_interval != 0 for index in range(len(spec.layers))]
     arch = rules.arch
     found = {
         f"{arch}.attention.sliding_window": u32(size),

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BadSource
 from .family import Family, Kind, by_model_type
+from .keys import Config, first_present, positive_int
+from .layers import layer_kinds, layer_windows
 
-Config = dict[str, Any]
+__all__ = [
+    "STORED_ROPE",
+    "Config",
+    "Geometry",
+    "detect",
+    "first_present",
+    "geometry",
+    "positive_int",
+    "rotary_share",
+    "text_part",
+]
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
 WITHOUT_ROPE = frozenset(
@@ -25,13 +36,16 @@ class Geometry:
     """Sizes of a model that decide what rotates.
 
     head_dim, rotary_dim: dimensions of a head, and how many of them rotate. context: declared tokens. layers: the kind
-    of each layer. notes: a sentence per class default that was used.
+    of each layer. windows: how many tokens each layer sees, None for all. chunked: whether these are chunks. notes: a
+    sentence per class default that was used.
     """
 
     head_dim: int
     rotary_dim: int
     context: int
     layers: tuple[Kind, ...]
+    windows: tuple[int | None, ...]
+    chunked: bool
     notes: tuple[str, ...]
 
 
@@ -79,21 +93,6 @@ def text_part(config: Config, family: Family) -> Config:
     return inner if named in family.model_types else config
 
 
-def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any:
-    """The value of the first key that is present and not null."""
-    return next((part[key] for key in keys if part.get(key) is not None), default)
-
-
-def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None) -> int | None:
-    """Like `first_present`, for a positive whole number. Raises BadSource for another value."""
-    value = first_present(part, keys, default)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
-        raise BadSource(f"config.json has {keys[0]} = {value!r}; write a positive whole number there")
-    return int(value)
-
-
 def geometry(config: Config, family: Family) -> Geometry:
     """The sizes of a model: head width, rotated width, declared context and layer kinds.
 
@@ -112,7 +111,16 @@ def geometry(config: Config, family: Family) -> Geometry:
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
     count = positive_int(part, keys.layers, defaults.layers) or 0
-    return Geometry(head_dim, _rotary_dim(part, family, head_dim), context, _layers(part, family, count), tuple(notes))
+    kinds = layer_kinds(part, family, count)
+    return Geometry(
+        head_dim=head_dim,
+        rotary_dim=_rotary_dim(part, family, head_dim),
+        context=context,
+        layers=kinds,
+        windows=layer_windows(part, family, kinds),
+        chunked=family.window.chunked,
+        notes=tuple(notes),
+    )
 
 
 def _head_dim(part: Config, family: Family) -> int:
@@ -147,29 +155,3 @@ def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
     if rotary_dim < 2:
         raise BadSource(f"config.json leaves {rotary_dim} of {head_dim} dimensions to rotate; nothing can be extended")
     return rotary_dim
-
-
-def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """The layer type of each of `count` layers: the config's `layer_types`, else as the stock class derives them."""
-    rules = family.layers
-    listed = part.get("layer_types")
-    if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
-        return tuple(listed)
-    interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
-    if not interval:
-        return (rules.last,) * count
-    return tuple(rules.last if (index + 1) % interval == 0 else rules.rest for index in range(count))
-
-
-def _layers(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
-    rules = family.layers
-    flagged: tuple[Kind, Kind] = ("none", "global")
-    if rules.flags:
-        flags = part.get(rules.flags)
-        if isinstance(flags, list) and flags:
-            return tuple(flagged[bool(flag)] for flag in flags)
-        interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
-        return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
-    if not rules.types or (rules.one_kind_without and part.get(rules.one_kind_without) is None):
-        return (flagged[1],) * count
-    return tuple(rules.types.get(name, "global") for name in layer_names(part, family, count))

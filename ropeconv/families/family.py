@@ -52,7 +52,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
     `last` and the others are `rest`. interval_key: the config key that sets `interval`. flags: the key of a list whose
     1 means "rotates" (SmolLM3's no_rope_layers).
-    one_kind_without: when that key is null or absent, every layer is global.
+    one_kind_without_window: a model without a window has global layers alone.
     """
 
     types: dict[str, Kind] = {}
@@ -61,7 +61,36 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: str = "full_attention"
     rest: str = "sliding_attention"
     flags: str = ""
-    one_kind_without: str = ""
+    one_kind_without_window: bool = False
+
+
+class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The sliding window or chunk in which some layers see.
+
+    key: the config key of its size in tokens, where null means none; empty for families without windows. default: that
+    of the stock class. switch: a config key that has to be true. layers: which of them have it: all, those that rotate,
+    those that do not, or those that `layer_types` names so. first_key, first: without that list, a config key with the
+    number of the first such layer, and its default. chunked: the context is cut into chunks (Llama 4).
+    """
+
+    key: str = ""
+    default: int | None = None
+    switch: str = ""
+    layers: Literal["all", "named", "rotating", "not-rotating"] = "named"
+    first_key: str = ""
+    first: int = 0
+    chunked: bool = False
+
+
+class QueryTemperature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The factor `1 + beta ln(1 + floor((p + 1) / length))` on the queries of layers that do not rotate (Llama 4).
+
+    switch, beta, length: config keys, each with the default of the stock class.
+    """
+
+    switch: tuple[str, bool]
+    beta: tuple[str, float]
+    length: tuple[str, int]
 
 
 class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,8 +170,7 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     one, and the name of that one. need: values that llama.cpp assumes. act: the activation that llama.cpp computes,
     empty where it is not checked. not_null: keys that must not be null. scale_layers: llama.cpp scales queries by
     1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether attention.sliding_window
-    is written, with the pattern of layers or alone. window_interval: n where every n-th layer
-    has no window and the config lists no layer types. pre: names of pre-tokenizers that replace the usual ones.
+    is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace the usual ones.
     """
 
     arch: str
@@ -159,7 +187,6 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     not_null: tuple[str, ...] = ()
     scale_layers: int = 0
     window: Literal["", "pattern", "size"] = ""
-    window_interval: int = 0
     pre: dict[str, str] = {}
 
 
@@ -208,6 +235,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: Keys = Keys()
     defaults: Defaults = Defaults()
     layers: Layers = Layers()
+    window: Window = Window()
+    query_temperature: QueryTemperature | None = None
     trained: tuple[Trained, ...] = ()
     writing: Writing = Writing()
     weights: Weights = Weights()

@@ -11,6 +11,7 @@ from .schedule import Schedule
 
 LayerKind = Literal["global", "local", "none"]
 Layout = Literal["half", "interleaved"]
+ContextSource = Literal["config", "family", "factor", "declared"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,16 @@ class RopeSpec:
     form: the formula in force on the layers that a context extension changes.
     attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's mscale).
     original_context: tokens the unscaled embedding was trained for. context: tokens the config declares.
+    original_context_source: how the former is known: a statement of the config or header, a fact about the family, the
+    declared context divided by the factor, or the declared one itself. original_context_reference: where that fact is
+    stated, empty for the others.
     layers: per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE).
+    windows: per layer the tokens that it sees, its sliding window or chunk; None for the whole context. Empty means
+    that every layer sees the whole context. chunked: whether they are chunks (Llama 4).
     layout: pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention.
     query_scaling: how queries scale with the position, in architectures that do so (Ministral 3).
+    nope_query_scaling: the same for the layers that do not rotate (Llama 4), counted from position + 1.
+    mrope_section: pairs that rotate by the time, height and width of a token (M-RoPE); empty without.
     notes: sentences about defaults that were used in reading it.
     """
 
@@ -36,10 +44,16 @@ class RopeSpec:
     attention_factor: float = 1.0
     softmax_scale: float = 1.0
     layers: tuple[LayerKind, ...] = ()
+    windows: tuple[int | None, ...] = ()
+    chunked: bool = False
+    original_context_source: ContextSource = "declared"
+    original_context_reference: str = ""
     local_form: Form | None = None
     layout: Layout = "half"
     mla: bool = False
     query_scaling: QueryScaling | None = None
+    nope_query_scaling: QueryScaling | None = None
+    mrope_section: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -83,3 +97,14 @@ class RopeSpec:
     def count(self, kind: LayerKind) -> int:
         """Number of layers of a kind."""
         return sum(layer == kind for layer in self.layers)
+
+    @property
+    def rotating_window(self) -> int | None:
+        """The widest window of the layers that an extension changes; None where one of them sees the whole context."""
+        rotating = [size for size, kind in zip(self.windows, self.layers, strict=False) if kind == "global"]
+        known = [size for size in rotating if size is not None]
+        return max(known) if known and len(known) == len(rotating) else None
+
+    def visible(self, context: int) -> int:
+        """The distances, in tokens, over which the layers that an extension changes look at most, at a context."""
+        return min(context, self.rotating_window or context)

@@ -14,9 +14,9 @@ from ..errors import BadSource, RopeconvError
 from ..families.config import Config, Geometry, first_present, geometry, text_part
 from ..families.family import Family
 from ..rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
-from ..rope.laws import longrope_attention_factor, mscale_ratio, temperature_attention_factor
+from ..rope.laws import longrope_attention_factor, mscale_ratio, ntk_theta, temperature_attention_factor
 from ..rope.log_n import QueryScaling
-from ..rope.spec import RopeSpec
+from ..rope.spec import ContextSource, RopeSpec
 from .find import newest
 from .rules import RuleSet, TypeRules
 from .runtime import Runtime
@@ -52,6 +52,8 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     if rules.whole_base:
         theta = float(int(theta))
     form = _form(kind, found, theta, rules, part, sizes)
+    if isinstance(form, Plain) and form.theta != theta:
+        notes.append(f"alpha {found['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}")
     if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
         form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
     attention_factor = _attention_factor(kind, found, rules, form, sizes, part)
@@ -65,13 +67,18 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         original_context=sizes.context,
         context=sizes.context,
         layers=sizes.layers,
+        windows=sizes.windows,
+        chunked=sizes.chunked,
         local_form=form if local_form and reading.local == "same" else local_form,
         layout=family.layout,
         mla=family.mla,
         query_scaling=_query_scaling(part, found, family, reading, sizes) if rules.query_beta else None,
+        nope_query_scaling=_nope_query_scaling(part, family),
+        mrope_section=_mrope_section(found),
         notes=(*sizes.notes, *notes),
     )
-    return replace(spec, original_context=_trained(part, found, form, family, sizes))
+    tokens, known, reference = _trained(part, found, form, family, sizes)
+    return replace(spec, original_context=tokens, original_context_source=known, original_context_reference=reference)
 
 
 def _rules_for(config: Config, family: Family, runtime: Runtime) -> RuleSet:
@@ -177,6 +184,8 @@ def _form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part
     if kind == "linear":
         number(found, "factor")
         return Interpolated(theta, _factor(found, rules, original, sizes))
+    if kind == "dynamic" and rules.alpha and found.get("alpha"):
+        return Plain(ntk_theta(theta, number(found, "alpha"), sizes.rotary_dim))
     if kind == "dynamic":
         return DynamicNtk(theta, number(found, "factor"), sizes.context)
     factor = _factor(found, rules, original, sizes)
@@ -251,15 +260,34 @@ def _query_scaling(
     return QueryScaling(number(place, key), int(number(place, "original_max_position_embeddings", sizes.context)))
 
 
-def _trained(part: Config, found: dict[str, Any], form: Form, family: Family, sizes: Geometry) -> int:
-    if isinstance(form, (Yarn, Llama3, DynamicNtk)):
-        return form.original_context
+def _nope_query_scaling(part: Config, family: Family) -> QueryScaling | None:
+    """The query scaling of the layers that do not rotate; None without it."""
+    rules = family.query_temperature
+    if rules is None or not part.get(*rules.switch):
+        return None
+    return QueryScaling(number(part, *rules.beta), int(number(part, *rules.length)))
+
+
+def _mrope_section(found: dict[str, Any]) -> tuple[int, ...]:
+    section = found.get("mrope_section")
+    return tuple(section) if isinstance(section, list) and all(isinstance(one, int) for one in section) else ()
+
+
+def _trained(
+    part: Config, found: dict[str, Any], form: Form, family: Family, sizes: Geometry
+) -> tuple[int, ContextSource, str]:
+    """The tokens that the unscaled embedding was trained for, how that is known, and where it is stated."""
+    if isinstance(form, (Yarn, Llama3)):
+        stated = part.get("original_max_position_embeddings") or found.get("original_max_position_embeddings")
+        return form.original_context, "config" if stated else "declared", ""
     if isinstance(form, LongRope) and form.original_context < sizes.context:
-        return form.original_context
+        return form.original_context, "config", ""
     if isinstance(form, Interpolated):
         stated = found.get("original_max_position_embeddings")
-        return int(stated) if stated else max(1, round(sizes.context / form.factor))
+        if stated:
+            return int(stated), "config", ""
+        return max(1, round(sizes.context / form.factor)), "factor", ""
     for known in family.trained:
         if known.declared == sizes.context and not known.doubt:
-            return known.trained
-    return sizes.context
+            return known.trained, "family", known.source
+    return sizes.context, "declared", ""

@@ -23,6 +23,7 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     required, forbidden: keys of the RoPE dictionary without which, and with which, it is refused.
     original: "key" (original_max_position_embeddings, else the declared context) or "max" (the declared context).
     times_original: what it is multiplied by for the ramp of yarn.
+    alpha: whether the key alpha makes dynamic a fixed base, theta alpha^(r/(r-2)) (Hunyuan).
     factor: "key" or "max/original".
     attention_factor: its sources in order of precedence; "1" means that it is 1.
     times_attn_factor: whether the key attn_factor multiplies it.
@@ -47,6 +48,7 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     forbidden: tuple[str, ...] = ()
     original: Literal["key", "max"] = "key"
     times_original: int = 1
+    alpha: bool = False
     factor: Literal["key", "max/original"] = "key"
     attention_factor: tuple[Source, ...] = ("1",)
     times_attn_factor: bool = False

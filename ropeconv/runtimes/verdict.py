@@ -36,6 +36,10 @@ CODE_REASONS: dict[str, str] = {
 }
 
 
+NEVER_WRITTEN = ("dynamic",)
+"""Rope types that no encoding writes, so that the lab has not asked what runtimes without rules do with them."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a range of versions of a runtime does with an output.
@@ -111,9 +115,10 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
             return made.verdict("refused", f"it takes {need.key} {need.value} only", reading.source, kind)
     rules = reading.types.get(kind)
     if rules is None:
+        status = "unknown" if kind in NEVER_WRITTEN else reading.other
         words = {"unknown": "nobody has looked at", "ignored": "it does not apply", "refused": "it fails on"}
-        reason = reading.other_reason or f"{words[reading.other]} rope_type {kind}"
-        return made.verdict(reading.other, reason, reading.source, kind)
+        reason = reading.other_reason or f"{words[status]} rope_type {kind}"
+        return made.verdict(status, reason, reading.source, kind)
     source = rules.source or reading.source
     if rules.status and (schedule.context > schedule.original_context or not rules.beyond_trained):
         return made.verdict(rules.status, rules.reason, source, kind)

@@ -24,7 +24,8 @@ from ..runtimes import find
 from ..runtimes.read_config import number, rope_dict
 from ..sources import Source
 from .extra_shard import extra_shard
-from .plan import Plan, PlannedFile, start_spec, warnings
+from .plan import Plan, PlannedFile, start_spec
+from .warnings import warnings
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..sources import RECEIPT, Source
 from .checkpoint import inherit_mscale
-from .plan import GgufOutput, PlannedFile, start_spec, warnings
+from .plan import GgufOutput, PlannedFile, start_spec
 from .record import receipt_of
+from .warnings import warnings
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
 
 def _notes(source: Source, seen: ConfigInspection) -> list[str]:
     found = []
-    if any(problem.code == "window" for problem in seen.problems):
+    spec, rules = seen.spec, seen.family.gguf
+    if spec.visible(spec.context) < spec.context and rules and not rules.window:
         found.append("llama.cpp ignores that sliding window: there every layer sees the whole context")
     if "vision_config" in source.config():
         found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")

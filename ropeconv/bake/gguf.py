@@ -21,8 +21,9 @@ from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.read_file import arch_of, read_file, rope_tensors
 from ..sources import RECEIPT
 from ..sources.gguf import GgufSource
-from .plan import GgufOutput, PlannedFile, start_spec, warnings
+from .plan import GgufOutput, PlannedFile, start_spec
 from .record import receipt_of
+from .warnings import warnings
 
 
 @dataclass(frozen=True)

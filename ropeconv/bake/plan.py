@@ -13,7 +13,6 @@ from ..errors import RopeconvError, UnsupportedBake
 from ..inspection import Inspection
 from ..receipts import Receipt
 from ..receipts.receipt import Action
-from ..rope.bound import shortfall
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -130,22 +129,3 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
             "unscaled RoPE, or --as-is to keep the scaling it has"
         )
     return spec.unscaled() if target.replace and spec.scaled else spec
-
-
-def warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> list[str]:
-    """The warnings of a plan, as sentences.
-
-    seen: the inspection of the source. schedule: of the output.
-    """
-    found = [short] if (short := shortfall(schedule, seen.spec)) else []
-    keep = {"trained", "window", "custom-code", "stale-inv-freq", "ignored-tensor"}
-    found += [problem.message for problem in seen.problems if problem.code in keep]
-    if schedule.context > schedule.original_context and not isinstance(recipe.method, AsIs):
-        found.append("the scaling is static: prompts within the trained context see the changed frequencies too")
-    if schedule.context == seen.spec.context and recipe.method.name == "theta" and recipe.context is None:
-        found.append(f"the context stays {schedule.context}; pass --context to declare a longer one")
-    if isinstance(recipe.method, AsIs):
-        return found
-    if seen.spec.scaled:
-        found.append("the model was trained or tuned with the scaling that is being replaced")
-    return found

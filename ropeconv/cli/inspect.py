@@ -21,7 +21,7 @@ def inspect_command(source: SourceArgument, as_json: JsonOption = False) -> None
     from ..inspection import Problem, inspect_source
     from ..inspection.inspect import ConfigInspection
     from ..sources import Source, open_source
-    from .views import show_inspection
+    from .inspection_view import show_inspection
 
     opened = open_source(source)
     seen = inspect_source(opened)

@@ -1,14 +1,13 @@
-"""Prints plans, inspections and validations as tables and sentences."""
+"""Prints plans and validations as tables and sentences."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from ..bake import Plan
 from ..encode import CheckpointResult
 from ..encode.fold.placement import Fold
-from ..inspection import Inspection, Problem
+from ..inspection.layers import describe_layers
 from ..rope.spec import RopeSpec
 from ..runtimes.compare import describe, frequencies
 from ..runtimes.gguf_readers import find_any
@@ -70,12 +69,7 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
 
 
 def _layers(spec: RopeSpec) -> str:
-    parts = [f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate"]
-    if spec.count("local"):
-        parts.append(f"{spec.count('local')} window layers stay as they are")
-    if spec.count("none"):
-        parts.append(f"{spec.count('none')} layers do not rotate")
-    return ", ".join(parts) + "."
+    return f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate. Layers: {describe_layers(spec)}."
 
 
 COLUMNS = (
@@ -107,40 +101,3 @@ def _bucket(bucket: BucketResult) -> tuple[str, ...]:
         f"{bucket.max_dlogit:.1e}", f"{bucket.top1:.1%}", f"{bucket.top5:.1%}", f"KL {bucket.control_kl:.1e}",
         "agrees" if bucket.agrees else "disagrees",
     )  # fmt: skip
-
-
-def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem] = ()) -> None:
-    """Prints an inspection: a table of the RoPE, the runtimes, and a sentence per problem with its repair.
-
-    repairs: what would help runtimes that do not read it right.
-    """
-    repairs = tuple(repairs)
-    spec = seen.spec
-    pairs = "rotate_half" if spec.layout == "half" else "interleaved"
-    rows = [
-        ("family", f"{seen.name} ({seen.display_name})"),
-        ("frequencies", describe(spec.form)),
-        ("rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}{', MLA' if spec.mla else ''}"),
-        ("attention_factor", f"{spec.attention_factor:.6g}"),
-        ("context", f"{spec.context:,}, trained for {spec.original_context:,}"),
-        ("layers", _kinds(spec)),
-    ]
-    if spec.softmax_scale != 1:
-        rows.append(("softmax_scale", f"{spec.softmax_scale:.6g}"))
-    rows += [("note", note) for note in spec.notes]
-    output.table(seen.source.reference, ("", ""), rows)
-    if seen.refuse:
-        output.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
-    if seen.verdicts:
-        output.table("Who reads it right as it is", ("status", "runtimes"), grouped(seen.verdicts))
-    for problem in (*seen.problems, *repairs):
-        repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
-        output.say(f"! {problem.message}{repair}")
-    if not seen.problems and not repairs:
-        output.say("No problems seen.")
-
-
-def _kinds(spec: RopeSpec) -> str:
-    local = f", theta {spec.local_form.theta:.12g}" if spec.local_form else ""
-    words = {"global": "rotate", "local": f"rotate in a window{local}", "none": "do not rotate"}
-    return "; ".join(f"{spec.count(kind)} {word}" for kind, word in words.items() if spec.count(kind))  # type: ignore[arg-type]

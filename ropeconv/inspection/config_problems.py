@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -12,13 +12,12 @@ import msgspec
 from ..errors import BadSource
 from ..families import Family
 from ..families.config import Config, text_part
-from ..rope.bound import shortfall
-from ..rope.forms import DynamicNtk, Llama3, Yarn
+from ..rope.forms import DynamicNtk, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find, newest
 from ..runtimes.compare import describe
 from ..runtimes.read_config import GLOBAL, LOCAL, UnknownRopeType, read_spec, rope_dict
-from ..runtimes.runtime import GENERIC
+from ..runtimes.verdict import Verdict, without_config
 
 ROPE_KEYS = frozenset(
     (
@@ -48,73 +47,84 @@ class Problem:
 
 
 def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
-    """Problems in config.json alone. spec: the RoPE that the newest transformers reads from it."""
+    """Problems in config.json alone, those that matter most first.
+
+    config: the whole file. spec: the RoPE that the newest transformers reads from it.
+    """
     part = text_part(config, family)
     found, _ = rope_dict(part, family)
-    yield from _schemas(config, family, spec)
-    yield from _misspelt(found, family)
+    form = spec.form
+    yield from _schemas(config, family)
     new = part.get("rope_parameters")
     if family.writing.nested and isinstance(new, dict) and new and not {GLOBAL, LOCAL} & set(new):
         message = f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored"
         yield Problem("flat", message, "--as-is")
-    form = spec.form
-    if isinstance(form, (Yarn, Llama3)) and round(form.factor * form.original_context) != spec.context:
-        reach = round(form.factor * form.original_context)
-        message = f"declares {spec.context} tokens, and factor x original is {reach}"
-        yield Problem("context", message, f"--as-is --context {reach}" if reach > spec.context else "")
-    if isinstance(form, Yarn) and found.get("original_max_position_embeddings") is None:
-        message = f"yarn without original_max_position_embeddings: readers assume {form.original_context}"
-        yield Problem("original", message, "--as-is")
+    yield from _misspelt(found, family)
     if isinstance(form, DynamicNtk):
         repair = f"--dynamic ntk:{form.factor:g} --at {round(form.factor * form.original_context)} --replace"
         yield Problem("dynamic", "dynamic scaling changes with the sequence, and files hold fixed frequencies", repair)
-    if found.get("attn_factor") is not None:
-        yield Problem(
-            "attn-factor",
-            f"attn_factor {found['attn_factor']} is not a key transformers reads (attention_factor is): it uses "
-            f"{spec.attention_factor:.4f}, and runtimes that multiply the two use another attention factor",
-            "--as-is",
-        )
+    if isinstance(form, Yarn):
+        yield from _yarn(form, spec, found)
     for known in family.trained:
         if known.doubt and known.declared == spec.context and all(part.get(k) == v for k, v in known.when.items()):
             yield Problem(
                 "trained",
-                f"declares {known.declared} tokens and may have been trained for {known.trained} ({known.source}); "
+                f"declares {known.declared:,} tokens and may have been trained for {known.trained:,} ({known.source}); "
                 f"if so pass --original-context {known.trained}",
             )
-        if not known.doubt and known.declared == spec.context and not spec.scaled:
-            yield Problem("trained", f"declares {known.declared} tokens, trained for {known.trained} ({known.source})")
-    yield from _window(part, spec)
-    if config.get("auto_map"):
-        yield Problem(
-            "custom-code", "auto_map names custom code; with trust_remote_code it runs instead of the stock class"
-        )
     if spec.notes and any("scaling" in note and "class default" in note for note in spec.notes):
         yield Problem("default-scaling", "the scaling stands in no file, only in the class", "--as-is")
 
 
-def _schemas(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
-    seen = {newest("transformers").display_name: describe(spec.form)}
-    since = family.since.get("transformers", "")
-    readers = {row.display_name: row for row in find("transformers")}
+def custom_code(config: Config) -> str:
+    """A sentence about code that the checkpoint brings; empty without. config: the whole config.json."""
+    if not config.get("auto_map"):
+        return ""
+    return "auto_map names code of the checkpoint, which runs instead of the stock class with trust_remote_code"
+
+
+def _yarn(form: Yarn, spec: RopeSpec, found: dict[str, Any]) -> Iterator[Problem]:
+    """Problems of a model with YaRN. found: its RoPE dictionary."""
+    reach = round(form.factor * form.original_context)
+    if spec.context < reach:
+        message = (
+            f"declares {spec.context:,} tokens, and factor {form.factor:g} x {form.original_context:,} is {reach:,}"
+        )
+        yield Problem("context", f"{message}: runtimes cap the window at the former", f"--as-is --context {reach}")
+    if spec.original_context_source == "declared":
+        message = f"yarn without original_max_position_embeddings: readers assume {form.original_context:,}"
+        yield Problem("original", message, "--as-is")
+    if found.get("attn_factor") is not None:
+        yield Problem(
+            "attn-factor",
+            f"attn_factor {found['attn_factor']:.6g} is not a key transformers reads (attention_factor is): it uses "
+            f"{spec.attention_factor:.4f}, and runtimes that multiply the two use another attention factor",
+            "--as-is",
+        )
+
+
+def _schemas(config: Config, family: Family) -> Iterator[Problem]:
+    """The problem of a config that readers of its two schemas take differently."""
+    rows = [row for row in find("transformers") if without_config(row, family) is None]
+    readers = {row.display_name: row for row in rows}
     readers["what prefers rope_parameters"] = _preferring("rope_parameters")
+    seen: dict[str, str] = {}
     for title, runtime in readers.items():
-        if since.startswith("5") and not runtime.rule_set(family.name).nested:
-            continue
         try:
             seen[title] = describe(read_spec(config, family, runtime).form)
         except (UnknownRopeType, BadSource):
             continue
     if len(set(seen.values())) > 1:
-        readings = "; ".join(f"{title} reads {form}" for title, form in seen.items())
+        readings = "; ".join(f"{title} reads {form}" for title, form in reversed(seen.items()))
         yield Problem("schemas", f"the settings are read differently: {readings}", "--as-is")
 
 
 def _preferring(schema: Literal["rope_scaling", "rope_parameters"]) -> Runtime:
     """The newest transformers as it would be if it took that dictionary first, as other runtimes do."""
     row = newest("transformers")
-    generic = msgspec.structs.replace(row.rules[GENERIC], schemas=tuple(dict.fromkeys((schema, "rope_scaling"))))
-    return msgspec.structs.replace(row, rules={GENERIC: generic}, families=())
+    schemas = tuple(dict.fromkeys((schema, "rope_scaling")))
+    rules = {name: msgspec.structs.replace(one, schemas=schemas) for name, one in row.rules.items()}
+    return msgspec.structs.replace(row, rules=rules)
 
 
 def _misspelt(found: dict[str, Any], family: Family) -> Iterator[Problem]:
@@ -126,22 +136,12 @@ def _misspelt(found: dict[str, Any], family: Family) -> Iterator[Problem]:
             yield Problem("misspelt", f"no runtime reads {key}; did you mean {near[0]}? correct it in config.json")
 
 
-def _window(part: Config, spec: RopeSpec) -> Iterator[Problem]:
-    window = part.get("sliding_window")
-    if not isinstance(window, int) or part.get("use_sliding_window") is False or window >= spec.context:
-        return
-    if spec.count("local") or part.get("layer_types") or spec.count("none") or part.get("model_type") == "gemma2":
-        return
-    yield Problem(
-        "window", f"sliding_window {window}: every layer sees only that many tokens back, whatever the context"
-    )
-
-
-def bound_problem(spec: RopeSpec) -> Iterator[Problem]:
-    """The problem of an effective length below the declared context."""
-    short = shortfall(spec.current(), spec)
-    if short:
-        yield Problem("bound", short)
+def load_problem(verdicts: Iterable[Verdict]) -> Iterator[Problem]:
+    """The problem of a config that the newest transformers does not load. verdicts: of the checkpoint as it is."""
+    newest_row = newest("transformers")
+    for one in verdicts:
+        if one.covers(newest_row) and one.status == "refused":
+            yield Problem("load", f"{one.display_name} does not load it: {one.reason}")
 
 
 def limit_problem(limit: int | None, spec: RopeSpec) -> Iterator[Problem]:

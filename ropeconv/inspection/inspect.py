@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import BadSource
 from ..families import Family
 from ..families.config import detect
 from ..formats.tokenizer_config import limit
+from ..rope.bound import effective_length
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.verdict import Verdict, judge_all
 from ..sources.gguf import GgufSource
 from ..sources.source import Origin, Source
-from .config_problems import Problem, bound_problem, config_problems, limit_problem, tensor_problems
+from .config_problems import Problem, config_problems, custom_code, limit_problem, load_problem, tensor_problems
 from .gguf_problems import gguf_problems
+from .layers import layer_groups
 
 TOKENIZER = "tokenizer_config.json"
 
@@ -26,7 +28,8 @@ class Inspection:
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
-    baked for it, or empty. verdicts: what each runtime does with it as it is.
+    baked for it, or empty. verdicts: what each runtime does with it as it is. custom_code: a sentence about code that
+    the checkpoint brings, or empty.
     """
 
     source: Origin
@@ -36,6 +39,7 @@ class Inspection:
     problems: tuple[Problem, ...]
     refuse: str = ""
     verdicts: tuple[Verdict, ...] = ()
+    custom_code: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready data; keys stay within a schema."""
@@ -53,9 +57,17 @@ class Inspection:
             "attention_factor": spec.attention_factor,
             "softmax_scale": spec.softmax_scale,
             "original_context": spec.original_context,
+            "original_context_source": spec.original_context_source,
+            "original_context_reference": spec.original_context_reference or None,
             "context": spec.context,
             "scaled": spec.scaled,
             "layers": {kind: spec.count(kind) for kind in ("global", "local", "none")},
+            "layer_groups": [group.to_dict() for group in layer_groups(spec)],
+            "visible": spec.visible(spec.context),
+            "effective_length": effective_length(spec.current(), spec),
+            "mrope_section": list(spec.mrope_section),
+            "nope_query_scaling": asdict(spec.nope_query_scaling) if spec.nope_query_scaling else None,
+            "custom_code": self.custom_code or None,
             "local_theta": spec.local_form.theta if spec.local_form else None,
             "refuse": self.refuse or None,
             "notes": list(spec.notes),
@@ -81,7 +93,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     """Inspects a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource where llama.cpp would refuse it."""
     reading = read_file(source.file)
     display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
-    problems = (*gguf_problems(reading, source.file, rope_tensors(source.file)), *bound_problem(reading.spec))
+    problems = tuple(gguf_problems(reading, source.file, rope_tensors(source.file)))
     return Inspection(source, reading.arch.name, display_name, reading.spec, problems)
 
 
@@ -93,9 +105,10 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec = read_spec(config, family)
     except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
+    verdicts = judge_all(config, family, spec.current(), spec)
     problems = [
+        *load_problem(verdicts),
         *config_problems(config, family, spec),
-        *bound_problem(spec),
         *limit_problem(limit(source.text(TOKENIZER)), spec),
         *tensor_problems(source.tensor_names()),
     ]
@@ -103,5 +116,5 @@ def inspect_config(source: Source) -> ConfigInspection:
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
         source, family.name, family.display_name, spec, tuple(problems), family.refuse,
-        judge_all(config, family, spec.current(), spec), family=family,
+        verdicts, custom_code(config), family=family,
     )  # fmt: skip

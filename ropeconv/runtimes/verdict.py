@@ -115,10 +115,10 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
             return made.verdict("refused", f"it takes {need.key} {need.value} only", reading.source, kind)
     rules = reading.types.get(kind)
     if rules is None:
-        status = "unknown" if kind in NEVER_WRITTEN else reading.other
+        other: Status = "unknown" if kind in NEVER_WRITTEN else reading.other
         words = {"unknown": "nobody has looked at", "ignored": "it does not apply", "refused": "it fails on"}
-        reason = reading.other_reason or f"{words[status]} rope_type {kind}"
-        return made.verdict(status, reason, reading.source, kind)
+        reason = reading.other_reason or f"{words[other]} rope_type {kind}"
+        return made.verdict(other, reason, reading.source, kind)
     source = rules.source or reading.source
     if rules.status and (schedule.context > schedule.original_context or not rules.beyond_trained):
         return made.verdict(rules.status, rules.reason, source, kind)
@@ -140,9 +140,9 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     if rules.lists in LISTS and found.get("short_factor") != found.get("long_factor"):
         return made.verdict(*LISTS[rules.lists], source, kind)
     seen = read_spec(config, family, runtime)
-    other = difference(schedule, before, seen)
-    if other:
-        return made.verdict("ignored" if unscaled(seen, before, schedule) else "differs", other, source, kind)
+    how = difference(schedule, before, seen)
+    if how:
+        return made.verdict("ignored" if unscaled(seen, before, schedule) else "differs", how, source, kind)
     weights = _quantised(config, runtime)
     if weights:
         return made.verdict(*weights, runtime.source, kind)

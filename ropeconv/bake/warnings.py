@@ -1,0 +1,38 @@
+"""The warnings of a plan: sentences about what may surprise its user, those that matter most first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..inspection import Inspection
+from ..inspection.layers import cannot_gain
+from ..rope.bound import worse_than_source
+from ..rope.methods.special import AsIs
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+
+CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
+"""Problems of a source, by code, that its outputs have as well."""
+
+
+def warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> list[str]:
+    """The warnings of a plan as sentences, the most important first.
+
+    seen: the inspection of the source. schedule: of the output.
+    """
+    return list(_warnings(seen, recipe, schedule))
+
+
+def _warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> Iterator[str]:
+    spec, changes = seen.spec, not isinstance(recipe.method, AsIs)
+    if changes and (useless := cannot_gain(spec, schedule.context)):
+        yield useless
+    if worse := worse_than_source(schedule, spec):
+        yield worse
+    if schedule.context == spec.context and recipe.method.name == "theta" and recipe.context is None:
+        yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
+    carried = [problem for problem in seen.problems if problem.code in CARRIED_OVER]
+    for problem in sorted(carried, key=lambda one: CARRIED_OVER.index(one.code)):
+        yield problem.message
+    if seen.custom_code:
+        yield seen.custom_code

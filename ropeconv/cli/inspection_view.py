@@ -1,0 +1,65 @@
+"""Prints inspections as tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..inspection import Inspection, Problem
+from ..inspection.layers import describe_layers
+from ..rope.log_n import QueryScaling
+from ..rope.spec import RopeSpec
+from ..runtimes.compare import describe
+from ..runtimes.grouping import grouped
+from .output import Output
+
+
+def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem] = ()) -> None:
+    """Prints an inspection: a table of the RoPE, the runtimes, and a sentence per problem with its repair.
+
+    repairs: what would help runtimes that do not read it right.
+    """
+    repairs = tuple(repairs)
+    rows = [("family", f"{seen.name} ({seen.display_name})"), *_rows(seen.spec)]
+    rows += [("note", note) for note in (*seen.spec.notes, seen.custom_code) if note]
+    output.table(seen.source.reference, ("", ""), rows)
+    if seen.refuse:
+        output.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
+    if seen.verdicts:
+        output.table("Who reads it right as it is", ("status", "runtimes"), grouped(seen.verdicts))
+    for problem in (*seen.problems, *repairs):
+        repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
+        output.say(f"! {problem.message}{repair}")
+    if not seen.problems and not repairs:
+        output.say("No problems seen.")
+
+
+def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
+    pairs = "rotate_half" if spec.layout == "half" else "interleaved"
+    yield "frequencies", describe(spec.form)
+    yield "rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}{', MLA' if spec.mla else ''}"
+    yield "attention_factor", f"{spec.attention_factor:.6g}"
+    if spec.softmax_scale != 1:
+        yield "softmax_scale", f"{spec.softmax_scale:.6g}"
+    yield "context", f"{spec.context:,} declared"
+    yield "original_context", f"{spec.original_context:,}, {original_context_source(spec)}"
+    yield "layers", describe_layers(spec)
+    if spec.query_scaling:
+        yield "query scaling", _scaling(spec.query_scaling, "p")
+    if spec.nope_query_scaling:
+        yield "query scaling", f"{_scaling(spec.nope_query_scaling, '(p + 1)')} on the layers that do not rotate"
+    if spec.mrope_section:
+        yield "mrope_section", ", ".join(str(count) for count in spec.mrope_section)
+
+
+def original_context_source(spec: RopeSpec) -> str:
+    """How the original context of a model is known, in words."""
+    return {
+        "config": "stated by original_max_position_embeddings",
+        "family": f"see {spec.original_context_reference}",
+        "factor": "the declared context divided by the factor",
+        "declared": "as declared, since nothing states another",
+    }[spec.original_context_source]
+
+
+def _scaling(scaling: QueryScaling, position: str) -> str:
+    return f"1 + {scaling.beta:g} ln(1 + floor({position} / {scaling.length:,}))"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeconv.rope.bound import first_violation, reach, shortfall, violations
+from ropeconv.rope.bound import first_violation, reach, violations
 from ropeconv.rope.bound.reach import margins
 from ropeconv.rope.bound.sums import exact_value
 from ropeconv.rope.forms import Plain, base_inv_freq
@@ -106,15 +106,3 @@ def test_margins_are_the_lowest_of_their_stretches() -> None:
     plain = sums(inv_freq, 2.0, 1, 5000)
     np.testing.assert_allclose(lowest, plain[at.astype(int) - 1], atol=1e-4)
     assert lowest.min() == pytest.approx(plain.min(), abs=1e-4)
-
-
-def test_what_a_person_is_told() -> None:
-    llama_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
-    assert "theta 10000 is under 26,952" in shortfall(llama_2.current(), llama_2)
-    assert "distance 1,707" in shortfall(llama_2.current(), llama_2)
-    llama_3 = RopeSpec(128, 128, Plain(5e5), 8192, 8192)
-    assert shortfall(llama_3.current(), llama_3) == ""
-    in_a_hole = RopeSpec(128, 128, Plain(1e6), 32768, 32768)
-    assert "the effective length is 27,114" in shortfall(in_a_hole.current(), in_a_hole)
-    deepseek = RopeSpec(64, 64, Plain(1e4), 4096, 163840, mla=True)
-    assert shortfall(deepseek.current(), deepseek) == ""

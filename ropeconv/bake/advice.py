@@ -21,9 +21,12 @@ from ..sources import Source
 from ..sources.gguf import GgufSource
 from .planner import make_plan
 
+PUBLISHED_ORDER = ("yarn", "by-parts", "mixed", "ntk-fixed", "ntk", "ntk-old")
+"""Methods without fine-tuning by published comparisons, best first: Peng et al. 2023 for the parts, Su 2023 for NTK."""
 CRITERION = (
-    "meant to be used without fine-tuning at this factor, then fewer dimensions outside the trained angles, then the "
-    "longer effective length, then the smaller change of the pairs that complete a period"
+    "reported to work without fine-tuning at this factor, those in the order of published comparisons of other models "
+    "(Peng et al. 2023, Su 2023); then fewer dimensions outside the trained angles, then the longer effective length, "
+    "then the smaller change of the pairs that complete a period"
 )
 
 
@@ -77,7 +80,10 @@ class Advice:
         """The key by which advice is sorted, best first, as CRITERION explains it."""
         first = self.profile.reach.first_violation
         effective = self.schedule.context if first is None else min(first - 1, self.schedule.context)
-        return not self.works_untuned, self.profile.outside, -effective, self.profile.fast_change, self.method.name
+        ranked = self.works_untuned and self.method.name in PUBLISHED_ORDER
+        place = PUBLISHED_ORDER.index(self.method.name) if ranked else len(PUBLISHED_ORDER)
+        numbers = (self.profile.outside, -effective, self.profile.fast_change)
+        return not self.works_untuned, place, *numbers, self.method.name
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data, with the recipe; keys stay within a schema."""

@@ -39,25 +39,31 @@ def advise_command(
 ) -> None:
     """Compare the methods that reach a length: numbers for each, the runtimes that read it, and its command."""
     from ..bake.advice import CRITERION, advise
+    from ..inspection import inspect_source
+    from ..inspection.layers import cannot_gain
     from ..sources import open_source
 
-    found, passed = advise(open_source(source), parse_tokens(context))
+    opened, length = open_source(source), parse_tokens(context)
+    found, passed = advise(opened, length)
+    useless = cannot_gain(inspect_source(opened).spec, length)
     output = Output(as_json)
     if as_json:
         rows = [one.to_dict() for one in found]
-        output.data({"source": source, "sorted_by": CRITERION, "advice": rows, "passed_over": passed})
+        warning = {"warnings": [useless] if useless else []}
+        output.data({"source": source, "sorted_by": CRITERION, "advice": rows, "passed_over": passed, **warning})
         return
+    output.note(f"Note: {useless}" if useless else "")
     formats = tuple(found[0].writings) if found else ()
     columns = ("method", "untuned", "effective", "outside", *formats, "fast pairs")
     shown = output.table(
-        f"{source} at {parse_tokens(context):,} tokens", columns, [_row(one) for one in found],
+        f"{source} at {length:,} tokens", columns, [_row(one) for one in found],
         optional=("fast pairs", *reversed(formats[1:]), "outside"), right=("effective", "outside"),
     )  # fmt: skip
     for name, description in _columns(found):
         if name in shown or not found:
             output.say(f"{name.capitalize()}: {description}")
     output.say(f"Sorted by: {CRITERION}.")
-    output.say("None of these numbers is a measurement of the model: `ropeconv validate` and your own task are.")
+    output.say("None of these numbers is a measurement of this model: your own task is.")
     if found:
         output.say("\nTo bake the first:")
         output.copyable(found[0].command)

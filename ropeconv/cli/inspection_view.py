@@ -26,11 +26,17 @@ def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem]
         output.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
     if seen.verdicts:
         output.table("Who reads it right as it is", ("status", "runtimes"), grouped(seen.verdicts))
-    for problem in (*seen.problems, *repairs):
+    for problem in seen.problems:
         repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
         output.say(f"! {problem.message}{repair}")
-    if not seen.problems and not repairs:
+    if not seen.problems:
         output.say("No problems seen.")
+    if repairs:
+        output.say("")
+        rows = [(one.message, one.repair) for one in repairs]
+        output.table("Runtimes that another config would suit", ("runtime", "ropeconv apply SOURCE"), rows)
+    if any("--replace" in one.repair for one in repairs):
+        output.say("--replace computes another RoPE of the same length, which the model was not made for: evaluate it.")
 
 
 def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,8 @@ from .spec import RopeSpec
 class Profile:
     """Numbers about a schedule at its context, compared with the unscaled model at its trained length L.
 
+    Distances are those that the layers see, where all have a window or chunk.
+
     reach: where B(m) is negative. critical_dimension: number of dimensions whose pairs complete a period within L, and
     so have seen every angle. outside: number of the other dimensions whose largest angle, context x inv_freq_i, is
     above the trained one, L x theta_i. largest_change: the largest of theta_i / inv_freq_i and its inverse over all
@@ -41,12 +43,13 @@ class Profile:
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     """The profile of a schedule. spec: the model that the schedule was made from."""
     trained = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    complete = schedule.original_context * trained >= math.tau
-    beyond = schedule.context * schedule.inv_freq > schedule.original_context * trained * (1 + 1e-9)
+    complete = spec.visible(schedule.original_context) * trained >= math.tau
+    seen, seen_before = spec.visible(schedule.context), spec.visible(schedule.original_context)
+    beyond = seen * schedule.inv_freq > seen_before * trained * (1 + 1e-9)
     ratio = trained / schedule.inv_freq
     change = np.maximum(ratio, 1 / ratio)
     return Profile(
-        reach=reach(schedule.inv_freq, spec.unrotated, schedule.context),
+        reach=reach(schedule.inv_freq, spec.unrotated, seen),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),

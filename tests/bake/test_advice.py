@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake.advice import CRITERION, advise, leaders
+from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, advise, leaders
+from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.sources import open_source
 
@@ -38,7 +39,7 @@ def test_what_is_known_of_llama_2_at_8_times(found: list) -> None:
     assert by_name["theta-bound"].profile.reach.count == 0
     assert by_name["linear"].profile.outside == 0
     assert by_name["ntk"].profile.outside == 34
-    assert [name for name, one in by_name.items() if one.works_untuned] == ["ntk-fixed", "mixed"]
+    assert [name for name, one in by_name.items() if one.works_untuned] == ["mixed", "ntk-fixed"]
     words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert words["transformers@4.48"] == "differs"
     assert words["vllm@0.33"] == "exact"
@@ -48,11 +49,22 @@ def test_what_is_known_of_llama_2_at_8_times(found: list) -> None:
     assert "no safetensors weights" in by_name["yarn"].writings["gguf"].reason
 
 
+@pytest.mark.parametrize(("factor", "first"), [(4, "yarn"), (8, "mixed")])
+@pytest.mark.parametrize("name", ["meta-llama--Llama-2-7b-hf", "Qwen--Qwen2.5-7B-Instruct", "google--gemma-7b"])
+def test_what_to_try_first_is_what_the_readme_says(name: str, factor: int, first: str) -> None:
+    source = open_source(str(CONFIGS / f"{name}.json"))
+    spec = inspect_source(source).spec
+    assert advise(source, factor * spec.original_context)[0][0].method.name == first
+    readme = " ".join((CONFIGS.parents[2] / "README.md").read_text().split())
+    assert f"up to {factor} times the trained context, `--{first} S`" in readme
+
+
 def test_the_order_is_the_stated_one(found: list) -> None:
     assert "without fine-tuning" in CRITERION
     keys = [
         (
             not one.works_untuned,
+            PUBLISHED_ORDER.index(one.method.name) if one.works_untuned else 0,
             one.profile.outside,
             -min(one.profile.reach.effective_length or 32768, 32768),
             one.profile.fast_change,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..rope.forms import Form, LongRope, Plain, Vector
+from ..rope.forms import Form, LongRope, Plain, Vector, Yarn
 from ..rope.log_n import QueryScaling
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -76,4 +76,5 @@ def describe(form: Form | None) -> str:
         for name, value in vars(form).items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
-    return ", ".join([form.kind, *numbers])
+    flags = ["truncate false"] if isinstance(form, Yarn) and not form.truncate else []
+    return ", ".join([form.kind, *numbers, *flags])

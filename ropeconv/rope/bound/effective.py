@@ -20,7 +20,7 @@ def effective_length(schedule: Schedule, spec: RopeSpec) -> int | None:
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
     """A sentence about a schedule whose effective length is worse than its source's; empty where it is not.
 
-    Worse is a shorter one, or one below the new context where the source's covers its own. source: the model as it is.
+    Worse is a shorter one, or the same one where only the declared context has outgrown it. source: the model as it is.
     Men et al. 2024, https://arxiv.org/abs/2405.14591.
     """
     reached = effective_length(schedule, source)
@@ -28,7 +28,8 @@ def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
         return ""
     now = source.current()
     before = _below(now, source, source.visible(max(schedule.context, source.context)))
-    if before is not None and before <= reached and before < source.visible(source.context):
+    uncovered = before == reached and before >= source.visible(source.context)
+    if before is not None and before <= reached and not uncovered:
         return ""
     whose = f"is {before:,}" if before is not None else f"covers {source.visible(schedule.context):,} tokens"
     return (

@@ -23,6 +23,8 @@ from ..sources import Origin
 from ..version import SCHEMA
 from .record import receipt_of
 
+DROPE = "(DroPE, https://arxiv.org/abs/2512.12167)"
+
 
 @dataclass(frozen=True)
 class PlannedFile:
@@ -144,6 +146,10 @@ def warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> list[str]:
         found.append("the scaling is static: prompts within the trained context see the changed frequencies too")
     if schedule.context == seen.spec.context and recipe.method.name == "theta" and recipe.context is None:
         found.append(f"the context stays {schedule.context}; pass --context to declare a longer one")
+    if not schedule.inv_freq.any():
+        found.append(
+            f"no pair rotates: only the causal mask says which token comes first, which takes training {DROPE}"
+        )
     if isinstance(recipe.method, AsIs):
         return found
     if seen.spec.scaled:

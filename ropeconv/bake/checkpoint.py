@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..encode import CheckpointResult, EncodeRequest, Target, select
 from ..encode.fold.shards import dtype_notes, folded_shards, grown_index
 from ..errors import BadSource, UsageError
 from ..families import Family
-from ..families.config import text_part
 from ..formats import jsontext
 from ..formats.index import INDEX
 from ..formats.safetensors import Tensor
 from ..formats.tokenizer_config import raised
-from ..inspection.inspect import TOKENIZER, ConfigInspection, inspect_config
+from ..inspection.inspect import TOKENIZER, inspect_config
 from ..rope.errors import RecipeError
-from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes import find
-from ..runtimes.read_config import number, rope_dict
 from ..sources import Source
 from .extra_shard import extra_shard
+from .inherited import inherit_mscale, inherited_notes, mscale_of_config
 from .plan import Plan, PlannedFile, start_spec
 from .warnings import warnings
 
@@ -56,7 +53,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         raise _no_weights(source)
     config, family = source.config(), seen.family
     spec = start_spec(seen, recipe, target)
-    recipe = inherit_mscale(recipe, config, seen)
+    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(config, seen))
     schedule = recipe.schedule(spec)
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
     target.check_folded(result.fold is not None)
@@ -76,21 +73,13 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         result=result,
         files=files,
         skipped=skipped,
-        warnings=(*warnings(seen, recipe, schedule), *result.notes, *dtype_notes(target.fold.dtype or "stored")),
+        warnings=(
+            *warnings(seen, recipe, schedule),
+            *inherited_notes(given, recipe, schedule),
+            *result.notes,
+            *dtype_notes(target.fold.dtype or "stored"),
+        ),
     )
-
-
-def inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspection) -> Recipe:
-    """The recipe with the mscale pair of the source for YaRN over a DeepSeek model, which was trained with it.
-
-    config: of the source. seen: its inspection. Other recipes are returned as they are.
-    """
-    method = recipe.method
-    found, _ = rope_dict(text_part(config, seen.family), seen.family)
-    if not isinstance(method, YarnMethod) or method.mscale is not None or not found.get("mscale_all_dim"):
-        return recipe
-    mscale, everywhere = (number(found, key, 1.0) for key in ("mscale", "mscale_all_dim"))
-    return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=everywhere))
 
 
 def _refuse_other_tokens(source: Source, other: Family) -> None:

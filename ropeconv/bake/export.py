@@ -20,7 +20,7 @@ from ..receipts import embedded
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..sources import RECEIPT, Source
-from .checkpoint import inherit_mscale
+from .inherited import inherit_mscale, inherited_notes, mscale_of_config
 from .plan import GgufOutput, PlannedFile, start_spec
 from .record import receipt_of
 from .warnings import warnings
@@ -37,7 +37,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     """The plan of a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
     seen = inspect_config(source)
     spec = start_spec(seen, recipe, target)
-    recipe = inherit_mscale(recipe, source.config(), seen)
+    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(source.config(), seen))
     schedule = recipe.schedule(spec)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
@@ -58,7 +58,12 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         result=result,
         files=(PlannedFile("convert", out.name, size, make=partial(_write, exported, made, edit)),),
         skipped=(),
-        warnings=(*warnings(seen, recipe, schedule), *result.notes, *_notes(source, seen)),
+        warnings=(
+            *warnings(seen, recipe, schedule),
+            *inherited_notes(given, recipe, schedule),
+            *result.notes,
+            *_notes(source, seen),
+        ),
     )
 
 

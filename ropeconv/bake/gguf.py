@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from ..formats.gguf.write import new_size, write_new
 from ..inspection.gguf_problems import refused_tensors
 from ..inspection.inspect import inspect_gguf
 from ..receipts import embedded
-from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
-from ..runtimes.llamacpp.read_file import arch_of, read_file, rope_tensors
+from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..sources import RECEIPT
 from ..sources.gguf import GgufSource
+from .inherited import inherit_mscale, inherited_notes, mscale_of_gguf
 from .plan import GgufOutput, PlannedFile, start_spec
 from .record import receipt_of
 from .warnings import warnings
@@ -49,7 +49,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         why = f"llama.cpp does not load {seen.name} with {refused[0]}"
         raise UnsupportedBake("anything", source.path.name, why, "download another file")
     spec = start_spec(seen, recipe, target)
-    recipe = _inherit_mscale(recipe, source)
+    given, recipe = recipe, inherit_mscale(recipe, mscale_of_gguf(source))
     schedule = recipe.schedule(spec)
     result = select_gguf(schedule, GgufModel(file.header, file.tensors, vectors, file.chunks), target)
     note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result))
@@ -66,7 +66,12 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         result=result,
         files=files,
         skipped=(),
-        warnings=(*warnings(seen, recipe, schedule), *result.notes, *_notes(schedule)),
+        warnings=(
+            *warnings(seen, recipe, schedule),
+            *inherited_notes(given, recipe, schedule),
+            *result.notes,
+            *_notes(schedule),
+        ),
         edit=edit,
     )
 
@@ -79,16 +84,6 @@ def _place(source: GgufSource, edit: Edit, recipe: Recipe, target: Target) -> tu
     names = shard_names(out, len(source.file.paths))
     files = tuple(_file(source, edit, shard, name) for shard, name in enumerate(names))
     return out.with_name(names[0]), files
-
-
-def _inherit_mscale(recipe: Recipe, source: GgufSource) -> Recipe:
-    """The recipe with the softmax scale of the source for YaRN over a model that was trained with one, from its key."""
-    arch, method = arch_of(source.file), recipe.method
-    found = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
-    if not isinstance(method, YarnMethod) or method.mscale is not None or not found:
-        return recipe
-    mscale = found / 0.1 if arch.mla else found
-    return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=mscale))
 
 
 def shard_names(out: Path, count: int) -> list[str]:

@@ -11,6 +11,7 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 
+DROPE = "(DroPE, https://arxiv.org/abs/2512.12167)"
 CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
 """Problems of a source, by code, that its outputs have as well."""
 
@@ -29,6 +30,8 @@ def _warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> Iterator[
         yield useless
     if worse := worse_than_source(schedule, spec):
         yield worse
+    if not schedule.inv_freq.any():
+        yield f"no pair rotates: only the causal mask says which token comes first, which takes training {DROPE}"
     if schedule.context == spec.context and recipe.method.name == "theta" and recipe.context is None:
         yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
     carried = [problem for problem in seen.problems if problem.code in CARRIED_OVER]

@@ -122,7 +122,7 @@ def show(schedule: Schedule, spec: RopeSpec, recipe: Recipe, output: Output) -> 
     output.say("")
     base = spec.form.inv_freq(spec.rotary_dim)
     rows = [
-        (str(pair), f"{new:.6e}", f"{math.tau / new:,.1f}", f"{old / new:.4f}")
+        (str(pair), f"{new:.6e}", *((f"{math.tau / new:,.1f}", f"{old / new:.4f}") if new else ("-", "-")))
         for pair, (old, new) in enumerate(zip(base, schedule.inv_freq, strict=True))
     ]
     output.table("", ("pair", "inv_freq", "wavelength (tokens)", "divided by"), rows)

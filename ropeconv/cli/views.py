@@ -8,7 +8,9 @@ from ..bake import Plan
 from ..encode import CheckpointResult
 from ..encode.fold.placement import Fold
 from ..inspection.layers import describe_layers
+from ..rope.forms import Vector
 from ..rope.spec import RopeSpec
+from ..rope.zero_frequencies import count_zero
 from ..runtimes.compare import describe, frequencies
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.grouping import grouped
@@ -22,13 +24,16 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
     explain: every runtime with its reason, and why each encoding was selected or not.
     """
     before, schedule = plan.before, plan.schedule
-    wavelengths = (math.tau / vector[-1] for vector in (before.form.inv_freq(before.rotary_dim), schedule.inv_freq))
+    vectors = (before.form.inv_freq(before.rotary_dim), schedule.inv_freq)
     rows = [
         ("frequencies", describe(before.form), frequencies(schedule)),
-        ("slowest wavelength", *(f"{wavelength:,.0f} tokens" for wavelength in wavelengths)),
+        ("slowest wavelength", *map(_slowest, vectors)),
         ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
         ("context", f"{before.context:,}", f"{schedule.context:,}"),
     ]
+    still = [count_zero(vector) for vector in vectors]
+    if any(still):
+        rows.insert(2, ("pairs that do not rotate", *(f"{n} of {before.rotary_dim // 2}" for n in still)))
     output.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
     output.say(f"Encoding: {plan.result.encoding}. {_layers(before)}")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
@@ -45,6 +50,12 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
         output.note(f"Note: {warning}")
     if plan.skipped:
         output.note(f"Skipped (--all-files copies them): {', '.join(plan.skipped)}")
+
+
+def _slowest(inv_freq: Vector) -> str:
+    """The longest wavelength of the pairs that rotate; "-" where none does."""
+    rotating = inv_freq[inv_freq > 0]
+    return f"{math.tau / rotating.min():,.0f} tokens" if len(rotating) else "-"
 
 
 def _show_runtimes(plan: Plan, output: Output, explain: bool) -> None:

@@ -13,7 +13,7 @@ Norm = Literal[
     "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
 ]
 Kind = Literal["global", "local", "none"]
-RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3"]
+RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,7 +117,7 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attention_factor_from_original: the class derives it from the top-level original_max_position_embeddings alone.
     """
 
-    types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+    types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
     nested: bool = False
     legacy_keys: dict[str, tuple[str, ...]] = {}
     keep: tuple[str, ...] = ()

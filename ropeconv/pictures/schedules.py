@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ..rope.bound.reach import margins
 from ..rope.forms import Vector
+from ..rope.zero_frequencies import wavelengths as periods
 from .style import BLUE, GREY, ORANGE, line
 
 Curves = Mapping[str, Vector]
@@ -17,11 +19,12 @@ def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str,
     """Draws the wavelengths 2 pi / inv_freq per pair, in tokens, with horizontal lines for lengths.
 
     axes: of matplotlib. before: the frequencies of the unscaled model, curves: those of schedules by name; all radians
-    per token, float64 [rotary_dim / 2]. lengths: in tokens by name, "trained" dotted.
+    per token, float64 [rotary_dim / 2]; pairs that do not rotate are left out. lengths: in tokens by name, "trained"
+    dotted.
     """
-    axes.plot([math.tau / value for value in before], color=GREY, linestyle="--", label="before")
+    axes.plot(periods(before), color=GREY, linestyle="--", label="before")
     for number, (name, inv_freq) in enumerate(curves.items()):
-        axes.plot([math.tau / value for value in inv_freq], label=name, **line(number))
+        axes.plot(periods(inv_freq), label=name, **line(number))
     for name, length in lengths.items():
         dashes = ":" if name == "trained" else "-."
         axes.axhline(length, color=ORANGE, linewidth=0.8, linestyle=dashes)
@@ -31,12 +34,13 @@ def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str,
 
 
 def ramp(axes: Any, before: Vector, curves: Curves) -> None:
-    """Draws theta_i / inv_freq_i per pair: 1 where a frequency stays, s where positions are interpolated.
+    """Draws theta_i / inv_freq_i per pair that rotates: 1 where a frequency stays, s where positions are interpolated.
 
     axes: of matplotlib. before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
     """
     for number, (name, inv_freq) in enumerate(curves.items()):
-        axes.plot(before / inv_freq, label=name, **line(number))
+        ratio = np.divide(before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0)
+        axes.plot(ratio, label=name, **line(number))
     axes.set_yscale("log", base=2)
     axes.set(xlabel="pair of dimensions", title="Frequencies divided by")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

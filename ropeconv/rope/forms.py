@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from .lazy import np
+from .zero_frequencies import divided
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +119,9 @@ class Llama3(Form):
 
         inv_freq_i = theta_i (keep_i + (1 - keep_i) / factor)
 
-    The paper's `alpha` and `beta` are `low_freq_factor` and `high_freq_factor`. original_context: L, in tokens.
+    The paper's `alpha` and `beta` are `low_freq_factor` and `high_freq_factor`. Where high is not above low, as in the
+    second revision of Llama 4 Scout (1 and 1), there is no ramp: keep_i is 1 from `turns_i = low` on, else 0, as
+    transformers has it. original_context: L, in tokens.
     Source: Meta `llama3/model.py`, transformers `_compute_llama3_parameters`.
     """
 
@@ -131,7 +134,11 @@ class Llama3(Form):
     def inv_freq(self, rotary_dim: int) -> Vector:
         base = base_inv_freq(self.theta, rotary_dim)
         turns = self.original_context * base / (2 * math.pi)
-        keep = np.clip((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor), 0.0, 1.0)
+        width = self.high_freq_factor - self.low_freq_factor
+        if width > 0:
+            keep = np.clip((turns - self.low_freq_factor) / width, 0.0, 1.0)
+        else:
+            keep = np.where(turns < self.low_freq_factor, 0.0, 1.0)
         return base * (keep + (1 - keep) / self.factor)
 
 
@@ -140,7 +147,7 @@ class LongRope(Form):
     """LongRoPE: every frequency divided by an entry of a list (Ding et al. 2024).
 
     short_factor: the list up to `original_context` tokens, long_factor: the list beyond, of rotary_dim / 2 numbers
-    each.
+    each. A divisor of 1e29 or more, as in GGUF files, is that of a pair that does not rotate: inv_freq_i = 0.
     """
 
     kind: ClassVar[str] = "longrope"
@@ -149,11 +156,11 @@ class LongRope(Form):
     original_context: int
 
     def inv_freq(self, rotary_dim: int) -> Vector:
-        return base_inv_freq(self.theta, rotary_dim) / np.asarray(self.long_factor, dtype=np.float64)
+        return divided(base_inv_freq(self.theta, rotary_dim), self.long_factor)
 
     def short_inv_freq(self, rotary_dim: int) -> Vector:
         """Frequencies while no position reaches `original_context`: radians per token, float64 [rotary_dim / 2]."""
-        return base_inv_freq(self.theta, rotary_dim) / np.asarray(self.short_factor, dtype=np.float64)
+        return divided(base_inv_freq(self.theta, rotary_dim), self.short_factor)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from .forms import base_inv_freq
 from .lazy import np
 from .schedule import Schedule
 from .spec import RopeSpec
+from .zero_frequencies import divisors
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,18 @@ class Profile:
     reach: where B(m) is negative. critical_dimension: number of dimensions whose pairs complete a period within L, and
     so have seen every angle. outside: number of the other dimensions whose largest angle, context x inv_freq_i, is
     above the trained one, L x theta_i. largest_change: the largest of theta_i / inv_freq_i and its inverse over all
-    pairs. largest_change_at: the index of that pair. fast_change: the largest change among the pairs that complete a
-    period, which distinguish neighbouring tokens.
+    pairs that rotate. largest_change_at: the index of that pair, None where none rotates. fast_change: the largest
+    change among the pairs that complete a period, which distinguish neighbouring tokens. not_rotating: number of pairs
+    whose frequency is 0, which count in none of the changes.
     """
 
     reach: Reach
     critical_dimension: int
     outside: int
     largest_change: float
-    largest_change_at: int
+    largest_change_at: int | None
     fast_change: float
+    not_rotating: int
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data, those of `reach` among them; keys stay within a schema."""
@@ -46,13 +49,15 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     complete = spec.visible(schedule.original_context) * trained >= math.tau
     seen, seen_before = spec.visible(schedule.context), spec.visible(schedule.original_context)
     beyond = seen * schedule.inv_freq > seen_before * trained * (1 + 1e-9)
-    ratio = trained / schedule.inv_freq
+    rotates = schedule.inv_freq > 0
+    ratio = np.where(rotates, divisors(trained, schedule.inv_freq), 1.0)
     change = np.maximum(ratio, 1 / ratio)
     return Profile(
         reach=reach(schedule.inv_freq, spec.unrotated, seen),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),
-        largest_change_at=int(change.argmax()),
+        largest_change_at=int(np.where(rotates, change, 0.0).argmax()) if rotates.any() else None,
         fast_change=float(change[complete].max(initial=1.0)),
+        not_rotating=int((~rotates).sum()),
     )

@@ -14,6 +14,7 @@ from .methods.method import positive, tokens
 from .methods.special import AsIs
 from .schedule import Schedule
 from .spec import RopeSpec
+from .zero_frequencies import count_zero
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Recipe:
         original = self.original_context or spec.original_context
         start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
         made = self.method.schedule(start)
+        if not self.method.keeps_zeros and count_zero(made.inv_freq):
+            raise RecipeError(f"{self.method.flag()} gives frequencies that are 0; check its parameters")
         return replace(
             made,
             context=self.context or made.context,

@@ -22,7 +22,7 @@ from .log_n import LogN, QueryScaling
 class Schedule:
     """Frequencies, attention factor and length of one rotary embedding.
 
-    inv_freq: float64, shape [rotary_dim / 2], radians per token.
+    inv_freq: float64, shape [rotary_dim / 2], radians per token; 0 for pairs that do not rotate.
     attention_factor: multiplies cos and sin, so logits of rotated dimensions scale by its square.
     context: tokens the result is meant for. original_context: tokens the unscaled model was trained for.
     form: a closed form that gives exactly `inv_freq`, where there is one.
@@ -30,7 +30,7 @@ class Schedule:
     softmax_scale: multiplies all logits (DeepSeek's mscale_all_dim, squared).
     log_n: query scaling that the recipe adds. query_scaling: query scaling that the architecture has (Ministral 3).
 
-    Raises RecipeError when a number is not finite, or a frequency or the attention factor is not positive.
+    Raises RecipeError when a number is not finite, a frequency is negative, or the attention factor is not positive.
     """
 
     inv_freq: Vector
@@ -45,10 +45,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for vector in (self.inv_freq, self.short_inv_freq):
-            if vector is not None and not (np.isfinite(vector).all() and (vector > 0).all()):
-                raise RecipeError(
-                    "the method gives frequencies that are not positive finite numbers; check its parameters"
-                )
+            if vector is not None and not (np.isfinite(vector).all() and (vector >= 0).all()):
+                raise RecipeError("the method gives frequencies that are negative or not finite; check its parameters")
         if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
             raise RecipeError(
                 f"attention_factor is {self.attention_factor}; pass a positive number with --attention-factor"

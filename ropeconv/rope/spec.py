@@ -82,13 +82,15 @@ class RopeSpec:
 
     def current(self) -> Schedule:
         """The embedding as a Schedule: the frequencies and factors that the checkpoint computes now."""
-        short = self.form.short_inv_freq(self.rotary_dim) if isinstance(self.form, LongRope) else None
+        form, short = self.form, None
+        if isinstance(form, LongRope) and form.short_factor != form.long_factor:
+            short = form.short_inv_freq(self.rotary_dim)
         return Schedule(
-            inv_freq=self.form.inv_freq(self.rotary_dim),
+            inv_freq=form.inv_freq(self.rotary_dim),
             attention_factor=self.attention_factor,
             context=self.context,
             original_context=self.original_context,
-            form=self.form,
+            form=form,
             short_inv_freq=short,
             softmax_scale=self.softmax_scale,
             query_scaling=self.query_scaling,

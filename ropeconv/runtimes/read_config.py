@@ -16,6 +16,7 @@ from ..families.family import Family
 from ..rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import longrope_attention_factor, mscale_ratio, ntk_theta, temperature_attention_factor
 from ..rope.log_n import QueryScaling
+from ..rope.proportional import Proportional
 from ..rope.spec import ContextSource, RopeSpec
 from .find import newest
 from .rules import RuleSet, TypeRules
@@ -51,6 +52,11 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         kind, rules = rules.read_as, reading.types[rules.read_as]
     if rules.whole_base:
         theta = float(int(theta))
+    if kind == Proportional.kind and family.keys.partial:
+        raise BadSource(
+            f"config.json has rope_type proportional in a {family.name} model, whose partial_rotary_factor says how "
+            "much of a head has frequencies at all; write the rope_type that it was trained with"
+        )
     form = _form(kind, found, theta, rules, part, sizes)
     if isinstance(form, Plain) and form.theta != theta:
         notes.append(f"alpha {found['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}")
@@ -186,6 +192,15 @@ def _form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part
         return Interpolated(theta, _factor(found, rules, original, sizes))
     if kind == "dynamic" and rules.alpha and found.get("alpha"):
         return Plain(ntk_theta(theta, number(found, "alpha"), sizes.rotary_dim))
+    if kind == "proportional":
+        factor = number(found, "factor", 1.0)
+        proportion = number(found, "partial_rotary_factor", 1.0)
+        if factor <= 0 or not 0 <= proportion <= 1:
+            raise BadSource(
+                f"config.json has factor = {factor:g} and partial_rotary_factor = {proportion:g} for rope_type "
+                "proportional; write a positive factor, and a share from 0 to 1"
+            )
+        return Proportional(theta, factor, proportion)
     if kind == "dynamic":
         return DynamicNtk(theta, number(found, "factor"), sizes.context)
     factor = _factor(found, rules, original, sizes)

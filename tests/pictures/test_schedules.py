@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,22 @@ LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 BEFORE = base_inv_freq(1e4, 128)
 YARN = Recipe(REGISTRY["yarn"](8.0)).schedule(RopeSpec(128, 128, Plain(1e4), 4096, 4096)).inv_freq
 LENGTHS = {"trained": 4096, "new": 32768}
+
+
+def test_pairs_that_do_not_rotate_are_gaps() -> None:
+    still = YARN.copy()
+    still[3], still[60:] = 0, 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = figure(
+            partial(wavelengths, before=BEFORE, curves={"some": still, "none": 0 * YARN}, lengths=LENGTHS),
+            partial(ramp, before=BEFORE, curves={"some": still, "none": 0 * YARN}),
+        )
+    for axes, first, wanted in zip(made.axes, (1, 0), (math.tau / YARN, BEFORE / YARN), strict=True):
+        some, none = (line.get_ydata() for line in axes.get_lines()[first : first + 2])
+        assert np.flatnonzero(np.isnan(some)).tolist() == [3, 60, 61, 62, 63]
+        np.testing.assert_allclose(some[4:60], wanted[4:60])
+        assert np.isnan(none).all()
 
 
 def test_lines_are_the_numbers() -> None:

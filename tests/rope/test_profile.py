@@ -70,3 +70,18 @@ def test_steps_end_at_the_published_checkpoints() -> None:
         critical_dimension(base, length, 128)
         for base, length in zip(steps, (65536, 262144, 1048576, 4194304), strict=True)
     } == {70}
+
+
+def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
+    vector = base_inv_freq(1e4, 128)
+    vector[60:] = 0
+    vector[10] /= 3
+    found = profile(Recipe(REGISTRY["inv-freq"](tuple(vector)), context=32768).schedule(LLAMA_2), LLAMA_2)
+    assert found.not_rotating == 4
+    assert (found.largest_change, found.largest_change_at) == (pytest.approx(3), 10)
+    assert found.fast_change == pytest.approx(3)
+    assert found.outside == 128 - 92 - 8  # an angle of 0 was seen in training
+    nothing = profile(Recipe(REGISTRY["inv-freq"]((0.0,) * 64), context=32768).schedule(LLAMA_2), LLAMA_2)
+    assert (nothing.not_rotating, nothing.outside, nothing.largest_change_at) == (64, 0, None)
+    assert nothing.reach.first_violation is None  # the sum is 64 at every distance
+    assert profile(LLAMA_2.current(), LLAMA_2).not_rotating == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from ropeconv.formats.gguf.write import write_new
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
 from ..baking import make_plan
-from ..gguf_files import write
+from ..gguf_files import plain_tensors, write
 
 KEYS = (
     "context_length", "embedding_length", "block_count", "attention.head_count", "attention.head_count_kv",
@@ -73,3 +75,25 @@ def test_an_architecture_that_is_none(tmp_path: Path, name: Value) -> None:
     write_new(GgufFile.open(write(tmp_path / "model.gguf")), 0, Edit({"general.architecture": name}), out)
     with pytest.raises(BadSource, match="architecture"):
         inspect_source(open_source(str(out)))
+
+
+@pytest.mark.parametrize("divisor", [1e30, np.inf, 1e29])
+def test_a_huge_divisor_is_a_pair_that_does_not_rotate(tmp_path: Path, divisor: float) -> None:
+    """1e30 is what llama.cpp's converter writes for Gemma 4; inf divides to 0 as well."""
+    divisors = np.ones(32, np.float32)
+    divisors[[3, 30]] = divisor
+    path = write(tmp_path / "model.gguf", tensors={**plain_tensors(), "rope_freqs.weight": divisors})
+    seen = inspect_source(open_source(str(path)))
+    found = seen.spec.current().inv_freq
+    assert np.flatnonzero(found == 0).tolist() == [3, 30]
+    np.testing.assert_allclose(found[4:30], [1e4 ** (-i / 32) for i in range(4, 30)])
+    json.dumps(seen.to_dict(), allow_nan=False)
+    divisors[3:] = divisor
+    path = write(tmp_path / "first.gguf", tensors={**plain_tensors(), "rope_freqs.weight": divisors})
+    assert inspect_source(open_source(str(path))).spec.form == Proportional(1e4, 1.0, 3 / 32)
+
+
+def test_a_large_divisor_is_still_a_rotation(tmp_path: Path) -> None:
+    divisors = np.full(32, 1e28, np.float32)
+    path = write(tmp_path / "model.gguf", tensors={**plain_tensors(), "rope_freqs.weight": divisors})
+    assert (inspect_source(open_source(str(path))).spec.current().inv_freq > 0).all()

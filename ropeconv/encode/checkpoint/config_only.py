@@ -102,9 +102,13 @@ def nothing_fits(
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.display_name for row in rows),
-        "; ".join(dict.fromkeys([*_conflict(found, rows), *(reasons or map(str, refusals.values()))])),
+        "; ".join(dict.fromkeys([*_conflict(found, rows), *(reasons or _refused(refusals))])),
         _way_out(found, request),
     )
+
+
+def _refused(refusals: dict[str, UnsupportedBake]) -> list[str]:
+    return [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
 
 
 def _conflict(found: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:

@@ -87,6 +87,7 @@ def _rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
 def nudged(schedule: Schedule, seed: int = 0) -> Schedule:
     """The schedule with every frequency moved by 2 ulp of float32, up or down at random, as correct ones may differ."""
     signs = np.random.default_rng(seed).choice([-2, 2], len(schedule.inv_freq))
+    signs *= schedule.inv_freq > 0  # below 0 lie negative numbers
     moved = schedule.inv_freq.astype(np.float32).view(np.int32) + signs.astype(np.int32)
     return replace(schedule, inv_freq=moved.view(np.float32).astype(np.float64))
 

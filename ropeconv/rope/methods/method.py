@@ -68,6 +68,12 @@ def positive_list(value: Any) -> str | None:
     return None if good else "must be a list of positive numbers"
 
 
+def not_negative_list(value: Any) -> str | None:
+    """Check: a list of finite numbers of which none is negative."""
+    good = isinstance(value, tuple) and value and all(_finite(entry) and entry >= 0 for entry in value)
+    return None if good else "must be a list of numbers that are finite and not negative"
+
+
 def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -84,7 +90,7 @@ class Method:
     name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for lists and `--help`.
     paper: the source of the formula. value: the kind of value that follows the flag. max_untuned_factor: the largest
     factor that is reported to work without fine-tuning, 1 where training is part of the method. finetuning_note: that
-    report, with its source.
+    report, with its source. keeps_zeros: whether a frequency of 0 is meant, as in a given vector.
     """
 
     name: ClassVar[str]
@@ -94,6 +100,7 @@ class Method:
     value: ClassVar[Value] = Value.NUMBER
     max_untuned_factor: ClassVar[float] = 1.0
     finetuning_note: ClassVar[str] = ""
+    keeps_zeros: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):

@@ -76,6 +76,7 @@ class AsIs(Method):
     summary = "keep the RoPE, rewrite the config consistently"
     paper = "-"
     value = Value.SWITCH
+    keeps_zeros = True
 
     on: bool = param(switch, "keep the embedding as it is", True)
 

@@ -10,9 +10,10 @@ from ..errors import RecipeError
 from ..forms import LongRope, base_inv_freq
 from ..laws import critical_dimension, longrope_attention_factor
 from ..lazy import np
+from ..proportional import recognise
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .method import Method, Value, param, positive_list, register
+from .method import Method, Value, not_negative_list, param, positive_list, register
 
 
 def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec) -> None:
@@ -124,15 +125,21 @@ class Piecewise(Method):
 @register
 @dataclass(frozen=True)
 class InvFreq(Method):
-    """Any frequency vector: one frequency per rotated pair, in radians per token."""
+    """Any frequency vector: one frequency per rotated pair, in radians per token, 0 for pairs that do not rotate.
+
+    Zeros behind theta^(-2i/r) are p-RoPE, zeros alone are DroPE; `Proportional` has the papers.
+    """
 
     name = "inv-freq"
     order = 140
     summary = "any vector, from JSON, .npy or .safetensors"
     paper = "-"
     value = Value.FILE
+    keeps_zeros = True
 
-    inv_freq: tuple[float, ...] = param(positive_list, "one frequency per pair, in radians per token")
+    inv_freq: tuple[float, ...] = param(
+        not_negative_list, "one frequency per pair, in radians per token, 0 for pairs that do not rotate"
+    )
 
     @property
     def label(self) -> str:
@@ -140,7 +147,9 @@ class InvFreq(Method):
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         need_length("--inv-freq", "inv_freq", self.inv_freq, spec)
-        return Schedule(np.asarray(self.inv_freq, dtype=np.float64), 1.0, spec.context, spec.original_context)
+        inv_freq = np.asarray(self.inv_freq, dtype=np.float64) + 0.0  # -0.0 becomes 0.0
+        form = recognise(inv_freq, spec.rope_theta)
+        return Schedule(inv_freq, 1.0, spec.context, spec.original_context, form)
 
 
 def from_file(method: type[Method], data: dict[str, Any]) -> Method:

@@ -15,7 +15,9 @@ from ...errors import BadSource
 from ...families.family import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.log_n import QueryScaling
+from ...rope.proportional import recognise as recognise_proportional
 from ...rope.spec import RopeSpec
+from ...rope.zero_frequencies import LEAST, NO_ROTATION, divided
 from .archs import Arch, Window
 from .keys import ArchKeys, Keys
 from .layers import layer_kinds, window_theta
@@ -130,13 +132,16 @@ def _divided(closed: Form, pair: tuple[Vector, Vector] | None, original: int, ro
     """The form whose frequencies are those of `closed`, divided by rope tensors before any interpolation."""
     if pair is None or all(np.all(vector == 1) for vector in pair):
         return closed
-    known = recognise_llama3(closed, pair[1], rotary_dim) if pair[0] is pair[1] else None
-    if known is not None:
-        return known
     base = Plain(closed.theta).inv_freq(rotary_dim)
+    if pair[0] is pair[1] and isinstance(closed, Plain):
+        proportional = recognise_proportional(divided(base, pair[1]), closed.theta)
+        known = proportional or recognise_llama3(closed, pair[1], rotary_dim)
+        if known is not None:
+            return known
     ramp = closed.ramp(rotary_dim) if isinstance(closed, Yarn) else np.ones(rotary_dim // 2)
     factor = getattr(closed, "factor", 1.0)
-    lists = (base / (base / vector * (1 - ramp + ramp / factor)) for vector in pair)
+    finite = (np.minimum(vector, NO_ROTATION) for vector in pair)
+    lists = (base / (base / vector * (1 - ramp + ramp / factor)) for vector in finite)
     short, long = (tuple(float(value) for value in vector) for vector in lists)
     return LongRope(closed.theta, short, long, original)
 
@@ -147,7 +152,7 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
     closed: the form without divisors. divisors: float64 [rotary_dim / 2].
     """
     largest = float(np.max(divisors))
-    if not isinstance(closed, Plain) or largest <= 1 or not np.isclose(divisors[0], 1):
+    if not isinstance(closed, Plain) or not 1 < largest < LEAST or not np.isclose(divisors[0], 1):
         return None
     base = closed.inv_freq(rotary_dim)
     for exponent in range(6, 21):

@@ -51,7 +51,7 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
 
 
 def ulp_distance(found: Vector, wanted: Vector) -> int:
-    """Largest distance of two positive vectors in ulp of float32; 2^31 where their lengths differ."""
+    """Largest distance of two vectors without negative numbers in ulp of float32; 2^31 where their lengths differ."""
     if found.shape != wanted.shape:
         return 1 << 31
     left, right = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (found, wanted))

@@ -16,6 +16,7 @@ from ....families import Family
 from ....rope.forms import Vector
 from ....rope.schedule import Schedule
 from ....rope.spec import RopeSpec
+from ....rope.zero_frequencies import count_zero
 from ..config_only import config_encoding
 from ..implied_lengths import lengths_note, original_for
 from ..rope_setting import RopeSetting
@@ -28,13 +29,22 @@ DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
 def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """The schedule as two equal factor lists over the base of the source.
 
-    Raises UnsupportedBake for a schedule with two lists or a softmax scale, and a family that does not take longrope.
+    Raises UnsupportedBake for a schedule with two lists or a softmax scale, pairs that do not rotate, and a family that
+    does not take longrope.
     """
     if "longrope" not in family.writing.types:
         raise UnsupportedBake("longrope factors", family.name, "its class does not take them", "use --encoding native")
     if schedule.short_inv_freq is not None:
         raise UnsupportedBake(
             "a pair of factor lists", "the factors encoding", "it holds one list", "use --encoding native"
+        )
+    zeros = count_zero(schedule.inv_freq)
+    if zeros:
+        raise UnsupportedBake(
+            f"{zeros} of {len(schedule.inv_freq)} frequencies that are 0",
+            "the factors encoding",
+            "their divisors would be infinite, and JSON has no infinity",
+            "use --encoding buffers, or --to gguf, which carry frequencies that are 0",
         )
     if schedule.softmax_scale != 1:
         raise UnsupportedBake(

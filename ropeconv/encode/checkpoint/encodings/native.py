@@ -9,14 +9,17 @@ from ....errors import UnsupportedBake
 from ....families import Family
 from ....rope.forms import Interpolated, Llama3, LongRope, Yarn
 from ....rope.laws import longrope_attention_factor, mscale_for, temperature_attention_factor
+from ....rope.proportional import Proportional
 from ....rope.schedule import Schedule
 from ....rope.spec import RopeSpec
+from ....rope.zero_frequencies import count_zero
 from ..config_only import config_encoding
 from ..implied_lengths import lengths_note, original_for
 from ..rope_setting import RopeSetting
 
 SAME = 1e-9
 OTHER_WAYS = "use --encoding factors, which carries any frequencies"
+WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that are 0"
 
 
 @config_encoding("native", order=1, max_ulp=64)  # ramps and powers are evaluated in float32 by every runtime
@@ -27,12 +30,15 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     the family does not take that type.
     """
     form = schedule.form
+    others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
     if form is None:
-        raise UnsupportedBake("this frequency vector", "the native keys", "no rope type has its formula", OTHER_WAYS)
+        raise UnsupportedBake("this frequency vector", "the native keys", "no rope type has its formula", others)
     if form.kind not in family.writing.types:
         raise UnsupportedBake(
-            f"rope_type {form.kind}", family.name, f"its class takes {', '.join(family.writing.types)}", OTHER_WAYS
+            f"rope_type {form.kind}", family.name, f"its class takes {', '.join(family.writing.types)}", others
         )
+    if isinstance(form, Proportional):
+        _need_whole_head(spec, family)
     if family.writing.pinned_original and isinstance(form, (Yarn, Llama3)):
         _need_pinned(form.original_context, spec, family)
     rope: dict[str, Any] = {"rope_type": form.kind}
@@ -45,6 +51,9 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             "high_freq_factor": form.high_freq_factor,
             "original_max_position_embeddings": form.original_context,
         }
+    elif isinstance(form, Proportional):
+        rope |= {"partial_rotary_factor": form.partial_rotary_factor}
+        rope |= {} if form.factor == 1 else {"factor": form.factor}
     elif isinstance(form, Yarn):
         rope |= _yarn(form, schedule, spec)
     elif isinstance(form, LongRope):
@@ -116,6 +125,17 @@ def _need_no_attention_factor(schedule: Schedule, kind: str) -> None:
     if abs(schedule.attention_factor - 1) > SAME:
         raise UnsupportedBake(
             f"attention_factor {schedule.attention_factor:g}", f"rope_type {kind}", "it has no such key", OTHER_WAYS
+        )
+
+
+def _need_whole_head(spec: RopeSpec, family: Family) -> None:
+    """Raises UnsupportedBake where partial_rotary_factor already says how much of a head has frequencies at all."""
+    if spec.rotary_dim != spec.head_dim or family.keys.partial:
+        raise UnsupportedBake(
+            "rope_type proportional",
+            family.name,
+            "its partial_rotary_factor has another meaning there, and the type would rotate the whole head",
+            WITH_ZEROS,
         )
 
 

@@ -8,6 +8,7 @@ from ....errors import UnsupportedBake
 from ....formats.gguf import Edit, string, u32
 from ....rope.forms import Plain
 from ....rope.schedule import Schedule
+from ....rope.zero_frequencies import divisors
 from ....runtimes.llamacpp import find_arch
 from ....runtimes.llamacpp.read_header import FREQS, LONG, SHORT
 from ..edits import put_vector, start, with_attention_factor
@@ -20,8 +21,8 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     """The schedule as divisors over the base of the file. Raises UnsupportedBake where llama.cpp reads none."""
     arch, seen = find_arch(model.get("general.architecture")), model.reading().spec
     base = Plain(float(np.float32(seen.rope_theta))).inv_freq(seen.rotary_dim)
-    long = base / schedule.inv_freq
-    short = long if schedule.short_inv_freq is None else base / schedule.short_inv_freq
+    long = divisors(base, schedule.inv_freq)
+    short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
     pair = arch.factors == "always" or (arch.factors == "longrope" and (short is not long or LONG in model.vectors))
     if not pair and arch.freqs != "used":
         raise UnsupportedBake(

@@ -1,0 +1,35 @@
+"""Nothing that numpy or Python warns about reaches a user: every warning is an error here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ..conftest import CONFIGS, Run
+
+SCOUT = "meta-llama--Llama-4-Scout-17B-16E-Instruct.first"
+SECOND = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("inspect",),
+        ("inspect", "--json"),
+        ("bound", "--up-to", "1M"),
+        ("plot", "-o", "picture.svg"),
+        ("advise", "--context", "20M"),
+        ("apply", "--as-is", "--dry-run"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("revision", ["first", "second"])
+def test_both_revisions_of_llama_4_scout(run: Run, tmp_path: Path, revision: str, command: tuple[str, ...]) -> None:
+    config = json.loads((CONFIGS / f"{SCOUT}.json").read_text())
+    if revision == "second":
+        config["text_config"]["rope_scaling"].update(SECOND)
+    (tmp_path / "scout.json").write_text(json.dumps(config))
+    done = run(command[0], "scout.json", *command[1:], env={"PYTHONWARNINGS": "error"})
+    assert (done.returncode, "Warning" in done.stderr) == (0, False), done.stderr

@@ -1,0 +1,245 @@
+"""Pairs that do not rotate: where a frequency of 0 is carried, that it is exactly 0 there, and who refuses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ropeconv.engines.probe.client import Probe
+from ropeconv.errors import UnsupportedBake
+from ropeconv.inspection import inspect_source
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.sources import open_source
+
+from ..baking import apply, make_plan, validate
+from ..conftest import Run
+from ..llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
+from ..models import FAMILIES, TRAINED, make
+from .test_families import write_config
+
+PAIRS = 32
+BASE = [10000.0 ** (-i / PAIRS) for i in range(PAIRS)]
+PROPE = [*BASE[:8], *[0.0] * 24]
+HOLES = [0.0 if i == 3 or i >= 20 else value for i, value in enumerate(BASE)]
+NEARLY = [0.01 if i == 3 else value for i, value in enumerate(HOLES)]
+NOTHING = [0.0] * PAIRS
+
+
+def recipe(vector: list[float], **more: Any) -> Recipe:
+    return Recipe(REGISTRY["inv-freq"](tuple(vector)), context=LENGTH, **more)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([sequence()]), use_cache=False).logits[0]
+
+
+def by_hand(source: Path, vector: list[float]) -> torch.Tensor:
+    """Logits of the source after its buffer of frequencies is overwritten."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model.model.rotary_emb.inv_freq.copy_(torch.tensor(vector))
+    return logits(model)
+
+
+def loaded(folder: Path) -> torch.Tensor:
+    from transformers import AutoModelForCausalLM
+
+    return logits(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=True))
+
+
+@pytest.mark.parametrize("layout", ["llama", "mistral", "qwen2", "qwen3"])
+def test_stored_frequencies_of_0_beyond_the_trained_length(layout: str, tmp_path: Path) -> None:
+    source = make(layout, tmp_path / layout)
+    plan = make_plan(source, recipe(HOLES), tmp_path / f"{layout}_out")
+    assert plan.result.encoding == "buffers"
+    found = loaded(apply(plan))
+    assert torch.equal(found, by_hand(source, HOLES))
+    assert (found - by_hand(source, NEARLY))[TRAINED:].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("vector", [HOLES, PROPE, NOTHING], ids=["holes", "p-RoPE", "DroPE"])
+def test_validate_agrees_and_sees_another_vector(vector: list[float], tmp_path: Path) -> None:
+    source = make("llama", tmp_path / "llama")
+    out = apply(make_plan(source, recipe(vector), tmp_path / "out"))
+    assert validate(out, source, device="cpu", tokens=128).agrees
+    other = apply(make_plan(source, recipe(NEARLY), tmp_path / "other"))
+    (other / "ropeconv.json").write_text((out / "ropeconv.json").read_text())
+    assert not validate(other, source, device="cpu", tokens=128).agrees
+
+
+def test_p_rope_is_the_rope_type_of_transformers(tmp_path: Path) -> None:
+    source = make("llama", tmp_path / "llama")
+    plan = make_plan(source, recipe(PROPE), tmp_path / "out")
+    out = apply(plan)
+    assert plan.result.encoding == "native"
+    config = json.loads((out / "config.json").read_text())
+    wanted = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
+    assert config["rope_parameters"] == {**wanted, "rope_theta": 10000.0}
+    assert config["rope_scaling"] == {**wanted, "type": "proportional"}
+    # two readers of the same file: transformers, and the class with a config written by hand
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings = json.loads((source / "config.json").read_text())
+    settings.pop("rope_theta")
+    stock = LlamaConfig(**settings, rope_parameters={**wanted, "rope_theta": 10000.0})
+    own = LlamaForCausalLM.from_pretrained(source, config=stock, dtype=torch.float32)
+    assert torch.equal(loaded(out), logits(own))
+    assert (loaded(out) - by_hand(source, PROPE)).abs().max() < 1e-3
+    assert (loaded(out) - loaded(source))[TRAINED:].abs().max() > 0.1
+    statuses = {verdict.runtime: verdict.status for verdict in plan.result.verdicts}
+    assert (statuses["transformers@5.5"], statuses["transformers@5.18"]) == ("exact", "exact")
+    assert statuses["transformers@5.4"] == "refused"
+    assert {statuses[name] for name in ("vllm@0.33", "sglang@0.5.23", "mlx-lm@0.32")} == {"unknown"}
+    assert statuses["llama-cpp@2026.10"] == "ignored"
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_every_class_that_takes_the_type(
+    model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
+) -> None:
+    source = tiny(model_type)
+    spec = inspect_source(open_source(str(source))).spec
+    half = spec.rotary_dim // 4
+    vector = [spec.rope_theta ** (-2 * i / spec.rotary_dim) for i in range(half)] + [0.0] * (
+        spec.rotary_dim // 2 - half
+    )
+    if spec.rotary_dim < spec.head_dim or model_type == "phi3":
+        with pytest.raises(UnsupportedBake, match="meaning there|takes default, longrope"):
+            make_plan(source / "config.json", recipe(vector), encoding="native")
+        return
+    plan = make_plan(source / "config.json", recipe(vector), encoding="native")
+    write_config(plan, tmp_path)
+    answer = probe.ask(tmp_path, LENGTH)["modules"]
+    found = np.array(answer["global"]["inv_freq"])
+    np.testing.assert_allclose(found, vector, rtol=3e-7)
+    if spec.local_form is not None:
+        assert np.count_nonzero(answer["local"]["inv_freq"]) == spec.rotary_dim // 2
+
+
+@pytest.mark.parametrize(("model_type", "encoding"), [("llama", "tensor"), ("qwen2", "carrier"), ("phi3", "tensor")])
+@pytest.mark.parametrize("vector", [HOLES, PROPE, NOTHING], ids=["holes", "p-RoPE", "DroPE"])
+def test_llama_cpp_does_not_rotate_them(model_type: str, encoding: str, vector: list[float], tmp_path: Path) -> None:
+    source = checkpoint(model_type, tmp_path / "source")
+    plan = bake(source, recipe(vector), tmp_path / "out.gguf")
+    assert plan.result.encoding == encoding
+    bake(source, recipe(NEARLY), tmp_path / "other.gguf")
+    reference, found = of_transformers(source, plan), of_llamacpp(tmp_path / "out.gguf")
+    control = beyond(reference, of_llamacpp(tmp_path / "other.gguf"))
+    for figures, other in zip(beyond(reference, found), control, strict=True):
+        assert figures.kl_mean < 1e-6
+        assert other.kl_mean > 1000 * figures.kl_mean
+    seen = inspect_source(open_source(str(tmp_path / "out.gguf"))).spec.current().inv_freq
+    np.testing.assert_allclose(seen, vector, rtol=3e-7, atol=0)
+
+
+def test_nothing_that_rotates_sees_no_order(tmp_path: Path) -> None:
+    """Behind one layer the last token sees a set: any order of the tokens before it gives the same logits."""
+    source = checkpoint("llama", tmp_path / "source", num_hidden_layers=1)
+    bake(source, recipe(NOTHING), tmp_path / "out.gguf")
+    out = apply(make_plan(source, recipe(NOTHING), tmp_path / "out"))
+    tokens = sequence()
+    shuffled = [*reversed(tokens[:-1]), tokens[-1]]
+
+    def last(folder: Path, ids: list[int]) -> torch.Tensor:
+        from transformers import AutoModelForCausalLM
+
+        with torch.no_grad():
+            return AutoModelForCausalLM.from_pretrained(folder)(input_ids=torch.tensor([ids])).logits[0, -1]
+
+    from ropeconv.engines.llamacpp import LlamaCppEngine
+
+    engine = LlamaCppEngine(tmp_path / "out.gguf")
+    one, other = (torch.from_numpy(engine.logits(ids, [LENGTH - 1])[0]) for ids in (tokens, shuffled))
+    assert (one - other).abs().max() < 1e-3
+    assert (last(out, tokens) - last(out, shuffled)).abs().max() < 1e-3
+    assert (last(source, tokens) - last(source, shuffled)).abs().max() > 0.1
+
+
+def test_a_gguf_with_zeros_can_be_baked_again(tmp_path: Path) -> None:
+    source = checkpoint("llama", tmp_path / "source")
+    bake(source, recipe(HOLES), tmp_path / "zeros.gguf")
+    bake(tmp_path / "zeros.gguf", Recipe(REGISTRY["as-is"]()), tmp_path / "again.gguf")
+    bake(tmp_path / "zeros.gguf", Recipe(REGISTRY["linear"](4.0)), tmp_path / "linear.gguf", replace=True)
+    bake(source, Recipe(REGISTRY["linear"](4.0), context=4 * LENGTH), tmp_path / "fresh.gguf")
+    assert torch.equal(of_llamacpp(tmp_path / "again.gguf"), of_llamacpp(tmp_path / "zeros.gguf"))
+    assert torch.equal(of_llamacpp(tmp_path / "linear.gguf"), of_llamacpp(tmp_path / "fresh.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "vector", "options", "words"),
+    [
+        ("llama", HOLES, {"encoding": "factors"}, "13 of 32 frequencies that are 0.*--encoding buffers, or --to gguf"),
+        ("llama", HOLES, {"encoding": "native"}, "no rope type has its formula; use --encoding buffers, or --to gguf"),
+        ("llama", PROPE, {"runtimes": ("vllm",)}, "nobody has run rope_type proportional in it"),
+        ("llama", PROPE, {"runtimes": ("tgi",)}, "it fails on rope_type proportional"),
+        ("gemma2", HOLES, {}, "with factors: their divisors would be infinite, and JSON has no infinity"),
+        ("phi", PROPE[:16], {"encoding": "native"}, "its partial_rotary_factor has another meaning there"),
+    ],
+)
+def test_who_refuses_them(
+    model_type: str, vector: list[float], options: dict[str, Any], words: str, tiny: Callable[[str], Path]
+) -> None:
+    with pytest.raises(UnsupportedBake, match=words):
+        make_plan(tiny(model_type), recipe(vector), **options)
+
+
+def test_an_architecture_without_rope_freqs_refuses_them(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedBake, match="llama.cpp loads no rope_freqs for it"):
+        make_plan(checkpoint("gemma2", tmp_path / "source"), recipe(HOLES), to="gguf")
+
+
+@pytest.mark.parametrize("wrong", [-1e-9, float("nan"), float("inf")])
+def test_what_is_no_frequency(wrong: float) -> None:
+    with pytest.raises(RecipeError, match="finite and not negative"):
+        recipe([1.0, wrong])
+
+
+def test_zeros_round_trip_in_recipes_and_have_one_digest(tiny: Callable[[str], Path]) -> None:
+    saved = json.loads(json.dumps(recipe(HOLES).to_dict(), allow_nan=False))
+    assert Recipe.from_dict(saved) == recipe(HOLES)
+    negative = [-0.0 if value == 0 else value for value in HOLES]
+    one, other = (make_plan(tiny("llama"), recipe(vector)).schedule.digest for vector in (HOLES, negative))
+    assert one == other
+
+
+def test_a_method_does_not_get_there_by_underflow() -> None:
+    huge = RopeSpec(64, 64, Plain(1e300), 64, 64)
+    with pytest.raises(RecipeError, match="--linear gives frequencies that are 0; check its parameters"):
+        Recipe(REGISTRY["linear"](1e300), context=64).schedule(huge)
+
+
+def test_the_command_line_says_it_without_a_warning_of_numpy(run: Run, tmp_path: Path) -> None:
+    strict = {"PYTHONWARNINGS": "error"}
+    for name, vector in (("holes", HOLES), ("nothing", NOTHING)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(vector))
+    source, holes = checkpoint("llama", tmp_path / "source"), ("--inv-freq", "holes.json", "--context", "256")
+    plan = run("apply", source, *holes, "--dry-run", env=strict)
+    assert "pairs that do not rotate  0 of 32               13 of 32" in plan.stdout
+    assert f"{2 * np.pi / BASE[19]:,.0f} tokens" in plan.stdout
+    dropped = run("apply", source, "--inv-freq", "nothing.json", "--context", "256", "--dry-run", env=strict)
+    assert "no pair rotates" in dropped.stderr
+    table = run("schedule", "--head-dim", "64", "--inv-freq", "holes.json", env=strict)
+    assert table.stdout.split("\n\n")[1].splitlines()[-1].split() == ["31", "0.000000e+00", "-", "-"]
+    made = [plan, dropped, table]
+    run("apply", source, *holes, "--to", "gguf", "-o", "holes.gguf")
+    for command in ("inspect", "bound"):
+        shown = run(command, "holes.gguf", "--json", env=strict)
+        json.loads(shown.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        made.append(shown)
+    for vector in ("holes", "nothing"):
+        made.append(run("bound", source, "--inv-freq", f"{vector}.json", "--context", "256", env=strict))
+        more = ("--inv-freq", f"{vector}.json", "--context", "256", "-o", f"{vector}.svg")
+        made.append(run("plot", source, *more, env=strict))
+    assert [(done.returncode, "Warning" in done.stderr) for done in made] == [(0, False)] * len(made)

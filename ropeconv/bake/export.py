@@ -16,9 +16,11 @@ from ..formats.copying import Advance
 from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
 from ..inspection.inspect import ConfigInspection, inspect_config
+from ..inspection.kv_cache import gguf_cache
 from ..receipts import embedded
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
+from ..runtimes.llamacpp import find_arch
 from ..sources import RECEIPT, Source
 from .checkpoint import inherit_mscale
 from .plan import GgufOutput, PlannedFile, start_spec, warnings
@@ -58,6 +60,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         files=(PlannedFile("convert", out.name, size, make=partial(_write, exported, made, edit)),),
         skipped=(),
         warnings=(*warnings(seen, recipe, schedule), *result.notes, *_notes(source, seen)),
+        kv_cache=gguf_cache(exported.model, find_arch(exported.model.get("general.architecture"))),
+        source_context=seen.spec.context,
     )
 
 

@@ -66,6 +66,8 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         files=files,
         skipped=(),
         warnings=(*warnings(seen, recipe, schedule), *result.notes, *_notes(schedule)),
+        kv_cache=seen.kv_cache,
+        source_context=seen.spec.context,
         edit=edit,
     )
 

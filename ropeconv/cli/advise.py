@@ -39,13 +39,19 @@ def advise_command(
 ) -> None:
     """Compare the methods that reach a length: numbers for each, the runtimes that read it, and its command."""
     from ..bake.advice import CRITERION, advise
+    from ..inspection import inspect_source
     from ..sources import open_source
 
-    found, passed = advise(open_source(source), parse_tokens(context))
-    output = Output(as_json)
+    opened, length = open_source(source), parse_tokens(context)
+    found, passed = advise(opened, length)
+    output, seen = Output(as_json), inspect_source(opened)
+    cache, declared = seen.kv_cache, seen.spec.context
     if as_json:
         rows = [one.to_dict() for one in found]
-        output.data({"source": source, "sorted_by": CRITERION, "advice": rows, "passed_over": passed})
+        sizes = cache.to_dict(length, declared) if cache else None
+        output.data(
+            {"source": source, "sorted_by": CRITERION, "advice": rows, "passed_over": passed, "kv_cache": sizes}
+        )
         return
     formats = tuple(found[0].writings) if found else ()
     columns = ("method", "untuned", "effective", "outside", *formats, "fast pairs")
@@ -56,6 +62,8 @@ def advise_command(
     for name, description in _columns(found):
         if name in shown or not found:
             output.say(f"{name.capitalize()}: {description}")
+    if cache:
+        output.say(f"With every method: {cache.sentence(length, declared)}")
     output.say(f"Sorted by: {CRITERION}.")
     output.say("None of these numbers is a measurement of the model: `ropeconv validate` and your own task are.")
     if found:

@@ -34,6 +34,8 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
     output.say(f"Encoding: {plan.result.encoding}. {_layers(before)}")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
         output.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
+    if plan.kv_cache:
+        output.say(plan.kv_cache.sentence(schedule.context, plan.source_context))
     output.say("")
     if explain:
         reasons = [(one.encoding, "selected" if one.selected else "", one.reason) for one in plan.result.considered]
@@ -127,6 +129,8 @@ def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem]
     ]
     if spec.softmax_scale != 1:
         rows.append(("softmax_scale", f"{spec.softmax_scale:.6g}"))
+    if seen.kv_cache:
+        rows.append(("KV cache", seen.kv_cache.sizes(spec.context)))
     rows += [("note", note) for note in spec.notes]
     output.table(seen.source.reference, ("", ""), rows)
     if seen.refuse:

@@ -17,6 +17,7 @@ from ..sources.gguf import GgufSource
 from ..sources.source import Origin, Source
 from .config_problems import Problem, bound_problem, config_problems, limit_problem, tensor_problems
 from .gguf_problems import gguf_problems
+from .kv_cache import KvCache, config_cache, gguf_cache
 
 TOKENIZER = "tokenizer_config.json"
 
@@ -26,7 +27,8 @@ class Inspection:
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
-    baked for it, or empty. verdicts: what each runtime does with it as it is.
+    baked for it, or empty. verdicts: what each runtime does with it as it is. kv_cache: its key-value cache, None where
+    the number of heads is not stated.
     """
 
     source: Origin
@@ -36,6 +38,7 @@ class Inspection:
     problems: tuple[Problem, ...]
     refuse: str = ""
     verdicts: tuple[Verdict, ...] = ()
+    kv_cache: KvCache | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready data; keys stay within a schema."""
@@ -61,6 +64,7 @@ class Inspection:
             "notes": list(spec.notes),
             "problems": [problem.to_dict() for problem in self.problems],
             "runtimes": [verdict.to_dict() for verdict in self.verdicts],
+            "kv_cache": self.kv_cache.to_dict(spec.context) if self.kv_cache else None,
             "schedule": spec.current().to_dict(),
         }  # fmt: skip
 
@@ -82,7 +86,8 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     reading = read_file(source.file)
     display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
     problems = (*gguf_problems(reading, source.file, rope_tensors(source.file)), *bound_problem(reading.spec))
-    return Inspection(source, reading.arch.name, display_name, reading.spec, problems)
+    cache = gguf_cache(source.file, reading.arch)
+    return Inspection(source, reading.arch.name, display_name, reading.spec, problems, kv_cache=cache)
 
 
 def inspect_config(source: Source) -> ConfigInspection:
@@ -103,5 +108,5 @@ def inspect_config(source: Source) -> ConfigInspection:
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
         source, family.name, family.display_name, spec, tuple(problems), family.refuse,
-        judge_all(config, family, spec.current(), spec), family=family,
+        judge_all(config, family, spec.current(), spec), config_cache(config, family), family=family,
     )  # fmt: skip

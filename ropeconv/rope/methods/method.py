@@ -84,7 +84,7 @@ class Method:
     name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for lists and `--help`.
     paper: the source of the formula. value: the kind of value that follows the flag. max_untuned_factor: the largest
     factor that is reported to work without fine-tuning, 1 where training is part of the method. finetuning_note: that
-    report, with its source.
+    report, with its source. departures: sentences on what is taken otherwise than the paper prints it, and why.
     """
 
     name: ClassVar[str]
@@ -94,6 +94,7 @@ class Method:
     value: ClassVar[Value] = Value.NUMBER
     max_untuned_factor: ClassVar[float] = 1.0
     finetuning_note: ClassVar[str] = ""
+    departures: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):

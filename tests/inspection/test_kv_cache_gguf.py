@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.errors import BadSource
 from ropeconv.inspection import inspect_source
 from ropeconv.inspection.kv_cache import KvCache
 from ropeconv.rope.methods import REGISTRY
@@ -95,6 +96,12 @@ def test_heads_per_layer(tmp_path: Path) -> None:
     """A list of heads, where 0 stands for a layer without attention."""
     path = write(tmp_path / "model.gguf", "lfm2", {"attention.head_count_kv": [0, 1]})
     assert cache_of(path).bytes(64)["f16"] == 64 * 2 * HEAD_DIM * 2
+
+
+def test_heads_that_are_no_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", "lfm2", {"attention.head_count_kv": [-1, 1]})
+    with pytest.raises(BadSource, match=r"numbers in lfm2\.attention\.head_count_kv that are none"):
+        inspect_source(open_source(str(path)))
 
 
 def test_a_conversion_is_judged_as_what_it_becomes(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ...errors import BadSource
 from ...families.cached_layers import CachedLayers
 from .archs import Arch
 from .keys import ArchKeys, Keys
@@ -41,7 +42,9 @@ def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list
     value = file.get(key)
     if not isinstance(value, list):
         return default if value is None else [file.whole(key)] * count
-    return [int(value[index]) if index < len(value) else 0 for index in range(count)]
+    if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in value):
+        raise BadSource(f"the header has numbers in {file.prefix}{key} that are none; download the file again")
+    return [*value[:count], *[0] * (count - len(value))]
 
 
 def _width(file: ArchKeys, name: str, inside: bool, default: int) -> int:

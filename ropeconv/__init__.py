@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .bake.patch import patch as patch
     from .inspection import Inspection as Inspection
     from .inspection import inspect_source as inspect_source
+    from .inspection.side_by_side import side_by_side as side_by_side
     from .receipts import Receipt as Receipt
     from .receipts import read_receipt as read_receipt
     from .rope.bound import bound as bound
@@ -70,6 +71,7 @@ _LAZY = {
     "patch": ("bake.patch", "patch"),
     "reach": ("rope.bound", "reach"),
     "read_receipt": ("receipts", "read_receipt"),
+    "side_by_side": ("inspection.side_by_side", "side_by_side"),
     "validate_checkpoint": ("validate.checkpoint", "validate_checkpoint"),
     "validate_gguf": ("validate.gguf", "validate_gguf"),
     "validate_server": ("validate.server", "validate_server"),
@@ -106,6 +108,7 @@ __all__ = [
     "patch",
     "reach",
     "read_receipt",
+    "side_by_side",
     "validate_checkpoint",
     "validate_gguf",
     "validate_server",

@@ -79,6 +79,8 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *result.notes,
             *dtype_notes(target.fold.dtype or "stored"),
         ),
+        kv_cache=seen.kv_cache,
+        source_context=seen.spec.context,
     )
 
 

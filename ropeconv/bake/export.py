@@ -16,9 +16,11 @@ from ..formats.copying import Advance
 from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
 from ..inspection.inspect import ConfigInspection, inspect_config
+from ..inspection.kv_cache import gguf_cache
 from ..receipts import embedded
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
+from ..runtimes.llamacpp import find_arch
 from ..sources import RECEIPT, Source
 from .inherited import inherit_mscale, inherited_notes, mscale_of_config
 from .plan import GgufOutput, PlannedFile, start_spec
@@ -64,6 +66,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
             *result.notes,
             *_notes(source, seen),
         ),
+        kv_cache=gguf_cache(exported.model, find_arch(exported.model.get("general.architecture"))),
+        source_context=seen.spec.context,
     )
 
 

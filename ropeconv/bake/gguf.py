@@ -72,6 +72,8 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
             *result.notes,
             *_notes(schedule),
         ),
+        kv_cache=seen.kv_cache,
+        source_context=seen.spec.context,
         edit=edit,
     )
 

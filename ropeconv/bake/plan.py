@@ -11,6 +11,7 @@ from ..encode import EncodeResult, Target
 from ..encode.gguf import GgufResult
 from ..errors import RopeconvError, UnsupportedBake
 from ..inspection import Inspection
+from ..inspection.kv_cache import KvCache
 from ..receipts import Receipt
 from ..receipts.receipt import Action
 from ..rope.methods.special import AsIs
@@ -48,7 +49,8 @@ class Plan:
     source, target, recipe: what the plan was made from. out: a folder, or a GGUF file (of several shards the first).
     family: of the model, or its GGUF architecture. before: the RoPE that the recipe starts from. schedule: what has to
     be computed. result: how that is encoded, with the verdicts. files: to write. skipped: names of files of the source
-    that are left out. warnings: sentences for the user.
+    that are left out. warnings: sentences for the user. kv_cache: the key-value cache of the output, None where the
+    source does not state the number of heads. source_context: tokens that the source declares.
     """
 
     source: Origin
@@ -62,6 +64,8 @@ class Plan:
     files: tuple[PlannedFile, ...]
     skipped: tuple[str, ...]
     warnings: tuple[str, ...]
+    kv_cache: KvCache | None
+    source_context: int
 
     @property
     def is_folder(self) -> bool:
@@ -97,6 +101,7 @@ class Plan:
             "skipped": list(self.skipped),
             "bytes": self.bytes,
             "warnings": list(self.warnings),
+            "kv_cache": self.kv_cache.to_dict(self.schedule.context, self.source_context) if self.kv_cache else None,
         }
 
 

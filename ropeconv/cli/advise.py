@@ -45,12 +45,20 @@ def advise_command(
 
     opened, length = open_source(source), parse_tokens(context)
     found, passed = advise(opened, length)
-    useless = cannot_gain(inspect_source(opened).spec, length)
-    output = Output(as_json)
+    output, seen = Output(as_json), inspect_source(opened)
+    cache, declared = seen.kv_cache, seen.spec.context
+    useless = cannot_gain(seen.spec, length)
     if as_json:
-        rows = [one.to_dict() for one in found]
-        warning = {"warnings": [useless] if useless else []}
-        output.data({"source": source, "sorted_by": CRITERION, "advice": rows, "passed_over": passed, **warning})
+        output.data(
+            {
+                "source": source,
+                "sorted_by": CRITERION,
+                "advice": [one.to_dict() for one in found],
+                "passed_over": passed,
+                "kv_cache": cache.to_dict(length, declared) if cache else None,
+                "warnings": [useless] if useless else [],
+            }
+        )
         return
     output.note(f"Note: {useless}" if useless else "")
     formats = tuple(found[0].writings) if found else ()
@@ -62,6 +70,8 @@ def advise_command(
     for name, description in _columns(found):
         if name in shown or not found:
             output.say(f"{name.capitalize()}: {description}")
+    if cache:
+        output.say(f"With every method: {cache.sentence(length, declared)}")
     output.say(f"Sorted by: {CRITERION}.")
     output.say("None of these numbers is a measurement of this model: your own task is.")
     if found:

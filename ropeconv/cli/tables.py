@@ -57,7 +57,9 @@ def _method(method: type[Method]) -> dict[str, Any]:
         "name": method.name,
         "flag": method.flag(),
         "summary": method.summary,
+        "formula": " ".join((method.__doc__ or "").split()),
         "paper": method.paper,
+        "departures": list(method.departures),
         "max_untuned_factor": method.max_untuned_factor,
         "finetuning_note": method.finetuning_note,
         "settings": {item.name: item.metadata["help"] for item in fields[1:]},
@@ -71,6 +73,10 @@ def _show_method(method: type[Method], output: Output) -> None:
     if method.__doc__:
         output.say("")
         output.say("\n".join(line.strip() for line in method.__doc__.strip().splitlines()))
+    if method.departures:
+        output.say("\nTaken otherwise than printed:")
+        for sentence in method.departures:
+            output.say(f"- {sentence}")
     rows = [
         (f"--{item.name.replace('_', '-')}", "" if item.default in (None, dataclasses.MISSING) else plain(item.default),
          item.metadata["help"])

@@ -38,6 +38,8 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
     output.say(f"Encoding: {plan.result.encoding}. {_layers(before)}")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
         output.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
+    if plan.kv_cache:
+        output.say(plan.kv_cache.sentence(schedule.context, plan.source_context))
     output.say("")
     if explain:
         reasons = [(one.encoding, "selected" if one.selected else "", one.reason) for one in plan.result.considered]

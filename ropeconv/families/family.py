@@ -29,6 +29,7 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head_dim: tuple[str, ...] = ("head_dim",)
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
+    kv_heads: tuple[str, ...] = ("num_key_value_heads",)
     layers: tuple[str, ...] = ("num_hidden_layers",)
     context: tuple[str, ...] = ("max_position_embeddings",)
     query_beta: str = ""
@@ -42,6 +43,8 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: int | None = None
     head_dim: int | None = None
     layers: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
     partial_rotary_factor: float = 1.0
     scaling: dict[str, Any] | None = None
 
@@ -190,6 +193,19 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pre: dict[str, str] = {}
 
 
+class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the attention layers of this family keep in the key-value cache.
+
+    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says.
+    repeated: config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for
+    multi-head latent attention, where it always does.
+    """
+
+    one_head: tuple[Need, ...] = ()
+    repeated: tuple[Need, ...] = ()
+    repeated_by: str = ""
+
+
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the family's classes in transformers, for the modelling file of the encoding `buffers`.
 
@@ -240,6 +256,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trained: tuple[Trained, ...] = ()
     writing: Writing = Writing()
     weights: Weights = Weights()
+    cache: Cache = Cache()
     gguf: Gguf | None = None
     code: Code | None = None
     ministral3: Ministral3 | None = None

@@ -18,6 +18,7 @@ from ..sources.gguf import GgufSource
 from ..sources.source import Origin, Source
 from .config_problems import Problem, config_problems, custom_code, limit_problem, load_problem, tensor_problems
 from .gguf_problems import gguf_problems
+from .kv_cache import KvCache, config_cache, gguf_cache
 from .layers import layer_groups
 
 TOKENIZER = "tokenizer_config.json"
@@ -28,8 +29,8 @@ class Inspection:
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
-    baked for it, or empty. verdicts: what each runtime does with it as it is. custom_code: a sentence about code that
-    the checkpoint brings, or empty.
+    baked for it, or empty. verdicts: what each runtime does with it as it is. kv_cache: its key-value cache, None where
+    the number of heads is not stated. custom_code: a sentence about code that the checkpoint brings, or empty.
     """
 
     source: Origin
@@ -39,6 +40,7 @@ class Inspection:
     problems: tuple[Problem, ...]
     refuse: str = ""
     verdicts: tuple[Verdict, ...] = ()
+    kv_cache: KvCache | None = None
     custom_code: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,6 +75,7 @@ class Inspection:
             "notes": list(spec.notes),
             "problems": [problem.to_dict() for problem in self.problems],
             "runtimes": [verdict.to_dict() for verdict in self.verdicts],
+            "kv_cache": self.kv_cache.to_dict(spec.context) if self.kv_cache else None,
             "schedule": spec.current().to_dict(),
         }  # fmt: skip
 
@@ -94,7 +97,8 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     reading = read_file(source.file)
     display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
     problems = tuple(gguf_problems(reading, source.file, rope_tensors(source.file)))
-    return Inspection(source, reading.arch.name, display_name, reading.spec, problems)
+    cache = gguf_cache(source.file, reading.arch)
+    return Inspection(source, reading.arch.name, display_name, reading.spec, problems, kv_cache=cache)
 
 
 def inspect_config(source: Source) -> ConfigInspection:
@@ -116,5 +120,5 @@ def inspect_config(source: Source) -> ConfigInspection:
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
         source, family.name, family.display_name, spec, tuple(problems), family.refuse,
-        verdicts, custom_code(config), family=family,
+        verdicts, config_cache(config, family), custom_code(config), family=family,
     )  # fmt: skip

@@ -30,12 +30,13 @@ def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
 
 
 def critical_dimension(theta: float, context: int, rotary_dim: int) -> int:
-    """Number of dimensions that complete a period within `context` tokens: `2 ceil((r/2) log_theta(L/2pi))`.
+    """Number of dimensions that complete a period within `context` tokens: `2 ceil((r/2) log_theta(L/2pi))`, 0 to r.
 
-    Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation". 92 for Llama 2, 70 for Llama 3 (published as 72, by an
-    index counted twice).
+    theta: the base, above 1. context: L in tokens. rotary_dim: r. Liu et al. 2024, "Scaling Laws of RoPE-based
+    Extrapolation". 92 for Llama 2, 70 for Llama 3 (printed as 72).
     """
-    return 2 * math.ceil(rotary_dim / 2 * math.log(context / (2 * math.pi), theta))
+    pairs = math.ceil(rotary_dim / 2 * math.log(context / (2 * math.pi), theta))
+    return 2 * min(max(pairs, 0), rotary_dim // 2)
 
 
 def temperature_attention_factor(factor: float, slope: float = 0.1, intercept: float = 1.0) -> float:

@@ -54,6 +54,15 @@ class ThetaFor(Method):
     summary = "a base for a length, by the scaling law"
     paper = "Liu et al. 2024, https://arxiv.org/abs/2310.05209; Gradient 2024"
     finetuning_note = "needs training at the new length (Liu et al. 2024; Gradient 2024)"
+    departures = (
+        "The critical dimension of Llama 3 is printed as 72; it is 70 = 2 ceil(34.98): pair 34 has a period of "
+        "6,695 tokens, pair 35 one of 8,219, which is above 8,192.",
+        "Every base follows from the first model in one step and is rounded down, as the published checkpoints "
+        "have it (283,461,213 for 256k tokens, 3,580,165,449 for 1M); from the base of the 256k model it would be "
+        "3,580,165,442 for 1M.",
+        "The bases 15.3M and 207.1M that Gradient's model card gives for 64k and 256k tokens are those of dynamic "
+        "NTK with factor 4, from stage to stage, and not of this law.",
+    )
     value = Value.TOKENS
 
     target: int = param(tokens, "the context to reach, in tokens")
@@ -79,6 +88,17 @@ class ThetaBound(Method):
     summary = "a base above the bound that keeps near tokens preferred"
     paper = "Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122"
     finetuning_note = "says which base training at the new length needs (Men et al. 2024)"
+    departures = (
+        "The smallest base is taken over bases above 1; among all positive ones there is none, since ever smaller "
+        "ones below 1, with frequencies above 1, keep every sum positive too.",
+        "Men et al. print bases for 2k, 16k, 128k, 256k, 512k and 1M tokens that are 9 % to 680 % above the "
+        "smallest: 1.6e4 for 2k, where 11,587 will do, and 5.1e8 for 1M, where 65,374,956 will do. The row of Su "
+        "2024 is the smallest base, rounded to two digits, which may be below it.",
+        "1k is 1,024 tokens, as in both published rows: the smallest base for 1,024 tokens is 4,293.4, for 1,000 "
+        "it is 4,206.0.",
+        "For ever wider heads the smallest base tends to L / x0 = 1.62 L with Ci(x0) = 0, x0 = 0.6165; it is "
+        "printed as 2 L.",
+    )
     value = Value.TOKENS
 
     target: int = param(tokens, "the context to reach, in tokens")

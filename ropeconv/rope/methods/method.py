@@ -90,7 +90,8 @@ class Method:
     name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for lists and `--help`.
     paper: the source of the formula. value: the kind of value that follows the flag. max_untuned_factor: the largest
     factor that is reported to work without fine-tuning, 1 where training is part of the method. finetuning_note: that
-    report, with its source. keeps_zeros: whether a frequency of 0 is meant, as in a given vector.
+    report, with its source. keeps_zeros: whether a frequency of 0 is meant, as in a given vector. departures: sentences
+    on what is taken otherwise than the paper prints it, and why.
     """
 
     name: ClassVar[str]
@@ -101,6 +102,7 @@ class Method:
     max_untuned_factor: ClassVar[float] = 1.0
     finetuning_note: ClassVar[str] = ""
     keeps_zeros: ClassVar[bool] = False
+    departures: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):

@@ -34,6 +34,16 @@ class YarnMethod(Method):
     finetuning_note = (
         "made for 400 steps of fine-tuning (Peng et al. 2023); Qwen 2.5 and 3 are run at 4 times without any"
     )
+    departures = (
+        "The paper's ramp is linear in L / wavelength, the ramp of its code is linear in the pair index, and "
+        "every runtime computes the code's. With theta 10000, L = 4096 and r = 128 the frequencies of the code "
+        "are higher by up to 31 % at s = 2, 73 % at 4, 130 % at 8, 204 % at 16 and 296 % at 32, and at pair 21 "
+        "lower by up to 3 %; `--by-parts` is the paper's.",
+        "The code rounds the ends of the ramp outward, here from 20.94 and 45.03 to 20 and 46, which raises the "
+        "frequency of pair 45 by 26 % at s = 8 and 112 % at s = 32; `--no-truncate` leaves them.",
+        "The code clamps the upper end at r - 1, though the last pair is r/2 - 1; so do runtimes.",
+        "sqrt(1/t) multiplies cos and sin, so that logits are multiplied by 1/t; for s <= 1 it is 1.",
+    )
 
     factor: float = param(scale, "scale factor s")
     beta_fast: float = param(positive, "turns in the trained context above which a pair is left alone", 32.0)
@@ -82,6 +92,11 @@ class ByParts(Method):
     paper = "Peng et al. 2023, section 3.2, https://arxiv.org/abs/2309.00071"
     max_untuned_factor = 4.0
     finetuning_note = "better than NTK-aware with and without fine-tuning (Peng et al. 2023)"
+    departures = (
+        "As published this is the function that Llama 3.1 has, with low_freq_factor = alpha and high_freq_factor "
+        "= beta, and not the one of YaRN's code.",
+        "The paper's r is L / wavelength, with the wavelengths 2 pi / theta_i of the unscaled base.",
+    )
 
     factor: float = param(scale, "scale factor s")
     alpha: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)

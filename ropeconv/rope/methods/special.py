@@ -27,6 +27,10 @@ class Dynamic(Method):
     order = 150
     summary = "a dynamic method, materialised at the length --at"
     paper = "emozilla 2023; Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+    departures = (
+        "Peng et al. put s = n / L into the formula of a method; transformers' dynamic NTK puts S n / L - (S - 1) "
+        "into that of NTK, which is 3 and not 2 at n = 2 L with S = 2. `ntk` here is that of transformers.",
+    )
     value = Value.TEXT
 
     kind: str = param(lambda v: None if isinstance(v, str) else "must be written METHOD:S", "METHOD:S, as in ntk:2")

@@ -36,6 +36,14 @@ def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
     return _kinds(local, "local", "global")
 
 
+def window_layers(file: ArchKeys, arch: Arch) -> list[bool]:
+    """Per layer, whether llama.cpp gives it a sliding window, whatever it rotates with."""
+    count = len(layer_kinds(file, arch))
+    if arch.window is None or not _has_window(file, arch.window, count):
+        return [False] * count
+    return _window_layers(file, arch.window, count)
+
+
 def _kinds(flags: list[bool], yes: LayerKind, no: LayerKind) -> tuple[LayerKind, ...]:
     return tuple(yes if flag else no for flag in flags)
 

@@ -1,0 +1,85 @@
+"""What each layer of a config.json keeps in the key-value cache: numbers per token, and the window where it has one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from .config import Config, Geometry, geometry, positive_int, text_part
+from .family import Family, Need
+from .layers import layer_names
+
+STATES = ("linear_attention", "conv", "mamba", "recurrent")
+"""Layer types that keep a state of fixed size instead of keys and values."""
+LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128}
+"""Keys of multi-head latent attention, with the defaults of transformers' classes."""
+
+
+@dataclass(frozen=True)
+class CachedLayers:
+    """Layers that keep the same in the key-value cache.
+
+    count: how many layers. keys, values: numbers that one of them keeps per token. window: in tokens, how many it keeps
+    at most; None for the whole context.
+    """
+
+    count: int
+    keys: int
+    values: int
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class CacheGeometry:
+    """The cached layers of a model.
+
+    layers: in groups. states: number of layers with a state of fixed size instead. repeated: what `repeated_by` keeps,
+    a runtime that caches keys and values for every query head; both empty where none does.
+    """
+
+    layers: tuple[CachedLayers, ...]
+    states: int = 0
+    repeated: tuple[CachedLayers, ...] = ()
+    repeated_by: str = ""
+
+
+def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
+    """The cached layers of a config.json; None where it does not state the number of heads.
+
+    config: the whole config. family: its family. Raises BadSource for numbers that are none.
+    """
+    part, sizes = text_part(config, family), geometry(config, family)
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None:
+        return None
+    if family.mla:
+        rank, nope, v = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
+        kept, repeated = (rank, sizes.head_dim), (heads * (nope + sizes.head_dim), heads * v)
+    else:
+        own, all_heads = _kv_heads(part, family, heads) * sizes.head_dim, heads * sizes.head_dim
+        kept, repeated = (own, own), (all_heads, all_heads) if _all(family.cache.repeated, part) else (0, 0)
+    windows = _windows(part, family, sizes)
+    counted = Counter(window for window in windows if window != 0)
+    groups = sorted(counted.items(), key=lambda item: (item[0] is not None, item[0] or 0))
+    return CacheGeometry(
+        tuple(CachedLayers(count, *kept, window) for window, count in groups),
+        windows.count(0),
+        tuple(CachedLayers(count, *repeated, window) for window, count in groups) if any(repeated) else (),
+        family.cache.repeated_by if any(repeated) else "",
+    )
+
+
+def _kv_heads(part: Config, family: Family, heads: int) -> int:
+    if family.cache.one_head and _all(family.cache.one_head, part):
+        return 1
+    return positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+
+
+def _all(needs: tuple[Need, ...], part: Config) -> bool:
+    return bool(needs) and all(part.get(need.key, need.default) == need.value for need in needs)
+
+
+def _windows(part: Config, family: Family, sizes: Geometry) -> list[int | None]:
+    """The window of each layer in tokens, None for the whole context, 0 for a layer without keys and values."""
+    names = layer_names(part, family, len(sizes.layers))
+    return [0 if name in STATES else size for name, size in zip(names, sizes.windows, strict=False)]

@@ -1,0 +1,117 @@
+"""The size of the key-value cache of a model, by the number of tokens and by dtype."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..families import Family
+from ..families.cached_layers import CachedLayers, cache_geometry
+from ..families.config import Config, text_part
+from ..formats.gguf.types import TYPES, TensorType
+from ..runtimes.llamacpp import Arch
+from ..runtimes.llamacpp.cached_layers import cached_layers
+from ..runtimes.llamacpp.keys import Keys
+
+OF_CHECKPOINTS = {
+    "float32": TensorType("float32", 1, 4), "bfloat16": TensorType("bfloat16", 1, 2),
+    "float16": TensorType("float16", 1, 2), "fp8": TensorType("fp8", 1, 1),
+}  # fmt: skip
+OF_GGUF = {kind.name.lower(): kind for kind in TYPES.values() if kind.name in ("F16", "Q8_0", "Q4_0")}
+"""By the values of llama.cpp's `--cache-type-k` and `--cache-type-v`."""
+UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """The key-value cache of one sequence.
+
+    layers: in groups that keep the same per token. dtypes: in which it is kept, the usual one first. states: number of
+    layers with a state of fixed size instead, which is not counted. repeated: what `repeated_by` keeps, a runtime that
+    caches keys and values for every query head; both empty where none does.
+    """
+
+    layers: tuple[CachedLayers, ...]
+    dtypes: tuple[TensorType, ...]
+    states: int = 0
+    repeated: tuple[CachedLayers, ...] = ()
+    repeated_by: str = ""
+
+    def bytes(self, tokens: int) -> dict[str, int]:
+        """Size in bytes for one sequence of `tokens` tokens, by dtype: sum_layers (keys + values) min(tokens, window).
+
+        A dtype whose blocks do not divide the keys or values of a layer is left out.
+        """
+        return _bytes(self.layers, self.dtypes, tokens)
+
+    def to_dict(self, tokens: int, source: int | None = None) -> dict[str, Any]:
+        """The cache as JSON-ready data. Parameters are those of `sentence`."""
+        found = {
+            "tokens": tokens,
+            "bytes": self.bytes(tokens),
+            "layers": [asdict(group) for group in self.layers],
+            "states": self.states,
+            "repeated": {"by": self.repeated_by, "bytes": _bytes(self.repeated, self.dtypes, tokens)}
+            if self.repeated
+            else None,
+        }
+        return found if source is None else found | {"source": {"tokens": source, "bytes": self.bytes(source)}}
+
+    def sentence(self, tokens: int, source: int | None = None) -> str:
+        """Its size for display. tokens: of one sequence. source: tokens that the source declares, for a plan."""
+        return f"KV cache at {tokens:,} tokens: {self.sizes(tokens, source)}."
+
+    def sizes(self, tokens: int, source: int | None = None) -> str:
+        """The size in every dtype for display, with remarks. Parameters are those of `sentence`."""
+        sizes = self.bytes(tokens)
+        text = ", ".join(f"{display(size)} in {name}" for name, size in sizes.items())
+        if source is not None and source != tokens:
+            text += f" (source at {source:,}: {display(next(iter(self.bytes(source).values())))})"
+        for group in self.layers:
+            if group.window is not None and group.window < tokens:
+                text += f"; {group.count} layers keep a window of {group.window:,} tokens"
+        if self.states:
+            text += f"; {self.states} layers keep a state of fixed size, not counted"
+        if self.repeated:
+            size = next(iter(_bytes(self.repeated, self.dtypes, tokens).values()))
+            text += f"; {self.repeated_by} keeps it for every query head: {display(size)}"
+        return text
+
+
+def config_cache(config: Config, family: Family) -> KvCache | None:
+    """The cache of a checkpoint, in the dtype of its weights or fp8; None where the config states no number of heads.
+
+    config: the whole config. family: its family. Raises BadSource for numbers of heads that are none.
+    """
+    found = cache_geometry(config, family)
+    if found is None:
+        return None
+    named = (part.get(key) for part in (text_part(config, family), config) for key in ("dtype", "torch_dtype"))
+    own = next((str(name).removeprefix("torch.") for name in named if name), "bfloat16")
+    dtypes = (OF_CHECKPOINTS.get(own, OF_CHECKPOINTS["bfloat16"]), OF_CHECKPOINTS["fp8"])
+    return KvCache(found.layers, dtypes, found.states, found.repeated, found.repeated_by)
+
+
+def gguf_cache(keys: Keys, arch: Arch) -> KvCache:
+    """The cache of a GGUF model in llama.cpp. keys: of its header. arch: its architecture."""
+    order = ("f16", "q8_0", "q4_0")
+    return KvCache(cached_layers(keys, arch), tuple(OF_GGUF[name] for name in order))
+
+
+def display(size: float) -> str:
+    """A number of bytes with a binary unit: `16.0 GiB`."""
+    unit = 0
+    while size >= 1024 and unit < len(UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {UNITS[unit]}" if unit else f"{size:,.0f} bytes"
+
+
+def _bytes(layers: tuple[CachedLayers, ...], dtypes: tuple[TensorType, ...], tokens: int) -> dict[str, int]:
+    return {
+        kind.name.lower(): sum(
+            group.count * kind.bytes((min(tokens, group.window or tokens), group.keys + group.values))
+            for group in layers
+        )
+        for kind in dtypes
+        if all(number % kind.block == 0 for group in layers for number in (group.keys, group.values))
+    }

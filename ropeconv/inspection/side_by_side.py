@@ -1,0 +1,261 @@
+"""The RoPE of two models side by side: which parts of it differ, and by how much."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..errors import BadSource
+from ..families.family import by_name
+from ..receipts import parse_receipt
+from ..receipts.receipt import Receipt
+from ..rope.forms import DynamicNtk, LongRope, Vector
+from ..rope.log_n import QueryScaling
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from ..runtimes import newest, runtimes
+from ..runtimes.compare import TOLERANCE, describe
+from ..runtimes.llamacpp import arch_table, find_arch
+from ..runtimes.llamacpp.read_file import read_file
+from ..sources import RECEIPT, GgufSource, Source
+from .frequencies import FrequencyDifference, compare_frequencies
+from .inspect import Inspection
+
+WORDS = {
+    "rotary_dim": "the number of rotated dimensions",
+    "mla": "multi-head latent attention",
+    "layout": "which dimensions form a pair",
+    "layers": "which layers rotate",
+    "frequencies": "the frequencies",
+    "short_frequencies": "the frequencies within the trained context",
+    "dynamic": "scaling that grows with the sequence",
+    "window_frequencies": "the frequencies of window layers",
+    "attention_factor": "the attention factor",
+    "window_attention_factor": "the attention factor of window layers",
+    "softmax_scale": "the softmax scale",
+    "query_scaling": "the scaling of queries by position",
+}
+"""What changes logits, in the order in which it is named."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models.
+
+    seen: its inspection. spec: its RoPE, with what its receipt says is in the weights. folded: whether that is
+    something. window_attention_factor: attention factor of window layers with frequencies of their own. layout: of the
+    pairs in the family's own checkpoints; a converter may have permuted the rows of queries and keys for another one.
+    """
+
+    seen: Inspection
+    spec: RopeSpec
+    folded: bool
+    window_attention_factor: float
+    layout: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inspection as JSON-ready data, without verdicts and problems."""
+        found = self.seen.to_dict()
+        kept = ("source", "family", "head_dim", "rotary_dim", "layout", "mla", "rope_type", "rope", "rope_theta")
+        lengths = ("original_context", "context", "layers", "local_theta")
+        scaling = self.spec.query_scaling
+        return {
+            **{key: found[key] for key in (*kept, *lengths)},
+            "attention_factor": self.spec.attention_factor,
+            "window_attention_factor": self.window_attention_factor,
+            "softmax_scale": self.spec.softmax_scale,
+            "query_scaling": asdict(scaling) if scaling else None,
+            "folded": self.folded,
+        }
+
+
+@dataclass(frozen=True)
+class RuntimePair:
+    """The status of both models in the newest version of a runtime; None for a model in the other format.
+
+    runtime: `name@version`. display_name: for people. reasons: of both, empty without.
+    """
+
+    runtime: str
+    display_name: str
+    statuses: tuple[str | None, str | None]
+    reasons: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class RopeDifference:
+    """The RoPE of two models, compared.
+
+    first, second: the models. frequencies: of layers that see the whole context, None where the numbers of pairs
+    differ. short_frequencies: within the trained context, None where neither model has others there.
+    window_frequencies: of window layers, None unless both models have them. differs: names from WORDS of what differs
+    and changes logits. runtimes: both models in each runtime.
+    """
+
+    first: Side
+    second: Side
+    frequencies: FrequencyDifference | None
+    short_frequencies: FrequencyDifference | None
+    window_frequencies: FrequencyDifference | None
+    differs: tuple[str, ...]
+    runtimes: tuple[RuntimePair, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether both compute the same RoPE, to within 1e-6."""
+        return not self.differs
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion, for display."""
+        if self.differs:
+            *others, last = [self._phrase(name) for name in self.differs]
+            return f"They differ in {', '.join(others)}{' and ' if others else ''}{last}."
+        first, second = self.first.spec, self.second.spec
+        if first.context != second.context:
+            return f"They compute the same RoPE, and declare {first.context:,} and {second.context:,} tokens."
+        return "They compute the same RoPE."
+
+    def _phrase(self, name: str) -> str:
+        vector = getattr(self, name, None)
+        if not isinstance(vector, FrequencyDifference) or vector.same:
+            return WORDS[name]
+        by = "" if vector.largest_ratio is None else f", by up to {vector.largest_ratio:.4g} times"
+        return f"{WORDS[name]} ({vector.differing} of {vector.pairs} pairs{by})"
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on what looks different and is not, and on what cannot be seen in the settings."""
+        first, second, found = self.first, self.second, []
+        if first.spec.layout != second.spec.layout and first.layout == second.layout:
+            found.append(
+                "Pairs are (i, i + r/2) in one and (2i, 2i + 1) in the other, for which the converter has permuted the "
+                "rows of queries and keys: the rotation is the same."
+            )
+        if self.frequencies and self.frequencies.same and describe(first.spec.form) != describe(second.spec.form):
+            found.append("The frequencies are the same, written in two ways.")
+        for name, side in (("A", first), ("B", second)):
+            if side.folded:
+                found.append(
+                    f"By its receipt, {name} has a part of its attention factor or query scale in the weights."
+                )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as JSON-ready data; keys stay within a schema."""
+        vectors = ("frequencies", "short_frequencies", "window_frequencies")
+        return {
+            "same": self.same,
+            "differs": list(self.differs),
+            "sentence": self.sentence,
+            "remarks": self.remarks,
+            "first": self.first.to_dict(),
+            "second": self.second.to_dict(),
+            **{name: one.to_dict() if (one := getattr(self, name)) else None for name in vectors},
+            "runtimes": [asdict(pair) for pair in self.runtimes],
+        }
+
+
+def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
+    """Compares the RoPE of two models, each of which may be a checkpoint, a config.json or a GGUF file."""
+    one, other = _side(first), _side(second)
+    a, b = one.spec.current(), other.spec.current()
+    whole = compare_frequencies(a.inv_freq, b.inv_freq)
+    listed = a.short_inv_freq is not None or b.short_inv_freq is not None
+    short = compare_frequencies(_short(a), _short(b)) if listed else None
+    window = None
+    if one.spec.local_form and other.spec.local_form:
+        vectors = (side.spec.local_form.inv_freq(side.spec.rotary_dim) for side in (one, other) if side.spec.local_form)
+        window = compare_frequencies(*vectors)
+    differs = _differs(one, other, {"frequencies": whole, "short_frequencies": short, "window_frequencies": window})
+    return RopeDifference(one, other, whole, short, window, differs, _runtimes(first, second))
+
+
+def _differs(one: Side, other: Side, vectors: dict[str, FrequencyDifference | None]) -> tuple[str, ...]:
+    a, b = one.spec, other.spec
+    dynamic = [spec.form if isinstance(spec.form, DynamicNtk) else None for spec in (a, b)]
+    found = {
+        "rotary_dim": a.rotary_dim != b.rotary_dim,
+        "mla": a.mla != b.mla,
+        "layout": one.layout != other.layout,
+        "layers": a.layers != b.layers if len(a.layers) == len(b.layers) else {*a.layers} != {*b.layers},
+        **{name: vector is not None and not vector.same for name, vector in vectors.items()},
+        "dynamic": dynamic[0] != dynamic[1],
+        "attention_factor": not _close(a.attention_factor, b.attention_factor),
+        "window_attention_factor": bool(a.local_form and b.local_form)
+        and not _close(one.window_attention_factor, other.window_attention_factor),
+        "softmax_scale": not _close(a.softmax_scale, b.softmax_scale),
+        "query_scaling": not _same_scaling(a.query_scaling, b.query_scaling),
+    }
+    found["short_frequencies"] |= _switch(a) != _switch(b)
+    return tuple(name for name in WORDS if found[name])
+
+
+def _same_scaling(left: QueryScaling | None, right: QueryScaling | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return left.length == right.length and _close(left.beta, right.beta) and _close(left.gain, right.gain)
+
+
+def _close(left: float, right: float) -> bool:
+    return abs(left - right) <= TOLERANCE * abs(right)
+
+
+def _short(schedule: Schedule) -> Vector:
+    return schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
+
+
+def _switch(spec: RopeSpec) -> int | None:
+    """The length in tokens at which a model goes over to its other list of factors; None without two lists."""
+    form = spec.form
+    return form.original_context if isinstance(form, LongRope) and form.short_factor != form.long_factor else None
+
+
+def _side(seen: Inspection) -> Side:
+    source, spec, window, layout = seen.source, seen.spec, 1.0, str(seen.spec.layout)
+    if isinstance(source, GgufSource):
+        family = by_name().get(find_arch(seen.name).family)
+        layout = family.layout if family else layout
+        window = read_file(source.file).local_attention_factor if spec.local_form else 1.0
+    receipt = _receipt(seen)
+    folded = spec
+    if receipt is not None and receipt.fold is not None:
+        if receipt.in_config is not None and _close(receipt.in_config.attention_factor, spec.attention_factor):
+            folded = replace(folded, attention_factor=receipt.schedule.attention_factor)
+        written = receipt.log_n_approximation
+        if written is not None and spec.query_scaling is not None:
+            folded = replace(folded, query_scaling=replace(spec.query_scaling, gain=written.gain))
+    return Side(seen, folded, folded != spec, window, layout)
+
+
+def _receipt(seen: Inspection) -> Receipt | None:
+    """The receipt of a model, None where it has none that can be read."""
+    source = seen.source
+    try:
+        text = source.text(RECEIPT) if isinstance(source, Source) else None
+        return parse_receipt(text, RECEIPT) if text else None
+    except BadSource:
+        return None
+
+
+def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
+    found = []
+    for row in (newest(name) for name in dict.fromkeys(row.name for row in runtimes())):
+        both = [next((one for one in reversed(seen.verdicts) if one.covers(row)), None) for seen in (first, second)]
+        if any(both):
+            statuses, reasons = ([getattr(one, name, None) for one in both] for name in ("status", "reason"))
+            found.append(
+                RuntimePair(row.key, row.display_name, (statuses[0], statuses[1]), (reasons[0] or "", reasons[1] or ""))
+            )
+    gguf = [_in_llamacpp(seen) for seen in (first, second)]
+    if any(gguf):
+        table = arch_table()
+        found.append(RuntimePair(table.key, f"{table.display_name}, GGUF", (gguf[0], gguf[1]), ("", "")))
+    return tuple(found)
+
+
+def _in_llamacpp(seen: Inspection) -> str | None:
+    """The status of a GGUF file, whose inspection is what llama.cpp computes; None for a checkpoint."""
+    if not isinstance(seen.source, GgufSource):
+        return None
+    return "refused" if any(problem.code == "refused-tensor" for problem in seen.problems) else "exact"

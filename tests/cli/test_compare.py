@@ -1,0 +1,58 @@
+"""`ropeconv compare`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ..conftest import CONFIGS, Run
+from ..gguf_files import write
+
+STOCK, DISTILLED = CONFIGS / "Qwen--Qwen3-8B.json", CONFIGS / "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B.json"
+
+
+def test_what_differs_is_said_with_its_numbers(run: Run) -> None:
+    text = run("compare", STOCK, DISTILLED).stdout
+    assert "They differ in the frequencies (40 of 64 pairs, by up to 4 times) and the attention factor." in text
+    assert "at pair 40" in text
+    assert f"A: {STOCK}" in text
+    (factor,) = (line for line in text.splitlines() if line.startswith("attention factor"))
+    assert factor.split() == ["attention", "factor", "1", "1.13863", "differs"]
+    (candle,) = (line for line in text.splitlines() if line.startswith("candle"))
+    assert candle.split()[-2:] == ["exact", "ignored"]
+
+
+def test_a_model_is_the_same_as_itself(run: Run) -> None:
+    text = run("compare", STOCK, STOCK).stdout
+    assert "They compute the same RoPE." in text
+    assert "all 64 pairs agree (within 0 ulp of float32)." in text
+    assert "differs\n" not in text.split("Runtime support")[0]
+
+
+@pytest.mark.parametrize(("second", "flags", "code"), [
+    (DISTILLED, (), 0), (DISTILLED, ("--exit-code",), 3), (STOCK, ("--exit-code",), 0), ("nowhere", (), 1),
+])  # fmt: skip
+def test_the_exit_code(run: Run, second: object, flags: tuple[str, ...], code: int) -> None:
+    assert run("compare", STOCK, second, *flags).returncode == code
+
+
+def test_json(run: Run) -> None:
+    found = json.loads(run("compare", STOCK, DISTILLED, "--json").stdout)
+    assert (found["same"], found["differs"]) == (False, ["frequencies", "attention_factor"])
+    assert (found["frequencies"]["pairs"], found["frequencies"]["differing"]) == (64, 40)
+    assert found["second"]["rope"]["factor"] == 4.0
+    assert {"runtime", "display_name", "statuses", "reasons"} == set(found["runtimes"][0])
+
+
+def test_heads_of_other_sizes(run: Run) -> None:
+    done = run("compare", STOCK, CONFIGS / "microsoft--phi-2.json")
+    assert done.returncode == 0
+    assert "not compared, A rotates 64 pairs and B 16" in done.stdout
+
+
+def test_a_config_and_a_gguf_file(run: Run, tmp_path: Path) -> None:
+    text = run("compare", STOCK, write(tmp_path / "model.gguf")).stdout
+    (line,) = (line for line in text.splitlines() if line.startswith("llama.cpp (commit"))
+    assert line.split()[-2:] == ["-", "exact"]

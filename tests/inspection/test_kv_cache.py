@@ -1,0 +1,194 @@
+"""The key-value cache: bytes that transformers and llama.cpp allocate, and published sizes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers.cache_utils import get_layer_types_and_kwargs
+
+from ropeconv.families.cached_layers import CachedLayers, cache_geometry
+from ropeconv.families.config import detect
+from ropeconv.inspection import inspect_source
+from ropeconv.inspection.kv_cache import KvCache, display
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.versions import version_key
+from ropeconv.sources import open_source
+
+from ..baking import make_plan
+from ..conftest import CONFIGS, Run
+from ..models import COMMON, FAMILIES, make
+
+TOKENS = 100
+PUBLISHED = sorted(path.stem for path in CONFIGS.glob("*.json") if ".params" not in path.name)
+CUSTOM_CODE = {"baichuan", "chatglm", "exaone", "internlm2", "minicpm"}
+
+
+def cache_of(folder: Path) -> KvCache:
+    found = inspect_source(open_source(str(folder))).kv_cache
+    assert found is not None
+    return found
+
+
+def allocated(folder: Path) -> int:
+    """Bytes of all keys and values that transformers holds after TOKENS tokens, in float32."""
+    config = AutoConfig.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=torch.randint(4, 300, (1, TOKENS)), past_key_values=cache, use_cache=True)
+    tensors = [
+        tensor
+        for layer in cache.layers
+        for name in ("keys", "values")
+        if (tensor := getattr(layer, name, None)) is not None
+    ]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def expected(cache: KvCache) -> int:
+    """Bytes by hand: transformers keeps one token less than the window, since the query's own token is the last."""
+    mine = cache.repeated_by.partition(" before ")
+    older = version_key(transformers.__version__) < version_key(mine[2] or "999")
+    groups = cache.repeated if mine[0] == "transformers" and older else cache.layers
+    return sum(4 * one.count * (one.keys + one.values) * kept(one) for one in groups)
+
+
+def kept(one: CachedLayers) -> int:
+    return min(TOKENS, TOKENS if one.window is None else one.window - 1)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path]) -> None:
+    folder = tiny(model_type)
+    assert expected(cache_of(folder)) == allocated(folder) > 0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("falcon", {"new_decoder_architecture": False, "multi_query": True}),
+        ("falcon", {"new_decoder_architecture": False, "multi_query": False}),
+        ("mistral", {"sliding_window": 32}),
+        ("phi3", {"sliding_window": 32}),
+        ("qwen2", {"sliding_window": 32, "use_sliding_window": True, "max_window_layers": 1}),
+        ("qwen2", {"sliding_window": 32, "use_sliding_window": False}),
+        ("qwen3_moe", {"sliding_window": 32, "use_sliding_window": True}),
+        ("gpt_oss", {"sliding_window": 32}),
+        ("llama4_text", {"attention_chunk_size": 32}),
+        ("gemma2", {"sliding_window": 32, "num_key_value_heads": 2}),
+    ],
+)
+def test_windows_and_single_heads(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    folder = make(model_type, tmp_path / "model", **changes)
+    assert expected(cache_of(folder)) == allocated(folder)
+
+
+def test_a_count_of_query_heads_would_be_noticed(tiny: Callable[[str], Path]) -> None:
+    """The control: the tiny models have half as many heads of keys as of queries."""
+    folder = tiny("llama")
+    assert COMMON["num_attention_heads"] == 2 * COMMON["num_key_value_heads"]
+    config = json.loads((folder / "config.json").read_text()) | {"num_key_value_heads": 2}
+    wrong = cache_geometry(config, detect(config))
+    assert wrong is not None
+    assert expected(KvCache(wrong.layers, ())) == 2 * allocated(folder)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_layers_of_published_configs(name: str, tmp_path: Path) -> None:
+    """Windows and heads per layer are those of the installed class."""
+    config = open_source(str(CONFIGS / f"{name}.json")).config()  # type: ignore[union-attr]
+    family = detect(config)
+    found = cache_geometry(config, family)
+    assert found is not None
+    if family.name in CUSTOM_CODE:
+        assert sum(group.count for group in found.layers) > 0
+        return
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "auto_map"}))
+    theirs = AutoConfig.from_pretrained(tmp_path).get_text_config(decoder=True)
+    if not hasattr(theirs, "num_hidden_layers"):
+        pytest.skip("the installed transformers does not load it")
+    types, settings = get_layer_types_and_kwargs(theirs)
+    windows = Counter(
+        one.get("sliding_window") for kind, one in zip(types, settings, strict=True) if kind != "linear_attention"
+    )
+    assert {group.window: group.count for group in found.layers} == dict(windows)
+    assert found.states == types.count("linear_attention")
+    if not family.mla and family.name != "falcon":
+        heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
+        width = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+        assert {group.keys for group in found.layers} == {group.values for group in found.layers} == {heads * width}
+
+
+@pytest.mark.parametrize(
+    ("name", "per_token"),
+    [
+        ("meta-llama--Meta-Llama-3.1-8B", 131072),  # 16 GiB at 128k: https://huggingface.co/blog/llama31
+        ("deepseek-ai--DeepSeek-V3", 70272),  # table 1 of https://arxiv.org/abs/2505.09343
+        ("meta-llama--Llama-2-7b-hf", 2 * 32 * 4096 * 2),
+        ("meta-llama--Llama-2-70b-hf", 2 * 80 * 8 * 128 * 2),
+        ("tiiuae--falcon-40b", 2 * 60 * 8 * 64 * 2),
+    ],
+)
+def test_published_sizes(name: str, per_token: int) -> None:
+    found = inspect_source(open_source(str(CONFIGS / f"{name}.json"))).kv_cache
+    assert found is not None
+    assert next(iter(found.bytes(131072).values())) == 131072 * per_token
+    assert found.bytes(131072)["fp8"] == 131072 * per_token // 2
+
+
+def test_deepseek_as_it_was_before_it_was_compressed() -> None:
+    """Keys of 128 heads of 128 + 64, values of 128 heads of 128, in 61 layers."""
+    found = inspect_source(open_source(str(CONFIGS / "deepseek-ai--DeepSeek-V3.json"))).kv_cache
+    assert found is not None
+    assert found.to_dict(1000)["repeated"] == {
+        "by": "transformers before 5.15",
+        "bytes": {"bfloat16": 1000 * 2 * 61 * 128 * (192 + 128), "fp8": 1000 * 61 * 128 * (192 + 128)},
+    }
+
+
+def test_a_window_ends_the_growth() -> None:
+    """Gemma 3 27B: 10 layers see everything, 52 see 1,024 tokens; 16 heads of 128."""
+    found = inspect_source(open_source(str(CONFIGS / "google--gemma-3-27b-it.json"))).kv_cache
+    assert found is not None
+    assert found.bytes(131072)["bfloat16"] == 2 * 2 * 16 * 128 * (10 * 131072 + 52 * 1024)
+    assert found.bytes(1024)["bfloat16"] == 2 * 2 * 16 * 128 * 62 * 1024
+    assert "52 layers keep a window of 1,024 tokens" in found.sentence(131072)
+    assert "window" not in found.sentence(1024)
+
+
+def test_a_config_without_heads_has_no_size(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 64, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert inspect_source(open_source(str(tmp_path / "config.json"))).to_dict()["kv_cache"] is None
+
+
+def test_the_plan_has_both_lengths() -> None:
+    plan = make_plan(CONFIGS / "meta-llama--Meta-Llama-3-8B.json", Recipe(REGISTRY["yarn"](4.0)))
+    data = plan.to_dict()["kv_cache"]
+    assert (data["tokens"], data["bytes"]["bfloat16"]) == (32768, 4 << 30)
+    assert data["source"] == {"tokens": 8192, "bytes": {"bfloat16": 1 << 30, "fp8": 1 << 29}}
+    assert data["layers"] == [{"count": 32, "keys": 1024, "values": 1024, "window": None}]
+
+
+def test_what_the_commands_say(run: Run) -> None:
+    config = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
+    said = "KV cache at 131,072 tokens: 16.0 GiB in bfloat16, 8.0 GiB in fp8 (source at 8,192: 1.0 GiB)."
+    assert said in run("apply", config, "--yarn", "16", "--dry-run").stdout
+    assert said in run("advise", config, "--context", "128k").stdout
+    advised = json.loads(run("advise", config, "--context", "128k", "--json").stdout)
+    assert advised["kv_cache"]["bytes"]["bfloat16"] == 16 << 30
+    assert "1.0 GiB in bfloat16" in run("inspect", config).stdout
+
+
+@pytest.mark.parametrize(("size", "text"), [(512, "512 bytes"), (1 << 30, "1.0 GiB"), (3 << 50, "3072.0 TiB")])
+def test_units(size: int, text: str) -> None:
+    assert display(size) == text

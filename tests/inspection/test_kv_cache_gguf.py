@@ -1,0 +1,109 @@
+"""The key-value cache of GGUF files, beside the buffers that llama.cpp allocates and logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.inspection import inspect_source
+from ropeconv.inspection.kv_cache import KvCache
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+
+from ..baking import make_plan
+from ..gguf_files import HEAD_DIM, LAYERS, write
+from ..llamacpp import bake, checkpoint
+
+AS_IS = Recipe(REGISTRY["as-is"]())
+CELLS = 1024
+TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}
+PROGRAM = """
+import json, sys
+from llama_cpp import Llama
+path, cells, kind = json.loads(sys.argv[1])
+Llama(path, n_ctx=cells, n_batch=256, n_ubatch=256, type_k=kind, type_v=kind, flash_attn=True, swa_full=False)
+"""
+
+
+def logged(path: Path, kind: str) -> list[float]:
+    """MiB of the buffers with keys and values that llama.cpp allocates: one, or one for window layers as well."""
+    asked = json.dumps([str(path), CELLS, TYPES[kind]])
+    done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, check=False)
+    found = re.findall(r"KV buffer size = +([\d.]+) MiB", done.stderr)
+    assert found, done.stderr[-2000:]
+    return [float(size) for size in found]
+
+
+def cache_of(path: Path) -> KvCache:
+    found = inspect_source(open_source(str(path))).kv_cache
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "phi3", "gpt_neox"])
+def test_what_llamacpp_allocates(model_type: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    bake(checkpoint(model_type, tmp_path / "model"), AS_IS, path)
+    assert [cache_of(path).bytes(CELLS)[kind] / 2**20] == pytest.approx(logged(path, kind), abs=0.006)
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "gemma3_text", "cohere2", "olmo3"])
+def test_windows_in_llamacpp(model_type: str, tmp_path: Path) -> None:
+    """llama.cpp gives window layers the window and one micro-batch, in cells of 256."""
+    path = tmp_path / "model.gguf"
+    bake(checkpoint(model_type, tmp_path / "model", sliding_window=32), AS_IS, path)
+    wide, narrow = cache_of(path).layers
+    assert (wide.window, narrow.window) == (None, 32)
+    sizes = [2 * one.count * (one.keys + one.values) / 2**20 for one in (wide, narrow)]
+    cells = -(-(32 + 256) // 256) * 256
+    assert [sizes[0] * CELLS, sizes[1] * cells] == pytest.approx(logged(path, "f16"), abs=0.006)
+    assert cache_of(path).bytes(CELLS)["f16"] == round(2**20 * (sizes[0] * CELLS + sizes[1] * 32))
+
+
+def test_multi_head_latent_attention_keeps_no_values(tmp_path: Path) -> None:
+    """llama-kv-cache.cpp: has_v = !is_mla. DeepSeek's file has one head of 512 + 64 keys."""
+    keys = {
+        "attention.key_length": 576, "attention.value_length": 512, "attention.key_length_mla": 192,
+        "attention.value_length_mla": 128, "attention.kv_lora_rank": 512,
+    }  # fmt: skip
+    path = write(tmp_path / "model.gguf", "deepseek2", keys)
+    assert cache_of(path).bytes(1000)["f16"] == 1000 * LAYERS * 576 * 2
+    old = write(tmp_path / "old.gguf", "deepseek2", {"attention.key_length": 192, "attention.value_length": 128})
+    assert cache_of(old).bytes(1000)["f16"] == 1000 * LAYERS * (192 + 128) * 2
+
+
+def test_quantised_caches_by_hand(tmp_path: Path) -> None:
+    """q8_0 has 34 bytes per 32 numbers, q4_0 18."""
+    cache = cache_of(write(tmp_path / "model.gguf"))
+    numbers = 1000 * LAYERS * 2 * HEAD_DIM
+    assert cache.bytes(1000) == {"f16": 2 * numbers, "q8_0": numbers * 34 // 32, "q4_0": numbers * 18 // 32}
+
+
+def test_blocks_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    keys = {"attention.key_length": 80, "attention.value_length": 80, "rope.dimension_count": 80}
+    assert list(cache_of(write(tmp_path / "model.gguf", "llama", keys)).bytes(64)) == ["f16"]
+
+
+def test_heads_per_layer(tmp_path: Path) -> None:
+    """A list of heads, where 0 stands for a layer without attention."""
+    path = write(tmp_path / "model.gguf", "lfm2", {"attention.head_count_kv": [0, 1]})
+    assert cache_of(path).bytes(64)["f16"] == 64 * 2 * HEAD_DIM * 2
+
+
+def test_heads_that_are_no_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", "lfm2", {"attention.head_count_kv": [-1, 1]})
+    with pytest.raises(BadSource, match=r"numbers in lfm2\.attention\.head_count_kv that are none"):
+        inspect_source(open_source(str(path)))
+
+
+def test_a_conversion_is_judged_as_what_it_becomes(tmp_path: Path) -> None:
+    plan = make_plan(checkpoint("llama", tmp_path / "model"), Recipe(REGISTRY["yarn"](4.0)), to="gguf", outtype="f32")
+    assert plan.to_dict()["kv_cache"]["bytes"]["f16"] == plan.schedule.context * 2 * 2 * 64 * 2

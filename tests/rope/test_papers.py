@@ -1,0 +1,234 @@
+"""Every number in a method's `departures`, computed; the printed one beside it, which has to be another."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+
+from ropeconv.rope.bound import bound
+from ropeconv.rope.laws import asymptotic_base, critical_dimension, temperature_attention_factor, theta_for_length
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.spec import RopeSpec
+
+from ..conftest import Run
+from ..rope.test_methods import bare
+
+PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+LLAMA_2 = bare(128, 1e4, 4096)
+
+
+def said(name: str) -> str:
+    """All departures of a method, as one text."""
+    return " ".join(REGISTRY[name].departures)
+
+
+def base(theta: float, rotary_dim: int = 128) -> np.ndarray:
+    return np.array([theta ** (-2 * i / rotary_dim) for i in range(rotary_dim // 2)])
+
+
+def sums(inv_freq: np.ndarray, length: int) -> np.ndarray:
+    """B(m) for m = 0 ... length - 1."""
+    return np.cos(np.outer(np.arange(length, dtype=np.float64), inv_freq)).sum(axis=1)
+
+
+def ramped(theta: float, trained: int, factor: float, truncate: bool = True) -> np.ndarray:
+    """YaRN's code, written again: a ramp over pairs."""
+    low, high = (64 * math.log(trained / (2 * math.pi * turns)) / math.log(theta) for turns in (32, 1))
+    low, high = (math.floor(low), math.ceil(high)) if truncate else (low, high)
+    ramp = np.clip((np.arange(64) - low) / (high - low), 0, 1)
+    return base(theta) * (1 - ramp + ramp / factor)
+
+
+def printed(theta: float, trained: int, factor: float) -> np.ndarray:
+    """YaRN's paper, section 3.2: a ramp over L / wavelength."""
+    keep = np.clip((trained * base(theta) / (2 * math.pi) - 1) / 31, 0, 1)
+    return base(theta) * (keep + (1 - keep) / factor)
+
+
+def test_the_critical_dimension_of_llama_3() -> None:
+    periods = 2 * math.pi / base(5e5)
+    assert [f"{periods[pair]:,.0f}" for pair in (34, 35)] == ["6,695", "8,219"]
+    assert 2 * sum(periods <= 8192) == 70 == critical_dimension(5e5, 8192, 128) != 72
+    assert 64 * math.log(8192 / (2 * math.pi), 5e5) == pytest.approx(34.98, abs=0.005)
+    assert "70 = 2 ceil(34.98)" in said("theta-for")
+
+
+def test_gradient_takes_one_step() -> None:
+    one = [math.floor(theta_for_length(5e5, 8192, length)) for length in (262144, 1048576)]
+    assert one == [283461213, 3580165449]
+    chained = theta_for_length(one[0], 262144, 1048576)
+    assert f"{chained:,.0f}" == "3,580,165,442" in said("theta-for")
+    theta, trained = 500000, 8192
+    stages = []
+    for length in (65536, 262144):
+        theta, trained = int(theta * (4 * length / trained - 3) ** (128 / 126)), length
+        stages.append(f"{theta / 1e6:.1f}M")
+    assert stages == ["15.3M", "207.1M"]
+    assert [f"{theta_for_length(5e5, 8192, length) / 1e6:.1f}M" for length in (65536, 262144)] != stages
+
+
+@pytest.mark.parametrize("limit", [1e-1, 1e-3, 1e-6])
+def test_below_one_there_is_no_smallest_base(limit: float) -> None:
+    """Four dimensions, eight tokens: some base below any limit keeps every sum positive, and above 1 none below 448."""
+    assert any(sums(base(theta, 4), 8).min() > 0 for theta in limit * np.exp(-np.linspace(0, 3, 100001)))
+    assert all(sums(base(theta, 4), 8).min() < 0 for theta in np.linspace(1.5, 448, 5000))
+    assert bound(8, 4, 4).base == pytest.approx(448.9, abs=0.1)
+
+
+def test_the_printed_bases() -> None:
+    men = {2: 1.6e4, 16: 3.1e5, 128: 7.8e6, 256: 3.6e7, 512: 6.4e7, 1024: 5.1e8}
+    above = {k: theta / bound(1024 * k, 128, 128).base - 1 for k, theta in men.items()}
+    assert f"{100 * min(above.values()):.0f} %" == "9 %"
+    assert 100 * max(above.values()) == pytest.approx(680, abs=1)
+    assert f"{math.ceil(bound(1 << 20, 128, 128).base):,}" == "65,374,956" in said("theta-bound")
+    least = bound(2048, 128, 128).base
+    assert f"{least:,.0f}" == "11,587" in said("theta-bound")
+    assert sums(base(11588), 2048).min() > 0 > sums(base(11500), 2048).min()
+    assert (f"{bound(1024, 128, 128).base:,.1f}", f"{bound(1000, 128, 128).base:,.1f}") == ("4,293.4", "4,206.0")
+
+
+def test_wide_heads() -> None:
+    zero = float(mpmath.findroot(mpmath.ci, 0.6))
+    assert (round(zero, 4), round(1 / zero, 2)) == (0.6165, 1.62)
+    assert asymptotic_base(1000) == pytest.approx(1622, abs=1) != 2000
+    wide = [bound(64, width, width).base / 64 for width in (512, 1024, 2048)]
+    assert wide == pytest.approx([1.62] * 3, abs=0.05)
+
+
+@pytest.mark.parametrize(("factor", "percent"), [(2.0, "1.1 %"), (32.0, "5.7 %")])
+def test_two_bases_of_ntk(factor: float, percent: str) -> None:
+    old, aware = (REGISTRY[name](factor).schedule(LLAMA_2).form for name in ("ntk-old", "ntk"))
+    assert old is not None
+    assert aware is not None
+    assert f"{100 * (aware.theta / old.theta - 1):.1f} %" == percent
+    assert percent in said("ntk-old")
+
+
+def test_the_ends_of_the_mixture() -> None:
+    divisors = {e: base(1e4) / REGISTRY["mixed"](8.0, e).schedule(LLAMA_2).inv_freq for e in (0.0, 1e-9, 0.625)}
+    assert divisors[0.0] == pytest.approx(8)
+    assert divisors[1e-9] == pytest.approx(8, rel=1e-6)
+    ratios = divisors[0.0] / np.concatenate([[1], divisors[0.0][:-1]])
+    assert ratios[0] == pytest.approx(8)
+    assert ratios[1:] == pytest.approx(1)
+    assert np.prod(np.ones(64)) == 1 != 8  # what the text says: no pair would change
+    below = np.exp(math.log(8) / 64**-0.5 * np.arange(1, 65) ** -0.5)
+    assert below[0] > 8
+    assert (np.diff(below) < 0).all()
+    assert below[-1] == pytest.approx(8)
+    assert (np.diff(divisors[0.625]) > 0).all()
+
+
+@pytest.mark.parametrize(("factor", "percent"), [(2, 31), (4, 73), (8, 130), (16, 204), (32, 296)])
+def test_yarn_and_its_paper(factor: float, percent: int) -> None:
+    code, paper = ramped(1e4, 4096, factor), printed(1e4, 4096, factor)
+    assert code == pytest.approx(REGISTRY["yarn"](float(factor)).schedule(LLAMA_2).inv_freq)
+    assert paper == pytest.approx(REGISTRY["by-parts"](float(factor)).schedule(LLAMA_2).inv_freq)
+    assert round(100 * (code / paper - 1).max()) == percent
+    assert 1 <= 100 * (1 - code / paper).max() <= 3
+    assert (code / paper).argmin() == 21
+    assert (np.abs(code / paper - 1) > 1e-9).nonzero()[0][[0, -1]].tolist() == [21, 45]
+    assert f"{percent} % at" in said("yarn")
+
+
+@pytest.mark.parametrize(("factor", "percent"), [(8, 26), (32, 112)])
+def test_rounded_ends_of_the_ramp(factor: float, percent: int) -> None:
+    change = ramped(1e4, 4096, factor) / ramped(1e4, 4096, factor, truncate=False)
+    assert (round(100 * (change.max() - 1)), change.argmax()) == (percent, 45)
+    exact = [64 * math.log(4096 / (2 * math.pi * turns)) / math.log(1e4) for turns in (32, 1)]
+    assert [f"{end:.2f}" for end in exact] == ["20.94", "45.03"]
+    assert f"{percent} % at s = {factor}" in said("yarn")
+
+
+def test_the_upper_end_is_clamped_beyond_the_last_pair() -> None:
+    wide = bare(128, 300.0, 4096)
+    low, high = (64 * math.log(4096 / (2 * math.pi * turns)) / math.log(300) for turns in (32, 1))
+    assert 63 < high < 127
+    ramp = np.clip((np.arange(64) - math.floor(low)) / (math.ceil(high) - math.floor(low)), 0, 1)
+    found = REGISTRY["yarn"](4.0).schedule(wide).inv_freq / wide.form.inv_freq(128)
+    assert found == pytest.approx(1 - ramp + ramp / 4)
+    clamped = np.clip((np.arange(64) - math.floor(low)) / (63 - math.floor(low)), 0, 1)
+    assert np.abs(found - (1 - clamped + clamped / 4)).max() > 0.01
+
+
+def test_the_temperature() -> None:
+    assert [temperature_attention_factor(factor) for factor in (0.5, 1.0)] == [1, 1]
+    assert temperature_attention_factor(math.e) == pytest.approx(1.1)
+
+
+def test_transformers_computes_llama_3_as_the_paper_prints_by_parts() -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0,
+            "original_max_position_embeddings": 4096}  # fmt: skip
+    config = LlamaConfig(hidden_size=128, num_attention_heads=1, max_position_embeddings=32768, rope_parameters=rope)
+    theirs, _ = ROPE_INIT_FUNCTIONS["llama3"](config, None)
+    assert np.asarray(theirs) == pytest.approx(printed(1e4, 4096, 8.0), rel=1e-6)
+    assert np.abs(np.asarray(theirs) / ramped(1e4, 4096, 8.0) - 1).max() > 0.5
+
+
+def test_the_growth_of_dynamic_ntk() -> None:
+    frozen = REGISTRY["dynamic"]("ntk:2", 8192).schedule(LLAMA_2).form
+    assert frozen is not None
+    assert (frozen.theta / 1e4) ** (126 / 128) == pytest.approx(3)
+    assert "which is 3 and not 2" in said("dynamic")
+
+
+def test_table_4() -> None:
+    inv_freq = REGISTRY["piecewise"]("8@44").schedule(LLAMA_2).inv_freq
+    values = sums(inv_freq, 30 * 1024)
+    assert [int((values[: k * 1024] < 0).sum()) for k in (15, 30)] == [97, 2554]
+    assert [int((values[: k * 1000] < 0).sum()) for k in (15, 30)] == [35, 2461]
+    assert [int((values[: k * 1024] >= 0).sum()) for k in (15, 30)] == [15263, 28166]
+
+
+@pytest.mark.parametrize("theta", [1.0001, 2.0, 1e4, 1e9])
+@pytest.mark.parametrize("context", [1, 6, 7, 100, 8192, 1 << 40])
+@pytest.mark.parametrize("rotary_dim", [2, 20, 128])
+def test_the_critical_dimension_is_within_the_head(theta: float, context: int, rotary_dim: int) -> None:
+    """Counted pair by pair; without the limits the formula gives 8,126,500 of 128 dimensions at 1.0001."""
+    complete = sum(2 * math.pi * theta ** (2 * i / rotary_dim) <= context for i in range(rotary_dim // 2))
+    assert critical_dimension(theta, context, rotary_dim) == 2 * complete
+
+
+def test_a_piecewise_split_needs_pairs_on_both_sides() -> None:
+    def reaching(theta: float, trained: int) -> object:
+        return REGISTRY["piecewise"].reaching(
+            RopeSpec(128, 128, bare(128, theta, trained).form, trained, trained), 1 << 16
+        )
+
+    assert reaching(1e4, 4096) is not None
+    assert reaching(2.0, 4096) is None
+    assert reaching(1e4, 6) is None
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_page_has_every_sentence_and_no_other() -> None:
+    text = PAGE.read_text()
+    bullets = [flat(item) for item in re.findall(r"^- (.+?)(?=\n- |\n\n|\Z)", text, flags=re.MULTILINE | re.DOTALL)]
+    assert bullets == [sentence for method in REGISTRY.values() for sentence in method.departures]
+    sections = {name: flat(body) for name, body in re.findall(r"^## `--([^`]+)`\n(.+?)(?=\n## )", text, re.M | re.S)}
+    cited = {name: method for name, method in REGISTRY.items() if method.paper != "-"}
+    assert list(sections) == list(cited)
+    for name, method in cited.items():
+        assert flat(method.__doc__ or "") in sections[name]
+        assert method.paper in sections[name]
+
+
+def test_the_command_prints_it(run: Run) -> None:
+    said_there = flat(run("methods", "yarn").stdout)
+    assert all(sentence in said_there for sentence in REGISTRY["yarn"].departures)
+    (found,) = json.loads(run("methods", "theta-for", "--json").stdout)["methods"]
+    assert found["departures"] == list(REGISTRY["theta-for"].departures)
+    assert found["formula"].startswith("theta' = floor(")
+    assert "otherwise than printed" not in run("methods", "linear").stdout

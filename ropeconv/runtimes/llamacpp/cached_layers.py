@@ -11,9 +11,7 @@ from ...errors import BadSource
 from ...families.cached_layers import CachedLayers
 from .archs import Arch
 from .keys import ArchKeys, Keys
-from .layers import window_layers
-
-DEFAULT_WINDOW = 4096  # gemma2.cpp, exaone4.cpp; the other architectures require the key
+from .layers import layer_windows
 
 
 def cached_layers(keys: Keys, arch: Arch) -> tuple[CachedLayers, ...]:
@@ -23,16 +21,15 @@ def cached_layers(keys: Keys, arch: Arch) -> tuple[CachedLayers, ...]:
     Raises BadSource where a key that llama.cpp requires is absent or no number.
     """
     file, counted = ArchKeys(keys, arch), Counter[tuple[int, int, int | None]]()
-    windows = window_layers(file, arch)
+    windows = layer_windows(file, arch)
     queries = _per_layer(file, "attention.head_count", len(windows), [0] * len(windows))
     heads = _per_layer(file, "attention.head_count_kv", len(windows), queries)
     width = file.whole("embedding_length") // max(queries, default=1) if max(queries, default=0) else 0
     latent = bool(file.whole("attention.key_length_mla", 0) and file.whole("attention.value_length_mla", 0))
-    size = file.whole("attention.sliding_window", DEFAULT_WINDOW)
-    for inside, count in zip(windows, heads, strict=True):
-        k, v = (_width(file, name, inside, width) for name in ("key_length", "value_length"))
+    for window, count in zip(windows, heads, strict=True):
+        k, v = (_width(file, name, window is not None, width) for name in ("key_length", "value_length"))
         if count:
-            counted[(count * k, 0 if latent else count * v, size if inside else None)] += 1
+            counted[(count * k, 0 if latent else count * v, window)] += 1
     groups = sorted(counted.items(), key=lambda item: (item[0][2] is not None, item[0]))
     return tuple(CachedLayers(number, *kept) for kept, number in groups)
 

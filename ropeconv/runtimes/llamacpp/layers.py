@@ -7,6 +7,8 @@ from ...rope.spec import LayerKind
 from .archs import Arch, Window
 from .keys import ArchKeys
 
+DEFAULT_WINDOW = 4096  # gemma2.cpp, exaone4.cpp; the other architectures require the key
+
 
 def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
     """The kind of each layer: "global" (extended), "local" (window layers with frequencies of their own) or "none".
@@ -36,12 +38,13 @@ def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
     return _kinds(local, "local", "global")
 
 
-def window_layers(file: ArchKeys, arch: Arch) -> list[bool]:
-    """Per layer, whether llama.cpp gives it a sliding window, whatever it rotates with."""
+def layer_windows(file: ArchKeys, arch: Arch) -> tuple[int | None, ...]:
+    """Per layer the sliding window that llama.cpp gives it, whatever it rotates with, in tokens; None without one."""
     count = len(layer_kinds(file, arch))
     if arch.window is None or not _has_window(file, arch.window, count):
-        return [False] * count
-    return _window_layers(file, arch.window, count)
+        return (None,) * count
+    size = file.whole("attention.sliding_window", DEFAULT_WINDOW)
+    return tuple(size if inside else None for inside in _window_layers(file, arch.window, count))
 
 
 def _kinds(flags: list[bool], yes: LayerKind, no: LayerKind) -> tuple[LayerKind, ...]:

@@ -20,7 +20,7 @@ from ...rope.spec import RopeSpec
 from ...rope.zero_frequencies import LEAST, NO_ROTATION, divided
 from .archs import Arch, Window
 from .keys import ArchKeys, Keys
-from .layers import layer_kinds, window_theta
+from .layers import layer_kinds, layer_windows, window_theta
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = (FREQS, LONG, SHORT)
@@ -85,6 +85,7 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         attention_factor=net,
         softmax_scale=softmax,
         layers=layers,
+        windows=layer_windows(file, arch),
         local_form=local,
         layout="interleaved" if arch.pairs == "norm" else "half",
         mla=arch.mla,

@@ -62,6 +62,8 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if hub.broken:
                 hub.broken -= 1
                 self.reply(500, b"{}", body)
+            elif path.startswith("api/models/") and parts[4:5] == ["tree"]:
+                self.tree("/".join(parts[2:4]), parts[5], "/".join(parts[6:]), body)
             elif path.startswith("api/models/"):
                 revision = parts[5] if len(parts) > 5 and parts[4] == "revision" else "main"
                 self.info("/".join(parts[2:4]), revision, body)
@@ -89,6 +91,14 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             siblings = [row(root, path) for path in files]
             data = {"id": repo, "modelId": repo, "sha": hub.commit(repo), "siblings": siblings, "private": False}
             self.reply(200, json.dumps({**data, "tags": [], "downloads": 0, "likes": 0}).encode(), body)
+
+        def tree(self, repo: str, revision: str, folder: str, body: bool) -> None:
+            if not self.known(repo, revision, body):
+                return
+            root = hub.repos[repo]
+            files = sorted(path for path in (root / folder).iterdir() if path.is_file())
+            rows = [{"type": "file", "path": path.relative_to(root).as_posix(), **leaf(path)} for path in files]
+            self.reply(200, json.dumps(rows).encode(), body)
 
         def file(self, repo: str, revision: str, name: str, body: bool) -> None:
             if not self.known(repo, revision, body):
@@ -128,6 +138,10 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(content)
 
     return Handler
+
+
+def leaf(path: Path) -> dict[str, Any]:
+    return {"size": path.stat().st_size, "oid": hashlib.sha1(path.read_bytes()).hexdigest()}
 
 
 def row(root: Path, path: Path) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UsageError
-from ..rope.bound import Bound, Reach, bound, reach
+from ..rope.bound import Bound, bound, reach
 from ..rope.laws import asymptotic_base
 from ..rope.lengths import parse_tokens
-from ..rope.schedule import Schedule
-from ..rope.spec import RopeSpec
 from .model_args import HeadDimOption, RotaryDimOption, find, head_size, is_length
 from .options import JsonOption, QuietOption, with_recipe
 from .output import Output
+from .reach_tables import show_reach
+from .weighted_bound import measure_weights, show_weighted
 
 EXAMPLES = """Examples:
 
@@ -26,6 +26,8 @@ ropeconv bound 1M --head-dim 64 --json
 ropeconv bound --theta 500000
 
 ropeconv bound meta-llama/Llama-2-7b-hf --yarn 16 --up-to 64k
+
+ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
 """
 
 
@@ -51,13 +53,18 @@ def bound_command(
         Path | None,
         typer.Option("--certificate", metavar="FILE", help="Write the proof: intervals of ln b, each with a distance."),
     ] = None,
+    weights: Annotated[
+        bool,
+        typer.Option("--weights", help="Weigh every pair by the SOURCE's own projections, for each layer and head."),
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Find the bases that keep sum_i cos(m theta_i) + (d - r)/2 >= 0 for every distance m below a length, or judge one.
 
     With a LENGTH: the smallest base above 1, proven, and the first window of bases that is wide enough to use.
-    With a SOURCE, methods, or --theta alone: the effective length, and where the sum is negative.
+    With a SOURCE, methods, or --theta alone: the effective length, and where the sum is negative. --weights adds the
+    effective length of each head, whose sum has the variances of its queries and keys as weights.
     """
     output = Output(as_json, quiet)
     given = {name: value for name, value in recipe.items() if value is not None and value is not False}
@@ -65,6 +72,8 @@ def bound_command(
         if given:
             flag = next(iter(given)).replace("_", "-")
             raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
+        if weights:
+            raise UsageError("--weights does not go with a length; give a SOURCE, whose weights are read")
         _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, output)
         return
     if certificate is not None or windows is not None:
@@ -75,10 +84,14 @@ def bound_command(
     if not up_to and what is None and not given.keys() - {"theta"}:
         up_to = "1M"
     found = {}
+    measured = measure_weights(model, output) if weights else None
     for label, schedule in model.schedules().items():
         length = parse_tokens(up_to) if up_to else schedule.context
         found[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
-    _show_reach(model.spec, found, output)
+    if measured is not None:
+        show_weighted(measured, found, output)
+        return
+    show_reach(model.spec, found, output)
 
 
 def _smallest(
@@ -119,28 +132,3 @@ def _show_bound(found: Bound, output: Output) -> None:
 
 def _window(ends: tuple[float, float | None]) -> str:
     return f"{ends[0]:,.1f} and above" if ends[1] is None else f"{ends[0]:,.1f} to {ends[1]:,.1f}"
-
-
-def _show_reach(spec: RopeSpec, found: dict[str, tuple[Schedule, Reach]], output: Output) -> None:
-    head = {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim}
-    if output.as_json:
-        rows = {label: {"context": one.context} | at.to_dict() for label, (one, at) in found.items()}
-        output.data(head | next(iter(rows.values())) if len(rows) == 1 else head | {"schedules": rows})
-        return
-    table = [
-        (label, _effective(at), f"{at.count:,} in {at.runs:,} runs below {at.length:,}", _places(at))
-        for label, (_, at) in found.items()
-    ]
-    columns = ("", "effective length", "distances with a negative sum", "where")
-    output.table(f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate", columns, table)
-
-
-def _effective(at: Reach) -> str:
-    if at.automatic:
-        return "any"
-    return f"above {at.searched - 1:,}" if at.effective_length is None else f"{at.effective_length:,}"
-
-
-def _places(at: Reach) -> str:
-    shown = [f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in at.places[:6]]
-    return ", ".join(shown) + (", ..." if at.runs > 6 else "")

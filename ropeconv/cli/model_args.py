@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .command import MODEL
 from .options import build_recipes
+
+if TYPE_CHECKING:
+    from ..inspection import Inspection
 
 HeadDimOption = Annotated[
     int | None,
@@ -31,11 +34,16 @@ RotaryDimOption = Annotated[
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """A model and the recipes for it. name: for display. spec: its RoPE, unscaled where there are recipes."""
+    """A model and the recipes for it.
+
+    name: for display. spec: its RoPE, unscaled where there are recipes. seen: the inspection of a SOURCE, None for a
+    model given by numbers.
+    """
 
     name: str
     spec: RopeSpec
     recipes: tuple[Recipe, ...]
+    seen: Inspection | None = None
 
     def schedules(self) -> dict[str, Schedule]:
         """The schedule of each recipe by its label; without recipes the schedule that the model has."""
@@ -97,7 +105,7 @@ def on_disk(
     modified = [name for name in ("context", "original_context") if given.get(name) is not None]
     if modified and not recipes:
         raise UsageError(f"--{modified[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")
-    return ModelArgs(seen.source.name, spec, recipes)
+    return ModelArgs(seen.source.name, spec, recipes, seen)
 
 
 def find(what: str | None, given: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:

@@ -1,4 +1,4 @@
-"""`ropeconv plot`: wavelengths, divided frequencies and B(m) of a model and of methods applied to it."""
+"""`ropeconv plot`: wavelengths, divided frequencies, B(m) and decay of a model and of methods applied to it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def plot_command(
     rotary_dim: RotaryDimOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw wavelengths per pair, what each frequency is divided by, and where near tokens stay preferred.
+    """Draw wavelengths per pair, what each frequency is divided by, where near tokens stay preferred, and decay.
 
     Several methods may be given, each is a curve. A model that is scaled is drawn beside its unscaled RoPE.
     """
-    from ..pictures.schedules import preference, ramp, wavelengths
+    from ..pictures.schedules import decay, preference, ramp, wavelengths
     from ..pictures.style import checked, figure, write
     from ..rope.forms import base_inv_freq
 
@@ -55,5 +55,6 @@ def plot_command(
     panels.append(
         partial(preference, before=before, curves=curves, unrotated=spec.unrotated, length=reach, lengths=lengths)
     )
+    panels.append(partial(decay, before=before, curves=curves, length=reach, lengths=lengths))
     write(figure(*panels), out)
     Output(quiet=quiet).note(f"Wrote {out}")

@@ -12,6 +12,7 @@ import msgspec
 Norm = Literal[
     "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
 ]
+InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one"]
 Kind = Literal["global", "local", "none"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
 
@@ -130,12 +131,13 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of the tensors that make queries and keys, for folding factors into them.
+    """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
     layer: prefixes of names, with {layer} for the number. q, k: projections, without .weight. fused: one projection for
     queries, keys and values. fused_order: the order of their rows in it. q_norm, k_norm: norms of queries and keys.
     norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim rows of a
-    head rotate. bias: whether projections may have one.
+    head rotate. bias: whether projections may have one. input: the kind of the norm before the projections, empty where
+    there is none. input_norm: its name, the first that is there; its weights are 1 where none is.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -148,6 +150,8 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm: Norm = ""
     rows: Literal["first", "last"] = "first"
     bias: bool = False
+    input: InputNorm = "rms"
+    input_norm: tuple[str, ...] = ("input_layernorm",)
 
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

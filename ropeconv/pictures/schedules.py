@@ -1,4 +1,4 @@
-"""Plots of schedules: wavelengths per pair, by what each frequency is divided, and B(m) over the distance."""
+"""Plots of schedules: wavelengths and divisors per pair, B(m) and the bound on scores over the distance."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..rope.bound.decay import score_bound
 from ..rope.bound.reach import margins
 from ..rope.forms import Vector
 from ..rope.zero_frequencies import wavelengths as periods
@@ -74,3 +75,21 @@ def preference(
             "near tokens not preferred", (0.03, 0.03), xycoords="axes fraction", fontsize=7, verticalalignment="bottom"
         )
     axes.legend(fontsize=7)
+
+
+def decay(axes: Any, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]) -> None:
+    """Draws the bound on a score's size at distance m, the mean of |S_n|, S_n = sum_{i < n} exp(j m theta_i).
+
+    axes: of matplotlib. before: the frequencies of the unscaled model. curves: those of schedules by name; all radians
+    per token, float64 [rotary_dim / 2]. length: the largest distance, in tokens. lengths: vertical lines, in tokens by
+    name. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
+    """
+    at = np.unique(np.geomspace(1, length, 400).round())
+    for number, (name, inv_freq) in enumerate(({"before": before} | dict(curves)).items()):
+        style = {"color": GREY, "linestyle": "--"} if name == "before" else line(number - 1)
+        axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, label=name, **style)
+    for name, tokens in lengths.items():
+        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
+    axes.set(xscale="log", xlabel="distance m", title="Bound on a score, mean of |S_n|")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=7, loc="upper right")

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BadSource
 from ..formats.safetensors import Header, parse_header, read_header
 from .folder import FolderSource
-from .source import Source, SourceFile
+from .source import Source, SourceFile, whole
 
 BLOCK = 1 << 16  # bytes asked for at a time
 
@@ -58,14 +58,30 @@ class HubSource(Source):
         return {name: self._header(name, sizes[name]) for name in self.weights()}
 
     def _header(self, name: str, size: int) -> Header:
-        from huggingface_hub import HfFileSystem, try_to_load_from_cache
+        from huggingface_hub import HfFileSystem
+
+        cached = self._local(name)
+        if cached is not None:
+            return read_header(cached)
+        with HfFileSystem().open(self._place(name), "rb", block_size=BLOCK, cache_type="readahead") as file:
+            return parse_header(file, size, name)
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        from huggingface_hub import HfFileSystem
+
+        if self._local(name) is not None:
+            return super().read(name, start, stop)
+        with HfFileSystem().open(self._place(name), "rb", cache_type="none") as file:
+            return whole(file, name, start, stop)
+
+    def _local(self, name: str) -> Path | None:
+        from huggingface_hub import try_to_load_from_cache
 
         cached = try_to_load_from_cache(self.repo_id, name, revision=self.commit)
-        if isinstance(cached, str):
-            return read_header(Path(cached))
-        place = f"{self.repo_id}@{self.commit}/{name}"
-        with HfFileSystem().open(place, "rb", block_size=BLOCK, cache_type="readahead") as file:
-            return parse_header(file, size, name)
+        return Path(cached) if isinstance(cached, str) else None
+
+    def _place(self, name: str) -> str:
+        return f"{self.repo_id}@{self.commit}/{name}"
 
     def files(self) -> tuple[SourceFile, ...]:
         return self._listing

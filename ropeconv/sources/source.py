@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import BadSource
 from ..families.config import Config
@@ -75,6 +76,14 @@ class Source(Origin, ABC):
     @abstractmethod
     def path(self, name: str) -> Path:
         """The local path of a file, which is fetched first where it is not there. name: as in `files`."""
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes start .. stop - 1 of a file, which is not fetched as a whole where it is not local.
+
+        name: as in `files`. start, stop: in bytes. Raises BadSource where the file is shorter.
+        """
+        with self.path(name).open("rb") as file:
+            return whole(file, name, start, stop)
 
     def text(self, name: str) -> str | None:
         """The content of a small text file; None where there is no file of that name. Raises BadSource if not UTF-8."""
@@ -145,3 +154,12 @@ class Source(Origin, ABC):
         """Names of all tensors, from the index; None without an index, where the weights would have to be fetched."""
         index = self.text(INDEX)
         return None if index is None else tensors(index)
+
+
+def whole(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
+    """Bytes start .. stop - 1 of an open file. name: for the message. Raises BadSource where it is shorter."""
+    file.seek(start)
+    found = file.read(stop - start)
+    if len(found) != stop - start:
+        raise BadSource(f"{name} ends before byte {stop}; download it again")
+    return found

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.pictures.schedules import preference, ramp, wavelengths
+from ropeconv.pictures.schedules import decay, preference, ramp, wavelengths
 from ropeconv.pictures.style import LINES, figure
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.rope.methods import REGISTRY
@@ -59,6 +59,23 @@ def test_lines_are_the_numbers() -> None:
     assert lowest.min() < 0
 
 
+def test_the_bound_on_scores_is_drawn_at_its_distances() -> None:
+    """Term by term, with cosines and sines."""
+    linear = BEFORE / 8
+    made = figure(partial(decay, before=BEFORE, curves={"linear8": linear}, length=8192, lengths=LENGTHS))
+    before, after = made.axes[0].get_lines()[:2]
+    for drawn, inv_freq in ((before, BEFORE), (after, linear)):
+        at, value = drawn.get_data()
+        assert (at[0], at[-1]) == (1, 8192)
+        for spot in (0, 77, len(at) - 1):
+            real, imaginary, total = 0.0, 0.0, 0.0
+            for theta in inv_freq:
+                real, imaginary = real + math.cos(at[spot] * theta), imaginary + math.sin(at[spot] * theta)
+                total += math.hypot(real, imaginary)
+            assert value[spot] == pytest.approx(total / 64, rel=1e-9)
+    assert (after.get_ydata() > before.get_ydata())[:150].all()
+
+
 def test_lines_differ_without_their_colours() -> None:
     assert len({str(dashes) for _, dashes in LINES}) == len(LINES)
 
@@ -70,6 +87,7 @@ def test_a_picture_of_several_methods(run: Run, tmp_path: Path) -> None:
     assert "<!-- yarn8 -->" in text
     assert "<!-- mixed8 -->" in text
     assert "<!-- trained 4,096 -->" in text
+    assert "<!-- Bound on a score, mean of |S_n| -->" in text
     assert "fill: #ffffff" not in text, "a page in dark mode shows through"
     run("plot", LLAMA_2, "--yarn", "8", "--mixed", "8", "-o", "again.svg")
     assert (tmp_path / "again.svg").read_text() == text

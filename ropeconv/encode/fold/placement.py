@@ -14,7 +14,8 @@ from math import frexp, prod
 
 from ...errors import BadSource, UnsupportedBake
 from ...families import Family
-from ...families.config import Config, first_present, text_part
+from ...families.config import Config, text_part
+from ...families.rows import Which, fused_heads, head_count, layer_prefix
 from ...formats.safetensors import Tensor
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
@@ -128,9 +129,12 @@ def _layer(
 ) -> Iterator[Scaling]:
     prefix = _prefix(layer, family, tensors)
     squared = schedule.attention_factor**2
-    factors = {"q": squared if fold_into == "q" else 1.0, "k": squared if fold_into == "k" else 1.0}
+    factors: dict[Which, float] = {
+        "q": squared if fold_into == "q" else 1.0,
+        "k": squared if fold_into == "k" else 1.0,
+    }
     if fold_into == "qk":
-        factors = dict.fromkeys("qk", schedule.attention_factor)
+        factors = {"q": schedule.attention_factor, "k": schedule.attention_factor}
     for which, factor in factors.items():
         if abs(factor - 1) > NEGLIGIBLE:
             yield from _one_side(prefix, which, factor, spec, family, part, tensors)
@@ -140,11 +144,10 @@ def _layer(
 
 
 def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
+    prefix = layer_prefix(layer, family, tensors)
+    if prefix is not None:
+        return prefix
     probe = family.weights.k or family.weights.fused
-    for pattern in family.weights.layer:
-        prefix = pattern.format(layer=layer)
-        if f"{prefix}{probe}.weight" in tensors:
-            return prefix
     quantised = next((name for name in tensors if f"{probe}.q" in name), None)
     if quantised:
         raise UnsupportedBake(
@@ -164,7 +167,13 @@ def _queries(prefix: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _one_side(
-    prefix: str, which: str, factor: float, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
+    prefix: str,
+    which: Which,
+    factor: float,
+    spec: RopeSpec,
+    family: Family,
+    part: Config,
+    tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
     weights = family.weights
     norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
@@ -199,31 +208,21 @@ def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
     return [name for name in names if name in tensors]
 
 
-def _rotated_rows(rows: int, which: str, spec: RopeSpec, family: Family, part: Config) -> tuple[Span, ...]:
+def _rotated_rows(rows: int, which: Which, spec: RopeSpec, family: Family, part: Config) -> tuple[Span, ...]:
     if family.weights.rows == "first":
         return _per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
-    heads = 1 if which == "k" else int(first_present(part, family.keys.heads, 1))
+    heads = 1 if which == "k" else head_count(part, family)
     width = rows // heads
     return tuple((head * width + width - spec.rotary_dim, (head + 1) * width) for head in range(heads))
 
 
 def _blocks(
-    name: str, which: str, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
+    name: str, which: Which, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[Span, ...]:
     """The rotated rows of queries or keys in a fused projection of queries, keys and values, as spans of rows."""
-    heads, width = int(first_present(part, family.keys.heads, 1)), spec.head_dim
-    kv = (tensors[name].shape[0] // width - heads) // 2
+    starts = fused_heads(which, tensors[name].shape[0], head_count(part, family), spec.head_dim, family)
     if family.weights.fused_order == "blocks":
-        start, count = (0, heads) if which == "q" else (heads, kv)
-        return _per_head(count, width, spec.rotary_dim, start * width)
-    if family.weights.fused_order == "per-head":
-        kv = heads
-    group = heads // kv + 2
-    starts = [
-        (index * group + offset) * width
-        for index in range(kv)
-        for offset in (range(group - 2) if which == "q" else (group - 2,))
-    ]
+        return _per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
     return tuple((start, start + spec.rotary_dim) for start in starts)
 
 

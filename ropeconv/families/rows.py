@@ -1,0 +1,46 @@
+"""Which tensors and rows of a checkpoint make the queries and the keys of each head, from names and shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Literal
+
+from .config import Config, first_present
+from .family import Family
+
+Which = Literal["q", "k"]
+
+
+def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
+    """What the names of a layer's tensors begin with; None where its projection is not among them.
+
+    layer: its number. family: of the model. names: of all tensors of the checkpoint.
+    """
+    probe = family.weights.k or family.weights.fused
+    for pattern in family.weights.layer:
+        prefix = pattern.format(layer=layer)
+        if f"{prefix}{probe}.weight" in names:
+            return prefix
+    return None
+
+
+def head_count(part: Config, family: Family) -> int:
+    """Number of heads of queries. part: the text part of config.json."""
+    return int(first_present(part, family.keys.heads, 1))
+
+
+def fused_heads(which: Which, rows: int, heads: int, head_dim: int, family: Family) -> tuple[int, ...]:
+    """The first row of each head's queries or keys in a fused projection of queries, keys and values.
+
+    which: "q" or "k". rows: of the projection. heads: number of heads of queries. head_dim: rows of one head. family:
+    of the model, which knows the order of the rows.
+    """
+    order, kv = family.weights.fused_order, (rows // head_dim - heads) // 2
+    if order == "blocks":
+        first, count = (0, heads) if which == "q" else (heads, kv)
+        return tuple((first + head) * head_dim for head in range(count))
+    if order == "per-head":
+        kv = heads
+    group = heads // kv + 2
+    offsets = range(group - 2) if which == "q" else (group - 2,)
+    return tuple((index * group + offset) * head_dim for index in range(kv) for offset in offsets)

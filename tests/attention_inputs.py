@@ -1,0 +1,78 @@
+"""The queries and keys that attention is given in the installed transformers, for gaussian hidden states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+BATCH, LENGTH = 64, 64
+
+
+def lively_weights(folder: Path, seed: int = 0) -> Path:
+    """Gives the projections of a checkpoint rows of different sizes, and its norms and biases values of their own."""
+    import safetensors.torch
+
+    generator = torch.Generator().manual_seed(seed)
+    file = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2 and ("attn" in name or "attention" in name) and "norm" not in name:
+            tensor *= torch.exp(0.6 * torch.randn(len(tensor), 1, generator=generator))
+        elif "norm" in name or "ln_" in name:
+            tensor += torch.rand(tensor.shape, generator=generator) - 0.3
+        elif name.endswith(".bias"):
+            tensor += torch.randn(tensor.shape, generator=generator)
+    safetensors.torch.save_file(tensors, file, metadata={"format": "pt"})
+    return folder
+
+
+def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Queries and keys, float64 [heads, tokens, head_dim], by the number of the layer, as attention is given them.
+
+    Every layer gets hidden states of its own, independent and gaussian, and all tokens are at one position.
+    """
+    from transformers import AttentionInterface, AutoModelForCausalLM
+    from transformers.models.falcon import modeling_falcon
+
+    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def keep(layer: int, *both: torch.Tensor) -> None:
+        query, key = (one.detach().double().transpose(0, 1).flatten(1, 2).numpy() for one in both)
+        found[layer] = query, key
+
+    def attention(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **more: Any
+    ) -> Any:
+        keep(module.layer_idx, query, key)
+        return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
+
+    def rotation(query: torch.Tensor, key: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        keep(len(found), *rotate(query, key, *rest, **named))
+        return rotate(query, key, *rest, **named)
+
+    falcon = '"falcon"' in (folder / "config.json").read_text()
+    AttentionInterface.register("recorded", attention)
+    options = {"attn_implementation": "eager" if falcon else "recorded", "experts_implementation": "eager"}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
+    generator = torch.Generator().manual_seed(1)
+
+    def gaussian(module: Any, arguments: Any, named: Any) -> Any:
+        states = arguments[0] if arguments else named["hidden_states"]
+        fresh = torch.randn(states.shape, generator=generator, dtype=states.dtype)
+        return ((fresh, *arguments[1:]), named) if arguments else (arguments, {**named, "hidden_states": fresh})
+
+    for layer in next(one for name, one in model.named_modules() if name.endswith((".layers", ".h"))):
+        layer.register_forward_pre_hook(gaussian, with_kwargs=True)
+    ids = torch.randint(4, 300, (BATCH, LENGTH), generator=generator)
+    rotate = modeling_falcon.apply_rotary_pos_emb
+    if falcon:  # its attention is no entry of the interface
+        modeling_falcon.apply_rotary_pos_emb = rotation
+    try:
+        with torch.no_grad():
+            model(input_ids=ids, position_ids=torch.full((BATCH, LENGTH), position), use_cache=False)
+    finally:
+        modeling_falcon.apply_rotary_pos_emb = rotate
+    return found

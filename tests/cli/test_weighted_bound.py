@@ -1,0 +1,143 @@
+"""`bound SOURCE --weights`: what is printed, against sums that are computed here from the file's tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from ropeconv.rope.forms import base_inv_freq
+
+from ..attention_inputs import lively_weights
+from ..conftest import CONFIGS, Run
+from ..gguf_files import write
+from ..hub_server import Hub, serving
+from ..models import make
+
+UP_TO = 20_000
+Q, K, NORM = "self_attn.q_proj.weight", "self_attn.k_proj.weight", "input_layernorm.weight"
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of 4 heads over 2 of keys whose rows have sizes of their own, in one file."""
+    folder = tmp_path_factory.mktemp("uneven") / "model"
+    return lively_weights(make("llama", folder, num_attention_heads=4, num_key_value_heads=2))
+
+
+def naive(folder: Path, layer: int, inv_freq: np.ndarray) -> np.ndarray:
+    """Sums of all heads of a layer, float64 [heads, UP_TO], by loops over heads and pairs."""
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    q, k, norm = (tensors[f"model.layers.{layer}.{name}"].astype(np.float64) for name in (Q, K, NORM))
+    queries, keys = ((np.square(one * norm).sum(axis=1)).reshape(-1, 64) for one in (q, k))
+    distances = np.arange(UP_TO, dtype=np.float64)
+    rows = []
+    for head, variance in enumerate(queries):
+        key = keys[head * len(keys) // len(queries)]
+        total = np.zeros(UP_TO)
+        for pair, theta in enumerate(inv_freq):
+            both = (variance[pair] + variance[pair + 32]) * (key[pair] + key[pair + 32])
+            total += np.sqrt(both) * np.cos(distances * theta)
+        rows.append(total)
+    return np.array(rows)
+
+
+def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
+    found = json.loads(run("bound", uneven, "--weights", "--linear", "2", "--up-to", str(UP_TO), "--json").stdout)
+    lengths = []
+    for layer, one in enumerate(found["weighted"]["layers"]):
+        sums = naive(uneven, layer, base_inv_freq(1e4, 64) / 2)
+        assert one["layer"] == layer
+        assert one["violations"] == (sums < 0).sum(axis=1).tolist()
+        assert one["effective_lengths"] == [int(row.argmax()) - 1 for row in sums < 0]
+        lengths += one["effective_lengths"]
+    assert len(set(lengths)) > 4
+    summary = {key: value for key, value in found["weighted"].items() if key != "layers"}
+    assert summary == {
+        "below": UP_TO, "heads": 8, "heads_with_violations": 8, "effective_length": min(lengths),
+        "median_effective_length": sorted(lengths)[3],
+    }  # fmt: skip
+    assert found["effective_length"] not in lengths, "that of equal variances"
+    for one in found["weights"]:
+        np.testing.assert_allclose(np.sum(one["pairs"], axis=1) + one["unrotated"], 32, rtol=1e-4)
+
+
+def test_rows_of_one_size_give_the_effective_length_of_the_schedule(run: Run, uneven: Path, tmp_path: Path) -> None:
+    tensors = safetensors.numpy.load_file(uneven / "model.safetensors")
+    for name, tensor in tensors.items():
+        if name.endswith((Q, K)):
+            tensors[name] = (tensor / np.linalg.norm(tensor, axis=1, keepdims=True)).astype(np.float32)
+        elif name.endswith(NORM):
+            tensors[name] = np.ones_like(tensor)
+    folder = tmp_path / "even"
+    folder.mkdir()
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_bytes((uneven / "config.json").read_bytes())
+    done = run("bound", folder, "--weights", "--yarn", "4", "--theta", "1e6", "--up-to", str(UP_TO), "--json")
+    for one in json.loads(done.stdout)["schedules"].values():
+        expected = one["effective_length"] if one["violations"]["count"] else None
+        assert [own["effective_lengths"] for own in one["weighted"]["layers"]] == [[expected] * 4] * 2
+        assert [own["violations"] for own in one["weighted"]["layers"]] == [[one["violations"]["count"]] * 4] * 2
+
+
+def test_in_words(run: Run, uneven: Path) -> None:
+    done = run("bound", uneven, "--weights", "--yarn", "4", "--up-to", "4k")
+    document = json.loads(run("bound", uneven, "--weights", "--yarn", "4", "--up-to", "4k", "--json").stdout)
+    worst = min(length for length in document["weighted"]["layers"][1]["effective_lengths"] if length is not None)
+    head = document["weighted"]["layers"][1]["effective_lengths"].index(worst)
+    line = next(line.split() for line in done.stdout.splitlines() if line.startswith("    1"))
+    assert (line[-2], line[-1]) == (str(head), f"{worst:,}")
+    assert f"the effective length is {document['effective_length']:,} where all variances are equal" in done.stdout
+    assert "of 8 heads have a negative sum below 4,096 tokens; the effective length of the worst head is" in done.stdout
+    assert done.stderr == ""
+
+
+def test_layers_that_see_a_window_are_left_out(run: Run, tiny: Callable[[str], Path]) -> None:
+    done = run("bound", tiny("gemma3_text"), "--weights", "--linear", "4")
+    assert "Left out: 1 layers with frequencies of their own." in done.stdout
+    found = json.loads(run("bound", tiny("smollm3"), "--weights", "--json").stdout)
+    assert [one["layer"] for one in found["weights"]] == [0, 1, 2]
+    assert found["left_out"] == {"local": 0, "none": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("128k", "--weights"), "--weights does not go with a length"),
+        (("--theta", "5e5", "--weights"), "--weights needs a SOURCE"),
+        ((CONFIGS / "meta-llama--Llama-2-7b-hf.json", "--weights"), "has no safetensors weights"),
+    ],
+)
+def test_what_is_refused(run: Run, arguments: tuple[object, ...], said: str) -> None:
+    done = run("bound", *arguments)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_gguf_is_refused(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "tiny.gguf")
+    done = run("bound", tmp_path / "tiny.gguf", "--weights")
+    assert done.returncode == 1
+    assert "is GGUF, and --weights reads safetensors" in done.stderr
+
+
+@pytest.fixture
+def hub(uneven: Path) -> Iterator[Hub]:
+    with serving() as running:
+        running.repos["me/uneven"] = uneven
+        yield running
+
+
+def test_on_the_hub_only_what_is_measured_is_read(run: Run, hub: Hub, uneven: Path, tmp_path: Path) -> None:
+    arguments = ("--weights", "--up-to", "4k", "--json")
+    done = run("bound", "me/uneven", *arguments, env=hub.environment(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(run("bound", uneven, *arguments).stdout)
+    rows = 2 * (4 + 2) * 64 * 128 * 4
+    assert rows < hub.sent["model.safetensors"] < rows + (1 << 16) + 5000
+    assert hub.sent["model.safetensors"] < (uneven / "model.safetensors").stat().st_size / 1.5

@@ -86,7 +86,7 @@ def bound_command(
     found = {}
     measured = measure_weights(model, output) if weights else None
     for label, schedule in model.schedules().items():
-        length = parse_tokens(up_to) if up_to else schedule.context
+        length = parse_tokens(up_to) if up_to else model.spec.visible(schedule.context)
         found[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
     if measured is not None:
         show_weighted(measured, found, output)

@@ -60,6 +60,13 @@ def test_the_reach_of_a_source_and_of_what_methods_make_of_it(run: Run) -> None:
     assert llama_31["first_violation"] == 85133
 
 
+def test_distances_that_no_layer_sees_are_not_counted(run: Run) -> None:
+    command_r7b = str(DATA / "more_configs" / "CohereForAI--c4ai-command-r7b-12-2024.json")
+    assert json.loads(run("bound", command_r7b, "--json").stdout)["violations"]["below"] == 4096
+    asked = json.loads(run("bound", command_r7b, "--up-to", "8k", "--json").stdout)
+    assert asked["violations"]["below"] == 8192
+
+
 def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> None:
     run("bound", "4k", "--certificate", "proof.tsv")
     rows = [line.split("\t") for line in (tmp_path / "proof.tsv").read_text().splitlines()[1:]]

@@ -51,14 +51,14 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
     lengths = []
     for layer, one in enumerate(found["weighted"]["layers"]):
         sums = naive(uneven, layer, base_inv_freq(1e4, 64) / 2)
-        assert one["layer"] == layer
+        assert (one["layer"], one["below"]) == (layer, UP_TO)
         assert one["violations"] == (sums < 0).sum(axis=1).tolist()
         assert one["effective_lengths"] == [int(row.argmax()) - 1 for row in sums < 0]
         lengths += one["effective_lengths"]
     assert len(set(lengths)) > 4
     summary = {key: value for key, value in found["weighted"].items() if key != "layers"}
     assert summary == {
-        "below": UP_TO, "heads": 8, "heads_with_violations": 8, "effective_length": min(lengths),
+        "heads": 8, "heads_with_violations": 8, "effective_length": min(lengths),
         "median_effective_length": sorted(lengths)[3],
     }  # fmt: skip
     assert found["effective_length"] not in lengths, "that of equal variances"
@@ -87,21 +87,36 @@ def test_rows_of_one_size_give_the_effective_length_of_the_schedule(run: Run, un
 def test_in_words(run: Run, uneven: Path) -> None:
     done = run("bound", uneven, "--weights", "--yarn", "4", "--up-to", "4k")
     document = json.loads(run("bound", uneven, "--weights", "--yarn", "4", "--up-to", "4k", "--json").stdout)
-    worst = min(length for length in document["weighted"]["layers"][1]["effective_lengths"] if length is not None)
-    head = document["weighted"]["layers"][1]["effective_lengths"].index(worst)
+    lengths = document["weighted"]["layers"][1]["effective_lengths"]
+    worst = min(length for length in lengths if length is not None)
     line = next(line.split() for line in done.stdout.splitlines() if line.startswith("    1"))
-    assert (line[-2], line[-1]) == (str(head), f"{worst:,}")
-    assert f"the effective length is {document['effective_length']:,} where all variances are equal" in done.stdout
-    assert "of 8 heads have a negative sum below 4,096 tokens; the effective length of the worst head is" in done.stdout
+    assert line[-3:] == [str(lengths.index(worst)), f"{worst:,}", "4,096"]
+    assert f"with equal variances the effective length is {document['effective_length']:,}." in done.stdout
+    assert "of 8 heads have a negative sum; the effective length of the worst is" in done.stdout
     assert done.stderr == ""
 
 
-def test_layers_that_see_a_window_are_left_out(run: Run, tiny: Callable[[str], Path]) -> None:
+def test_layers_with_other_frequencies_or_none_are_left_out(run: Run, tiny: Callable[[str], Path]) -> None:
     done = run("bound", tiny("gemma3_text"), "--weights", "--linear", "4")
-    assert "Left out: 1 layers with frequencies of their own." in done.stdout
+    assert "Layers left out: 1 with frequencies of their own." in done.stdout
     found = json.loads(run("bound", tiny("smollm3"), "--weights", "--json").stdout)
     assert [one["layer"] for one in found["weights"]] == [0, 1, 2]
     assert found["left_out"] == {"local": 0, "none": 1}
+
+
+def test_layers_are_judged_up_to_their_windows(run: Run, tmp_path: Path) -> None:
+    """Gemma 2: every other layer sees 700 tokens; what lies beyond counts for the others alone."""
+    folder = lively_weights(make("gemma2", tmp_path / "m", sliding_window=700, max_position_embeddings=8192))
+    found = json.loads(run("bound", folder, "--weights", "--json").stdout)
+    windowed, whole = found["weighted"]["layers"]
+    assert (windowed["below"], whole["below"]) == (700, 8192)
+    config = json.loads((folder / "config.json").read_text())
+    config["sliding_window"] = 8192
+    (folder / "config.json").write_text(json.dumps(config))
+    wide = json.loads(run("bound", folder, "--weights", "--json").stdout)["weighted"]["layers"]
+    assert wide[1] == whole
+    seen = [length if length is not None and length < 700 else None for length in wide[0]["effective_lengths"]]
+    assert windowed["effective_lengths"] == seen != wide[0]["effective_lengths"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +138,7 @@ def test_gguf_is_refused(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "tiny.gguf")
     done = run("bound", tmp_path / "tiny.gguf", "--weights")
     assert done.returncode == 1
-    assert "is GGUF, and --weights reads safetensors" in done.stderr
+    assert "is GGUF, and only safetensors are measured" in done.stderr
 
 
 @pytest.fixture

@@ -22,9 +22,11 @@ from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes import find
 from ..runtimes.read_config import number, rope_dict
+from ..runtimes.two_lists import switching
 from ..sources import Source
 from .extra_shard import extra_shard
-from .plan import Plan, PlannedFile, start_spec, warnings
+from .plan import Plan, PlannedFile, warnings
+from .start import derivation, scheduled, start_spec
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     config, family = source.config(), seen.family
     spec = start_spec(seen, recipe, target)
     recipe = inherit_mscale(recipe, config, seen)
-    schedule = recipe.schedule(spec)
+    schedule = scheduled(seen, recipe, spec)
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
     target.check_folded(result.fold is not None)
     if result.family is not family:
@@ -75,8 +77,19 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         result=result,
         files=files,
         skipped=skipped,
-        warnings=(*warnings(seen, recipe, schedule), *result.notes, *dtype_notes(target.fold.dtype or "stored")),
+        warnings=(
+            *warnings(seen, recipe, spec, schedule),
+            *result.notes,
+            *_two_lists(result, schedule),
+            *dtype_notes(target.fold.dtype or "stored"),
+        ),
+        notes=tuple(derivation(seen, recipe, spec)),
     )
+
+
+def _two_lists(result: CheckpointResult, schedule: Schedule) -> tuple[str, ...]:
+    """What runtimes do with two factor lists; empty for one."""
+    return () if schedule.short_inv_freq is None else switching(result.family, schedule.original_context)
 
 
 def inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspection) -> Recipe:

@@ -21,8 +21,9 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..sources import RECEIPT, Source
 from .checkpoint import inherit_mscale
-from .plan import GgufOutput, PlannedFile, start_spec, warnings
+from .plan import GgufOutput, PlannedFile, list_notes, warnings
 from .record import receipt_of
+from .start import derivation, scheduled, start_spec
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     seen = inspect_config(source)
     spec = start_spec(seen, recipe, target)
     recipe = inherit_mscale(recipe, source.config(), seen)
-    schedule = recipe.schedule(spec)
+    schedule = scheduled(seen, recipe, spec)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
     result = select_gguf(schedule, exported.model, target)
@@ -57,7 +58,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         result=result,
         files=(PlannedFile("convert", out.name, size, make=partial(_write, exported, made, edit)),),
         skipped=(),
-        warnings=(*warnings(seen, recipe, schedule), *result.notes, *_notes(source, seen)),
+        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *list_notes(schedule), *_notes(source, seen)),
+        notes=tuple(derivation(seen, recipe, spec)),
     )
 
 

@@ -17,12 +17,12 @@ from ..inspection.inspect import inspect_gguf
 from ..receipts import embedded
 from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
-from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.read_file import arch_of, read_file, rope_tensors
 from ..sources import RECEIPT
 from ..sources.gguf import GgufSource
-from .plan import GgufOutput, PlannedFile, start_spec, warnings
+from .plan import GgufOutput, PlannedFile, list_notes, warnings
 from .record import receipt_of
+from .start import derivation, scheduled, start_spec
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         raise UnsupportedBake("anything", source.path.name, why, "download another file")
     spec = start_spec(seen, recipe, target)
     recipe = _inherit_mscale(recipe, source)
-    schedule = recipe.schedule(spec)
+    schedule = scheduled(seen, recipe, spec)
     result = select_gguf(schedule, GgufModel(file.header, file.tensors, vectors, file.chunks), target)
     note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result))
     edit = result.edit.merged(Edit({RECEIPT: string(note)}))
@@ -65,7 +65,8 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         result=result,
         files=files,
         skipped=(),
-        warnings=(*warnings(seen, recipe, schedule), *result.notes, *_notes(schedule)),
+        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *list_notes(schedule)),
+        notes=tuple(derivation(seen, recipe, spec)),
         edit=edit,
     )
 
@@ -107,9 +108,3 @@ def _file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
 
 def _write(source: GgufSource, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
     write_new(source.file, shard, edit, target, advance)
-
-
-def _notes(schedule: Schedule) -> list[str]:
-    if schedule.short_inv_freq is None:
-        return []
-    return ["llama.cpp takes the short or the long list by the window it is started with, not by the prompt"]

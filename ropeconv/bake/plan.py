@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..encode import EncodeResult, Target
 from ..encode.gguf import GgufResult
-from ..errors import RopeconvError, UnsupportedBake
 from ..inspection import Inspection
 from ..receipts import Receipt
 from ..receipts.receipt import Action
@@ -18,10 +17,10 @@ from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.compare import describe
 from ..sources import Origin
 from ..version import SCHEMA
 from .record import receipt_of
+from .start import uncovered
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Plan:
     source, target, recipe: what the plan was made from. out: a folder, or a GGUF file (of several shards the first).
     family: of the model, or its GGUF architecture. before: the RoPE that the recipe starts from. schedule: what has to
     be computed. result: how that is encoded, with the verdicts. files: to write. skipped: names of files of the source
-    that are left out. warnings: sentences for the user.
+    that are left out. warnings: sentences for the user. notes: how numbers of the plan follow from each other.
     """
 
     source: Origin
@@ -63,6 +62,7 @@ class Plan:
     files: tuple[PlannedFile, ...]
     skipped: tuple[str, ...]
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def is_folder(self) -> bool:
@@ -98,6 +98,7 @@ class Plan:
             "skipped": list(self.skipped),
             "bytes": self.bytes,
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
         }
 
 
@@ -113,39 +114,33 @@ class GgufOutput(Plan):
         return False
 
 
-def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
-    """The RoPE that a recipe starts from.
-
-    seen: the inspection of the source. Raises RopeconvError for a scaled model without `target.replace`,
-    UnsupportedBake for families for which nothing can be baked.
-    """
-    spec = seen.spec
-    if seen.refuse:
-        raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
-    if isinstance(recipe.method, AsIs):
-        return spec
-    if spec.scaled and not target.replace:
-        raise RopeconvError(
-            f"{seen.source.reference} is scaled already ({describe(spec.form)}); pass --replace to start from its "
-            "unscaled RoPE, or --as-is to keep the scaling it has"
-        )
-    return spec.unscaled() if target.replace and spec.scaled else spec
-
-
-def warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> list[str]:
+def warnings(seen: Inspection, recipe: Recipe, spec: RopeSpec, schedule: Schedule) -> list[str]:
     """The warnings of a plan, as sentences.
 
-    seen: the inspection of the source. schedule: of the output.
+    seen: the inspection of the source. spec: the RoPE that the recipe starts from. schedule: of the output.
     """
-    found = [short] if (short := shortfall(schedule, seen.spec)) else []
+    found = uncovered(recipe, seen, spec)
+    found += [short] if (short := shortfall(schedule, seen.spec)) else []
     keep = {"trained", "window", "custom-code", "stale-inv-freq", "ignored-tensor"}
     found += [problem.message for problem in seen.problems if problem.code in keep]
-    if schedule.context > schedule.original_context and not isinstance(recipe.method, AsIs):
+    short_list = schedule.short_inv_freq is not None
+    if schedule.context > schedule.original_context and not short_list and not isinstance(recipe.method, AsIs):
         found.append("the scaling is static: prompts within the trained context see the changed frequencies too")
     if schedule.context == seen.spec.context and recipe.method.name == "theta" and recipe.context is None:
         found.append(f"the context stays {schedule.context}; pass --context to declare a longer one")
     if isinstance(recipe.method, AsIs):
         return found
-    if seen.spec.scaled:
+    if seen.spec.scaled and not recipe.on_top:
         found.append("the model was trained or tuned with the scaling that is being replaced")
     return found
+
+
+def list_notes(schedule: Schedule) -> tuple[str, ...]:
+    """What llama.cpp does with two factor lists; empty for one."""
+    if schedule.short_inv_freq is None:
+        return ()
+    length = schedule.original_context
+    return (
+        f"llama.cpp takes the short list when it is started with a window of up to {length:,} tokens and the long one "
+        "with a larger one, for every prompt, so that no cache ever holds both",
+    )

@@ -14,6 +14,7 @@ from ..runtimes.compare import describe, frequencies
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.grouping import grouped
 from ..validate.rule.validation import BucketResult, Validation
+from .options import sentence
 from .output import Output
 
 
@@ -31,6 +32,8 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
         ("context", f"{before.context:,}", f"{schedule.context:,}"),
     ]
     output.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
+    for note in plan.notes:
+        output.say(sentence(note))
     output.say(f"Encoding: {plan.result.encoding}. {_layers(before)}")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
         output.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))

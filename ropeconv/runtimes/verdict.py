@@ -21,6 +21,11 @@ from .versions import VersionRange, before, version_key
 CUSTOM_CODE = "custom code"
 LISTS: dict[str, tuple[Status, str]] = {
     "refused": ("refused", "it fails on two different factor lists"),
+    "long": ("differs", "it takes the long list for every position"),
+    "window": (
+        "differs",
+        "it takes the long list for every position, where its window is longer than the trained length",
+    ),
     "mixed": ("differs", "it mixes the two factor lists by position inside one sequence"),
 }
 """Outcomes for two different factor lists, by `TypeRules.lists`."""

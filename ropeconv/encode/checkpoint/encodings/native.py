@@ -16,6 +16,7 @@ from ..implied_lengths import lengths_note, original_for
 from ..rope_setting import RopeSetting
 
 SAME = 1e-9
+ONE_LIST = "give one list: leave --keep-short out"
 OTHER_WAYS = "use --encoding factors, which carries any frequencies"
 
 
@@ -31,7 +32,10 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         raise UnsupportedBake("this frequency vector", "the native keys", "no rope type has its formula", OTHER_WAYS)
     if form.kind not in family.writing.types:
         raise UnsupportedBake(
-            f"rope_type {form.kind}", family.name, f"its class takes {', '.join(family.writing.types)}", OTHER_WAYS
+            f"rope_type {form.kind}",
+            family.name,
+            f"its class takes {', '.join(family.writing.types)}",
+            ONE_LIST if schedule.short_inv_freq is not None else OTHER_WAYS,
         )
     if family.writing.pinned_original and isinstance(form, (Yarn, Llama3)):
         _need_pinned(form.original_context, spec, family)
@@ -97,7 +101,7 @@ def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: 
                     "an attention_factor of your own",
                     f"{family.name} with two factor lists",
                     "its class derives the attention factor from the length at which the lists change",
-                    "leave --attention-factor out, or give one list",
+                    f"pass --attention-factor {usual:.9g}, which it derives, give one list, or take --to gguf",
                 )
             notes = (lengths_note(schedule.context, context, original),)
             return RopeSetting(rope, form.theta, context, original, notes)

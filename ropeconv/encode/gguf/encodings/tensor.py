@@ -34,7 +34,10 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
         )
     if short is not long and not pair:
         raise UnsupportedBake(
-            "a pair of factor lists", f"the GGUF architecture {arch.name}", "it takes one list", "choose another method"
+            "a pair of factor lists",
+            f"the GGUF architecture {arch.name}",
+            "it takes one list",
+            "give one list: leave --keep-short out",
         )
     kind = "longrope" if pair and arch.factors == "longrope" else "none"
     original = Edit({f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)})

@@ -89,7 +89,9 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
 
 def _two_lists(result: CheckpointResult, schedule: Schedule) -> tuple[str, ...]:
     """What runtimes do with two factor lists; empty for one."""
-    return () if schedule.short_inv_freq is None else switching(result.family, schedule.original_context)
+    if schedule.short_inv_freq is None:
+        return ()
+    return switching(result.family, schedule.original_context, result.verdicts)
 
 
 def inherit_mscale(recipe: Recipe, config: dict[str, Any], seen: ConfigInspection) -> Recipe:

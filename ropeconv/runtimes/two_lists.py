@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..families.family import Family
 from .find import newest
 from .runtime import runtimes
+from .verdict import Verdict
 
 SWITCHES = {
     "trained": "{names}: the short list in forward passes in which no sequence of the batch is longer than {length:,} "
@@ -19,16 +22,18 @@ RECOMPUTED = {"phi3"}
 """Families for which transformers' generate computes the cache anew there: transformers#33129."""
 
 
-def switching(family: Family, length: int) -> tuple[str, ...]:
+def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """Sentences on which list each current runtime takes, and on a cache that crosses the length.
 
-    family: of the model. length: at which the lists change, in tokens.
+    family: of the model. length: at which the lists change, in tokens. verdicts: on the config with these lists, by
+    which runtimes that do not read them are left out.
     """
+    read = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
     by_rule: dict[str, list[str]] = {}
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
         stated = row.statement(family.name)
-        if stated is None or not stated.rules:
+        if stated is None or not any(verdict.covers(row) for verdict in read):
             continue
         reading = row.rule_set(family.name)
         rules = reading.types.get("longrope")

@@ -9,6 +9,7 @@ import msgspec
 
 from ..families.config import Config, geometry, text_part
 from ..families.family import Family
+from ..rope.forms import Yarn
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .compare import difference, unscaled
@@ -141,6 +142,8 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return made.verdict(*LISTS[rules.lists], source, kind)
     seen = read_spec(config, family, runtime)
     other = difference(schedule, before, seen)
+    if other and isinstance(seen.form, Yarn) and rules.times_original != 1:
+        other = f"it computes YaRN's ramp over {rules.times_original} times the trained length: {other}"
     if other:
         return made.verdict("ignored" if unscaled(seen, before, schedule) else "differs", other, source, kind)
     weights = _quantised(config, runtime)

@@ -30,7 +30,7 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
             "llama.cpp loads no rope_freqs for it",
             f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
             if arch.carriers
-            else "theta, linear and yarn fit into its keys",
+            else "theta, linear and yarn fit into its keys" + ("" if short is long else ", without --keep-short"),
         )
     if short is not long and not pair:
         raise UnsupportedBake(

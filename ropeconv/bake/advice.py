@@ -107,7 +107,7 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
     context within the trained one.
     """
     spec = inspect_source(source).spec
-    start = spec.unscaled() if spec.scaled else spec
+    start, declared = spec.unscaled() if spec.scaled else spec, spec.context
     if context <= start.original_context:
         raise UsageError(
             f"--context {context} is within the trained {start.original_context} tokens; give a longer one"
@@ -132,7 +132,7 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
                 works_untuned=context / start.original_context <= method.max_untuned_factor,
                 writings=writings,
                 command=f"ropeconv apply {source.reference} {method.command}"
-                + ("" if method.schedule(start).context == context else f" --context {context}")
+                + (f" --context {context}" if method.schedule(start).context != context or context < declared else "")
                 + (" --replace" if spec.scaled else ""),
             )
         )

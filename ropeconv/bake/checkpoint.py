@@ -18,10 +18,12 @@ from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes import find
+from ..runtimes.two_lists import switching
 from ..sources import Source
 from .extra_shard import extra_shard
 from .inherited import inherit_mscale, inherited_notes, mscale_of_config
-from .plan import Plan, PlannedFile, start_spec
+from .plan import Plan, PlannedFile
+from .start import derivation, scheduled, start_spec
 from .warnings import warnings
 
 
@@ -54,7 +56,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     config, family = source.config(), seen.family
     spec = start_spec(seen, recipe, target)
     given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(config, seen))
-    schedule = recipe.schedule(spec)
+    schedule = scheduled(seen, recipe, spec)
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
     target.check_folded(result.fold is not None)
     if result.family is not family:
@@ -68,20 +70,28 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         out=target.out or Path(f"{source.name}-{recipe.method.label}"),
         recipe=recipe,
         family=family.name,
+        source_spec=seen.spec,
         before=spec,
         schedule=schedule,
         result=result,
         files=files,
         skipped=skipped,
         warnings=(
-            *warnings(seen, recipe, schedule),
-            *inherited_notes(given, recipe, schedule),
+            *warnings(seen, recipe, spec, schedule),
             *result.notes,
+            *_two_lists(result, schedule),
             *dtype_notes(target.fold.dtype or "stored"),
         ),
+        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule)),
         kv_cache=seen.kv_cache,
-        source_context=seen.spec.context,
     )
+
+
+def _two_lists(result: CheckpointResult, schedule: Schedule) -> tuple[str, ...]:
+    """What runtimes do with two factor lists; empty for one."""
+    if schedule.short_inv_freq is None:
+        return ()
+    return switching(result.family, schedule.original_context, result.verdicts)
 
 
 def _refuse_other_tokens(source: Source, other: Family) -> None:

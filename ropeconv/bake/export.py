@@ -23,9 +23,10 @@ from ..rope.recipe import Recipe
 from ..runtimes.llamacpp import find_arch
 from ..sources import RECEIPT, Source
 from .inherited import inherit_mscale, inherited_notes, mscale_of_config
-from .plan import GgufOutput, PlannedFile, start_spec
+from .plan import GgufOutput, PlannedFile
 from .record import receipt_of
-from .warnings import warnings
+from .start import derivation, scheduled, start_spec
+from .warnings import list_notes, warnings
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     seen = inspect_config(source)
     spec = start_spec(seen, recipe, target)
     given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(source.config(), seen))
-    schedule = recipe.schedule(spec)
+    schedule = scheduled(seen, recipe, spec)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
     result = select_gguf(schedule, exported.model, target)
@@ -55,19 +56,15 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         out=out,
         recipe=recipe,
         family=seen.name,
+        source_spec=seen.spec,
         before=spec,
         schedule=schedule,
         result=result,
         files=(PlannedFile("convert", out.name, size, make=partial(_write, exported, made, edit)),),
         skipped=(),
-        warnings=(
-            *warnings(seen, recipe, schedule),
-            *inherited_notes(given, recipe, schedule),
-            *result.notes,
-            *_notes(source, seen),
-        ),
+        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *list_notes(schedule), *_notes(source, seen)),
+        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule)),
         kv_cache=gguf_cache(exported.model, find_arch(exported.model.get("general.architecture"))),
-        source_context=seen.spec.context,
     )
 
 

@@ -16,14 +16,14 @@ from ..inspection.gguf_problems import refused_tensors
 from ..inspection.inspect import inspect_gguf
 from ..receipts import embedded
 from ..rope.recipe import Recipe
-from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..sources import RECEIPT
 from ..sources.gguf import GgufSource
 from .inherited import inherit_mscale, inherited_notes, mscale_of_gguf
-from .plan import GgufOutput, PlannedFile, start_spec
+from .plan import GgufOutput, PlannedFile
 from .record import receipt_of
-from .warnings import warnings
+from .start import derivation, scheduled, start_spec
+from .warnings import list_notes, warnings
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         raise UnsupportedBake("anything", source.path.name, why, "download another file")
     spec = start_spec(seen, recipe, target)
     given, recipe = recipe, inherit_mscale(recipe, mscale_of_gguf(source))
-    schedule = recipe.schedule(spec)
+    schedule = scheduled(seen, recipe, spec)
     result = select_gguf(schedule, GgufModel(file.header, file.tensors, vectors, file.chunks), target)
     note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result))
     edit = result.edit.merged(Edit({RECEIPT: string(note)}))
@@ -61,19 +61,15 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         out=out,
         recipe=recipe,
         family=seen.name,
+        source_spec=seen.spec,
         before=spec,
         schedule=schedule,
         result=result,
         files=files,
         skipped=(),
-        warnings=(
-            *warnings(seen, recipe, schedule),
-            *inherited_notes(given, recipe, schedule),
-            *result.notes,
-            *_notes(schedule),
-        ),
+        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *list_notes(schedule)),
+        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule)),
         kv_cache=seen.kv_cache,
-        source_context=seen.spec.context,
         edit=edit,
     )
 
@@ -105,9 +101,3 @@ def _file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
 
 def _write(source: GgufSource, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
     write_new(source.file, shard, edit, target, advance)
-
-
-def _notes(schedule: Schedule) -> list[str]:
-    if schedule.short_inv_freq is None:
-        return []
-    return ["llama.cpp takes the short or the long list by the window it is started with, not by the prompt"]

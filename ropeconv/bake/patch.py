@@ -10,7 +10,6 @@ from ..engines.transformers import patch as patch_modules
 from ..errors import RopeconvError
 from ..families.config import detect
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
-from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..runtimes.compare import describe
 from ..runtimes.read_config import read_spec
@@ -31,10 +30,10 @@ def patch(model: Any, recipe_or_plan: Recipe | Plan) -> Undo:
     family = detect(config)
     spec = read_spec(config, family)
     if isinstance(recipe_or_plan, Recipe):
-        if spec.scaled and not isinstance(recipe_or_plan.method, AsIs):
+        if spec.scaled and recipe_or_plan.start(spec) is not spec:
             raise RopeconvError(
                 f"the model is scaled already ({describe(spec.form)}); make a plan with Target(replace=True) and patch "
-                "with that"
+                "with that, or set on_top in the recipe"
             )
         schedule = recipe_or_plan.schedule(spec)
         scale: LogN | QueryScaling | None = schedule.log_n

@@ -9,16 +9,12 @@ from typing import Any
 
 from ..encode import EncodeResult, Target
 from ..encode.gguf import GgufResult
-from ..errors import RopeconvError, UnsupportedBake
-from ..inspection import Inspection
 from ..inspection.kv_cache import KvCache
 from ..receipts import Receipt
 from ..receipts.receipt import Action
-from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.compare import describe
 from ..sources import Origin
 from ..version import SCHEMA
 from .record import receipt_of
@@ -47,10 +43,11 @@ class Plan:
     """What `apply` will do, and what each runtime will compute from the output.
 
     source, target, recipe: what the plan was made from. out: a folder, or a GGUF file (of several shards the first).
-    family: of the model, or its GGUF architecture. before: the RoPE that the recipe starts from. schedule: what has to
-    be computed. result: how that is encoded, with the verdicts. files: to write. skipped: names of files of the source
-    that are left out. warnings: sentences for the user. kv_cache: the key-value cache of the output, None where the
-    source does not state the number of heads. source_context: tokens that the source declares.
+    family: of the model, or its GGUF architecture. source_spec: the RoPE of the source as it is, and before: the
+    one that the recipe starts from. schedule: what has to be computed. result: how that is encoded, with the
+    verdicts. files: to write. skipped: names of files of the source that are left out. warnings: sentences for the
+    user. notes: how numbers of the plan follow from each other. kv_cache: the key-value cache of the output, None
+    where the source does not state the number of heads.
     """
 
     source: Origin
@@ -58,14 +55,15 @@ class Plan:
     out: Path
     recipe: Recipe
     family: str
+    source_spec: RopeSpec
     before: RopeSpec
     schedule: Schedule
     result: EncodeResult
     files: tuple[PlannedFile, ...]
     skipped: tuple[str, ...]
     warnings: tuple[str, ...]
+    notes: tuple[str, ...]
     kv_cache: KvCache | None
-    source_context: int
 
     @property
     def is_folder(self) -> bool:
@@ -101,7 +99,10 @@ class Plan:
             "skipped": list(self.skipped),
             "bytes": self.bytes,
             "warnings": list(self.warnings),
-            "kv_cache": self.kv_cache.to_dict(self.schedule.context, self.source_context) if self.kv_cache else None,
+            "kv_cache": self.kv_cache.to_dict(self.schedule.context, self.source_spec.context)
+            if self.kv_cache
+            else None,
+            "notes": list(self.notes),
         }
 
 
@@ -115,22 +116,3 @@ class GgufOutput(Plan):
     def is_folder(self) -> bool:
         """Whether the output is a folder with `files` in it, and not files beside each other."""
         return False
-
-
-def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
-    """The RoPE that a recipe starts from.
-
-    seen: the inspection of the source. Raises RopeconvError for a scaled model without `target.replace`,
-    UnsupportedBake for families for which nothing can be baked.
-    """
-    spec = seen.spec
-    if seen.refuse:
-        raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
-    if isinstance(recipe.method, AsIs):
-        return spec
-    if spec.scaled and not target.replace:
-        raise RopeconvError(
-            f"{seen.source.reference} is scaled already ({describe(spec.form)}); pass --replace to start from its "
-            "unscaled RoPE, or --as-is to keep the scaling it has"
-        )
-    return spec.unscaled() if target.replace and spec.scaled else spec

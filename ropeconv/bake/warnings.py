@@ -10,18 +10,20 @@ from ..rope.bound import worse_than_source
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from .start import uncovered
 
 DROPE = "(DroPE, https://arxiv.org/abs/2512.12167)"
 CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
 """Problems of a source, by code, that its outputs have as well."""
 
 
-def warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> list[str]:
+def warnings(seen: Inspection, recipe: Recipe, spec: RopeSpec, schedule: Schedule) -> list[str]:
     """The warnings of a plan as sentences, the most important first.
 
-    seen: the inspection of the source. schedule: of the output.
+    seen: the inspection of the source. spec: the RoPE that the recipe starts from. schedule: of the output.
     """
-    return list(_warnings(seen, recipe, schedule))
+    return [*uncovered(recipe, seen, spec), *_warnings(seen, recipe, schedule)]
 
 
 def _warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> Iterator[str]:
@@ -39,3 +41,14 @@ def _warnings(seen: Inspection, recipe: Recipe, schedule: Schedule) -> Iterator[
         yield problem.message
     if seen.custom_code:
         yield seen.custom_code
+
+
+def list_notes(schedule: Schedule) -> tuple[str, ...]:
+    """What llama.cpp does with two factor lists; empty for one."""
+    if schedule.short_inv_freq is None:
+        return ()
+    length = schedule.original_context
+    return (
+        f"llama.cpp takes the short list when it is started with a window of up to {length:,} tokens and the long one "
+        "with a larger one, for every prompt, so that no cache ever holds both",
+    )

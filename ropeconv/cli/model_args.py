@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..rope.errors import RecipeError
 from ..rope.forms import Plain
 from ..rope.lengths import parse_tokens
-from ..rope.recipe import Recipe
+from ..rope.recipe import SWITCHES, Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .command import MODEL
@@ -36,13 +36,14 @@ RotaryDimOption = Annotated[
 class ModelArgs:
     """A model and the recipes for it.
 
-    name: for display. spec: its RoPE, unscaled where there are recipes. seen: the inspection of a SOURCE, None for a
-    model given by numbers.
+    name: for display. spec: its RoPE, unscaled where there are recipes. recipes: for it. source: its RoPE as it is.
+    seen: the inspection of a SOURCE, None for a model given by numbers.
     """
 
     name: str
     spec: RopeSpec
     recipes: tuple[Recipe, ...]
+    source: RopeSpec
     seen: Inspection | None = None
 
     def schedules(self) -> dict[str, Schedule]:
@@ -52,7 +53,9 @@ class ModelArgs:
         made: dict[str, Schedule] = {}
         for recipe in self.recipes:
             label = recipe.method.label
-            made[label if label not in made else f"{label}-{len(made)}"] = recipe.schedule(self.spec)
+            made[label if label not in made else f"{label}-{len(made)}"] = recipe.schedule(
+                recipe.start(self.source), self.source
+            )
         return made
 
 
@@ -74,7 +77,7 @@ def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: i
     if base <= 1:
         raise UsageError(f"--theta {base:g} must be above 1")
     spec = RopeSpec(width, rotary, Plain(base), trained, trained if recipes else declared)
-    return ModelArgs(f"theta {base:.12g}", spec, tuple(recipes))
+    return ModelArgs(f"theta {base:.12g}", spec, tuple(recipes), spec)
 
 
 def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
@@ -102,10 +105,10 @@ def on_disk(
     seen = inspect_source(open_source(source))
     recipes = tuple(build_recipes(given))
     spec = seen.spec.unscaled() if recipes and seen.spec.scaled else seen.spec
-    modified = [name for name in ("context", "original_context") if given.get(name) is not None]
+    modified = [name for name in ("context", "original_context", *SWITCHES) if given.get(name) not in (None, False)]
     if modified and not recipes:
         raise UsageError(f"--{modified[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")
-    return ModelArgs(seen.source.name, spec, recipes, seen)
+    return ModelArgs(seen.source.name, spec, recipes, seen.spec, seen)
 
 
 def find(what: str | None, given: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UsageError
-from ..rope.lengths import parse_tokens
+from ..rope.lengths import parse_factor, parse_tokens
 from ..rope.methods import REGISTRY, Method, Value
 from ..rope.methods.method import tokens
-from ..rope.recipe import MODIFIERS, Recipe
+from ..rope.recipe import MODIFIERS, SWITCHES, Recipe
 from .choices import LogNKind
 from .command import LENGTH, METHOD, SETTINGS
 from .option_group import option_group
@@ -37,7 +37,11 @@ LENGTHS = {
     "original_context": "tokens the model was trained for, where its config says otherwise",
     "log_n_length": "length at which the log-n scale is 1 (default: the trained context)",
 }
-METAVARS = {Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
+SWITCH_HELP = {
+    "on_top": "keep the scaling that the model has, and multiply it further",
+    "keep_short": "two lists: the source's own frequencies for the length they are right for, then the method's",
+}
+METAVARS = {Value.FACTOR: "S", Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
 
 
 def variable(name: str) -> str:
@@ -76,11 +80,10 @@ def _method_options() -> list[inspect.Parameter]:
                 _parameter(method.name, bool | None, method.flag(), help=method.summary, rich_help_panel=METHOD)
             )
             continue
-        metavar = METAVARS.get(method.value, "S" if first.name == "factor" else first.name.upper()[:1])
+        metavar = METAVARS.get(method.value, first.name.upper()[:1])
         kind = float | None if method.value is Value.NUMBER else str | None
-        found.append(
-            _parameter(method.name, kind, method.flag(), help=method.summary, metavar=metavar, rich_help_panel=METHOD)
-        )
+        words = method.summary + ("; S is a factor (4) or a length (128k)" if method.value is Value.FACTOR else "")
+        found.append(_parameter(method.name, kind, method.flag(), help=words, metavar=metavar, rich_help_panel=METHOD))
     recipe = {"help": "a saved recipe (JSON)", "metavar": "FILE", "rich_help_panel": METHOD}
     return [*found, _parameter("recipe-file", str | None, "--recipe", **recipe)]
 
@@ -142,6 +145,8 @@ def _modifier_options() -> list[inspect.Parameter]:
             found.append(
                 _parameter(name, str | None, flag, help=LENGTHS[name], metavar="TOKENS", rich_help_panel=LENGTH)
             )
+        elif name in SWITCHES:
+            found.append(_parameter(name, bool | None, flag, help=SWITCH_HELP[name], rich_help_panel=LENGTH))
         elif name in numbers:
             found.append(_parameter(name, float | None, flag, help=numbers[name], rich_help_panel=LENGTH))
         else:
@@ -159,7 +164,7 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
         raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
     if not chosen:
         raise UsageError("no method is given; choose one, such as --yarn 4 (`ropeconv methods` lists them)")
-    modifiers = {name: given[name] for name in MODIFIERS if given.get(name) is not None}
+    modifiers = {name: given[name] for name in MODIFIERS if given.get(name) not in (None, False)}
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
     extras = {name: given[name] for name in method_settings() if given.get(name) is not None}
     if chosen[0] == "recipe_file":
@@ -199,7 +204,11 @@ def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
 
         return from_file(method, read_lists(Path(value)))
     first = dataclasses.fields(method)[0].name
-    return method(**{first: parse_tokens(value) if method.value is Value.TOKENS else value}, **extras)
+    if method.value is Value.TOKENS:
+        value = parse_tokens(value)
+    elif method.value is Value.FACTOR:
+        value = parse_factor(value, method.flag())
+    return method(**{first: value}, **extras)
 
 
 def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,16 @@ from ..bake import Plan
 from ..encode import CheckpointResult
 from ..encode.fold.placement import Fold
 from ..inspection.layers import describe_layers
+from ..rope.bound import effective_length
 from ..rope.forms import Vector
+from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..rope.zero_frequencies import count_zero
 from ..runtimes.compare import describe, frequencies
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.grouping import grouped
 from ..validate.rule.validation import BucketResult, Validation
+from .options import sentence
 from .output import Output
 
 
@@ -23,23 +26,26 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
 
     explain: every runtime with its reason, and why each encoding was selected or not.
     """
-    before, schedule = plan.before, plan.schedule
+    before, schedule = plan.source_spec, plan.schedule
     vectors = (before.form.inv_freq(before.rotary_dim), schedule.inv_freq)
     rows = [
         ("frequencies", describe(before.form), frequencies(schedule)),
         ("slowest wavelength", *map(_slowest, vectors)),
         ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
         ("context", f"{before.context:,}", f"{schedule.context:,}"),
+        ("effective length", *(_effective(one, before) for one in (before.current(), schedule))),
     ]
     still = [count_zero(vector) for vector in vectors]
     if any(still):
         rows.insert(2, ("pairs that do not rotate", *(f"{n} of {before.rotary_dim // 2}" for n in still)))
     output.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
+    for note in plan.notes:
+        output.say(sentence(note))
     output.say(f"Encoding: {plan.result.encoding}. {_layers(before)}")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
         output.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
     if plan.kv_cache:
-        output.say(plan.kv_cache.sentence(schedule.context, plan.source_context))
+        output.say(plan.kv_cache.sentence(schedule.context, before.context))
     output.say("")
     if explain:
         reasons = [(one.encoding, "selected" if one.selected else "", one.reason) for one in plan.result.considered]
@@ -52,6 +58,12 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
         output.note(f"Note: {warning}")
     if plan.skipped:
         output.note(f"Skipped (--all-files copies them): {', '.join(plan.skipped)}")
+
+
+def _effective(schedule: Schedule, spec: RopeSpec) -> str:
+    """The effective length of a schedule for display. spec: of the model, whose windows count."""
+    reached = effective_length(schedule, spec)
+    return "all of it" if reached is None else f"{reached:,}"
 
 
 def _slowest(inv_freq: Vector) -> str:

@@ -80,6 +80,8 @@ class Target:
         self._check_values()
         if self.replace and isinstance(recipe.method, AsIs):
             raise UsageError("--as-is keeps the scaling that --replace would take away; give one of them")
+        if self.replace and recipe.on_top:
+            raise UsageError("--on-top keeps the scaling that --replace would take away; give one of them")
         if self.allow_approximate and recipe.log_n is None:
             raise UsageError("--allow-approximate goes with --log-n, the only thing that is approximated; leave it out")
         self._check_place(from_gguf, to_gguf)

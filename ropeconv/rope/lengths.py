@@ -1,4 +1,4 @@
-"""Parses numbers of tokens as users write them, such as 131072, 128k or 1M."""
+"""Numbers of tokens as users write them (131072, 128k, 1M), and scale factors, which may be written as a length."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from .errors import RecipeError
 UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 SHORT = {"65k": 1 << 16, "131k": 1 << 17, "262k": 1 << 18, "524k": 1 << 19, "1048k": 1 << 20, "2097k": 1 << 21,
          "4194k": 1 << 22}  # fmt: skip
+
+Factor = float | str
+"""A scale factor, as a number (4.0) or as the length that it reaches, with its suffix ("128k")."""
 
 
 def parse_tokens(text: str) -> int:
@@ -22,3 +25,54 @@ def parse_tokens(text: str) -> int:
     if not match or int(match[1]) < 1:
         raise RecipeError(f"{text!r} is not a number of tokens; write it like 131072, 128k or 1M (1k = 1024)")
     return int(match[1]) * UNITS[match[2].lower()]
+
+
+def format_tokens(tokens: int) -> str:
+    """A number of tokens as `parse_tokens` reads it, the shortest way: 131072 as `"128k"`, 1048576 as `"1M"`."""
+    for unit, size in (("M", UNITS["m"]), ("k", UNITS["k"])):
+        if tokens % size == 0:
+            return f"{tokens // size}{unit}"
+    return str(tokens)
+
+
+def is_length(factor: object) -> bool:
+    """Whether a scale factor is written as a length: digits and a suffix, as in 128k."""
+    return isinstance(factor, str) and re.fullmatch(r"0*[1-9]\d*[kM]", factor) is not None
+
+
+def parse_factor(text: str, flag: str) -> Factor:
+    """`"4"` as the factor 4.0, `"128k"` as the length that a factor has to reach, whatever the trained length is.
+
+    text: as on the command line. flag: of the method, for the message. Raises RecipeError for anything else.
+    """
+    length = re.fullmatch(r"(\d+)([kKmM])", text.strip())
+    if length and int(length[1]):
+        return length[1] + {"k": "k", "m": "M"}[length[2].lower()]
+    try:
+        return float(text)
+    except ValueError:
+        raise RecipeError(
+            f"{flag} takes a factor such as 4, or a length such as 128k (1k = 1024), and {text!r} is neither"
+        ) from None
+
+
+def length_of(factor: Factor) -> int | None:
+    """The length in tokens that a scale factor is written as; None for a number."""
+    return parse_tokens(factor) if isinstance(factor, str) else None
+
+
+def factor_over(factor: Factor, context: int, flag: str, what: str = "trained") -> float:
+    """A scale factor as a number: itself, or the length that it is written as over `context`.
+
+    factor: a number or a length. context: in tokens, which the factor multiplies. flag: of the method, and what: the
+    name of that context, for the message. Raises RecipeError for a length within the context.
+    """
+    length = length_of(factor)
+    if length is None:
+        return float(factor)
+    if length <= context:
+        raise RecipeError(
+            f"{flag} {factor} is within the {what} {context:,} tokens; give a longer length, such as "
+            f"{flag} {format_tokens(4 * context)}, or a factor, such as {flag} 4"
+        )
+    return length / context

@@ -12,7 +12,9 @@ from .log_n import LogN
 from .methods import REGISTRY, Method
 from .methods.method import positive, tokens
 from .methods.special import AsIs
+from .on_top import on_top
 from .schedule import Schedule
+from .short_list import keep_short
 from .spec import RopeSpec
 from .zero_frequencies import count_zero
 
@@ -25,7 +27,9 @@ class Recipe:
     trained for, where its config declares another number. attention_factor: factor on cos and sin. temperature_slope,
     temperature_intercept: a (0.1 where only b is given) and b (1 where only a is given) of the attention factor
     a ln s + b. log_n: query scaling by position (Su 2021), "clamped" at 1 or "full". log_n_length: length in tokens at
-    which that factor is 1, by default the trained one.
+    which that factor is 1, by default the trained one. on_top: keep the scaling that the model has and multiply it
+    further, instead of starting from its unscaled RoPE. keep_short: two lists of frequencies, the source's own for the
+    length that it is right for.
 
     Raises RecipeError when a value cannot be taken or two of them contradict each other.
     """
@@ -38,6 +42,8 @@ class Recipe:
     temperature_intercept: float | None = None
     log_n: Literal["clamped", "full"] | None = None
     log_n_length: int | None = None
+    on_top: bool = False
+    keep_short: bool = False
 
     def __post_init__(self) -> None:
         checks = {
@@ -61,47 +67,73 @@ class Recipe:
             raise RecipeError(f"--log-n is clamped or full, not {self.log_n!r}")
         if self.log_n_length is not None and self.log_n is None:
             raise RecipeError("--log-n-length needs --log-n clamped or --log-n full")
+        for name in SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise RecipeError(f"--{name.replace('_', '-')} must be true or false, not {getattr(self, name)!r}")
+        if self.on_top and self.original_context is not None:
+            raise RecipeError("--on-top keeps the scaling with its trained length; leave --original-context out")
+        if self.keep_short and self.log_n is not None:
+            raise RecipeError(
+                "--log-n scales queries whichever list of frequencies is used, so --keep-short would not leave short "
+                "prompts as they were; leave one of them out"
+            )
         as_is = isinstance(self.method, AsIs)
-        changes = [name for name in MODIFIERS if getattr(self, name) is not None and name != "context"]
+        changes = [name for name in self._given() if name != "context"]
         if as_is and changes:
             raise RecipeError(
                 f"--as-is keeps the RoPE, so --{changes[0].replace('_', '-')} has no place beside it; "
                 "of the modifiers it takes --context"
             )
 
-    def schedule(self, spec: RopeSpec) -> Schedule:
+    def start(self, source: RopeSpec) -> RopeSpec:
+        """The RoPE that the recipe starts from: the unscaled one, or with as-is and `on_top` the one of the source.
+
+        source: the RoPE of the checkpoint as it is.
+        """
+        if isinstance(self.method, AsIs) or self.on_top or not source.scaled:
+            return source
+        return source.unscaled()
+
+    def schedule(self, spec: RopeSpec, source: RopeSpec | None = None) -> Schedule:
         """The schedule of this recipe for a checkpoint. Raises RecipeError where the method does not fit it.
 
-        spec: the RoPE of the checkpoint, unscaled unless the method is as-is.
+        spec: the RoPE that it starts from, as `start` gives it. source: the RoPE of the checkpoint as it is, for
+        `keep_short`; by default the same.
         """
         original = self.original_context or spec.original_context
         start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
-        made = self.method.schedule(start)
-        if not self.method.keeps_zeros and count_zero(made.inv_freq):
+        made = on_top(self.method, spec, self.context) if self.on_top else self.method.schedule(start)
+        if not self.method.keeps_zeros and count_zero(made.inv_freq) and not self.on_top:
             raise RecipeError(f"{self.method.flag()} gives frequencies that are 0; check its parameters")
-        return replace(
+        done = replace(
             made,
             context=self.context or made.context,
             attention_factor=self._attention_factor(made),
             log_n=None if self.log_n is None else LogN(self.log_n, self.log_n_length or original),
             query_scaling=spec.query_scaling,
         )
+        return keep_short(done, spec if source is None else source) if self.keep_short else done
 
     def _attention_factor(self, made: Schedule) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.temperature_slope is None and self.temperature_intercept is None:
             return made.attention_factor
-        factor = getattr(self.method, "factor", made.context / made.original_context)
+        own = None if self.on_top else self.method.factor_over(made.original_context)
+        factor = made.context / made.original_context if own is None else own
         slope = 0.1 if self.temperature_slope is None else self.temperature_slope
         intercept = 1.0 if self.temperature_intercept is None else self.temperature_intercept
         return temperature_attention_factor(factor, slope, intercept)
+
+    def _given(self) -> list[str]:
+        """Names of the modifiers that are set."""
+        return [name for name in MODIFIERS if getattr(self, name) not in (None, False)]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data: the method's name, its parameters, and the modifiers that are set."""
         fields = {item.name: getattr(self.method, item.name) for item in dataclasses.fields(self.method)}
         set_fields = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items() if v is not None}
-        modifiers = {name: getattr(self, name) for name in MODIFIERS if getattr(self, name) is not None}
+        modifiers = {name: getattr(self, name) for name in self._given()}
         return {"method": self.method.name, "parameters": set_fields, **modifiers}
 
     @classmethod
@@ -126,3 +158,4 @@ class Recipe:
 
 
 MODIFIERS = tuple(item.name for item in dataclasses.fields(Recipe) if item.name != "method")
+SWITCHES = ("on_top", "keep_short")

@@ -185,7 +185,7 @@ def _form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part
         return Plain(theta)
     if kind == "longrope":
         short, long = _factors(found, "short_factor", sizes), _factors(found, "long_factor", sizes)
-        lists = {"trained": (short, long), "long": (long, long), "short": (short, short)}
+        lists = {"long": (long, long), "window": (long, long), "short": (short, short)}
         return LongRope(theta, *lists.get(rules.lists, (short, long)), original)
     if kind == "linear":
         number(found, "factor")

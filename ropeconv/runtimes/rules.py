@@ -32,8 +32,10 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     half_only: the status for interleaved pairs, empty where they are fine.
     formula_always: whether the formula, which divides by ln(original), is evaluated even where the attention factor has
     another source.
-    lists: which of two factor lists is used, "trained" (the long one beyond the trained length), "long" or "short"
-    (always that one), "mixed" (by position inside one sequence), or "refused" where they differ.
+    lists: which of two factor lists is used, "trained" (the long one in forward passes that go beyond the trained
+    length), "long" or "short" (always that one), "window" (the long one for every position, where the window that it is
+    started with is longer than the trained length, else the short one), "mixed" (by position inside one sequence), or
+    "refused" where they differ.
     whole_base: whether the base is cut to a whole number.
     query_beta: whether queries are scaled by position under this type, in families that do so.
     window: a remark on the default context window where that is not the declared context.
@@ -57,7 +59,7 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partial: Literal["", "differs", "refused"] = ""
     half_only: Literal["", "differs", "refused"] = ""
     formula_always: bool = False
-    lists: Literal["trained", "long", "short", "mixed", "refused"] = "trained"
+    lists: Literal["trained", "long", "short", "window", "mixed", "refused"] = "trained"
     whole_base: bool = False
     query_beta: bool = True
     window: str = ""

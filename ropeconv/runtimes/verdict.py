@@ -9,6 +9,7 @@ import msgspec
 
 from ..families.config import Config, geometry, text_part
 from ..families.family import Family
+from ..rope.forms import Yarn
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .compare import difference, unscaled
@@ -21,6 +22,11 @@ from .versions import VersionRange, before, version_key
 CUSTOM_CODE = "custom code"
 LISTS: dict[str, tuple[Status, str]] = {
     "refused": ("refused", "it fails on two different factor lists"),
+    "long": ("differs", "it takes the long list for every position"),
+    "window": (
+        "differs",
+        "it takes the long list for every position, where its window is longer than the trained length",
+    ),
     "mixed": ("differs", "it mixes the two factor lists by position inside one sequence"),
 }
 """Outcomes for two different factor lists, by `TypeRules.lists`."""
@@ -141,6 +147,8 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return made.verdict(*LISTS[rules.lists], source, kind)
     seen = read_spec(config, family, runtime)
     how = difference(schedule, before, seen)
+    if how and isinstance(seen.form, Yarn) and rules.times_original != 1:
+        how = f"it computes YaRN's ramp over {rules.times_original} times the trained length: {how}"
     if how:
         return made.verdict("ignored" if unscaled(seen, before, schedule) else "differs", how, source, kind)
     weights = _quantised(config, runtime)

@@ -12,7 +12,6 @@ from ..families.config import detect
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
-from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -46,8 +45,7 @@ class Comparison:
         receipt, source = read_receipt(baked), open_source(str(against))
         recipe = Recipe.from_dict(receipt.recipe)
         spec = inspect_source(source).spec
-        start = spec if isinstance(recipe.method, AsIs) or not spec.scaled else spec.unscaled()
-        schedule = recipe.schedule(start)
+        schedule = recipe.schedule(recipe.start(spec), spec)
         if schedule.digest != receipt.schedule.digest:
             raise BadSource(
                 f"{source.reference} is not what {baked} was made from: the recipe gives another schedule; name its "

@@ -85,7 +85,7 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
         (("--yarn", "-4"), 2, "factor must be a number of at least 1"),
         (("--linear", "nan"), 2, "factor must be a number of at least 1"),
         (("--mixed", "inf"), 2, "factor must be a number of at least 1"),
-        (("--yarn", "four"), 2, "Invalid value for '--yarn'"),
+        (("--yarn", "four"), 2, "--yarn takes a factor such as 4, or a length such as 128k"),
         (("--linear", "4", "--beta-fast", "16"), 2, "--beta-fast goes with --yarn, not with --linear"),
         (("--yarn", "4", "--context", "many"), 2, "not a number of tokens"),
         (("--yarn", "4", "--attention-factor", "1", "--temperature-slope", "0.1"), 2, "both set the attention factor"),

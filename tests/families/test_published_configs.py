@@ -118,7 +118,7 @@ def test_plan(name: str) -> None:
         with pytest.raises(UnsupportedBake, match="cannot be baked for"):
             make_plan(source, YARN)
     elif kind != "default":
-        with pytest.raises(RopeconvError, match=r"is scaled already .* pass --replace .* or --as-is"):
+        with pytest.raises(RopeconvError, match=r"is scaled already .* pass --replace .* --on-top .* or --as-is"):
             make_plan(source, YARN)
     else:
         plan = make_plan(source, YARN)
@@ -132,7 +132,9 @@ def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str
     """transformers 4 (legacy keys), transformers 5 and the precedence of other runtimes see one and the same."""
     source = open_source(str(CONFIGS / f"{name}.json"))
     recipe, encoding = (4.0, "factors") if method == "mixed" else (2e6, "native")
-    plan = make_plan(source, Recipe(REGISTRY[method](recipe)), replace=True, encoding=encoding)
+    plan = make_plan(
+        source, Recipe(REGISTRY[method](recipe), context=4 * FACTS[name][6]), replace=True, encoding=encoding
+    )
     family = detect(plan.result.config)
     readers = [*find("transformers"), *find("exllamav3")]
     if family.since.get("transformers", "").startswith("5"):
@@ -145,7 +147,8 @@ def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str
 def test_keys_that_are_not_ours_stay_where_they_were(name: str) -> None:
     source = open_source(str(CONFIGS / f"{name}.json"))
     before = source.config()
-    after = make_plan(source, Recipe(REGISTRY["mixed"](4.0)), replace=True, encoding="factors").result.config
+    recipe = Recipe(REGISTRY["mixed"](4.0), context=4 * FACTS[name][6])
+    after = make_plan(source, recipe, replace=True, encoding="factors").result.config
     ours = {"rope", "rotary", "max_position", "original_max", "head_dim", "partial"}
     for old, new in ((before, after), (before.get("text_config", {}), after.get("text_config", {}))):
         kept = [key for key in old if key != "text_config" and not any(word in key for word in ours)]
@@ -169,7 +172,7 @@ def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: 
         make_plan(source, YARN)
     written = make_plan(source, Recipe(REGISTRY["as-is"]())).result.config
     assert written["rope_scaling"]["rope_type"] == written["rope_parameters"]["rope_type"] == kind
-    removed = make_plan(source, Recipe(REGISTRY["theta"](1e6)), replace=True).result.config
+    removed = make_plan(source, Recipe(REGISTRY["theta"](1e6), context=131072), replace=True).result.config
     assert removed["rope_scaling"]["rope_type"] == "default"
     assert read_spec(removed, detect(removed)).form.kind == "default"
 

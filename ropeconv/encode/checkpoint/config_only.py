@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from ...errors import UnsupportedBake
 from ...families import Family
+from ...rope.forms import Plain
+from ...rope.methods.ntk import Ntk
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ...runtimes import Runtime, newest
@@ -129,12 +131,27 @@ def _way_out(found: list[CheckpointResult], request: EncodeRequest) -> str:
             f"leave {unknown[0].name} out, and measure what it computes with `ropeconv validate OUTPUT --server URL` "
             "or record it with scripts/lab"
         )
+    base = _base_instead(request)
     best = newest("transformers")
     if len(request.runtimes) > 1:
-        return "name one of them, and bake a second output for the others"
+        return f"{base}name one of them, and bake a second output for the others"
     if any(result.status_of(best) == "exact" for result in found):
-        return f"name a runtime that reads it (--runtime {best.name} does)"
-    return "choose another method"
+        return f"{base}name a runtime that reads it (--runtime {best.name} does)"
+    return f"{base}choose another method"
+
+
+def _base_instead(request: EncodeRequest) -> str:
+    """The flag of a base for the same context, where the named runtimes read a base exactly; else empty."""
+    schedule, spec = request.schedule, request.spec
+    factor = schedule.context / schedule.original_context
+    if factor <= 1 or spec.scaled or isinstance(schedule.form, Plain):
+        return ""
+    made = replace(Ntk(factor).schedule(spec), context=schedule.context, query_scaling=schedule.query_scaling)
+    try:
+        result = all_encodings()["native"].encode(replace(request, schedule=made))
+    except UnsupportedBake:
+        return ""
+    return f"take a base, which is read exactly (--ntk {factor:.6g}), or " if result.suits(request.runtimes) else ""
 
 
 def bare(request: EncodeRequest) -> EncodeRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..bound import first_violation, wide_base
 from ..bound.answer import LONGEST, is_quick
@@ -11,6 +11,7 @@ from ..errors import RecipeError
 from ..forms import Plain, base_inv_freq
 from ..laws import theta_steps
 from ..lazy import np
+from ..lengths import format_tokens
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .method import Method, Value, param, positive, register, tokens
@@ -67,6 +68,19 @@ class ThetaFor(Method):
 
     target: int = param(tokens, "the context to reach, in tokens")
 
+    @property
+    def length(self) -> int | None:
+        """The target, in tokens."""
+        return self.target
+
+    def longer(self, context: int, original: int) -> str:
+        """The flags with which this method reaches a context: `--theta-for 512k`. Both: as in `Method.longer`."""
+        return f"{self.flag()} {format_tokens(context)}"
+
+    def relative(self, declared: int, original: int) -> Method:
+        """The method with the target as it sees it. declared, original: as in `Method.relative`."""
+        return replace(self, target=max(1, round(self.target * original / declared)))
+
     def schedule(self, spec: RopeSpec) -> Schedule:
         if spec.original_context <= 2 * math.pi:
             raise RecipeError("--theta-for needs a trained context above 6 tokens; pass --original-context")
@@ -102,6 +116,15 @@ class ThetaBound(Method):
     value = Value.TOKENS
 
     target: int = param(tokens, "the context to reach, in tokens")
+
+    @property
+    def length(self) -> int | None:
+        """The target, in tokens."""
+        return self.target
+
+    def longer(self, context: int, original: int) -> str:
+        """The flags with which this method reaches a context: `--theta-bound 512k`. Both: as in `Method.longer`."""
+        return f"{self.flag()} {format_tokens(context)}"
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:

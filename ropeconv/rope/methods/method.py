@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ..errors import RecipeError
 from ..forms import Form
+from ..lengths import is_length
 from ..schedule import Schedule
 from ..spec import RopeSpec
 
@@ -26,6 +27,7 @@ class Value(Enum):
     """The kind of value that follows a method's flag on the command line."""
 
     NUMBER = "number"
+    FACTOR = "factor"
     TOKENS = "tokens"
     TEXT = "text"
     FILE = "file"
@@ -40,6 +42,12 @@ def positive(value: Any) -> str | None:
 def scale(value: Any) -> str | None:
     """Check: a finite number of at least 1, for scale factors."""
     return None if _finite(value) and value >= 1 else "must be a number of at least 1"
+
+
+def factor_or_length(value: Any) -> str | None:
+    """Check: a finite number of at least 1, or a length with its suffix, such as "128k"."""
+    good = is_length(value) or scale(value) is None
+    return None if good else "must be a number of at least 1, or a length such as 128k"
 
 
 def share(value: Any) -> str | None:
@@ -128,6 +136,48 @@ class Method:
         raise NotImplementedError
 
     @property
+    def length(self) -> int | None:
+        """The context in tokens that the parameters name; None where it follows from a factor or from the model."""
+        return None
+
+    def factor_over(self, context: int, what: str = "trained") -> float | None:
+        """The scale factor s of the method; None for methods without one.
+
+        context: in tokens, over which a factor written as a length is taken. what: the name of that context, for
+        messages. Raises RecipeError for a length within it.
+        """
+        return None
+
+    def longer(self, context: int, original: int) -> str:
+        """The flags with which this method reaches `context` tokens; empty where it takes them from `--context`.
+
+        original: the trained context. Both are in tokens.
+        """
+        return ""
+
+    def relative(self, declared: int, original: int) -> Method:
+        """The method for `--on-top`, whose factor is over the declared context, with its lengths as it sees them.
+
+        To a method that goes on top of a scaling, the declared context is the trained one; a length of T tokens is then
+        `T original / declared`. declared: context of the model as it is, and original: the one before its scaling, both
+        in tokens. Raises RecipeError for a length within the declared context.
+        """
+        return self
+
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """The method that gives `form` with `factor` times its own factor; None where `form` is not of this method.
+
+        Settings that are at their defaults are those of the form.
+        """
+        return None
+
+    def or_from(self, **settings: Any) -> dict[str, Any]:
+        """Settings by name: the method's own where they are not at their defaults, else the given ones."""
+        defaults = {item.name: item.default for item in dataclasses.fields(self)}
+        own = {name: getattr(self, name) for name in settings}
+        return {name: value if own[name] == defaults[name] else own[name] for name, value in settings.items()}
+
+    @property
     def command(self) -> str:
         """The flag with its value, as on a command line: `--yarn 16`."""
         value = getattr(self, dataclasses.fields(self)[0].name)
@@ -136,8 +186,8 @@ class Method:
     @property
     def label(self) -> str:
         """Short name for folders: `yarn16`, `theta1000000`."""
-        first = dataclasses.fields(self)[0]
-        return f"{self.name}{getattr(self, first.name):.12g}"
+        value = getattr(self, dataclasses.fields(self)[0].name)
+        return f"{self.name}{value if isinstance(value, str) else format(value, '.12g')}"
 
     @property
     def slow_note(self) -> str:

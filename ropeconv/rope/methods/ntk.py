@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..forms import Interpolated, Plain, base_inv_freq
+from ..forms import Form, Interpolated, Plain, base_inv_freq
 from ..laws import ntk_theta
 from ..lazy import np
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .method import Method, param, register, scale, share
+from .method import Method, param, register, share
+from .scaled import ScaledMethod
 
 
 @register
 @dataclass(frozen=True)
-class Linear(Method):
+class Linear(ScaledMethod):
     """inv_freq_i = theta_i / s: positions are interpolated, by the same factor in every pair."""
 
     name = "linear"
@@ -24,15 +25,18 @@ class Linear(Method):
     paper = "Chen et al. 2023, https://arxiv.org/abs/2306.15595"
     finetuning_note = "needs fine-tuning, about 1,000 steps (Chen et al. 2023)"
 
-    factor: float = param(scale, "scale factor s")
-
     def schedule(self, spec: RopeSpec) -> Schedule:
-        return self.extended(spec, Interpolated(spec.rope_theta, self.factor), self.factor)
+        factor = self.scale(spec)
+        return self.extended(spec, Interpolated(spec.rope_theta, factor), factor)
+
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """Position interpolation by the product of both factors. form, factor: as in `Method.widened`."""
+        return self.with_factor(form.factor * factor) if isinstance(form, Interpolated) else None
 
 
 @register
 @dataclass(frozen=True)
-class Ntk(Method):
+class Ntk(ScaledMethod):
     """inv_freq_i = (theta s^(r/(r-2)))^(-2i/r): another base, with which the slowest pair is divided by exactly s."""
 
     name = "ntk"
@@ -42,16 +46,14 @@ class Ntk(Method):
     max_untuned_factor = 4.0
     finetuning_note = "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97 2023)"
 
-    factor: float = param(scale, "scale factor s")
-
     def schedule(self, spec: RopeSpec) -> Schedule:
-        theta = ntk_theta(spec.rope_theta, self.factor, spec.rotary_dim)
-        return self.extended(spec, Plain(theta), self.factor)
+        factor = self.scale(spec)
+        return self.extended(spec, Plain(ntk_theta(spec.rope_theta, factor, spec.rotary_dim)), factor)
 
 
 @register
 @dataclass(frozen=True)
-class NtkOld(Method):
+class NtkOld(ScaledMethod):
     """inv_freq_i = (theta s)^(-2i/r): the base times s, so that the slowest pair is divided by s^(1 - 2/r)."""
 
     name = "ntk-old"
@@ -65,15 +67,14 @@ class NtkOld(Method):
         "which at r = 128 is 1.1 % larger for s = 2 and 5.7 % larger for s = 32.",
     )
 
-    factor: float = param(scale, "scale factor s")
-
     def schedule(self, spec: RopeSpec) -> Schedule:
-        return self.extended(spec, Plain(spec.rope_theta * self.factor), self.factor)
+        factor = self.scale(spec)
+        return self.extended(spec, Plain(spec.rope_theta * factor), factor)
 
 
 @register
 @dataclass(frozen=True)
-class NtkFixed(Method):
+class NtkFixed(ScaledMethod):
     """inv_freq_i = (theta s)^(-2i/r) / s^(2/r): NTK-old with every frequency divided by s^(2/r), the fastest too."""
 
     name = "ntk-fixed"
@@ -83,16 +84,15 @@ class NtkFixed(Method):
     max_untuned_factor = 8.0
     finetuning_note = "tried without fine-tuning at 8 times the trained length (Su 2023)"
 
-    factor: float = param(scale, "scale factor s")
-
     def schedule(self, spec: RopeSpec) -> Schedule:
-        form = Interpolated(spec.rope_theta * self.factor, self.factor ** (2 / spec.rotary_dim))
-        return self.extended(spec, form, self.factor)
+        factor = self.scale(spec)
+        form = Interpolated(spec.rope_theta * factor, factor ** (2 / spec.rotary_dim))
+        return self.extended(spec, form, factor)
 
 
 @register
 @dataclass(frozen=True)
-class NtkMixed(Method):
+class NtkMixed(ScaledMethod):
     """inv_freq_i = theta_i / exp(a (i+1)^e) with a = ln s / (r/2)^e: a mixture of bases.
 
     e = 0 is position interpolation, e = 1 is NTK-fixed; the last pair is divided by exactly s.
@@ -113,8 +113,6 @@ class NtkMixed(Method):
         "slower ones by less than their neighbour.",
         "The default exponent is that of the text, 0.625; the code published with it has 0.75.",
     )
-
-    factor: float = param(scale, "scale factor s")
     mixed_exponent: float = param(share, "exponent e of the mixture, 0 (linear) to 1 (NTK-fixed)", 0.625)
 
     def schedule(self, spec: RopeSpec) -> Schedule:
@@ -123,10 +121,11 @@ class NtkMixed(Method):
         if self.mixed_exponent == 1:
             return NtkFixed(self.factor).schedule(spec)
         pair = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)
-        slope = math.log(self.factor) / (spec.rotary_dim / 2) ** self.mixed_exponent
+        factor = self.scale(spec)
+        slope = math.log(factor) / (spec.rotary_dim / 2) ** self.mixed_exponent
         return Schedule(
             inv_freq=base_inv_freq(spec.rope_theta, spec.rotary_dim) / np.exp(slope * pair**self.mixed_exponent),
             attention_factor=1.0,
-            context=round(spec.original_context * self.factor),
+            context=round(spec.original_context * factor),
             original_context=spec.original_context,
         )

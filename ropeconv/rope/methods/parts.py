@@ -10,12 +10,13 @@ from ..forms import Llama3 as Llama3Form
 from ..laws import mscale_ratio, temperature_attention_factor
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .method import Method, number, param, positive, register, scale, switch
+from .method import Method, number, param, positive, register, switch
+from .scaled import ScaledMethod
 
 
 @register
 @dataclass(frozen=True)
-class YarnMethod(Method):
+class YarnMethod(ScaledMethod):
     """NTK-by-parts with a ramp over pair indices, and the attention factor sqrt(1/t) = 0.1 ln s + 1.
 
     dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta) is the pair that turns beta times within the trained context L.
@@ -45,7 +46,6 @@ class YarnMethod(Method):
         "sqrt(1/t) multiplies cos and sin, so that logits are multiplied by 1/t; for s <= 1 it is 1.",
     )
 
-    factor: float = param(scale, "scale factor s")
     beta_fast: float = param(positive, "turns in the trained context above which a pair is left alone", 32.0)
     beta_slow: float = param(positive, "turns below which a pair is divided by s", 1.0)
     truncate: bool = param(switch, "round the ramp's ends to whole pairs", True)
@@ -62,24 +62,30 @@ class YarnMethod(Method):
             raise RecipeError("--yarn: mscale and mscale_all_dim go together; pass both or neither")
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        form: Form = Yarn(
-            spec.rope_theta, self.factor, spec.original_context, self.beta_fast, self.beta_slow, self.truncate
-        )
-        attention_factor = temperature_attention_factor(self.factor)
+        factor, original = self.scale(spec), spec.original_context
+        form: Form = Yarn(spec.rope_theta, factor, original, self.beta_fast, self.beta_slow, self.truncate)
+        attention_factor = temperature_attention_factor(factor)
         softmax_scale = 1.0
         if self.mscale and self.mscale_all_dim:
-            attention_factor = mscale_ratio(self.factor, self.mscale, self.mscale_all_dim)
+            attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
             if spec.mla:
-                softmax_scale = temperature_attention_factor(self.factor, 0.1 * self.mscale_all_dim) ** 2
-        plan = self.extended(spec, form, self.factor, attention_factor)
+                softmax_scale = temperature_attention_factor(factor, 0.1 * self.mscale_all_dim) ** 2
+        plan = self.extended(spec, form, factor, attention_factor)
         return Schedule(
             plan.inv_freq, attention_factor, plan.context, plan.original_context, form, softmax_scale=softmax_scale
         )
 
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """YaRN with the product of both factors, and the ramp of the form. form, factor: as in `Method.widened`."""
+        if not isinstance(form, Yarn):
+            return None
+        settings = self.or_from(beta_fast=form.beta_fast, beta_slow=form.beta_slow, truncate=form.truncate)
+        return self.with_factor(form.factor * factor, **settings)
+
 
 @register
 @dataclass(frozen=True)
-class ByParts(Method):
+class ByParts(ScaledMethod):
     """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` turns, attention factor 1.
 
     The same function as Llama 3's with other numbers (`forms.Llama3`), and a different one from `--yarn`'s:
@@ -98,7 +104,6 @@ class ByParts(Method):
         "The paper's r is L / wavelength, with the wavelengths 2 pi / theta_i of the unscaled base.",
     )
 
-    factor: float = param(scale, "scale factor s")
     alpha: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
     beta: float = param(positive, "turns above which a pair is left alone", 32.0)
 
@@ -108,13 +113,23 @@ class ByParts(Method):
             raise RecipeError(f"--by-parts: beta must be above alpha, and {self.beta:g} is not above {self.alpha:g}")
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        form = Llama3Form(spec.rope_theta, self.factor, spec.original_context, self.alpha, self.beta)
-        return self.extended(spec, form, self.factor)
+        factor = self.scale(spec)
+        form = Llama3Form(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
+        return self.extended(spec, form, factor)
+
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """The method with the product of both factors, where it has the ends of the form's ramp.
+
+        form, factor: as in `Method.widened`.
+        """
+        if not isinstance(form, Llama3Form) or (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
+            return None
+        return self.with_factor(form.factor * factor)
 
 
 @register
 @dataclass(frozen=True)
-class Llama3(Method):
+class Llama3(ScaledMethod):
     """Llama 3.1's scaling (`forms.Llama3`): low_freq_factor 1 and high_freq_factor 4 unless given."""
 
     name = "llama3"
@@ -123,7 +138,6 @@ class Llama3(Method):
     paper = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
     finetuning_note = "part of Llama 3.1's training at the new length (Meta 2024)"
 
-    factor: float = param(scale, "scale factor s")
     low_freq_factor: float = param(positive, "turns in the trained context below which a pair is divided by s", 1.0)
     high_freq_factor: float = param(positive, "turns above which a pair is left alone", 4.0)
 
@@ -136,7 +150,13 @@ class Llama3(Method):
             )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        form = Llama3Form(
-            spec.rope_theta, self.factor, spec.original_context, self.low_freq_factor, self.high_freq_factor
-        )
-        return self.extended(spec, form, self.factor)
+        factor, original = self.scale(spec), spec.original_context
+        form = Llama3Form(spec.rope_theta, factor, original, self.low_freq_factor, self.high_freq_factor)
+        return self.extended(spec, form, factor)
+
+    def widened(self, form: Form, factor: float) -> Method | None:
+        """The method with the product of both factors. form, factor: as in `Method.widened`."""
+        if not isinstance(form, Llama3Form):
+            return None
+        settings = self.or_from(low_freq_factor=form.low_freq_factor, high_freq_factor=form.high_freq_factor)
+        return self.with_factor(form.factor * factor, **settings)

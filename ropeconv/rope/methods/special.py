@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import RecipeError
 from ..forms import DynamicNtk, Plain
+from ..lengths import format_tokens
 from ..schedule import Schedule
 from ..spec import RopeSpec
 from .method import Method, Value, param, register, switch, tokens
@@ -52,6 +54,24 @@ class Dynamic(Method):
     @property
     def label(self) -> str:
         return f"{self.name}-{self.kind.replace(':', '')}"
+
+    @property
+    def length(self) -> int | None:
+        """The length at which the method is frozen, in tokens."""
+        return self.at
+
+    def longer(self, context: int, original: int) -> str:
+        """The flags with which this method reaches a context: `--dynamic yarn:8 --at 512k`.
+
+        context, original: as in `Method.longer`.
+        """
+        name, factor = self.parts()
+        factor = factor if name == "ntk" else max(factor, math.ceil(context / original))
+        return f"{self.flag()} {name}:{factor:g} --at {format_tokens(context)}"
+
+    def relative(self, declared: int, original: int) -> Method:
+        """The method with its length as it sees it. declared, original: as in `Method.relative`."""
+        return self if self.at is None else replace(self, at=max(1, round(self.at * original / declared)))
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         name, factor = self.parts()

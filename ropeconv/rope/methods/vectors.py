@@ -10,6 +10,7 @@ from ..errors import RecipeError
 from ..forms import LongRope, base_inv_freq
 from ..laws import critical_dimension, longrope_attention_factor
 from ..lazy import np
+from ..lengths import Factor, factor_over, format_tokens, length_of, parse_factor
 from ..proportional import recognise
 from ..schedule import Schedule
 from ..spec import RopeSpec
@@ -74,6 +75,8 @@ class LongRopeMethod(Method):
 class Piecewise(Method):
     """S@I: pairs from I on are divided by s, those before I take the base theta s^(r/(2I)), so the two meet at I.
 
+    S is a factor, or the length to reach: 8@44, 128k@44.
+
     "Method 2" of the paper is 8@44 on Llama 2: it keeps every angle inside the trained range.
     """
 
@@ -88,7 +91,9 @@ class Piecewise(Method):
     )
     value = Value.TEXT
 
-    spec: str = param(lambda v: None if isinstance(v, str) else "must be written S@I", "factor and pair, as in 8@44")
+    spec: str = param(
+        lambda v: None if isinstance(v, str) else "must be written S@I", "factor (or length) and pair, as in 8@44"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,19 +107,42 @@ class Piecewise(Method):
             return None
         return cls(f"{context / spec.original_context:.12g}@{split}")
 
-    def parts(self) -> tuple[float, int]:
-        """The factor S and the pair I at which the bases meet. Raises RecipeError for another spelling than S@I."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)@(\d+)", self.spec)
-        if not match or float(match[1]) < 1 or int(match[2]) < 1:
-            raise RecipeError(f"--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1), and {self.spec!r} is not")
-        return float(match[1]), int(match[2])
+    def parts(self) -> tuple[Factor, int]:
+        """The factor (or length) S and the pair I where the bases meet. Raises RecipeError for another spelling."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?|\d+[kKmM])@(\d+)", self.spec)
+        factor = parse_factor(match[1], self.flag()) if match else 0.0
+        if not match or (isinstance(factor, float) and factor < 1) or int(match[2]) < 1:
+            raise RecipeError(
+                f"--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in 128k@44), and "
+                f"{self.spec!r} is not"
+            )
+        return factor, int(match[2])
+
+    @property
+    def length(self) -> int | None:
+        """The context in tokens where S is written as one; else None."""
+        return length_of(self.parts()[0])
+
+    def factor_over(self, context: int, what: str = "trained") -> float | None:
+        """The scale factor s. context, what, errors: as in `Method.factor_over`."""
+        return factor_over(self.parts()[0], context, self.flag(), what)
+
+    def longer(self, context: int, original: int) -> str:
+        """The flags with which this method reaches a context: `--piecewise 512k@44`. Both: as in `Method.longer`."""
+        return f"{self.flag()} {format_tokens(context)}@{self.parts()[1]}"
+
+    def relative(self, declared: int, original: int) -> Method:
+        """The method with its factor over the declared context. declared, original: as in `Method.relative`."""
+        factor, split = self.parts()
+        return Piecewise(f"{factor_over(factor, declared, self.flag(), 'declared'):.12g}@{split}")
 
     @property
     def label(self) -> str:
         return f"{self.name}{self.spec.replace('@', '-')}"
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        factor, split = self.parts()
+        given, split = self.parts()
+        factor = factor_over(given, spec.original_context, self.flag())
         pairs = spec.rotary_dim // 2
         if split >= pairs:
             raise RecipeError(

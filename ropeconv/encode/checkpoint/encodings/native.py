@@ -18,6 +18,7 @@ from ..implied_lengths import lengths_note, original_for
 from ..rope_setting import RopeSetting
 
 SAME = 1e-9
+ONE_LIST = "give one list: leave --keep-short out"
 OTHER_WAYS = "use --encoding factors, which carries any frequencies"
 WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that are 0"
 
@@ -35,7 +36,10 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         raise UnsupportedBake("this frequency vector", "the native keys", "no rope type has its formula", others)
     if form.kind not in family.writing.types:
         raise UnsupportedBake(
-            f"rope_type {form.kind}", family.name, f"its class takes {', '.join(family.writing.types)}", others
+            f"rope_type {form.kind}",
+            family.name,
+            f"its class takes {', '.join(family.writing.types)}",
+            ONE_LIST if schedule.short_inv_freq is not None else others,
         )
     if isinstance(form, Proportional):
         _need_whole_head(spec, family)
@@ -106,7 +110,7 @@ def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: 
                     "an attention_factor of your own",
                     f"{family.name} with two factor lists",
                     "its class derives the attention factor from the length at which the lists change",
-                    "leave --attention-factor out, or give one list",
+                    f"pass --attention-factor {usual:.9g}, which it derives, give one list, or take --to gguf",
                 )
             notes = (lengths_note(schedule.context, context, original),)
             return RopeSetting(rope, form.theta, context, original, notes)

@@ -31,11 +31,14 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
             "llama.cpp loads no rope_freqs for it",
             f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
             if arch.carriers
-            else "theta, linear and yarn fit into its keys",
+            else "theta, linear and yarn fit into its keys" + ("" if short is long else ", without --keep-short"),
         )
     if short is not long and not pair:
         raise UnsupportedBake(
-            "a pair of factor lists", f"the GGUF architecture {arch.name}", "it takes one list", "choose another method"
+            "a pair of factor lists",
+            f"the GGUF architecture {arch.name}",
+            "it takes one list",
+            "give one list: leave --keep-short out",
         )
     kind = "longrope" if pair and arch.factors == "longrope" else "none"
     original = Edit({f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)})

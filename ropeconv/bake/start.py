@@ -1,0 +1,108 @@
+"""The RoPE that a recipe starts from, the schedule that follows, and how its numbers follow from each other."""
+
+from __future__ import annotations
+
+from ..encode import Target
+from ..errors import RopeconvError, UnsupportedBake, UsageError
+from ..inspection import Inspection
+from ..rope.lengths import format_tokens
+from ..rope.methods.special import AsIs
+from ..rope.on_top import total_factor
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from ..runtimes.compare import describe
+
+
+def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
+    """The RoPE that a recipe starts from: the only place of a plan where a scaled model becomes an unscaled one.
+
+    seen: the inspection of the source. Raises RopeconvError for a scaled model without `target.replace` or
+    `recipe.on_top`, UsageError for `recipe.on_top` without a scaling, UnsupportedBake for families for which nothing
+    can be baked.
+    """
+    if seen.refuse:
+        raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
+    if recipe.on_top and not seen.spec.scaled:
+        raise UsageError(f"{seen.source.reference} has no scaling that --on-top could keep; leave it out")
+    if seen.spec.scaled and not (target.replace or recipe.on_top or isinstance(recipe.method, AsIs)):
+        raise RopeconvError(
+            f"{seen.source.reference} is scaled already ({describe(seen.spec.form)}); pass --replace to start from its "
+            "unscaled RoPE, --on-top to go on from its scaling, or --as-is to keep the scaling it has"
+        )
+    return recipe.start(seen.spec)
+
+
+def scheduled(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> Schedule:
+    """The schedule of a recipe.
+
+    seen: the inspection of the source. spec: the RoPE that the recipe starts from. Raises UsageError where the output
+    would declare a shorter context than the source and no `--context` asks for it, RecipeError as `Recipe.schedule`.
+    """
+    schedule, today = recipe.schedule(spec, seen.spec), seen.spec.context
+    if recipe.context is None and schedule.context < today:
+        repair, meant = _repair(recipe, spec, today), format_tokens(schedule.context)
+        raise UsageError(
+            f"the result declares {schedule.context:,}, less than today's {today:,}; pass {repair}, or "
+            f"--context {meant} if you mean it"
+        )
+    return schedule
+
+
+def _repair(recipe: Recipe, spec: RopeSpec, today: int) -> str:
+    """The flags that go beyond today's context: by the factor that was given, or to twice of it."""
+    length = recipe.method.length
+    factor = None if length else recipe.method.factor_over(spec.original_context)
+    longer = round(today * factor) if factor and factor > 1 else 2 * today
+    return recipe.method.longer(longer, spec.original_context) or f"--context {format_tokens(today)} to keep that"
+
+
+def derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
+    """Sentences on the factor: from which length over which it follows, and what scaling stays or goes.
+
+    seen, recipe, spec: as in `scheduled`.
+    """
+    method, source = recipe.method, seen.spec
+    trained = recipe.original_context or spec.original_context
+    if recipe.on_top:
+        return [_on_top(recipe, source)]
+    factor, length = method.factor_over(trained), method.length
+    if factor is None or (length is None and not source.scaled):
+        return []
+    reached = length or round(trained * factor)
+    found = f"factor {factor:.6g} = {reached:,} / {trained:,} trained tokens"
+    if source.scaled:
+        found += (
+            f"; {trained:,} is the length before the {source.form.kind} scaling that --replace takes away, with which "
+            f"the model declares {source.context:,}"
+        )
+    return [found]
+
+
+def _on_top(recipe: Recipe, source: RopeSpec) -> str:
+    """The sentence on what goes on top of a scaling."""
+    relative = recipe.method.relative(source.context, source.original_context)
+    factor = relative.factor_over(source.original_context)
+    kept = f"the {source.form.kind} scaling is kept"
+    if factor is None:
+        return kept
+    over = f"{factor:.6g} = {source.context * factor:,.0f} / {source.context:,} declared tokens"
+    product = total_factor(recipe.method, source)
+    if product is None:
+        return f"{kept}, and {recipe.method.name} goes on top of it with factor {over}"
+    return f"{kept} with factor {product[0] * factor:.6g} = {product[0]:.6g} x {factor:.6g} ({over})"
+
+
+def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
+    """The warning of a factor with which the method does not reach `--context`; empty where it does.
+
+    recipe, seen, spec: as in `scheduled`.
+    """
+    over = seen.spec.context if recipe.on_top else recipe.original_context or spec.original_context
+    what = "declared" if recipe.on_top else "trained"
+    factor = recipe.method.factor_over(over, what)
+    if factor is None or recipe.context is None or round(over * factor) >= recipe.context:
+        return []
+    reached = f"{factor:.6g} x {over:,} {what} tokens is {over * factor:,.0f}"
+    repair = recipe.method.longer(recipe.context, spec.original_context)
+    return [f"{recipe.method.flag()}: {reached}, which does not cover --context {recipe.context:,}; pass {repair}"]

@@ -1,0 +1,112 @@
+"""on_top: a method on top of the scaling that a model has, which `--on-top` keeps and multiplies further.
+
+With theta the base of the model, theta_i = theta^(-2i/r), f_i and A its frequencies and attention factor, L0 its
+context before the scaling, L1 the one it declares, s the factor of the method (or length / L1), and m_i, A_m what the
+method gives for the unscaled model over L0:
+
+- the same method again (yarn, llama3, linear; by-parts with the same ramp): its formula over L0 with the product of
+  both factors, f the old one, and A' = A law(f s) / law(f), law being its attention factor;
+- a method that is another base (theta, theta-for, theta-bound, ntk, ntk-old): the formula of the scaling with the new
+  base, A' = A;
+- every other pair: f_i' = f_i m_i / theta_i, of two factor lists both, and A' = A A_m.
+
+The context becomes L1 s. A method therefore sees L1 as the trained context, at the frequencies that the scaling has
+divided: the pair that turns once in L0 unscaled turns once in L1 under linear scaling by L1 / L0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .bound import first_violation
+from .errors import RecipeError
+from .forms import DynamicNtk, Form, LongRope, Plain
+from .lengths import format_tokens
+from .methods.bases import ThetaBound
+from .methods.method import Method
+from .schedule import Schedule
+from .spec import RopeSpec
+
+
+def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedule:
+    """The schedule of a method on top of the scaling of a model, as the head of this file defines it.
+
+    method: with its parameters. spec: the RoPE of the model as it is. context: tokens to declare, None for those of the
+    method. Raises RecipeError for a model without scaling or with dynamic scaling, and for a length within L1.
+    """
+    declared, original, form = spec.context, spec.original_context, spec.form
+    if not spec.scaled:
+        raise RecipeError("--on-top keeps the scaling of a model, and this one has none; leave it out")
+    if isinstance(form, DynamicNtk):
+        raise RecipeError(
+            "--on-top cannot keep dynamic scaling, which changes with the sequence; freeze it first with "
+            f"--dynamic ntk:{form.factor:g} --at TOKENS --replace"
+        )
+    seen = max(1, round((context or declared) * original / declared))
+    start = replace(spec.unscaled(), context=seen)
+    relative = method.relative(declared, original)
+    factor = relative.factor_over(original)
+    made = _widened(relative, factor, start, spec) or _composed(relative.schedule(start), start, spec)
+    reached = round(declared * factor) if factor is not None else round(made.context * declared / original)
+    made = replace(made, context=context or method.length or reached)
+    if isinstance(method, ThetaBound):
+        _need_bound(method, made, spec)
+    return made
+
+
+def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
+    """The factor of a scaling and the one that multiplies it, where `on_top` widens it; else None.
+
+    method, spec: as in `on_top`.
+    """
+    relative = method.relative(spec.context, spec.original_context)
+    factor = relative.factor_over(spec.original_context)
+    if factor is None or relative.widened(spec.form, factor) is None:
+        return None
+    return float(getattr(spec.form, "factor", 1.0)), factor
+
+
+def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSpec) -> Schedule | None:
+    """The schedule with the product of both factors; None where the scaling is of another method."""
+    total = None if factor is None else method.widened(spec.form, factor)
+    old = None if factor is None else method.widened(spec.form, 1.0)
+    if total is None or old is None:
+        return None
+    made = total.schedule(start)
+    law = made.attention_factor / old.schedule(start).attention_factor
+    return replace(made, attention_factor=spec.attention_factor * law)
+
+
+def _composed(made: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
+    """The schedule with another base, or with the product of the divisors.
+
+    made: of the method alone. start: the unscaled model. spec: the model as it is.
+    """
+    now, base = spec.current(), start.form.inv_freq(spec.rotary_dim)
+    attention_factor, softmax_scale = (
+        now.attention_factor * made.attention_factor,
+        now.softmax_scale * made.softmax_scale,
+    )
+    inv_freq, short, original = now.inv_freq * (made.inv_freq / base), None, spec.original_context
+    form: Form | None = None
+    if now.short_inv_freq is not None or made.short_inv_freq is not None:
+        own, divided = (one.inv_freq if one.short_inv_freq is None else one.short_inv_freq for one in (now, made))
+        short = own * (divided / base)
+        original = original if now.short_inv_freq is not None else spec.context
+        form = LongRope(spec.rope_theta, tuple((base / short).tolist()), tuple((base / inv_freq).tolist()), original)
+    elif isinstance(spec.form, Plain):
+        form = made.form
+    elif isinstance(made.form, Plain):
+        form = replace(spec.form, theta=made.form.theta)
+        inv_freq = form.inv_freq(spec.rotary_dim)
+    return Schedule(inv_freq, attention_factor, made.context, original, form, short, softmax_scale)
+
+
+def _need_bound(method: ThetaBound, made: Schedule, spec: RopeSpec) -> None:
+    """Raises RecipeError where the base keeps the bound alone, and not under the scaling that is kept."""
+    first = first_violation(made.inv_freq, spec.unrotated, method.target)
+    if first is not None:
+        raise RecipeError(
+            f"--theta-bound {format_tokens(method.target)}: with the scaling that --on-top keeps, the sum is negative "
+            f"at distance {first:,}; pass --replace instead, or choose a base with --theta"
+        )

@@ -1,0 +1,229 @@
+"""--keep-short: prompts inside the length that the source is right for see the source, longer ones the method."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.bake import Plan
+from ropeconv.errors import RecipeError, UnsupportedBake
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import newest
+
+from ..baking import apply, make_plan
+from ..conftest import CONFIGS
+from ..gguf_files import plain_tensors, write
+
+TRAINED, LONGER = 64, 200
+LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
+LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
+MIXED = Recipe(REGISTRY["mixed"](4.0), keep_short=True)
+
+
+def plan(source: Path, method: str, *values: object, out: Path | None = None, replace: bool = False, **more) -> Plan:
+    return make_plan(source, Recipe(REGISTRY[method](*values), keep_short=True, **more), out, replace=replace)
+
+
+def logits(folder: Path, length: int, inv_freq: np.ndarray | None = None) -> np.ndarray:
+    """Logits of transformers over the first tokens; inv_freq: frequencies to put into its rotary module by hand."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    if inv_freq is not None:
+        model.model.rotary_emb.inv_freq = torch.from_numpy(inv_freq.astype(np.float32))
+    ids = torch.from_numpy(np.random.default_rng(1).integers(3, 300, (1, length)))
+    with torch.no_grad():
+        return model(ids).logits.numpy()
+
+
+def mixed(factor: float) -> np.ndarray:
+    """NTK-mixed for the 32 pairs of the tiny model, written here once more."""
+    slope = math.log(factor) / 32**0.625
+    return np.array([10000 ** (-i / 32) / math.exp(slope * (i + 1) ** 0.625) for i in range(32)])
+
+
+def test_short_prompts_get_the_source_and_long_ones_the_method(llama: Path, tmp_path: Path) -> None:
+    baked = apply(make_plan(llama, MIXED, tmp_path / "two"))
+    one = apply(make_plan(llama, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "one"))
+    np.testing.assert_array_equal(logits(baked, TRAINED), logits(llama, TRAINED))
+    assert np.abs(logits(one, TRAINED) - logits(llama, TRAINED)).max() > 0.1
+    for length in (TRAINED + 1, LONGER):
+        np.testing.assert_allclose(logits(baked, length), logits(llama, length, mixed(4.0)), atol=1e-2)
+    assert np.abs(logits(baked, LONGER) - logits(llama, LONGER)).max() > 0.1
+
+
+@pytest.mark.parametrize("on_top", [True, False], ids=["on-top", "replace"])
+def test_a_scaled_source_is_kept_inside_what_it_declares(llama: Path, tmp_path: Path, on_top: bool) -> None:
+    """llama3 4 over 64 declares 256: up to there its own frequencies, whether the scaling then stays or goes."""
+    config = json.loads((llama / "config.json").read_text())
+    config["rope_scaling"] = {
+        "rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    }  # fmt: skip
+    (llama / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 256}))
+    made = plan(llama, "linear", "1k", on_top=on_top, replace=not on_top, out=tmp_path / "two")
+    assert (made.schedule.original_context, made.schedule.context) == (256, 1024)
+    baked = apply(made)
+    np.testing.assert_allclose(logits(baked, 256), logits(llama, 256), atol=1e-3)
+    assert np.abs(logits(baked, 257) - logits(llama, 257)).max() > 0.1
+    turns = 64 * 10000 ** (-np.arange(32) / 32) / (2 * math.pi)
+    keep = np.clip((turns - 1) / 3, 0, 1)
+    own = 10000 ** (-np.arange(32) / 32) * (keep + (1 - keep) / 4)
+    wanted = own / 4 if on_top else 10000 ** (-np.arange(32) / 32) / 16
+    np.testing.assert_allclose(logits(baked, 300), _plain_logits(llama, 300, wanted, tmp_path), atol=1e-3)
+
+
+def _plain_logits(folder: Path, length: int, inv_freq: np.ndarray, tmp_path: Path) -> np.ndarray:
+    """As `logits`, from a copy without any scaling, so that nothing writes frequencies back."""
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    config = json.loads((folder / "config.json").read_text()) | {"rope_scaling": None}
+    (plain / "config.json").write_text(json.dumps(config))
+    (plain / "model.safetensors").symlink_to(folder / "model.safetensors")
+    return logits(plain, length, inv_freq)
+
+
+def test_a_second_attention_factor_is_refused_with_the_repair() -> None:
+    with pytest.raises(RecipeError, match=r"the source has 1 and this method 1\.13863; pass --attention-factor 1"):
+        plan(LLAMA_3, "yarn", 4.0)
+    made = plan(LLAMA_3, "yarn", 4.0, attention_factor=1.0)
+    assert made.result.config["rope_scaling"]["short_factor"] == [1.0] * 64
+    assert made.result.config["original_max_position_embeddings"] == 8192
+    assert made.result.config["rope_scaling"]["attention_factor"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("runtime", "status"),
+    [("transformers", "exact"), ("sglang", "exact"), ("vllm", "differs"), ("mlx-lm", "differs"), ("tgi", "differs"),
+     ("exllamav3", "differs")],
+)  # fmt: skip
+def test_who_switches(runtime: str, status: str) -> None:
+    """Executed, facts of section 7: transformers switches, vLLM takes the long list once its window is longer."""
+    made = plan(LLAMA_3, "mixed", "32k")
+    assert made.result.status_of(newest(runtime)) == status
+    assert make_plan(LLAMA_3, Recipe(REGISTRY["mixed"]("32k"))).result.status_of(newest(runtime)) == "exact"
+
+
+def test_transformers_4_45_and_4_48_do_not_switch() -> None:
+    made = plan(LLAMA_3, "mixed", "32k")
+    found = {verdict.runtime: verdict.status for verdict in made.result.verdicts}
+    versions = ("4.45", "4.48", "4.49", "4.51", "5.18")
+    assert [found[f"transformers@{version}"] for version in versions] == [
+        "differs", "ignored", "ignored", "exact", "exact",
+    ]  # fmt: skip
+
+
+def test_the_plan_says_what_each_runtime_does_and_what_a_cache_does() -> None:
+    said = " ".join(plan(LLAMA_3, "mixed", "32k").warnings)
+    assert "vLLM 0.33: the long list for every position where it is started with a window above 8,192 tokens" in said
+    assert "in which no sequence of the batch is longer than 8,192 tokens" in said
+    assert (
+        "a sequence that grows past 8,192 tokens keeps keys in its cache that were rotated with the short list" in said
+    )
+    assert "the scaling is static" not in said
+    assert "the scaling is static" in " ".join(make_plan(LLAMA_3, Recipe(REGISTRY["mixed"]("32k"))).warnings)
+
+
+def test_a_cache_that_crosses_is_wrong_as_the_note_says(llama: Path, tmp_path: Path) -> None:
+    """Cached keys keep the short list's angles, so the logits behind the length differ from those of one pass."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(apply(make_plan(llama, MIXED, tmp_path / "two")))
+    ids = torch.from_numpy(np.random.default_rng(1).integers(3, 300, (1, 90)))
+    with torch.no_grad():
+        cached = model(ids[:, :TRAINED], use_cache=True).past_key_values
+        after = model(ids[:, TRAINED:], past_key_values=cached, use_cache=True).logits
+        whole = model(ids).logits[:, TRAINED:]
+    assert (after - whole).abs().max() > 0.1
+
+
+def test_llama_cpp_takes_a_list_by_its_window(tmp_path: Path) -> None:
+    """Windows are multiples of 256: one of 512 tokens is the trained length here, one of 768 is beyond it."""
+    from ropeconv.engines.llamacpp import LlamaCppEngine
+
+    from ..llamacpp import checkpoint
+
+    source = checkpoint("llama", tmp_path / "source", max_position_embeddings=512)
+    out = apply(make_plan(source, MIXED, tmp_path / "out.gguf", to="gguf", outtype="f32"))
+    one = apply(make_plan(source, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "one.gguf", to="gguf", outtype="f32"))
+    for length, inv_freq in ((400, mixed(1.0)), (700, mixed(4.0))):
+        ids = np.random.default_rng(1).integers(3, 300, length)
+        found, single = (LlamaCppEngine(path).logits(ids.tolist(), list(range(length))) for path in (out, one))
+        wanted = logits(source, length, inv_freq)[0]
+        assert _divergence(wanted, found) < 1e-5
+        assert (_divergence(wanted, single) < 1e-5) is (length == 700)
+
+
+def _divergence(wanted: np.ndarray, found: np.ndarray) -> float:
+    """Mean KL in nats of the predictions."""
+    left, right = (np.float64(one[:, : wanted.shape[1]]) for one in (wanted, found))
+    left, right = (one - np.log(np.exp(one).sum(axis=1, keepdims=True)) for one in (left, right))
+    return float((np.exp(left) * (left - right)).sum(axis=1).mean())
+
+
+@pytest.mark.parametrize("arch", ["arcee", "gemma"])
+def test_gguf_without_lists_is_refused_by_name(tmp_path: Path, arch: str) -> None:
+    path = write(tmp_path / "model.gguf", arch, tensors=plain_tensors())
+    with pytest.raises(UnsupportedBake, match=rf"GGUF architecture {arch}.*--keep-short"):
+        make_plan(path, MIXED)
+
+
+def test_gguf_of_phi3_takes_both_lists(tmp_path: Path) -> None:
+    from ropeconv.runtimes.llamacpp.read_file import rope_tensors
+    from ropeconv.sources import GgufSource
+
+    path = write(tmp_path / "phi.gguf", "phi3", extra={"attention.sliding_window": 0}, tensors=plain_tensors())
+    made = make_plan(path, MIXED, tmp_path / "out.gguf")
+    assert any("started with a window of up to 64 tokens" in warning for warning in made.warnings)
+    file = GgufSource(apply(made)).file
+    lists = rope_tensors(file)
+    assert lists["rope_factors_short.weight"].tolist() == [1.0] * 32
+    base = 10000 ** (-np.arange(32) / 32)
+    np.testing.assert_allclose(lists["rope_factors_long.weight"], base / mixed(4.0), rtol=1e-6)
+    assert file.get("phi3.rope.scaling.original_context_length") == 64
+    assert file.get("phi3.context_length") == 256
+
+
+def test_phi3_folders_derive_another_attention_factor() -> None:
+    with pytest.raises(UnsupportedBake, match="derives the attention factor.* take --to gguf"):
+        plan(CONFIGS / "microsoft--Phi-3-mini-4k-instruct.json", "mixed", "32k")
+
+
+@pytest.mark.parametrize(
+    ("source", "method", "more", "words"),
+    [
+        (LLAMA_3, "mixed", {"context": 8192}, "changes lists at 8,192 tokens, and the context is 8,192"),
+        (CONFIGS / "microsoft--Phi-3-mini-128k-instruct.json", "mixed", {"replace": True, "context": 262144},
+         "the source has two factor lists already"),
+    ],
+)  # fmt: skip
+def test_what_has_no_second_list(source: Path, method: str, more: dict, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        plan(source, method, 4.0, **more)
+
+
+def test_log_n_would_change_short_prompts() -> None:
+    with pytest.raises(RecipeError, match="--log-n scales queries whichever list"):
+        Recipe(REGISTRY["mixed"](4.0), keep_short=True, log_n="clamped")
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("method", ["yarn", "linear", "mixed"])
+def test_m_rope_in_vllm_is_refused_with_the_reason_and_a_base(tmp_path: Path, model_type: str, method: str) -> None:
+    """vLLM computes YaRN's ramp for 4 times the trained length there, and has no M-RoPE class for the others."""
+    config = json.loads((CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json").read_text()) | {"model_type": model_type}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedBake) as refusal:
+        make_plan(tmp_path / "config.json", Recipe(REGISTRY[method](4.0)), runtimes=("vllm",))
+    ramp, other = "it computes YaRN's ramp over 4 times the trained length", "it builds a class that is not M-RoPE"
+    assert (ramp in str(refusal.value), other in str(refusal.value)) == (method == "yarn", True)
+    assert "take a base, which is read exactly (--ntk 4)" in str(refusal.value)
+    base = make_plan(tmp_path / "config.json", Recipe(REGISTRY["ntk"](4.0)), runtimes=("vllm",))
+    assert base.result.status_of(newest("vllm")) == "exact"

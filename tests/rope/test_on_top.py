@@ -1,0 +1,177 @@
+"""A method on top of a scaling: every rule of rope/on_top.py by numbers made by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
+
+LLAMA_3_1 = RopeSpec(128, 128, Llama3(500000.0, 8.0, 8192), 8192, 131072)
+QWEN = RopeSpec(128, 128, Yarn(1e6, 4.0, 32768), 32768, 131072, attention_factor=0.1 * math.log(4) + 1)
+ALPACA = RopeSpec(128, 128, Interpolated(10000.0, 4.0), 4096, 16384)
+
+
+def on_top(spec: RopeSpec, method: str, *values: object, **more: object) -> Schedule:
+    recipe = Recipe(REGISTRY[method](*values), on_top=True, **more)
+    assert recipe.start(spec) is spec
+    return recipe.schedule(spec)
+
+
+@pytest.mark.parametrize("value", [4.0, "512k"])
+def test_the_same_method_multiplies_its_factor(value: float | str) -> None:
+    """A factor and the length that it reaches are the same: 512k is 4 times what each of the two declares."""
+    llama = on_top(LLAMA_3_1, "llama3", value)
+    assert (llama.form, llama.context, llama.attention_factor) == (Llama3(500000.0, 32.0, 8192), 524288, 1.0)
+    qwen = on_top(QWEN, "yarn", value)
+    assert (qwen.form, qwen.context) == (Yarn(1e6, 16.0, 32768), 524288)
+    assert qwen.attention_factor == pytest.approx(0.1 * math.log(16) + 1)
+    assert qwen.attention_factor != pytest.approx((0.1 * math.log(4) + 1) ** 2)
+
+
+def test_linear_on_linear_divides_by_the_product() -> None:
+    found = on_top(ALPACA, "linear", 2.0)
+    assert (found.form, found.context) == (Interpolated(10000.0, 8.0), 32768)
+    np.testing.assert_allclose(found.inv_freq, [10000 ** (-2 * i / 128) / 8 for i in range(64)], rtol=1e-14)
+
+
+def test_settings_follow_the_scaling_unless_they_are_given() -> None:
+    narrow = replace(QWEN, form=Yarn(1e6, 4.0, 32768, 16.0, 2.0, False))
+    assert on_top(narrow, "yarn", 2.0).form == Yarn(1e6, 8.0, 32768, 16.0, 2.0, False)
+    given = Recipe(REGISTRY["yarn"](2.0, beta_fast=24.0), on_top=True).schedule(narrow)
+    assert given.form == Yarn(1e6, 8.0, 32768, 24.0, 2.0, False)
+
+
+def test_an_attention_factor_of_its_own_grows_by_the_law() -> None:
+    """DeepSeek's pair 1, 1 gives 1 at any factor; a source that switched the factor off keeps the ratio of the law."""
+    pair = Recipe(REGISTRY["yarn"](2.0, mscale=1.0, mscale_all_dim=1.0), on_top=True)
+    deepseek = RopeSpec(
+        64, 64, Yarn(1e4, 40.0, 4096), 4096, 163840, softmax_scale=(0.1 * math.log(40) + 1) ** 2, mla=True
+    )
+    found = pair.schedule(deepseek)
+    assert (found.form, found.attention_factor) == (Yarn(1e4, 80.0, 4096), 1.0)
+    assert found.softmax_scale == pytest.approx((0.1 * math.log(80) + 1) ** 2)
+    off = on_top(replace(QWEN, attention_factor=1.0), "yarn", 2.0)
+    assert off.attention_factor == pytest.approx((0.1 * math.log(8) + 1) / (0.1 * math.log(4) + 1))
+
+
+@pytest.mark.parametrize("spec", [LLAMA_3_1, QWEN, ALPACA], ids=lambda spec: spec.form.kind)
+@pytest.mark.parametrize(
+    ("method", "value", "grows", "context"),
+    [("theta", 8e6, None, 1), ("ntk", 4.0, lambda b: b * 4 ** (128 / 126), 4), ("ntk-old", 4.0, lambda b: 4 * b, 4)],
+)
+def test_a_new_base_keeps_the_scaling(spec: RopeSpec, method: str, value: float, grows: object, context: int) -> None:
+    """The formula of the scaling, evaluated with another base: what a hand edit of rope_theta gives."""
+    found = on_top(spec, method, value)
+    theta = value if grows is None else grows(spec.rope_theta)  # type: ignore[operator]
+    assert found.form is not None
+    assert found.form.theta == pytest.approx(theta)
+    assert found.form == replace(spec.form, theta=found.form.theta)
+    assert found.context == context * spec.context
+    assert found.attention_factor == spec.attention_factor
+
+
+def test_theta_for_sees_lengths_through_the_scaling() -> None:
+    """64k on linear 4 is 16k to the base, trained at 4,096: the critical pair turns once in 64k after the division."""
+    found = on_top(ALPACA, "theta-for", 65536)
+    law = 10000 ** (math.log(16384 / (2 * math.pi)) / math.log(4096 / (2 * math.pi)))
+    assert found.form == Interpolated(float(math.floor(law)), 4.0)
+    assert found.context == 65536
+    pair = 64 * math.log(4096 / (2 * math.pi)) / math.log(10000)
+    assert 2 * math.pi * found.form.theta ** (2 * pair / 128) * 4 == pytest.approx(65536, rel=1e-3)
+
+
+def by_parts(theta: float, factor: float, low: float, high: float, length: int) -> np.ndarray:
+    """NTK-by-parts for 64 pairs, written here once more."""
+    turns = [length * theta ** (-i / 64) / (2 * math.pi) for i in range(64)]
+    keep = [min(max((turn - low) / (high - low), 0), 1) for turn in turns]
+    return np.array([theta ** (-i / 64) * (k + (1 - k) / factor) for i, k in enumerate(keep)])
+
+
+def test_another_method_multiplies_the_divisors() -> None:
+    """mixed 4 over Llama 3.1: the frequencies of llama3, divided by exp(a (i+1)^0.625) with the last pair by 4."""
+    found = on_top(LLAMA_3_1, "mixed", 4.0)
+    slope = math.log(4) / 64**0.625
+    divisors = [math.exp(slope * (i + 1) ** 0.625) for i in range(64)]
+    expected = by_parts(500000.0, 8.0, 1.0, 4.0, 8192) / divisors
+    np.testing.assert_allclose(found.inv_freq, expected, rtol=1e-13)
+    assert (found.form, found.context, found.attention_factor) == (None, 524288, 1.0)
+    replaced = Recipe(REGISTRY["mixed"](4.0)).schedule(LLAMA_3_1.unscaled())
+    assert not np.allclose(found.inv_freq, replaced.inv_freq)
+
+
+def test_attention_factors_multiply() -> None:
+    found = on_top(QWEN, "llama3", 2.0)
+    assert found.attention_factor == QWEN.attention_factor
+    yarn = on_top(LLAMA_3_1, "yarn", 2.0)
+    assert yarn.attention_factor == pytest.approx(0.1 * math.log(2) + 1)
+    both = on_top(replace(ALPACA, attention_factor=1.1), "yarn", 2.0)
+    assert both.attention_factor == pytest.approx(1.1 * (0.1 * math.log(2) + 1))
+
+
+def test_by_parts_widens_only_its_own_ramp() -> None:
+    same = replace(LLAMA_3_1, form=Llama3(500000.0, 8.0, 8192, 1.0, 32.0))
+    assert on_top(same, "by-parts", 2.0).form == Llama3(500000.0, 16.0, 8192, 1.0, 32.0)
+    assert on_top(LLAMA_3_1, "by-parts", 2.0).form is None
+
+
+def test_both_lists_are_divided() -> None:
+    short, long = tuple([1.0] * 32), tuple(float(2 + i) for i in range(32))
+    phi = RopeSpec(64, 64, LongRope(10000.0, short, long, 4096), 4096, 131072, attention_factor=1.19)
+    found = on_top(phi, "linear", 2.0)
+    assert isinstance(found.form, LongRope)
+    np.testing.assert_allclose(found.form.short_factor, [2.0] * 32, rtol=1e-14)
+    np.testing.assert_allclose(found.form.long_factor, [2 * value for value in long], rtol=1e-14)
+    base = np.array([10000 ** (-i / 32) for i in range(32)])
+    np.testing.assert_allclose(found.short_inv_freq, base / 2, rtol=1e-14)
+    assert (found.original_context, found.context, found.attention_factor) == (4096, 262144, 1.19)
+
+
+@pytest.mark.parametrize(
+    ("spec", "method", "value", "words"),
+    [
+        (RopeSpec(64, 64, Plain(1e4), 4096, 4096), "yarn", 4.0, "this one has none; leave it out"),
+        (
+            RopeSpec(64, 64, DynamicNtk(1e4, 2.0, 4096), 4096, 4096),
+            "yarn",
+            4.0,
+            "--dynamic ntk:2 --at TOKENS --replace",
+        ),
+        (LLAMA_3_1, "yarn", "128k", "--yarn 128k is within the declared 131,072 tokens"),
+    ],
+)
+def test_what_cannot_be_had(spec: RopeSpec, method: str, value: object, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        Recipe(REGISTRY[method](value), on_top=True).schedule(spec)
+
+
+def test_the_bound_is_checked_under_the_scaling_that_stays() -> None:
+    wide = replace(ALPACA, form=Interpolated(10000.0, 4.0))
+    found = on_top(wide, "theta-bound", 32768)
+    assert isinstance(found.form, Interpolated)
+    cosines = np.cos(np.arange(32768)[:, None] * found.inv_freq).sum(axis=1)
+    assert cosines.min() >= 0
+
+
+def test_modifiers_that_contradict_it() -> None:
+    with pytest.raises(RecipeError, match="leave --original-context out"):
+        Recipe(REGISTRY["yarn"](4.0), on_top=True, original_context=4096)
+    with pytest.raises(RecipeError, match="--as-is keeps the RoPE, so --on-top has no place beside it"):
+        Recipe(REGISTRY["as-is"](), on_top=True)
+    with pytest.raises(RecipeError, match="--on-top must be true or false"):
+        Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}, "on_top": "yes"})
+
+
+def test_the_recipe_says_it() -> None:
+    recipe = Recipe(REGISTRY["yarn"]("512k"), on_top=True)
+    assert recipe.to_dict()["on_top"] is True
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+    assert "on_top" not in Recipe(REGISTRY["yarn"](4.0)).to_dict()

@@ -100,7 +100,7 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
     source: the model; a scaled one is judged from its unscaled RoPE. context: in tokens. Raises UsageError for a
     context within the trained one.
     """
-    spec = inspect_source(source).spec
+    spec = inspect_source(source).first_spec
     start = spec.unscaled() if spec.scaled else spec
     if context <= start.original_context:
         raise UsageError(

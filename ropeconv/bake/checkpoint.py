@@ -16,6 +16,7 @@ from ..formats.index import INDEX
 from ..formats.safetensors import Tensor
 from ..formats.tokenizer_config import raised
 from ..inspection.inspect import TOKENIZER, ConfigInspection, inspect_config
+from ..receipts.folder_original import first_source
 from ..rope.errors import RecipeError
 from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
@@ -24,6 +25,7 @@ from ..runtimes import find
 from ..runtimes.read_config import number, rope_dict
 from ..sources import Source
 from .extra_shard import extra_shard
+from .original import original_of_folder
 from .plan import Plan, PlannedFile, start_spec, warnings
 
 
@@ -50,6 +52,8 @@ class CheckpointPlan(Plan):
 
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
     """The plan of a checkpoint: schedule, encoding, verdicts, files. Parameters and errors are those of `make_plan`."""
+    if target.replace:
+        source = first_source(source)
     seen = inspect_config(source)
     if source.kind != "config" and not source.weights():
         raise _no_weights(source)
@@ -76,6 +80,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         files=files,
         skipped=skipped,
         warnings=(*warnings(seen, recipe, schedule), *result.notes, *dtype_notes(target.fold.dtype or "stored")),
+        original=original_of_folder(source, files, skipped, result.fold),
     )
 
 

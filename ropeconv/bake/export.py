@@ -17,10 +17,12 @@ from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
 from ..inspection.inspect import ConfigInspection, inspect_config
 from ..receipts import embedded
+from ..receipts.folder_original import first_source
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..sources import RECEIPT, Source
 from .checkpoint import inherit_mscale
+from .original import original_of_export
 from .plan import GgufOutput, PlannedFile, start_spec, warnings
 from .record import receipt_of
 
@@ -34,6 +36,8 @@ class ExportPlan(GgufOutput):
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     """The plan of a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
+    if target.replace:
+        source = first_source(source)
     seen = inspect_config(source)
     spec = start_spec(seen, recipe, target)
     recipe = inherit_mscale(recipe, source.config(), seen)
@@ -41,7 +45,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
     result = select_gguf(schedule, exported.model, target)
-    note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result))
+    original = original_of_export(source, exported.model.header, result.edit, bool(exported.quantised))
+    note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result, original))
     edit = result.edit.merged(Edit({RECEIPT: string(note)}))
     made = rewrite(exported.model.header, edit)
     out = target.out or Path(file_name(exported.description, exported.outtype))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import BadSource
 from ..families import Family
 from ..families.config import detect
 from ..formats.tokenizer_config import limit
+from ..receipts import Receipt
+from ..receipts.folder_original import first_config, stated
+from ..receipts.gguf_original import first_reading, gguf_stated
 from ..rope.spec import RopeSpec
+from ..runtimes.compare import difference
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.verdict import Verdict, judge_all
@@ -26,7 +30,8 @@ class Inspection:
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
-    baked for it, or empty. verdicts: what each runtime does with it as it is.
+    baked for it, or empty. verdicts: what each runtime does with it as it is. first: of an output of ropeconv, the RoPE
+    of its first source; None for others.
     """
 
     source: Origin
@@ -36,6 +41,17 @@ class Inspection:
     problems: tuple[Problem, ...]
     refuse: str = ""
     verdicts: tuple[Verdict, ...] = ()
+    first: RopeSpec | None = None
+
+    @property
+    def first_spec(self) -> RopeSpec:
+        """The RoPE before any bake: of the first source, where that is known, else its own."""
+        return self.first or self.spec
+
+    @property
+    def extended(self) -> bool:
+        """Whether it is scaled, or ropeconv gave it other frequencies or factors than its first source has."""
+        return self.spec.scaled or bool(difference(self.spec.current(), self.spec, self.first_spec))
 
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready data; keys stay within a schema."""
@@ -81,8 +97,13 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     """Inspects a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource where llama.cpp would refuse it."""
     reading = read_file(source.file)
     display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
-    problems = (*gguf_problems(reading, source.file, rope_tensors(source.file)), *bound_problem(reading.spec))
-    return Inspection(source, reading.arch.name, display_name, reading.spec, problems)
+    spec, first = reading.spec, None
+    receipt = gguf_stated(source.file, spec)
+    if receipt is not None:
+        spec = _trained(spec, receipt)
+        first = first_reading(source.file, receipt)
+    problems = (*gguf_problems(reading, source.file, rope_tensors(source.file)), *bound_problem(spec))
+    return Inspection(source, reading.arch.name, display_name, spec, problems, first=first)
 
 
 def inspect_config(source: Source) -> ConfigInspection:
@@ -93,6 +114,11 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec = read_spec(config, family)
     except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
+    first, receipt = None, stated(source)
+    if receipt is not None:
+        spec = _trained(spec, receipt)
+        before = first_config(source, receipt)
+        first = None if before is None else read_spec(before, detect(before))
     problems = [
         *config_problems(config, family, spec),
         *bound_problem(spec),
@@ -103,5 +129,11 @@ def inspect_config(source: Source) -> ConfigInspection:
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
         source, family.name, family.display_name, spec, tuple(problems), family.refuse,
-        judge_all(config, family, spec.current(), spec), family=family,
+        judge_all(config, family, spec.current(), spec), family=family, first=first,
     )  # fmt: skip
+
+
+def _trained(spec: RopeSpec, receipt: Receipt) -> RopeSpec:
+    """The RoPE of an output with the trained context that its receipt states: files alone may not say it."""
+    trained = receipt.schedule.original_context
+    return replace(spec, original_context=trained) if trained else spec

@@ -45,8 +45,9 @@ class Comparison:
         baked = Path(baked)
         receipt, source = read_receipt(baked), open_source(str(against))
         recipe = Recipe.from_dict(receipt.recipe)
-        spec = inspect_source(source).spec
-        start = spec if isinstance(recipe.method, AsIs) or not spec.scaled else spec.unscaled()
+        seen = inspect_source(source)
+        spec, first = seen.spec, seen.first_spec
+        start = spec if isinstance(recipe.method, AsIs) else first.unscaled() if first.scaled else first
         schedule = recipe.schedule(start)
         if schedule.digest != receipt.schedule.digest:
             raise BadSource(

@@ -45,7 +45,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
     result = select_gguf(schedule, exported.model, target)
-    original = original_of_export(source, exported.model.header, result.edit, bool(exported.quantised))
+    original = original_of_export(source, exported, result.edit)
     note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result, original))
     edit = result.edit.merged(Edit({RECEIPT: string(note)}))
     made = rewrite(exported.model.header, edit)

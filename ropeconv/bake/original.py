@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from math import frexp
 
 from ..encode.fold.placement import NEGLIGIBLE, Fold
-from ..formats.gguf import Edit, Header
+from ..export import Exported
+from ..formats.gguf import Edit
 from ..formats.safetensors import Tensor
 from ..receipts.folder_record import first_record, folder_record
 from ..receipts.gguf_original import earlier, gguf_stated
@@ -49,12 +50,17 @@ def original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: b
     return OriginalRecord(receipt.original.source, gguf=record)
 
 
-def original_of_export(source: Source, header: Header, edit: Edit, quantised: bool) -> OriginalRecord:
+def original_of_export(source: Source, exported: Exported, edit: Edit) -> OriginalRecord:
     """The record of a conversion, whose original is the same conversion without scaling.
 
-    source: the checkpoint. header, edit, quantised: as in `record_of_export`.
+    source: the checkpoint. exported: its conversion. edit: what the encoding changes, without the receipt.
     """
-    record = record_of_export(header, edit, quantised)
+    model = exported.model
+
+    def read(name: str) -> bytes:
+        return b"".join(model.chunks(name))
+
+    record = record_of_export(exported.unlabelled, model.header, read, edit, bool(exported.quantised))
     return OriginalRecord(first_record(source, source_record(source)), gguf=record)
 
 

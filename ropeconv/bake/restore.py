@@ -147,20 +147,22 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     assert receipt.original is not None
     record = receipt.original.gguf
     assert record is not None
-    bare = replace(edit, layout=layout_of(record, rewrite(file.header, edit)))
-    assert bare.layout is not None
-    refuse_other(rewrite(file.header, bare).exact(bare.layout), record, file, receipt)
+    written = record.data_start > 0  # else a conversion, whose unscaled header was never anywhere
+    if written or not in_place:
+        edit = replace(edit, layout=layout_of(record, rewrite(file.header, edit)))
+    if written and edit.layout is not None:
+        refuse_other(rewrite(file.header, edit).exact(edit.layout), record, file, receipt)
     first = receipt.original.source
     place = source.path if in_place else out or Path(f"{first.name}-restored.gguf")
     names = [source.path.name] if in_place else shard_names(place, len(file.paths))
     return RestorePlan(
         source=source,
         out=place.with_name(names[0]),
-        files=tuple(shard_file(source, bare, shard, name) for shard, name in enumerate(names)),
+        files=tuple(shard_file(source, edit, shard, name) for shard, name in enumerate(names)),
         skipped=(),
         first=first,
         in_place=in_place,
-        edit=bare,
+        edit=edit,
     )
 
 

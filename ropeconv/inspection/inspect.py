@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from .config_problems import Problem, bound_problem, config_problems, limit_prob
 from .gguf_problems import gguf_problems
 
 TOKENIZER = "tokenizer_config.json"
+PLANNED = ("context", "original", "schemas")
+"""Codes of problems that are none where ropeconv wrote the settings: its plan said what every runtime reads."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         spec = _trained(spec, receipt)
         first = first_reading(source.file, receipt)
     problems = (*gguf_problems(reading, source.file, rope_tensors(source.file)), *bound_problem(spec))
-    return Inspection(source, reading.arch.name, display_name, spec, problems, first=first)
+    return Inspection(source, reading.arch.name, display_name, spec, _unplanned(problems, spec, receipt), first=first)
 
 
 def inspect_config(source: Source) -> ConfigInspection:
@@ -128,9 +131,20 @@ def inspect_config(source: Source) -> ConfigInspection:
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
-        source, family.name, family.display_name, spec, tuple(problems), family.refuse,
+        source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
         judge_all(config, family, spec.current(), spec), family=family, first=first,
     )  # fmt: skip
+
+
+def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None) -> tuple[Problem, ...]:
+    """The problems without those that are what a bake was asked for.
+
+    spec: the RoPE as it is. receipt: of an output of ropeconv, None for others.
+    """
+    if receipt is None:
+        return tuple(problems)
+    planned = PLANNED if spec.context == spec.original_context else (*PLANNED, "trained")
+    return tuple(problem for problem in problems if problem.code not in planned)
 
 
 def _trained(spec: RopeSpec, receipt: Receipt) -> RopeSpec:

@@ -90,16 +90,6 @@ def first_config(source: Source, receipt: Receipt) -> Config | None:
         return None
 
 
-def contents(source: Source, name: str) -> str:
-    """The text of a file with its line ends as they are, which `Source.text` translates."""
-    if name in source.generated_texts():
-        return source.text(name) or ""
-    try:
-        return source.path(name).read_bytes().decode()
-    except UnicodeDecodeError:
-        raise BadSource(f"{name} is not UTF-8 text; fix it or download it again") from None
-
-
 class OriginalSource(Source):
     """A checkpoint that ropeconv wrote, as its first source was: its texts, its names of files, its tensors.
 
@@ -165,7 +155,7 @@ class OriginalSource(Source):
         return None if known is None else tuple(name for header in self.headers.values() for name in header.tensors)
 
     def _restored(self, record: TextRecord) -> str:
-        now = contents(self.inner, record.name) if record.prefix or record.suffix else ""
+        now = (self.inner.text(record.name) or "") if record.prefix or record.suffix else ""
         text = now[: record.prefix] + record.text + now[len(now) - record.suffix :]
         if hashlib.sha256(text.encode()).hexdigest() != record.sha256:
             raise BadSource(

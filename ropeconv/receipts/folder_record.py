@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from ..formats.index import safe_name
 from ..sources.source import Source
-from .folder_original import OriginalSource, contents, stated
+from .folder_original import OriginalSource, stated
 from .original import FolderRecord, ScaledRecord, SourceRecord, TextRecord
 
 WHOLE = ("config.json",)
@@ -37,7 +37,7 @@ def folder_record(
     for name, text in written.items():
         if name in new or name in record.added:
             continue
-        was = contents(source, name)
+        was = source.text(name) or ""
         if name in texts:
             known = texts[name]
             was = was[: known.prefix] + known.text + was[len(was) - known.suffix :]

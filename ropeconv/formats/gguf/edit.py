@@ -1,8 +1,8 @@
 """Edits of a GGUF header, and the bytes of the edited header.
 
-llama.cpp wants tensors without gaps in the order of their infos, so a new one goes last, and only the last ones can be
-removed. The last key of every header written here is a reserve of spaces, so that later edits fit without moving any
-data.
+llama.cpp wants tensors without gaps in the order of their infos, so a new one goes last, and where others than the last
+ones are removed, data moves. The last key of every header written here is a reserve of spaces, so that later edits fit
+without moving any data.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Edit:
 
     arch: the new general.architecture, or empty; the keys of the old one are renamed first. dropped: keys to remove
     after that. values: keys to set, by name. changes: new contents of tensors, by name. added: tensors to append. base:
-    keys to start from in place of the file's, None for the file's own. removed: names of its last tensors, which are
-    left out before any are added. layout: None except for an edit that brings an earlier file back.
+    keys to start from in place of the file's, None for the file's own. removed: names of tensors that are left out
+    before any are added. layout: None except for an edit that brings an earlier file back.
     """
 
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -135,6 +135,22 @@ class Rewritten:
     def data_size(self) -> int:
         """Size in bytes of all tensors with the padding between them."""
         return max((info.offset + info.size for info in self.tensors.values()), default=0)
+
+    def moves(self, header: Header) -> list[tuple[int, int, int]]:
+        """The data of the file that stays, in runs: its place before and after, and its size.
+
+        header: before the edit. Places are counted from the beginning of the data, in bytes.
+        """
+        runs: list[tuple[int, int, int]] = []
+        for name, info in self.tensors.items():
+            old = header.tensors.get(name)
+            if old is None or info.offset >= self.kept:
+                continue
+            if runs and old.offset - info.offset == runs[-1][0] - runs[-1][1]:
+                runs[-1] = (*runs[-1][:2], old.offset + old.size - runs[-1][0])
+            else:
+                runs.append((old.offset, info.offset, old.size))
+        return runs
 
     def exact(self, layout: Layout) -> bytes:
         """The header as it was in an earlier file. Raises BadSource where it does not fit into its place."""
@@ -196,9 +212,13 @@ def rewrite(header: Header, edit: Edit) -> Rewritten:
     values |= edit.values
     if edit.added and "split.tensors.count" in values:
         values["split.tensors.count"] = _more(values["split.tensors.count"], len(edit.added))
-    tensors = {name: info for name, info in header.tensors.items() if name not in edit.removed}
-    kept = max((info.offset + info.size for info in tensors.values()), default=0)
-    end = padded(kept, header.alignment)
+    tensors: dict[str, TensorInfo] = {}
+    kept = end = 0
+    for name, info in header.tensors.items():
+        if name not in edit.removed:
+            tensors[name] = replace(info, offset=end)
+            kept = end + info.size
+            end = padded(kept, header.alignment)
     for item in edit.added:
         info = item.info(end)
         tensors[item.name] = info

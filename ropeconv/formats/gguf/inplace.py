@@ -11,12 +11,13 @@ when the new bytes are on the disk. `recover` restores a file from its journal.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import BinaryIO
 
 from ...errors import RopeconvError
-from .edit import PAGE, Edit, Rewritten, rewrite
+from .edit import PAGE, Added, Edit, Rewritten, rewrite
 from .file import GgufFile
 from .header import Header
 from .journal import journal_of, move_data, recover, sync_folder, write_journal
@@ -25,6 +26,7 @@ from .write import changed
 __all__ = ["journal_of", "phases", "recover"]
 
 MAX_KEPT = 1 << 30
+SPOOLED = 1 << 24
 
 
 def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
@@ -40,6 +42,10 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
             f"{elsewhere[0]} is in another shard; in place only the first is changed; write new files with -o"
         )
     made = rewrite(header, edit)
+    if any(old != new for old, new, _ in made.moves(header)):
+        raise RopeconvError(
+            f"a tensor that goes is before others in {path.name}, which would have to move; write a new file with -o"
+        )
     head, shift = _placed(made, header, edit)
     with path.open("r+b") as file:
         if shift and (shift % PAGE or not _can_insert(path)):
@@ -55,6 +61,7 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
             raise RopeconvError(f"too much of {path.name} changes for doing it in place; write a new file with -o")
         write_journal(path, header.size, shift, kept)
         yield "journal"
+        added = [(item.name, _apart(item, path) if shift else item.chunks) for item in edit.added]
         if shift:
             move_data(file, shift)
             yield "room"
@@ -67,9 +74,9 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
             file.write(block)
         file.flush()
         yield "tensors"
-        for item in edit.added:
-            file.seek(header.data_start + shift + made.tensors[item.name].offset)
-            for block in item.chunks():
+        for name, chunks in added:
+            file.seek(header.data_start + shift + made.tensors[name].offset)
+            for block in chunks():
                 file.write(block)
         if edit.removed or edit.layout:
             file.truncate(len(head) + made.data_size + (edit.layout.tail if edit.layout else 0))
@@ -80,6 +87,20 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
     journal_of(path).unlink()
     sync_folder(path)
     yield "done"
+
+
+def _apart(item: Added, path: Path) -> Callable[[], Iterator[bytes]]:
+    """The contents of a new tensor, read before the data moves: it may be a copy of a tensor of the same file."""
+    apart = SpooledTemporaryFile(SPOOLED, dir=str(path.parent))  # noqa: SIM115  closed when it is no longer used
+    for block in item.chunks():
+        apart.write(block)
+
+    def chunks() -> Iterator[bytes]:
+        apart.seek(0)
+        while block := apart.read(SPOOLED):
+            yield block
+
+    return chunks
 
 
 def _placed(made: Rewritten, header: Header, edit: Edit) -> tuple[bytes, int]:

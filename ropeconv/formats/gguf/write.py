@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,8 +39,9 @@ def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: A
         writer.write(head)
         writer.flush()
         advance(len(head))
-        copy_part(reader, header.data_start, writer, len(head), made.kept, advance)
-        write_changes(writer, header, len(head), changes)
+        for old, new, size in made.moves(header):
+            copy_part(reader, header.data_start + old, writer, len(head) + new, size, advance)
+        write_changes(writer, replace(header, tensors=made.tensors), len(head), changes)
         for item in edit.added:
             writer.seek(len(head) + made.tensors[item.name].offset)
             for block in item.chunks():

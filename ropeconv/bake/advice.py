@@ -106,8 +106,9 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
     source: the model; a scaled one is judged from its unscaled RoPE. context: in tokens. Raises UsageError for a
     context within the trained one.
     """
-    spec = inspect_source(source).spec
-    start, declared = spec.unscaled() if spec.scaled else spec, spec.context
+    seen = inspect_source(source)
+    spec, declared = seen.first_spec, seen.spec.context
+    start = spec.unscaled() if spec.scaled else spec
     if context <= start.original_context:
         raise UsageError(
             f"--context {context} is within the trained {start.original_context} tokens; give a longer one"

@@ -9,8 +9,10 @@ from pathlib import Path
 from ..engines.probe import Probe
 from ..errors import RopeconvError
 from ..formats.copying import Advance
+from ..formats.gguf import Edit
 from ..formats.gguf.inplace import phases
 from ..receipts.receipt import CheckRecord
+from ..sources import GgufSource
 from .check import OutputCheck, probe_query
 from .checkpoint import CheckpointPlan
 from .execute import ApplyOptions, execute_plan
@@ -56,7 +58,7 @@ def apply(
     """
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        return Applied(_change_in_place(plan))
+        return Applied(change_in_place(plan.source, plan.edit))
     if not isinstance(plan, CheckpointPlan) or not check:
         return Applied(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None
@@ -67,14 +69,15 @@ def apply(
     return Applied(path, checking.found, checking.reason)
 
 
-def _change_in_place(plan: GgufPlan) -> Path:
-    """Changes the first shard of the source in place. After a kill at any moment, running again undoes it first.
+def change_in_place(source: GgufSource, edit: Edit) -> Path:
+    """Changes the first shard of a GGUF file in place. After a kill at any moment, running again undoes it first.
 
-    Raises RopeconvError for links into a cache and where the filesystem cannot make room; nothing is changed then.
+    source: the file. edit: what to change. Raises RopeconvError for links into a cache and where the filesystem cannot
+    make room; nothing is changed then.
     """
-    path = plan.source.path
+    path = source.path
     if path.is_symlink():
         raise RopeconvError(f"{path} is a link, likely into a cache that others read; write a new file with -o")
-    for _ in phases(plan.source.file, plan.edit):
+    for _ in phases(source.file, edit):
         pass
     return path

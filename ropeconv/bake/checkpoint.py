@@ -13,7 +13,7 @@ from ..formats import jsontext
 from ..formats.index import INDEX
 from ..formats.safetensors import Tensor
 from ..formats.tokenizer_config import raised
-from ..inspection.inspect import TOKENIZER, inspect_config
+from ..inspection.inspect import TOKENIZER
 from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -22,8 +22,9 @@ from ..runtimes.two_lists import switching
 from ..sources import Source
 from .extra_shard import extra_shard
 from .inherited import inherit_mscale, inherited_notes, mscale_of_config
+from .original import original_of_folder
 from .plan import Plan, PlannedFile
-from .start import derivation, scheduled, start_spec
+from .start import derivation, first_inspection, scheduled, start_spec
 from .warnings import warnings
 
 
@@ -50,13 +51,13 @@ class CheckpointPlan(Plan):
 
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
     """The plan of a checkpoint: schedule, encoding, verdicts, files. Parameters and errors are those of `make_plan`."""
-    seen = inspect_config(source)
+    seen, first, source = first_inspection(source, target)
     if source.kind != "config" and not source.weights():
         raise _no_weights(source)
-    config, family = source.config(), seen.family
-    spec = start_spec(seen, recipe, target)
-    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(config, seen))
-    schedule = scheduled(seen, recipe, spec)
+    config, family = source.config(), first.family
+    spec = start_spec(first, recipe, target)
+    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(config, first))
+    schedule = scheduled(first, recipe, spec, seen.spec.context)
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
     target.check_folded(result.fold is not None)
     if result.family is not family:
@@ -84,6 +85,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         ),
         notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule)),
         kv_cache=seen.kv_cache,
+        original=original_of_folder(source, files, skipped, result.fold),
     )
 
 

@@ -20,7 +20,7 @@ from ..formats.gguf import read_header
 from ..receipts import write_receipt
 from ..receipts.receipt import CheckRecord, FileRecord
 from ..sources import RECEIPT
-from .plan import Plan, PlannedFile
+from .planned import FilePlan, PlannedFile
 
 COPIED, COPIES = ("copy", "patch"), 2
 MARGIN = 16 * 1024 * 1024
@@ -44,7 +44,7 @@ class ApplyOptions:
 
 
 def execute_plan(
-    plan: Plan,
+    plan: FilePlan,
     options: ApplyOptions,
     verify: Verify = lambda folder: None,
     advance: Advance = lambda done: None,
@@ -71,7 +71,9 @@ def execute_plan(
         check = verify(partial)
         if plan.is_folder:
             files = tuple(_record(file, partial / file.name, options.checksum) for file in whole.files)
-            write_receipt(partial, msgspec.structs.replace(whole.receipt(), files=files, check=check))
+            receipt = whole.receipt()
+            if receipt is not None:
+                write_receipt(partial, msgspec.structs.replace(receipt, files=files, check=check))
         (partial / STAMP).unlink()
     except OSError as problem:
         shutil.rmtree(partial, ignore_errors=True)
@@ -102,7 +104,7 @@ def _record(file: PlannedFile, path: Path, checksum: bool) -> FileRecord:
     return FileRecord(file.name, file.action, path.stat().st_size, digest, file.origin or None)
 
 
-def _refuse_place(plan: Plan, force: bool) -> None:
+def _refuse_place(plan: FilePlan, force: bool) -> None:
     out = plan.out
     here = Path(plan.source.reference).resolve()
     if here.exists() and plan.source.kind != "hub":
@@ -132,11 +134,11 @@ def _ours(place: Path, out: Path) -> bool:
         return False
 
 
-def _stamp(plan: Plan, link: bool) -> str:
+def _stamp(plan: FilePlan, link: bool) -> str:
     files = [(file.action, file.name, file.size, file.text) for file in plan.files]
     origins = [] if plan.source.kind == "hub" else [plan.origin(file) for file in plan.files]
     mtimes = [origin.stat().st_mtime_ns for origin in origins if origin is not None]
-    identity = [plan.source.reference, plan.source.commit, plan.schedule.digest, link, files, mtimes]
+    identity = [plan.source.reference, plan.source.commit, plan.identity, link, files, mtimes]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
@@ -150,7 +152,7 @@ def _resume_or_clear(partial: Path, stamp: str) -> None:
     mark.write_text(stamp, "utf-8")
 
 
-def _need_space(plan: Plan, partial: Path, link: bool) -> None:
+def _need_space(plan: FilePlan, partial: Path, link: bool) -> None:
     pending = [file for file in plan.files if not (partial / file.name).exists()]
     local = None if plan.source.kind == "hub" else next(filter(None, map(plan.origin, plan.files)), None)
     shared = link or same_blocks(local, partial)
@@ -163,7 +165,7 @@ def _need_space(plan: Plan, partial: Path, link: bool) -> None:
         )
 
 
-def _write_files(plan: Plan, partial: Path, link: bool, advance: Advance) -> None:
+def _write_files(plan: FilePlan, partial: Path, link: bool, advance: Advance) -> None:
     """Writes all files of a plan, copies two at a time, since one does not use the full bandwidth of a disk."""
     copied = [file for file in plan.files if file.action in COPIED]
     for file in plan.files:
@@ -178,7 +180,7 @@ def _write_files(plan: Plan, partial: Path, link: bool, advance: Advance) -> Non
         pool.shutdown(cancel_futures=True)
 
 
-def _write_file(plan: Plan, file: PlannedFile, target: Path, link: bool, advance: Advance) -> None:
+def _write_file(plan: FilePlan, file: PlannedFile, target: Path, link: bool, advance: Advance) -> None:
     if target.exists():
         advance(file.size)
         return
@@ -213,7 +215,7 @@ def _take_name(partial: Path, out: Path) -> None:
     shutil.rmtree(old)
 
 
-def _take_names(partial: Path, plan: Plan) -> None:
+def _take_names(partial: Path, plan: FilePlan) -> None:
     """Moves files out of the hidden folder, the first shard last, since the others cannot be loaded without it."""
     for file in reversed(plan.files):
         (partial / file.name).replace(plan.out.parent / file.name)

@@ -15,7 +15,7 @@ from ..export.write import write_tensors
 from ..formats.copying import Advance
 from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
-from ..inspection.inspect import ConfigInspection, inspect_config
+from ..inspection.inspect import ConfigInspection
 from ..inspection.kv_cache import gguf_cache
 from ..receipts import embedded
 from ..rope.methods.special import AsIs
@@ -23,9 +23,10 @@ from ..rope.recipe import Recipe
 from ..runtimes.llamacpp import find_arch
 from ..sources import RECEIPT, Source
 from .inherited import inherit_mscale, inherited_notes, mscale_of_config
+from .original import original_of_export
 from .plan import GgufOutput, PlannedFile
 from .record import receipt_of
-from .start import derivation, scheduled, start_spec
+from .start import derivation, first_inspection, scheduled, start_spec
 from .warnings import list_notes, warnings
 
 
@@ -38,14 +39,15 @@ class ExportPlan(GgufOutput):
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     """The plan of a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
-    seen = inspect_config(source)
-    spec = start_spec(seen, recipe, target)
-    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(source.config(), seen))
-    schedule = scheduled(seen, recipe, spec)
+    seen, first, source = first_inspection(source, target)
+    spec = start_spec(first, recipe, target)
+    given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(source.config(), first))
+    schedule = scheduled(first, recipe, spec, seen.spec.context)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
     result = select_gguf(schedule, exported.model, target)
-    note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result))
+    original = original_of_export(source, exported, result.edit)
+    note = embedded(receipt_of(source, seen.name, recipe, seen.spec, schedule, result, original))
     edit = result.edit.merged(Edit({RECEIPT: string(note)}))
     made = rewrite(exported.model.header, edit)
     out = target.out or Path(file_name(exported.description, exported.outtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,13 @@ from ..formats.gguf.write import new_size, write_new
 from ..inspection.gguf_problems import refused_tensors
 from ..inspection.inspect import inspect_gguf
 from ..receipts import embedded
+from ..receipts.gguf_original import ARCH, first_gguf
 from ..rope.recipe import Recipe
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..sources import RECEIPT
 from ..sources.gguf import GgufSource
 from .inherited import inherit_mscale, inherited_notes, mscale_of_gguf
+from .original import original_of_gguf
 from .plan import GgufOutput, PlannedFile
 from .record import receipt_of
 from .start import derivation, scheduled, start_spec
@@ -48,12 +50,19 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     if refused:
         why = f"llama.cpp does not load {seen.name} with {refused[0]}"
         raise UnsupportedBake("anything", source.path.name, why, "download another file")
-    spec = start_spec(seen, recipe, target)
+    model, first, begin = GgufModel(file.header, file.tensors, vectors, file.chunks), None, seen
+    if target.replace and (first := first_gguf(file, reading.spec)) is not None:
+        model = model.after(first[1].edit)
+        begin = replace(seen, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)
+    spec = start_spec(begin, recipe, target)
     given, recipe = recipe, inherit_mscale(recipe, mscale_of_gguf(source))
-    schedule = scheduled(seen, recipe, spec)
-    result = select_gguf(schedule, GgufModel(file.header, file.tensors, vectors, file.chunks), target)
-    note = embedded(receipt_of(source, seen.name, recipe, spec, schedule, result))
+    schedule = scheduled(begin, recipe, spec, seen.spec.context)
+    result = select_gguf(schedule, model, target)
+    original = original_of_gguf(source, reading.spec, result.edit, target.replace)
+    note = embedded(receipt_of(source, seen.name, recipe, seen.spec, schedule, result, original))
     edit = result.edit.merged(Edit({RECEIPT: string(note)}))
+    if first is not None:
+        edit = first[1].edit.then(edit)
     out, files = _place(source, edit, recipe, target)
     return GgufPlan(
         source=source,
@@ -77,10 +86,10 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
 def _place(source: GgufSource, edit: Edit, recipe: Recipe, target: Target) -> tuple[Path, tuple[PlannedFile, ...]]:
     """The path of the output (of several shards the first) and its planned files."""
     if target.in_place:
-        return source.path, (_file(source, edit, 0, source.path.name),)
+        return source.path, (shard_file(source, edit, 0, source.path.name),)
     out = target.out or Path(f"{source.name}-{recipe.method.label}.gguf")
     names = shard_names(out, len(source.file.paths))
-    files = tuple(_file(source, edit, shard, name) for shard, name in enumerate(names))
+    files = tuple(shard_file(source, edit, shard, name) for shard, name in enumerate(names))
     return out.with_name(names[0]), files
 
 
@@ -91,7 +100,8 @@ def shard_names(out: Path, count: int) -> list[str]:
     return [f"{out.name.removesuffix('.gguf')}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
 
 
-def _file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
+def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
+    """The planned file of one shard. source: the model. edit: of it. shard: which, from 0. name: of the new file."""
     header = source.file.headers[shard]
     if shard and not header.tensors.keys() & edit.changes.keys():
         return PlannedFile("copy", name, header.size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..encode import CheckpointResult, EncodeResult
 from ..receipts import Receipt
+from ..receipts.original import OriginalRecord, SourceRecord
 from ..receipts.receipt import (
     BeforeRecord,
     ConfigRecord,
@@ -11,7 +12,6 @@ from ..receipts.receipt import (
     LogNRecord,
     RuntimeRecord,
     ScheduleRecord,
-    SourceRecord,
 )
 from ..rope.bound import effective_length
 from ..rope.recipe import Recipe
@@ -31,27 +31,44 @@ def runtime_record(verdict: Verdict) -> RuntimeRecord:
     )  # fmt: skip
 
 
+def source_record(source: Origin) -> SourceRecord:
+    """A source as a receipt has it, without a path of this machine, which says nothing to others."""
+    reference = source.reference if source.kind == "hub" or source.commit else None
+    return SourceRecord(source.name, source.kind, reference, source.commit)
+
+
 def receipt_of(
-    source: Origin, family: str, recipe: Recipe, before: RopeSpec, schedule: Schedule, result: EncodeResult
+    source: Origin,
+    family: str,
+    recipe: Recipe,
+    before: RopeSpec,
+    schedule: Schedule,
+    result: EncodeResult,
+    original: OriginalRecord | None = None,
 ) -> Receipt:
     """The receipt of a planned output, without its files and check.
 
-    source, family, recipe, before, schedule, result: as in `Plan`.
+    before: the RoPE of the source as it is. source, family, recipe, schedule, result, original: as in `Plan`.
     """
     approximation = result.log_n_approximation
     fold = result.fold if isinstance(result, CheckpointResult) else None
-    # a path of this machine says nothing to others
-    reference = source.reference if source.kind == "hub" or source.commit else None
     in_config = None
     if isinstance(result, CheckpointResult):
         said = result.in_config
         in_config = ConfigRecord(result.written_as, said.attention_factor, said.softmax_scale)
     return Receipt(
         ropeconv=__version__,
-        source=SourceRecord(source.name, source.kind, reference, source.commit),
+        source=source_record(source),
         family=family,
         recipe=recipe.to_dict(),
-        before=BeforeRecord(describe(before.form), frequencies(schedule), before.attention_factor, before.context),
+        before=BeforeRecord(
+            describe(before.form),
+            frequencies(schedule),
+            before.attention_factor,
+            before.context,
+            before.original_context,
+            effective_length(before.current(), before),
+        ),
         encoding=result.encoding,
         fold=None if fold is None else FoldRecord(fold.fold_into, fold.tensors, fold.expected_kl),
         in_config=in_config,
@@ -61,4 +78,5 @@ def receipt_of(
         schedule=ScheduleRecord(**schedule.to_dict()),
         effective_length=effective_length(schedule, before),
         runtimes=tuple(runtime_record(verdict) for verdict in result.verdicts),
+        original=original,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ..encode import Target
 from ..errors import RopeconvError, UnsupportedBake, UsageError
 from ..inspection import Inspection
+from ..inspection.inspect import ConfigInspection, inspect_config
+from ..receipts.folder_original import first_source
 from ..rope.lengths import format_tokens
 from ..rope.methods.special import AsIs
 from ..rope.on_top import total_factor
@@ -12,6 +14,18 @@ from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.compare import describe
+from ..sources import Source
+
+
+def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, ConfigInspection, Source]:
+    """The inspection of a checkpoint as it is, that of what a plan starts from, and the latter itself.
+
+    That is the first source of an output of ropeconv with `target.replace`, and the checkpoint otherwise. Raises
+    BadSource where an output cannot be taken back.
+    """
+    seen = inspect_config(source)
+    first = first_source(source) if target.replace else source
+    return seen, seen if first is source else inspect_config(first), first
 
 
 def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
@@ -25,7 +39,7 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
         raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
     if recipe.on_top and not seen.spec.scaled:
         raise UsageError(f"{seen.source.reference} has no scaling that --on-top could keep; leave it out")
-    if seen.spec.scaled and not (target.replace or recipe.on_top or isinstance(recipe.method, AsIs)):
+    if seen.extended and not (target.replace or recipe.on_top or isinstance(recipe.method, AsIs)):
         raise RopeconvError(
             f"{seen.source.reference} is scaled already ({describe(seen.spec.form)}); pass --replace to start from its "
             "unscaled RoPE, --on-top to go on from its scaling, or --as-is to keep the scaling it has"
@@ -33,13 +47,14 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
     return recipe.start(seen.spec)
 
 
-def scheduled(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> Schedule:
+def scheduled(seen: Inspection, recipe: Recipe, spec: RopeSpec, today: int) -> Schedule:
     """The schedule of a recipe.
 
-    seen: the inspection of the source. spec: the RoPE that the recipe starts from. Raises UsageError where the output
-    would declare a shorter context than the source and no `--context` asks for it, RecipeError as `Recipe.schedule`.
+    seen: the inspection of what it starts from. spec: the RoPE of that, as `start_spec` gives it. today: tokens that
+    the source declares as it is. Raises UsageError where the output would declare fewer and no `--context` asks for it,
+    RecipeError as `Recipe.schedule`.
     """
-    schedule, today = recipe.schedule(spec, seen.spec), seen.spec.context
+    schedule = recipe.schedule(spec, seen.spec)
     if recipe.context is None and schedule.context < today:
         repair, meant = _repair(recipe, spec, today), format_tokens(schedule.context)
         raise UsageError(
@@ -60,7 +75,7 @@ def _repair(recipe: Recipe, spec: RopeSpec, today: int) -> str:
 def derivation(seen: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     """Sentences on the factor: from which length over which it follows, and what scaling stays or goes.
 
-    seen, recipe, spec: as in `scheduled`.
+    seen: the inspection of the source as it is. recipe, spec: as in `scheduled`.
     """
     method, source = recipe.method, seen.spec
     trained = recipe.original_context or spec.original_context
@@ -96,7 +111,7 @@ def _on_top(recipe: Recipe, source: RopeSpec) -> str:
 def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
     """The warning of a factor with which the method does not reach `--context`; empty where it does.
 
-    recipe, seen, spec: as in `scheduled`.
+    recipe, spec: as in `scheduled`. seen: the inspection of the source as it is.
     """
     over = seen.spec.context if recipe.on_top else recipe.original_context or spec.original_context
     what = "declared" if recipe.on_top else "trained"

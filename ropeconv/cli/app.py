@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
-from . import advise, apply, bound, compare, inspect, plot, push, runtimes, schedule, tables, validate
+from . import advise, apply, bound, compare, inspect, plot, push, restore, runtimes, schedule, tables, validate
 from .command import Command, Group
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ def root(
 
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "apply": (apply.apply_command, apply.EXAMPLES),
+    "restore": (restore.restore_command, restore.EXAMPLES),
     "inspect": (inspect.inspect_command, inspect.EXAMPLES),
     "compare": (compare.compare_command, compare.EXAMPLES),
     "advise": (advise.advise_command, advise.EXAMPLES),

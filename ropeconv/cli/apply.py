@@ -131,7 +131,7 @@ def apply_command(
     refuse_without_push(how, push)
     gguf = source.endswith(".gguf")
     if target["in_place"] and gguf and not dry_run and target["out"] is None:
-        _recover(source, output)
+        recovered(source, output)
     probing = not (dry_run or gguf or target["to"] == "gguf") and Probe.available()
     with Probe() if probing else nullcontext() as probe:
         # after the probe has been started, which takes longer to import transformers than all of this
@@ -253,7 +253,8 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
     return run_checkpoint(comparison, Settings(device="cuda" if where == "auto" else where), output)
 
 
-def _recover(source: str, output: Output) -> None:
+def recovered(source: str, output: Output) -> None:
+    """Undoes an interrupted change of a GGUF file, and says so."""
     from ..formats.gguf.inplace import recover
 
     if recover(Path(source)):

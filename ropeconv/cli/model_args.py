@@ -104,7 +104,8 @@ def on_disk(
         raise UsageError("--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own")
     seen = inspect_source(open_source(source))
     recipes = tuple(build_recipes(given))
-    spec = seen.spec.unscaled() if recipes and seen.spec.scaled else seen.spec
+    first = seen.first_spec
+    spec = (first.unscaled() if first.scaled else first) if recipes else seen.spec
     modified = [name for name in ("context", "original_context", *SWITCHES) if given.get(name) not in (None, False)]
     if modified and not recipes:
         raise UsageError(f"--{modified[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")

@@ -38,13 +38,15 @@ class Exported:
 
     model: header and tensors with the unscaled RoPE. tensors: the same with the rows of the checkpoint that they
     consist of. description: gguf-py's Metadata. outtype: the type of the weights as in file names. quantised: the type
-    to which llama.cpp quantises the file afterwards, or empty.
+    to which llama.cpp quantises the file afterwards, or empty. unlabelled: the header without the label of a method in
+    its names.
     """
 
     model: GgufModel
     tensors: list[OutTensor]
     description: Any
     outtype: str
+    unlabelled: Header
     quantised: str = ""
 
 
@@ -78,14 +80,19 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
             if file in present:
                 (folder / file).write_bytes(source.path(file).read_bytes())
         repository = source.reference if source.kind == "hub" else None
-        described = describe(folder, source.name, repository, label, sum(prod(item.shape) for item in stored))
+        size = sum(prod(item.shape) for item in stored)
+        described = describe(folder, source.name, repository, label, size)
         general = metadata_keys(described, name)
+        bare = metadata_keys(describe(folder, source.name, repository, "", size), name)
         tokens = tokenizer_keys(folder, vocabulary, family.gguf.pre, options.pre or "")
     arch = values.pop("general.architecture")
-    header = Header(3, {"general.architecture": arch, **general, **values, **tokens}, infos(tensors), 32, 0, 0)
+    header, unlabelled = (
+        Header(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
+        for names in (general, bare)
+    )
     by_name = {tensor.name: tensor for tensor in tensors}
     model = GgufModel(header, header.tensors, {}, lambda name: converted(by_name[name]))
-    return Exported(model, tensors, described, quantised.upper() or name, quantised)
+    return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised)
 
 
 def _kind(outtype: str, dtypes: list[str]) -> int:

@@ -68,9 +68,16 @@ def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], comman
         command=command,
         version=__version__,
         validation=receipt.validation,
+        worse=_worse(receipt),
         picture=picture,
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
+
+
+def _worse(receipt: Receipt) -> bool:
+    """Whether the effective length is known to be shorter than that of the source."""
+    before, after = receipt.before, receipt.effective_length
+    return before is not None and after is not None and after < (before.effective_length or before.context)
 
 
 def drawn(receipt: Receipt) -> dict[str, bytes]:

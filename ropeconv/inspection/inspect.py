@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..errors import BadSource
 from ..families import Family
 from ..families.config import detect
 from ..formats.tokenizer_config import limit
+from ..receipts import Receipt
+from ..receipts.folder_original import first_config, stated
+from ..receipts.gguf_original import first_reading, gguf_stated
 from ..rope.bound import effective_length
 from ..rope.spec import RopeSpec
+from ..runtimes.compare import difference
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.verdict import Verdict, judge_all
@@ -22,6 +27,8 @@ from .kv_cache import KvCache, config_cache, gguf_cache
 from .layers import layer_groups
 
 TOKENIZER = "tokenizer_config.json"
+PLANNED = ("context", "original", "schemas")
+"""Codes of problems that are none where ropeconv wrote the settings: its plan said what every runtime reads."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,8 @@ class Inspection:
 
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
     baked for it, or empty. verdicts: what each runtime does with it as it is. kv_cache: its key-value cache, None where
-    the number of heads is not stated. custom_code: a sentence about code that the checkpoint brings, or empty.
+    the number of heads is not stated. custom_code: a sentence about code that the checkpoint brings, or empty. first:
+    of an output of ropeconv, the RoPE of its first source; None for others.
     """
 
     source: Origin
@@ -42,6 +50,17 @@ class Inspection:
     verdicts: tuple[Verdict, ...] = ()
     kv_cache: KvCache | None = None
     custom_code: str = ""
+    first: RopeSpec | None = None
+
+    @property
+    def first_spec(self) -> RopeSpec:
+        """The RoPE before any bake: of the first source, where that is known, else its own."""
+        return self.first or self.spec
+
+    @property
+    def extended(self) -> bool:
+        """Whether it is scaled, or ropeconv gave it other frequencies or factors than its first source has."""
+        return self.spec.scaled or bool(difference(self.spec.current(), self.spec, self.first_spec))
 
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready data; keys stay within a schema."""
@@ -96,9 +115,14 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     """Inspects a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource where llama.cpp would refuse it."""
     reading = read_file(source.file)
     display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
-    problems = tuple(gguf_problems(reading, source.file, rope_tensors(source.file)))
+    spec, first = reading.spec, None
+    receipt = gguf_stated(source.file, spec)
+    if receipt is not None:
+        spec = _trained(spec, receipt)
+        first = first_reading(source.file, receipt)
+    problems = _unplanned(gguf_problems(reading, source.file, rope_tensors(source.file)), spec, receipt)
     cache = gguf_cache(source.file, reading.arch)
-    return Inspection(source, reading.arch.name, display_name, reading.spec, problems, kv_cache=cache)
+    return Inspection(source, reading.arch.name, display_name, spec, problems, kv_cache=cache, first=first)
 
 
 def inspect_config(source: Source) -> ConfigInspection:
@@ -109,6 +133,11 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec = read_spec(config, family)
     except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
+    first, receipt = None, stated(source)
+    if receipt is not None:
+        spec = _trained(spec, receipt)
+        before = first_config(source, receipt)
+        first = None if before is None else read_spec(before, detect(before))
     verdicts = judge_all(config, family, spec.current(), spec)
     problems = [
         *load_problem(verdicts),
@@ -119,6 +148,23 @@ def inspect_config(source: Source) -> ConfigInspection:
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
-        source, family.name, family.display_name, spec, tuple(problems), family.refuse,
-        verdicts, config_cache(config, family), custom_code(config), family=family,
+        source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
+        verdicts, config_cache(config, family), custom_code(config), first=first, family=family,
     )  # fmt: skip
+
+
+def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None) -> tuple[Problem, ...]:
+    """The problems without those that are what a bake was asked for.
+
+    spec: the RoPE as it is. receipt: of an output of ropeconv, None for others.
+    """
+    if receipt is None:
+        return tuple(problems)
+    planned = PLANNED if spec.context == spec.original_context else (*PLANNED, "trained")
+    return tuple(problem for problem in problems if problem.code not in planned)
+
+
+def _trained(spec: RopeSpec, receipt: Receipt) -> RopeSpec:
+    """The RoPE of an output with the trained context that its receipt states: files alone may not say it."""
+    trained = receipt.schedule.original_context
+    return replace(spec, original_context=trained) if trained else spec

@@ -7,40 +7,24 @@ from typing import Any, Literal
 import msgspec
 
 from ..version import SCHEMA
+from .original import OriginalRecord, SourceRecord
 
 Action = Literal["write", "copy", "convert", "patch"]
-
-
-class SourceRecord(msgspec.Struct, frozen=True):
-    """The source of an output.
-
-    name: the first part of the default name of outputs. kind: "folder", "hub", "meta", "config" or "gguf". reference:
-    how the user named it, None for local ones. commit: on the Hub, None for local ones.
-    """
-
-    name: str
-    kind: str
-    reference: str | None = None
-    commit: str | None = None
-
-    @property
-    def repository(self) -> str:
-        """`owner/name` on the Hub; empty for models from elsewhere."""
-        if self.kind not in ("hub", "gguf") or not self.commit:
-            return ""
-        return "/".join((self.reference or "").split("@")[0].split("/")[:2])
 
 
 class BeforeRecord(msgspec.Struct, frozen=True):
     """The RoPE of the source. All but `after` are its own.
 
-    rope: its form, and after: that of the output, as `describe` has them. context: declared tokens.
+    rope: its form, and after: that of the output, as `describe` has them. context: declared tokens. original_context:
+    those it was trained for; 0 in receipts that do not say. effective_length: as in the receipt, of the source.
     """
 
     rope: str
     after: str
     attention_factor: float
     context: int
+    original_context: int = 0
+    effective_length: int | None = None
 
 
 class FoldRecord(msgspec.Struct, frozen=True):
@@ -143,7 +127,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     it. before: the RoPE of the source. encoding: how the schedule is written. fold, in_config, log_n_approximation:
     None where the encoding has none. effective_length: in tokens, None where it is the whole context. runtimes: the
     verdicts. files: of a folder; empty for a GGUF file. check: None where it was not run. validation, servers: results
-    of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime.
+    of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime. original: what `restore` brings
+    back, None in earlier receipts.
     """
 
     schema: int = SCHEMA
@@ -163,6 +148,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     check: CheckRecord | None = None
     validation: dict[str, Any] | None = None
     servers: dict[str, dict[str, Any]] = {}
+    original: OriginalRecord | None = None
 
     @property
     def method(self) -> str:

@@ -86,11 +86,14 @@ class Source(Origin, ABC):
             return whole(file, name, start, stop)
 
     def text(self, name: str) -> str | None:
-        """The content of a small text file; None where there is no file of that name. Raises BadSource if not UTF-8."""
+        """The content of a small text file with its own line ends; None where there is no file of that name.
+
+        Raises BadSource if it is not UTF-8.
+        """
         if all(file.name != name for file in self.files()):
             return None
         try:
-            return self.path(name).read_text("utf-8")
+            return self.path(name).read_bytes().decode()
         except UnicodeDecodeError:
             raise BadSource(f"{name} is not UTF-8 text; fix it or download it again") from None
 

@@ -12,6 +12,7 @@ from ..families.config import detect
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
+from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -44,8 +45,10 @@ class Comparison:
         baked = Path(baked)
         receipt, source = read_receipt(baked), open_source(str(against))
         recipe = Recipe.from_dict(receipt.recipe)
-        spec = inspect_source(source).spec
-        schedule = recipe.schedule(recipe.start(spec), spec)
+        seen = inspect_source(source)
+        spec = seen.spec
+        begin = spec if recipe.on_top or isinstance(recipe.method, AsIs) else seen.first_spec
+        schedule = recipe.schedule(recipe.start(begin), begin)
         if schedule.digest != receipt.schedule.digest:
             raise BadSource(
                 f"{source.reference} is not what {baked} was made from: the recipe gives another schedule; name its "

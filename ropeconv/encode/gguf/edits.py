@@ -18,13 +18,21 @@ NEGLIGIBLE = 1e-7
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
-    """The edit that declares the context and removes an earlier scaling: its keys, and divisors other than 1."""
+    """The edit that declares the context and removes an earlier scaling: its keys, and divisors other than 1.
+
+    Where the context is not the trained one, that is kept under rope.scaling.original_context_length. llama.cpp reads
+    the key under every type and uses it for yarn, for two factor lists, and for query scaling (`pinned_original`) alone
+    (src/llama-model.cpp:1410, ggml_rope_yarn).
+    """
     prefix = model.get("general.architecture")
     stale = {f"{prefix}.rope.scale_linear", *(f"{prefix}.rope.scaling.{key}" for key in SCALING)}
     if pinned_original(model):
         stale.remove(f"{prefix}.rope.scaling.original_context_length")
     ones = {name: overwrite(np.ones(len(vector))) for name, vector in model.vectors.items() if name in ROPE_TENSORS}
-    return Edit({f"{prefix}.context_length": u32(schedule.context)}, frozenset(stale), changes=ones)
+    values = {f"{prefix}.context_length": u32(schedule.context)}
+    if schedule.context != schedule.original_context and not pinned_original(model):
+        values[f"{prefix}.rope.scaling.original_context_length"] = u32(schedule.original_context)
+    return Edit(values, frozenset(stale - values.keys()), changes=ones)
 
 
 def pinned_original(model: GgufModel) -> int:

@@ -40,12 +40,13 @@ class GgufModel:
         """The model after an edit, without writing anything."""
         made = rewrite(self.header, edit)
         header = Header(3, made.values, made.tensors, made.alignment, 0, 0)
-        vectors = dict(self.vectors)
+        vectors = {name: vector for name, vector in self.vectors.items() if name not in edit.removed}
         for name in ROPE_TENSORS:
-            if name in edit.changes:
+            if name in edit.changes and name in vectors:
                 vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
         vectors |= {item.name: _floats(b"".join(item.chunks())) for item in edit.added if item.name in ROPE_TENSORS}
-        return GgufModel(header, {**self.tensors, **made.tensors}, vectors, self.chunks)
+        kept = {name: info for name, info in self.tensors.items() if name not in edit.removed}
+        return GgufModel(header, {**kept, **made.tensors}, vectors, self.chunks)
 
 
 def _floats(data: bytes) -> Vector:

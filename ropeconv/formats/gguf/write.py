@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from ..copying import Advance, copy_file, copy_part
-from .edit import Change, Edit, rewrite
+from .edit import Change, Edit, Rewritten, rewrite
 from .file import GgufFile
 from .header import Header
 
@@ -15,7 +16,7 @@ from .header import Header
 def new_size(header: Header, edit: Edit) -> int:
     """Size in bytes of the file that `write_new` writes for a shard. header: of the shard, before the edit."""
     made = rewrite(header, edit)
-    return len(made.place(header.data_start)) + max((t.offset + t.size for t in made.tensors.values()), default=0)
+    return len(_head(made, header, edit)) + made.data_size + (edit.layout.tail if edit.layout else 0)
 
 
 def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance = lambda done: None) -> None:
@@ -31,19 +32,27 @@ def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: A
         with target.open("r+b") as file:
             write_changes(file, header, header.data_start, changes)
         return
+    changes = {name: change for name, change in changes.items() if name not in edit.removed}
     made = rewrite(header, edit)
-    head = made.place(header.data_start)
+    head = _head(made, header, edit)
     with path.open("rb") as reader, target.open("wb") as writer:
         writer.write(head)
         writer.flush()
         advance(len(head))
-        copy_part(reader, header.data_start, writer, len(head), header.data_size, advance)
-        write_changes(writer, header, len(head), changes)
+        for old, new, size in made.moves(header):
+            copy_part(reader, header.data_start + old, writer, len(head) + new, size, advance)
+        write_changes(writer, replace(header, tensors=made.tensors), len(head), changes)
         for item in edit.added:
             writer.seek(len(head) + made.tensors[item.name].offset)
             for block in item.chunks():
                 writer.write(block)
                 advance(len(block))
+        if edit.layout is not None:
+            writer.truncate(len(head) + made.data_size + edit.layout.tail)
+
+
+def _head(made: Rewritten, header: Header, edit: Edit) -> bytes:
+    return made.place(header.data_start) if edit.layout is None else made.exact(edit.layout)
 
 
 def write_changes(file: BinaryIO, header: Header, start: int, changes: dict[str, Change]) -> None:

@@ -200,6 +200,8 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> int:
     stated = file.whole("rope.scaling.original_context_length", 0)
     if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
         return stated or (max(1, round(context / form.factor)) if isinstance(form, Interpolated) else context)
+    if 0 < stated < context and not file.number("attention.temperature_scale", 0.0):
+        return stated
     family = by_name().get(arch.family)
     for known in family.trained if family else ():
         if known.declared == context and not known.doubt:

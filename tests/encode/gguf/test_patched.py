@@ -127,7 +127,8 @@ def test_a_scaled_file_becomes_its_carrier_without_a_trace_of_the_old_scaling(or
     bake(originals / "qwen2-f32.gguf", Recipe(METHODS["mixed"](4.0)), fresh)
     assert torch.equal(of_llamacpp(again), of_llamacpp(fresh))
     header = GgufFile.open(again).header
-    assert [key for key in header.values if ".rope.scaling." in key] == ["llama.rope.scaling.type"]
+    left = {key: header.get(key) for key in header.values if ".rope.scaling." in key}
+    assert left == {"llama.rope.scaling.type": "none", "llama.rope.scaling.original_context_length": TRAINED}
 
 
 @pytest.mark.slow

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from ....errors import UnsupportedBake
 from ....formats.gguf import Added, Change, Edit, u32
+from ....formats.gguf.interleave import interleave as interleaved
 from ....runtimes.llamacpp import find_arch
 from ..gguf_model import GgufModel
 
@@ -75,17 +74,8 @@ def interleave(model: GgufModel) -> dict[str, Change]:
         if ".attn_qkv." in name:
             raise UnsupportedBake("this schedule", "a carrier", "its projections are fused", "choose another method")
         if re.search(r"\.attn_[qk]\.(weight|bias)$", name):
-            row = info.row_size if name.endswith(".weight") else info.size // info.shape[0]
-            changes[name] = Change(head_dim * row, _interleaver(head_dim, row))
+            changes[name] = interleaved(info, head_dim)
     return changes
-
-
-def _interleaver(head_dim: int, row: int) -> Callable[[bytes], bytes]:
-    def apply(head: bytes) -> bytes:
-        rows = np.frombuffer(head, np.uint8).reshape(2, head_dim // 2, row)
-        return rows.swapaxes(0, 1).tobytes()
-
-    return apply
 
 
 def own_output(model: GgufModel) -> tuple[Added, ...]:

@@ -1,0 +1,75 @@
+"""Makes the OriginalRecord of an output, with which `restore` brings its first source back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import frexp
+
+from ..encode.fold.placement import NEGLIGIBLE, Fold
+from ..export import Exported
+from ..formats.gguf import Edit
+from ..formats.safetensors import Tensor
+from ..receipts.folder_record import first_record, folder_record
+from ..receipts.gguf_original import earlier, gguf_stated
+from ..receipts.gguf_record import record_of_export, record_of_file, record_of_output
+from ..receipts.original import OriginalRecord, ScaledRecord
+from ..rope.spec import RopeSpec
+from ..sources import GgufSource, Source
+from .planned import PlannedFile
+from .record import source_record
+
+EXACT = ("F32", "BF16", "F16")
+
+
+def original_of_folder(
+    source: Source, files: tuple[PlannedFile, ...], skipped: tuple[str, ...], fold: Fold | None
+) -> OriginalRecord:
+    """The record of an output folder.
+
+    source, files, skipped: of its plan. fold: factors in weights, None without.
+    """
+    texts = {file.name: file.text for file in files if file.text is not None}
+    made = [file.name for file in files if file.action in ("write", "convert") and file.text is None]
+    renamed = {file.name: file.origin for file in files if file.origin and file.origin != file.name}
+    scaled, rounded = _scalings(fold, source.tensors) if fold is not None else ((), ())
+    record = folder_record(source, texts, made, renamed, skipped, scaled, rounded)
+    return OriginalRecord(first_record(source, source_record(source)), folder=record)
+
+
+def original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: bool) -> OriginalRecord:
+    """The record of an output of a GGUF file.
+
+    source: the file. spec: its RoPE as it is. edit: what the encoding changes, without the receipt. replaced: whether
+    it starts from the first source of the file.
+    """
+    receipt = gguf_stated(source.file, spec)
+    if receipt is None or receipt.original is None or receipt.original.gguf is None:
+        return OriginalRecord(source_record(source), gguf=record_of_file(source.file, edit))
+    known = receipt.original.gguf
+    record = record_of_output(source.file, known, earlier(source.file, receipt), edit, replaced)
+    return OriginalRecord(receipt.original.source, gguf=record)
+
+
+def original_of_export(source: Source, exported: Exported, edit: Edit) -> OriginalRecord:
+    """The record of a conversion, whose original is the same conversion without scaling.
+
+    source: the checkpoint. exported: its conversion. edit: what the encoding changes, without the receipt.
+    """
+    model = exported.model
+
+    def read(name: str) -> bytes:
+        return b"".join(model.chunks(name))
+
+    record = record_of_export(exported.unlabelled, model.header, read, edit, bool(exported.quantised))
+    return OriginalRecord(first_record(source, source_record(source)), gguf=record)
+
+
+def _scalings(fold: Fold, tensors: Mapping[str, Tensor]) -> tuple[tuple[ScaledRecord, ...], tuple[str, ...]]:
+    """Scalings of tensors by powers of two alone, and names of the other tensors that a fold changes."""
+    rounded = {
+        one.tensor
+        for one in fold.scalings
+        if one.plus_one or abs(frexp(one.factor)[0] - 0.5) > NEGLIGIBLE or tensors[one.tensor].dtype not in EXACT
+    }
+    exact = (one for one in fold.scalings if one.tensor not in rounded)
+    return tuple(ScaledRecord(one.tensor, one.factor, one.spans) for one in exact), tuple(sorted(rounded))

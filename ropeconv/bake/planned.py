@@ -1,0 +1,66 @@
+"""FilePlan: the files of an output, decided before anything is written, whatever they are made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..receipts import Receipt
+from ..receipts.receipt import Action
+from ..sources import Origin
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """One file of the output.
+
+    action: "copy" takes it from the source, unchanged; other files are written from `text` or by make(target, advance).
+    name: relative to the output. size: in bytes. sha256: None where it is not known without hashing. text: its content.
+    origin: its name in the source, empty where that is the same.
+    """
+
+    action: Action
+    name: str
+    size: int
+    sha256: str | None = None
+    text: str | None = None
+    make: Callable[[Path, Callable[[int], None]], None] | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """The files of an output.
+
+    source: what it is made from. out: a folder, or a GGUF file (of several shards the first). files: to write. skipped:
+    names of files of the source that are left out.
+    """
+
+    source: Origin
+    out: Path
+    files: tuple[PlannedFile, ...]
+    skipped: tuple[str, ...]
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the output is a folder with `files` in it, and not files beside each other."""
+        return True
+
+    @property
+    def identity(self) -> str:
+        """What tells this plan from others over the same files: an interrupted run goes on only with the same."""
+        return ""
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files of the output in bytes."""
+        return sum(file.size for file in self.files)
+
+    def origin(self, file: PlannedFile) -> Path | None:
+        """The local path of the file that a planned file is copied from; None where it is not copied."""
+        return None
+
+    def receipt(self) -> Receipt | None:
+        """The receipt of the output, without the files and the check; None where it gets none."""
+        return None

@@ -1,0 +1,175 @@
+"""Brings the first source of an output back, from its receipt: RoPE, context, tokenizer length, names of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import BadSource, UsageError
+from ..formats.copying import Advance, copy_file
+from ..formats.digest import sha256
+from ..formats.gguf import Edit, rewrite
+from ..formats.index import safe_name
+from ..receipts import parse_receipt
+from ..receipts.folder_original import OriginalSource, original_source
+from ..receipts.gguf_original import earlier, layout_of, refuse_other
+from ..receipts.original import SourceRecord
+from ..sources import RECEIPT, GgufSource, Source
+from .apply import change_in_place
+from .execute import ApplyOptions, execute_plan
+from .gguf import shard_file, shard_names
+from .planned import FilePlan, PlannedFile
+
+
+@dataclass(frozen=True)
+class RestorePlan(FilePlan):
+    """The files of the first source of an output.
+
+    source, out, files, skipped: as in `FilePlan`; skipped are files that are not from the first source. first: that
+    source. absent: names of its files that the output never had. in_place: whether `source` itself is changed.
+    """
+
+    source: OriginalSource | GgufSource
+    first: SourceRecord
+    absent: tuple[str, ...] = ()
+    in_place: bool = False
+    edit: Edit | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the output is a folder with `files` in it, and not files beside each other."""
+        return isinstance(self.source, Source)
+
+    @property
+    def identity(self) -> str:
+        """What tells this plan from others over the same files."""
+        return "restore"
+
+    def origin(self, file: PlannedFile) -> Path | None:
+        """The local path of the file that a planned file is copied from; None where it is not copied."""
+        if file.action != "copy":
+            return None
+        if isinstance(self.source, GgufSource):
+            return self.source.file.paths[self.files.index(file)]
+        return self.source.path(file.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
+        return {
+            "source": self.source.to_dict(),
+            "first": msgspec.to_builtins(self.first),
+            "out": str(self.out),
+            "in_place": self.in_place,
+            "files": [{"name": file.name, "action": file.action, "size": file.size} for file in self.files],
+            "skipped": list(self.skipped),
+            "absent": list(self.absent),
+            "bytes": self.bytes,
+        }
+
+
+def restore_plan(source: Source | GgufSource, out: Path | None = None, in_place: bool = False) -> RestorePlan:
+    """Plans to bring the first source of an output back. Writes nothing.
+
+    source: the output, from `open_source`. out: the folder or GGUF file to write, by default `./NAME-restored` after
+    the first source. in_place: change the GGUF file itself. Raises BadSource where the receipt does not say what the
+    source had, where files were changed since, and where weights were rounded; UsageError for a name of another format.
+    """
+    if isinstance(source, GgufSource):
+        return _of_gguf(source, out, in_place)
+    if in_place:
+        raise UsageError("--in-place changes a GGUF file itself, and a folder is written anew; leave it out")
+    if out is not None and out.suffix == ".gguf":
+        raise UsageError(f"-o {out} is not a name for a folder; choose another name")
+    return _of_folder(source, out)
+
+
+def restore(plan: RestorePlan, *, force: bool = False, advance: Advance = lambda done: None) -> Path:
+    """Writes what a plan brings back, and returns its path.
+
+    plan: from `restore_plan`. force: replace an earlier output of ropeconv. advance: called with the bytes done since
+    the last call. Raises RopeconvError where it cannot be written, BadSource where a file is not as it was in the
+    source; nothing is kept then.
+    """
+    if plan.in_place and isinstance(plan.source, GgufSource) and plan.edit is not None:
+        return change_in_place(plan.source, plan.edit)
+    return execute_plan(plan, ApplyOptions(force=force), advance=advance)
+
+
+def _of_folder(source: Source, out: Path | None) -> RestorePlan:
+    first = original_source(source)
+    now = {file.name: file for file in source.files()}
+    record, receipt = first.record, first.receipt
+    texts, made = set(first.generated_texts()), {item.name: item for item in first.generated_files()}
+    files = []
+    for known in receipt.files:
+        name = record.renamed.get(known.name, known.name)
+        if known.name in record.added or name in texts:
+            continue
+        if known.name not in now or now[known.name].size != known.size or not safe_name(known.name):
+            raise BadSource(
+                f"{known.name} of {source.reference} is not as ropeconv wrote it; take the source again, {first.first}"
+            )
+        if name in made:
+            files.append(PlannedFile("convert", name, known.size, make=made[name].write))
+        else:
+            make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
+            files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))
+    for name in texts:
+        text = first.text(name) or ""
+        files.append(PlannedFile("write", name, len(text.encode()), text=text))
+    record_of_first = receipt.original.source if receipt.original else receipt.source
+    listed = {file.name for file in receipt.files}
+    return RestorePlan(
+        source=first,
+        out=out or Path(f"{record_of_first.name}-restored"),
+        files=tuple(sorted(files, key=lambda file: file.name)),
+        skipped=tuple(name for name in now if name not in listed and name != RECEIPT),
+        first=record_of_first,
+        absent=record.skipped,
+    )
+
+
+def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePlan:
+    if in_place and out is not None:
+        raise UsageError("--in-place changes the GGUF file itself; leave -o out")
+    if out is not None and out.suffix != ".gguf":
+        raise UsageError(f"-o {out} is not a name for GGUF; end its name in .gguf")
+    file, text = source.file, source.file.get(RECEIPT)
+    if not isinstance(text, str):
+        raise BadSource(f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv")
+    receipt = parse_receipt(text, source.reference)
+    edit = earlier(file, receipt, whole=True).edit
+    assert receipt.original is not None
+    record = receipt.original.gguf
+    assert record is not None
+    written = record.data_start > 0  # else a conversion, whose unscaled header was never anywhere
+    if written or not in_place:
+        edit = replace(edit, layout=layout_of(record, rewrite(file.header, edit)))
+    if written and edit.layout is not None:
+        refuse_other(rewrite(file.header, edit).exact(edit.layout), record, file, receipt)
+    first = receipt.original.source
+    place = source.path if in_place else out or Path(f"{first.name}-restored.gguf")
+    names = [source.path.name] if in_place else shard_names(place, len(file.paths))
+    return RestorePlan(
+        source=source,
+        out=place.with_name(names[0]),
+        files=tuple(shard_file(source, edit, shard, name) for shard, name in enumerate(names)),
+        skipped=(),
+        first=first,
+        in_place=in_place,
+        edit=edit,
+    )
+
+
+def _checked_copy(first: OriginalSource, name: str, digest: str, target: Path, advance: Callable[[int], None]) -> None:
+    """Copies a file whose sha256 the receipt has. Raises BadSource where it is another one now."""
+    copy_file(first.path(name), target, advance)
+    if sha256(target) != digest:
+        raise BadSource(
+            f"{name} of {first.reference} was changed after ropeconv wrote it; take the source again, {first.first}"
+        )

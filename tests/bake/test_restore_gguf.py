@@ -1,0 +1,256 @@
+"""restore of GGUF files: byte for byte, as new files and in place, judged by llama.cpp where it can load them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import ropeconv
+from ropeconv.bake.restore import restore, restore_plan
+from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.formats.gguf import Edit, GgufFile, inplace, read_header, string, u32
+from ropeconv.formats.gguf.inplace import journal_of, recover
+from ropeconv.formats.gguf.write import write_new
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..baking import apply, make_plan
+from ..gguf_files import TRAINED, contents, plain_tensors, write
+
+OWN = {"ropeconv.json", "ropeconv.reserved"}
+
+
+def recipe(method: str, *values: Any, **modifiers: Any) -> Recipe:
+    return Recipe(REGISTRY[method](*values), **modifiers)
+
+
+YARN, MIXED, NTK = recipe("yarn", 4.0), recipe("mixed", 4.0), recipe("ntk", 4.0)
+
+
+def brought_back(baked: Path, out: Path | None = None) -> Path:
+    return restore(restore_plan(ropeconv.open_source(str(baked)), out, in_place=out is None))
+
+
+def insertable(path: Path) -> Path:
+    if not inplace._can_insert(path):
+        pytest.skip("this filesystem inserts no ranges")
+    return path
+
+
+CASES: dict[str, tuple[str, Recipe, dict[str, Any]]] = {
+    "keys": ("llama", YARN, {}),
+    "another base": ("llama", NTK, {}),
+    "a base and a context": ("llama", recipe("theta", 1e6, context=256), {}),
+    "an attention factor": ("llama", recipe("yarn", 4.0, attention_factor=1.3), {}),
+    "a rope tensor": ("llama", MIXED, {}),
+    "rows that are reordered": ("qwen2", MIXED, {}),
+    "another architecture with a copied tensor": ("qwen2", MIXED, {"carrier": "step35"}),
+    "log-n": ("llama", recipe("mixed", 4.0, log_n="clamped"), {"carrier": "mistral3", "allow_approximate": True}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_file_is_as_it_was(tmp_path: Path, name: str) -> None:
+    arch, made, options = CASES[name]
+    path = write(tmp_path / "model.gguf", arch, extra={"feed_forward_length": 96})
+    original = path.read_bytes()
+    baked = apply(make_plan(path, made, tmp_path / "baked.gguf", **options))
+    assert brought_back(baked, tmp_path / "back.gguf").read_bytes() == original
+    insertable(path)
+    apply(make_plan(path, made, in_place=True, **options))
+    assert contents(path) == contents(baked)
+    brought_back(path)
+    assert path.read_bytes() == original
+    shutil.copy(baked, path)
+    brought_back(path)
+    assert path.read_bytes() == original
+
+
+def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
+    """Each is what the same method makes of the pristine file, also back from a rope tensor to keys."""
+    path = insertable(write(tmp_path / "model.gguf"))
+    shutil.copy(path, tmp_path / "pristine.gguf")
+    sequence = [YARN, MIXED, recipe("by-parts", 8.0), NTK, YARN, recipe("theta", 1e6, context=256), MIXED]
+    for number, made in enumerate(sequence):
+        apply(make_plan(path, made, in_place=True, replace=number > 0))
+        fresh = apply(make_plan(tmp_path / "pristine.gguf", made, tmp_path / f"{number}.gguf"))
+        here, there = read_header(path), read_header(fresh)
+        assert {k: v for k, v in here.values.items() if k not in OWN} == {
+            k: v for k, v in there.values.items() if k not in OWN
+        }
+        assert here.tensors == there.tensors
+        assert contents(path) == contents(fresh)
+        seen = ropeconv.inspect_source(ropeconv.open_source(str(path)))
+        assert (seen.spec.original_context, seen.spec.context) == (TRAINED, fresh_context(fresh))
+    brought_back(path)
+    assert path.read_bytes() == (tmp_path / "pristine.gguf").read_bytes()
+
+
+def fresh_context(path: Path) -> int:
+    """context_length as gguf-py reads it."""
+    return int(gguf.GGUFReader(path).fields["llama.context_length"].contents())
+
+
+@pytest.mark.parametrize("made", [NTK, MIXED, recipe("theta", 1e6, context=256)])
+def test_the_trained_context_stands_in_the_standard_key(tmp_path: Path, made: Recipe) -> None:
+    """Also without the receipt a second bake starts from it; before, it took the extended context for the trained."""
+    baked = apply(make_plan(write(tmp_path / "model.gguf"), made, tmp_path / "baked.gguf"))
+    fields = gguf.GGUFReader(baked).fields
+    assert fields["llama.rope.scaling.original_context_length"].contents() == TRAINED
+    assert fields["llama.context_length"].contents() == 4 * TRAINED
+    write_new(GgufFile.open(baked), 0, Edit(dropped=frozenset({"ropeconv.json"})), tmp_path / "bare.gguf")
+    assert make_plan(tmp_path / "bare.gguf", YARN, tmp_path / "x.gguf", replace=True).schedule.context == 4 * TRAINED
+
+
+def test_another_base_is_not_started_from_unless_asked(tmp_path: Path) -> None:
+    baked = apply(make_plan(write(tmp_path / "model.gguf"), NTK, tmp_path / "baked.gguf"))
+    with pytest.raises(RopeconvError, match="pass --replace"):
+        make_plan(baked, YARN)
+    assert make_plan(baked, YARN, replace=True).before.rope_theta == 10000.0
+
+
+def test_llama3_divisors_of_the_source_come_back(tmp_path: Path) -> None:
+    """The rope tensor of the source was overwritten, so its numbers are in the receipt."""
+    divisors = np.linspace(1, 8, 32, dtype=np.float32)
+    tensors = {**plain_tensors(), "rope_freqs.weight": divisors}
+    path = write(tmp_path / "model.gguf", tensors=tensors)
+    baked = apply(make_plan(path, YARN, tmp_path / "baked.gguf", replace=True))
+    assert (np.frombuffer(contents(baked)["rope_freqs.weight"], np.float32) == 1).all()
+    assert brought_back(baked, tmp_path / "back.gguf").read_bytes() == path.read_bytes()
+
+
+def test_shards(tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf", "qwen2", split=2)
+    shards = sorted(tmp_path.glob("model-*.gguf"))
+    apply(make_plan(shards[0], MIXED, tmp_path / "baked.gguf"))
+    back = brought_back(tmp_path / "baked-00001-of-00002.gguf", tmp_path / "back.gguf")
+    assert back.name == "back-00001-of-00002.gguf"
+    for shard in shards:
+        assert (tmp_path / shard.name.replace("model", "back")).read_bytes() == shard.read_bytes()
+
+
+def test_receipts_do_not_grow_with_the_tokenizer(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", vocabulary=20000)
+    baked = apply(make_plan(path, MIXED, tmp_path / "baked.gguf"))
+    again = apply(make_plan(baked, YARN, tmp_path / "again.gguf", replace=True))
+    for out in (baked, again):
+        assert len(read_header(out).get("ropeconv.json")) < 16_000
+    assert brought_back(again, tmp_path / "back.gguf").read_bytes() == path.read_bytes()
+
+
+def altered(path: Path, change: Any) -> Path:
+    """A file with another receipt."""
+    receipt = json.loads(read_header(path).get("ropeconv.json"))
+    change(receipt)
+    out = path.with_name("altered.gguf")
+    write_new(GgufFile.open(path), 0, Edit({"ropeconv.json": string(json.dumps(receipt))}), out)
+    return out
+
+
+def other_theta(receipt: dict[str, Any]) -> None:
+    value = np.float32(20000).tobytes()
+    receipt["original"]["gguf"]["values"]["llama.rope.freq_base"] = {"kind": 6, "raw": base64.b64encode(value).decode()}
+
+
+def test_an_altered_receipt_is_refused(tmp_path: Path) -> None:
+    baked = apply(make_plan(write(tmp_path / "model.gguf"), NTK, tmp_path / "baked.gguf"))
+    with pytest.raises(BadSource, match="its receipt was.*take the source again, the local file 'model'"):
+        brought_back(altered(baked, other_theta), tmp_path / "back.gguf")
+    assert not (tmp_path / "back.gguf").exists()
+    assert brought_back(altered(baked, lambda receipt: None), tmp_path / "back.gguf").exists()
+
+
+def test_changed_keys_and_earlier_receipts_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf")
+    baked = apply(make_plan(path, YARN, tmp_path / "baked.gguf"))
+    write_new(GgufFile.open(baked), 0, Edit({"llama.attention.head_count": u32(4)}), tmp_path / "mine.gguf")
+    with pytest.raises(BadSource, match="keys of mine.gguf were changed"):
+        brought_back(tmp_path / "mine.gguf", tmp_path / "back.gguf")
+    with pytest.raises(BadSource, match="made before ropeconv kept"):
+        brought_back(altered(baked, lambda receipt: receipt.pop("original")), tmp_path / "back.gguf")
+    with pytest.raises(BadSource, match="has no receipt among its keys"):
+        brought_back(path, tmp_path / "back.gguf")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ropeconv.bake.restore import restore_plan
+from ropeconv.formats.gguf.inplace import phases
+from ropeconv.sources import open_source
+plan = restore_plan(open_source(sys.argv[1]), in_place=True)
+for step in phases(plan.source.file, plan.edit):
+    if step == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("step", ["journal", "room", "header", "tensors", "added", "durable"])
+def test_a_kill_is_undone(tmp_path: Path, step: str) -> None:
+    path = insertable(write(tmp_path / "model.gguf"))
+    original = path.read_bytes()
+    apply(make_plan(path, MIXED, in_place=True))
+    baked = path.read_bytes()
+    command = [sys.executable, "-c", KILLED, str(path), step]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert path.read_bytes() != baked or step == "journal"
+    assert journal_of(path).exists()
+    assert recover(path)
+    assert path.read_bytes() == baked
+    brought_back(path)
+    assert path.read_bytes() == original
+
+
+def test_where_room_cannot_be_taken_away_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "baked.gguf"))
+    before = baked.read_bytes()
+    monkeypatch.setattr(inplace, "_can_insert", lambda path: False)
+    with pytest.raises(RopeconvError, match="cannot be taken away on this filesystem; write a new file with -o"):
+        brought_back(baked)
+    assert baked.read_bytes() == before
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "gemma3_text"])
+def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type: str) -> None:
+    """A conversion comes back as the same conversion without scaling, also where rows or norms were changed."""
+    import torch
+
+    from ..llamacpp import bake, checkpoint, of_llamacpp
+
+    source = checkpoint(model_type, tmp_path / "source")
+    made = recipe("yarn", 4.0, attention_factor=1.2) if model_type == "gemma3_text" else MIXED
+    bake(source, made, tmp_path / "baked.gguf")
+    bake(source, recipe("as-is"), tmp_path / "plain.gguf")
+    back, plain = brought_back(tmp_path / "baked.gguf", tmp_path / "back.gguf"), tmp_path / "plain.gguf"
+    assert contents(back) == contents(plain)
+    bare = {key: value for key, value in read_header(plain).values.items() if key not in OWN}
+    assert dict(read_header(back).values) == bare
+    assert torch.equal(of_llamacpp(back), of_llamacpp(plain))
+    assert not torch.equal(of_llamacpp(back), of_llamacpp(tmp_path / "baked.gguf"))
+
+
+@pytest.mark.slow
+def test_what_llama_cpp_has_quantised(tmp_path: Path) -> None:
+    """It sorts the tensors, so that the rope tensor is among others, and adds a key."""
+    from ..llamacpp import bake, checkpoint
+
+    wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
+    source = checkpoint("qwen2", tmp_path / "source", **wide)
+    bake(source, MIXED, tmp_path / "baked.gguf", outtype="q4_k_m")
+    bake(source, recipe("as-is"), tmp_path / "plain.gguf", outtype="q4_k_m")
+    back = brought_back(tmp_path / "baked.gguf", tmp_path / "back.gguf")
+    assert contents(back) == contents(tmp_path / "plain.gguf")
+    bare = {k: v for k, v in read_header(tmp_path / "plain.gguf").values.items() if k not in OWN}
+    assert dict(read_header(back).values) == bare

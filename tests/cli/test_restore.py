@@ -1,0 +1,42 @@
+"""`ropeconv restore` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ..conftest import Run, hashes
+from ..gguf_files import write
+
+
+def test_a_folder(run: Run, llama: Path, tmp_path: Path) -> None:
+    assert run("apply", "model", "--ntk", "4", "-q").returncode == 0
+    plan = json.loads(run("restore", "model-ntk4", "--dry-run", "--json").stdout)
+    assert (plan["out"], plan["first"]["name"], plan["in_place"]) == ("model-restored", "model", False)
+    assert not (tmp_path / "model-restored").exists()
+    done = run("restore", "model-ntk4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("Wrote model-restored")
+    assert "The source was the local folder 'model'." in done.stdout
+    assert hashes(tmp_path / "model-restored") == hashes(llama)
+    again = run("restore", "model-ntk4")
+    assert (again.returncode, "exists" in again.stderr) == (1, True)
+    assert run("restore", "model-ntk4", "--in-place").returncode == 2
+    assert "is not an output of ropeconv" in run("restore", "model").stderr
+
+
+def test_inspect_says_what_an_output_was_trained_for(run: Run, llama: Path) -> None:
+    assert run("apply", "model", "--ntk", "4", "-q").returncode == 0
+    assert "256, trained for 64" in run("inspect", "model-ntk4").stdout
+    assert "No problems seen" in run("inspect", "model-ntk4").stdout
+
+
+def test_a_gguf_file(run: Run, tmp_path: Path) -> None:
+    original = write(tmp_path / "model.gguf").read_bytes()
+    assert run("apply", "model.gguf", "--mixed", "4", "-q").returncode == 0
+    done = run("restore", "model-mixed4.gguf")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model-restored.gguf").read_bytes() == original
+    assert run("restore", "model-mixed4.gguf", "-o", "folder").returncode == 2
+    if run("restore", "model-mixed4.gguf", "--in-place").returncode == 0:
+        assert (tmp_path / "model-mixed4.gguf").read_bytes() == original

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Literal
 
-from .config import Config, first_present
+from ..errors import BadSource
 from .family import Family
+from .keys import Config, positive_int
 
 Which = Literal["q", "k"]
 
@@ -25,8 +26,11 @@ def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | Non
 
 
 def head_count(part: Config, family: Family) -> int:
-    """Number of heads of queries. part: the text part of config.json."""
-    return int(first_present(part, family.keys.heads, 1))
+    """Number of heads of queries. part: the text part of config.json. Raises BadSource where it is not stated."""
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None:
+        raise BadSource(f"config.json has no {family.keys.heads[0]}; add it")
+    return heads
 
 
 def fused_heads(which: Which, rows: int, heads: int, head_dim: int, family: Family) -> tuple[int, ...]:

@@ -177,6 +177,20 @@ def test_what_is_damaged(changes: dict[str, Any], said: str, tmp_path: Path) -> 
     assert said in str(problem.value)
 
 
+def test_the_number_of_heads_is_the_config_s_or_the_class_default(tmp_path: Path) -> None:
+    """Published Gemma 3 configs leave it out, and the class has 8; a Llama has to say it."""
+    wide = {"self_attn.q_proj.weight": [[1.0, 0, 0]] * 32, "self_attn.q_proj.bias": None}
+    gemma = by_hand(tmp_path / "gemma", model_type="gemma3_text", **wide)
+    llama = by_hand(tmp_path / "llama")
+    for folder in (gemma, llama):
+        config = json.loads((folder / "config.json").read_text())
+        del config["num_attention_heads"]
+        (folder / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention"]}))
+    assert measured(gemma)[0].queries.shape == (8, 4)
+    with pytest.raises(BadSource, match="has no num_attention_heads; add it"):
+        measured(llama)
+
+
 @pytest.mark.parametrize("suffix", ["weight", "qweight", "weight_packed"])
 def test_quantised_weights(suffix: str, tmp_path: Path) -> None:
     folder = by_hand(tmp_path / "m")

@@ -11,7 +11,8 @@ from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.read_file import arch_of
-from ..runtimes.read_config import number, rope_dict
+from ..runtimes.read_config import rope_dict
+from ..runtimes.read_form import number
 from ..sources.gguf import GgufSource
 
 Pair = tuple[float, float]

@@ -63,6 +63,8 @@ def original_context_source(spec: RopeSpec) -> str:
     """How the original context of a model is known, in words."""
     return {
         "config": "stated by original_max_position_embeddings",
+        "header": "stated by the header",
+        "receipt": "stated by the receipt of ropeconv",
         "family": f"see {spec.original_context_reference}",
         "factor": "the declared context divided by the factor",
         "declared": "as declared, since nothing states another",

@@ -167,4 +167,6 @@ def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | N
 def _trained(spec: RopeSpec, receipt: Receipt) -> RopeSpec:
     """The RoPE of an output with the trained context that its receipt states: files alone may not say it."""
     trained = receipt.schedule.original_context
-    return replace(spec, original_context=trained) if trained else spec
+    if not trained:
+        return spec
+    return replace(spec, original_context=trained, original_context_source="receipt", original_context_reference="")

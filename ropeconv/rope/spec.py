@@ -11,7 +11,7 @@ from .schedule import Schedule
 
 LayerKind = Literal["global", "local", "none"]
 Layout = Literal["half", "interleaved"]
-ContextSource = Literal["config", "family", "factor", "declared"]
+ContextSource = Literal["config", "header", "receipt", "family", "factor", "declared"]
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class RopeSpec:
     form: the formula in force on the layers that a context extension changes.
     attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's mscale).
     original_context: tokens the unscaled embedding was trained for. context: tokens the config declares.
-    original_context_source: how the former is known: a statement of the config or header, a fact about the family, the
-    declared context divided by the factor, or the declared one itself. original_context_reference: where that fact is
-    stated, empty for the others.
+    original_context_source: how the former is known: a statement of the config, the GGUF header or ropeconv's receipt,
+    a fact about the family, the declared context divided by the factor, or the declared one itself.
+    original_context_reference: where that fact is stated, empty for the others.
     layers: per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE).
     windows: per layer the tokens that it sees, its sliding window or chunk; None for the whole context. Empty means
     that every layer sees the whole context. chunked: whether they are chunks (Llama 4).

@@ -16,7 +16,7 @@ from ...families.family import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.log_n import QueryScaling
 from ...rope.proportional import recognise as recognise_proportional
-from ...rope.spec import RopeSpec
+from ...rope.spec import ContextSource, RopeSpec
 from ...rope.zero_frequencies import LEAST, NO_ROTATION, divided
 from .archs import Arch, Window
 from .keys import ArchKeys, Keys
@@ -76,11 +76,14 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     notes: tuple[str, ...] = ()
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes = (f"short factors hold in windows of up to {original} tokens, long ones in larger",)
+    trained, known, reference = _trained(file, arch, form, context)
     spec = RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
         form=form,
-        original_context=_trained(file, arch, form, context),
+        original_context=trained,
+        original_context_source=known,
+        original_context_reference=reference,
         context=context,
         attention_factor=net,
         softmax_scale=softmax,
@@ -194,19 +197,24 @@ def _local_form(file: ArchKeys, window: Window | None, closed: Form) -> Form:
     return replace(closed, theta=theta) if window.scaling == "same" else Plain(theta)
 
 
-def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> int:
-    if isinstance(form, (Yarn, Llama3)):
-        return form.original_context
+def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int, ContextSource, str]:
+    """The tokens that the unscaled embedding was trained for, how that is known, and where it is stated."""
     stated = file.whole("rope.scaling.original_context_length", 0)
+    if isinstance(form, (Yarn, Llama3)):
+        return form.original_context, "header" if stated or isinstance(form, Llama3) else "declared", ""
     if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
-        return stated or (max(1, round(context / form.factor)) if isinstance(form, Interpolated) else context)
+        if stated:
+            return stated, "header", ""
+        if isinstance(form, Interpolated):
+            return max(1, round(context / form.factor)), "factor", ""
+        return context, "declared", ""
     if 0 < stated < context and not file.number("attention.temperature_scale", 0.0):
-        return stated
+        return stated, "header", ""
     family = by_name().get(arch.family)
     for known in family.trained if family else ():
         if known.declared == context and not known.doubt:
-            return known.trained
-    return context
+            return known.trained, "family", known.source
+    return context, "declared", ""
 
 
 HARMLESS = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}

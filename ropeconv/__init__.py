@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .bake import make_plan as make_plan
     from .bake.advice import advise as advise
     from .bake.patch import patch as patch
+    from .bake.restore import restore as restore
+    from .bake.restore import restore_plan as restore_plan
     from .inspection import Inspection as Inspection
     from .inspection import inspect_source as inspect_source
     from .receipts import Receipt as Receipt
@@ -70,6 +72,8 @@ _LAZY = {
     "patch": ("bake.patch", "patch"),
     "reach": ("rope.bound", "reach"),
     "read_receipt": ("receipts", "read_receipt"),
+    "restore": ("bake.restore", "restore"),
+    "restore_plan": ("bake.restore", "restore_plan"),
     "validate_checkpoint": ("validate.checkpoint", "validate_checkpoint"),
     "validate_gguf": ("validate.gguf", "validate_gguf"),
     "validate_server": ("validate.server", "validate_server"),
@@ -106,6 +110,8 @@ __all__ = [
     "patch",
     "reach",
     "read_receipt",
+    "restore",
+    "restore_plan",
     "validate_checkpoint",
     "validate_gguf",
     "validate_server",

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .bake import make_plan as make_plan
     from .bake.advice import advise as advise
     from .bake.patch import patch as patch
+    from .bake.restore import restore as restore
+    from .bake.restore import restore_plan as restore_plan
     from .inspection import Inspection as Inspection
     from .inspection import inspect_source as inspect_source
     from .inspection.side_by_side import side_by_side as side_by_side
@@ -72,6 +74,8 @@ _LAZY = {
     "reach": ("rope.bound", "reach"),
     "read_receipt": ("receipts", "read_receipt"),
     "side_by_side": ("inspection.side_by_side", "side_by_side"),
+    "restore": ("bake.restore", "restore"),
+    "restore_plan": ("bake.restore", "restore_plan"),
     "validate_checkpoint": ("validate.checkpoint", "validate_checkpoint"),
     "validate_gguf": ("validate.gguf", "validate_gguf"),
     "validate_server": ("validate.server", "validate_server"),
@@ -108,6 +112,8 @@ __all__ = [
     "patch",
     "reach",
     "read_receipt",
+    "restore",
+    "restore_plan",
     "side_by_side",
     "validate_checkpoint",
     "validate_gguf",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..encode import Target
-from ..errors import RopeconvError, UnsupportedBake, UsageError
+from ..errors import BadSource, RopeconvError, UnsupportedBake, UsageError
 from ..inspection import Inspection
 from ..inspection.inspect import ConfigInspection, inspect_config
 from ..receipts.folder_original import first_source
@@ -23,9 +23,14 @@ def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, 
     That is the first source of an output of ropeconv with `target.replace`, and the checkpoint otherwise. Raises
     BadSource where an output cannot be taken back.
     """
-    seen = inspect_config(source)
     first = first_source(source) if target.replace else source
-    return seen, seen if first is source else inspect_config(first), first
+    start = inspect_config(first)
+    if first is source:
+        return start, start, source
+    try:
+        return inspect_config(source), start, first
+    except BadSource:  # an output whose frequencies are in its tensors, which only its own code reads
+        return start, start, first
 
 
 def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:

@@ -34,7 +34,7 @@ SENTENCE = re.compile(
 
 def said(plan: Plan) -> list[tuple[float, float, float, float]]:
     """The numbers of every such sentence: the pair, the attention factor, the softmax scale."""
-    found = [match for match in map(SENTENCE.fullmatch, plan.warnings) if match]
+    found = [match for match in map(SENTENCE.fullmatch, plan.notes) if match]
     return [(float(m[1]), float(m[2]), float(m[3]), float(m[4] or 1)) for m in found]
 
 
@@ -59,7 +59,7 @@ def computed(folder: Path) -> tuple[float, float]:
     return attention_factor, attention.scaling * math.sqrt(width)
 
 
-@pytest.mark.parametrize("factor", [8.0, 80.0])
+@pytest.mark.parametrize("factor", [80.0, 160.0])
 @pytest.mark.parametrize(("name", "model_type", "mscale", "everywhere"), PUBLISHED)
 def test_the_pair_of_a_published_model(
     name: str, model_type: str, mscale: float, everywhere: float, factor: float, tmp_path: Path
@@ -86,7 +86,7 @@ def test_an_unequal_pair_gives_another_attention_factor(tmp_path: Path) -> None:
     ("recipe", "replace"),
     [
         (Recipe(REGISTRY["yarn"](80.0, mscale=1.0, mscale_all_dim=1.0)), True),  # the user's own
-        (Recipe(REGISTRY["theta"](1e6)), True),
+        (Recipe(REGISTRY["theta"](1e6), context=163840), True),
         (Recipe(REGISTRY["as-is"]()), False),
     ],
 )

@@ -105,8 +105,14 @@ def nothing_fits(
         "this schedule",
         " and ".join(row.display_name for row in rows),
         "; ".join(dict.fromkeys([*_conflict(found, rows), *(reasons or _refused(refusals))])),
-        _way_out(found, request),
+        _one_list(refusals, request) or _way_out(found, request),
     )
+
+
+def _one_list(refusals: dict[str, UnsupportedBake], request: EncodeRequest) -> str:
+    """What to do about two factor lists that the only encoding with two cannot hold; empty for one list."""
+    native = refusals.get("native")
+    return native.alternatives if native is not None and request.schedule.short_inv_freq is not None else ""
 
 
 def _refused(refusals: dict[str, UnsupportedBake]) -> list[str]:

@@ -100,7 +100,8 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
     source: the model; a scaled one is judged from its unscaled RoPE. context: in tokens. Raises UsageError for a
     context within the trained one.
     """
-    spec = inspect_source(source).first_spec
+    seen = inspect_source(source)
+    spec = seen.first_spec
     start = spec.unscaled() if spec.scaled else spec
     if context <= start.original_context:
         raise UsageError(
@@ -127,7 +128,7 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
                 writings=writings,
                 command=f"ropeconv apply {source.reference} {method.command}"
                 + ("" if method.schedule(start).context == context else f" --context {context}")
-                + (" --replace" if spec.scaled else ""),
+                + (" --replace" if seen.extended or spec.scaled else ""),
             )
         )
     return sorted(found, key=lambda one: one.rank), passed

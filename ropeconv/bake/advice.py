@@ -134,7 +134,7 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
                 writings=writings,
                 command=f"ropeconv apply {source.reference} {method.command}"
                 + (f" --context {context}" if method.schedule(start).context != context or context < declared else "")
-                + (" --replace" if spec.scaled else ""),
+                + (" --replace" if seen.extended or spec.scaled else ""),
             )
         )
     return sorted(found, key=lambda one: one.rank), passed

@@ -45,9 +45,15 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
     if recipe.on_top and not seen.spec.scaled:
         raise UsageError(f"{seen.source.reference} has no scaling that --on-top could keep; leave it out")
     if seen.extended and not (target.replace or recipe.on_top or isinstance(recipe.method, AsIs)):
+        has = f"({describe(seen.spec.form)})"
+        if seen.spec.scaled:
+            raise RopeconvError(
+                f"{seen.source.reference} is scaled already {has}; pass --replace to start from its unscaled RoPE, "
+                "--on-top to go on from its scaling, or --as-is to keep the scaling it has"
+            )
         raise RopeconvError(
-            f"{seen.source.reference} is scaled already ({describe(seen.spec.form)}); pass --replace to start from its "
-            "unscaled RoPE, --on-top to go on from its scaling, or --as-is to keep the scaling it has"
+            f"{seen.source.reference} was extended by ropeconv already {has}; pass --replace to start from its first "
+            "source, or --as-is to keep the RoPE it has"
         )
     return recipe.start(seen.spec)
 

@@ -177,8 +177,8 @@ def test_k_quants_are_llama_cpps_own_and_keep_the_schedule(tmp_path: Path, outty
     assert plan.bytes > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "wide"]
     patched = tmp_path / "patched.gguf"
-    bake(tmp_path / "out.gguf", Recipe(METHODS["yarn"](2.0)), patched, replace=True)
-    bake(source, Recipe(METHODS["yarn"](2.0)), tmp_path / "fresh.gguf", outtype=outtype)
+    bake(tmp_path / "out.gguf", Recipe(METHODS["yarn"](8.0)), patched, replace=True)
+    bake(source, Recipe(METHODS["yarn"](8.0)), tmp_path / "fresh.gguf", outtype=outtype)
     assert GgufFile.open(patched).get("general.architecture") == "qwen2"
     assert contents(patched) == contents(tmp_path / "fresh.gguf")
 

@@ -34,7 +34,7 @@ ROPE_KEYS = frozenset(
 class Problem:
     """A problem in the settings of a model.
 
-    code: a stable name for it. message: a sentence. repair: flags of `ropeconv apply` that mend it, empty without.
+    code: a stable name for it. message: a sentence. repair: flags of `ropeconv apply` that fix it, empty without.
     """
 
     code: str

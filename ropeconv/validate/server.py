@@ -119,9 +119,9 @@ def _judged(
     wanted = states.reference[0]
     targets = run.targets().tolist()
 
-    def compared(told: Callable[[slice], list[LogProbs]]) -> Measures:
+    def compared(given: Callable[[slice], list[LogProbs]]) -> Measures:
         def measured(rows: slice) -> Measures:
-            return coarse(head.head(wanted[rows]), told(rows), targets[rows])
+            return coarse(head.head(wanted[rows]), given(rows), targets[rows])
 
         return in_blocks(measured, len(said), head.vocabulary)
 

@@ -47,12 +47,12 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     start = carry(model, TO) if name != TO else None
     edit = start.edit if start else Edit()
     edit = edit.merged(_keys(steps)).merged(_gain(steps.gain, model, edit))
-    told = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
-    edit = edit.merged(tensor(told, model.after(edit)))
+    scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
+    edit = edit.merged(tensor(scaled, model.after(edit)))
     off = deviation(schedule.log_n, steps, schedule.context)
     notes = (*(start.notes if start else ()), _note(steps, off, schedule.context))
     name = "carrier" if start else "tensor"
-    return judged(name, told, model, edit, f"the architecture {TO}", off, notes=notes, log_n_approximation=steps)
+    return judged(name, scaled, model, edit, f"the architecture {TO}", off, notes=notes, log_n_approximation=steps)
 
 
 def _keys(steps: QueryScaling) -> Edit:

@@ -37,6 +37,6 @@ class LlamaCppEngine(Engine):
         return [int(token) for token in self._run(ids, generate=count)]
 
     def _run(self, ids: Sequence[int], **wanted: Any) -> Any:
-        told = {key: list(value) for key, value in self.overrides.items()}
+        overrides = {key: list(value) for key, value in self.overrides.items()}
         threads = os.cpu_count() or 1
-        return run(self.path, {"tokens": list(ids), "overrides": told, "threads": threads, **wanted})
+        return run(self.path, {"tokens": list(ids), "overrides": overrides, "threads": threads, **wanted})

@@ -20,7 +20,7 @@ class LlamaServer(Server):
     owner = "llamacpp"
     computes_in = "float16"  # its cache of keys and values, unless started with -ctk f32 -ctv f32
     unchecked = (
-        "which types its cache of keys and values has (16 bits unless told)",
+        "which types its cache of keys and values has (16 bits by default)",
         "tokens past the likeliest that it names",
     )
 

@@ -28,13 +28,13 @@ def check_fold(comparison: Comparison) -> None:
     if said is None:
         raise BadSource(f"the receipt of {baked} does not say what was folded; run apply again")
     config = source.config()
-    told = fold(comparison.schedule, comparison.spec, detect(config), config, source.tensors, said.fold_into)
+    expected = fold(comparison.schedule, comparison.spec, detect(config), config, source.tensors, said.fold_into)
     ours = {path.name: read_header(path) for path in baked.glob("*.safetensors")}
-    for name in told.tensors:
+    for name in expected.tensors:
         old, dtype = _numbers(source.path, source.headers, name)
         new, stored = _numbers(baked.joinpath, ours, name)
         wanted = old if stored == dtype else widened(old, dtype)
-        for scaling in told.scalings:
+        for scaling in expected.scalings:
             if scaling.tensor == name:
                 for start, stop in scaling.spans:
                     wanted[start:stop] = scaled(wanted[start:stop], stored, scaling.factor, scaling.plus_one)

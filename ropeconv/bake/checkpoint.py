@@ -80,10 +80,13 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         warnings=(
             *warnings(seen, recipe, spec, schedule),
             *result.notes,
-            *_two_lists(result, schedule),
             *dtype_notes(target.fold.dtype or "stored"),
         ),
-        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule)),
+        notes=(
+            *derivation(seen, recipe, spec),
+            *inherited_notes(given, recipe, schedule),
+            *_two_lists(result, schedule),
+        ),
         kv_cache=seen.kv_cache,
         original=original_of_folder(source, files, skipped, result.fold),
     )

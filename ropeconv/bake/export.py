@@ -64,8 +64,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         result=result,
         files=(PlannedFile("convert", out.name, size, make=partial(_write, exported, made, edit)),),
         skipped=(),
-        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *list_notes(schedule), *_notes(source, seen)),
-        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule)),
+        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen)),
+        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule), *list_notes(schedule)),
         kv_cache=gguf_cache(exported.model, find_arch(exported.model.get("general.architecture"))),
     )
 

@@ -76,8 +76,8 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         result=result,
         files=files,
         skipped=(),
-        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *list_notes(schedule)),
-        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule)),
+        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes),
+        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule), *list_notes(schedule)),
         kv_cache=seen.kv_cache,
         edit=edit,
     )

@@ -13,7 +13,7 @@ from ..receipts.receipt import (
     RuntimeRecord,
     ScheduleRecord,
 )
-from ..rope.bound import effective_length
+from ..rope.bound import effective_length, source_reach
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -68,6 +68,7 @@ def receipt_of(
             before.context,
             before.original_context,
             effective_length(before.current(), before),
+            source_reach(schedule, before),
         ),
         encoding=result.encoding,
         fold=None if fold is None else FoldRecord(fold.fold_into, fold.tensors, fold.expected_kl),

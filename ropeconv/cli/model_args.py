@@ -53,9 +53,8 @@ class ModelArgs:
         made: dict[str, Schedule] = {}
         for recipe in self.recipes:
             label = recipe.method.label
-            made[label if label not in made else f"{label}-{len(made)}"] = recipe.schedule(
-                recipe.start(self.source), self.source
-            )
+            basis = self.seen.basis(recipe) if self.seen else self.source
+            made[label if label not in made else f"{label}-{len(made)}"] = recipe.schedule(recipe.start(basis), basis)
         return made
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "text_part",
 ]
 
+MOST_LAYERS = 10_000
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
 WITHOUT_ROPE = frozenset(
     (
@@ -111,6 +112,8 @@ def geometry(config: Config, family: Family) -> Geometry:
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
     count = positive_int(part, keys.layers, defaults.layers) or 0
+    if count > MOST_LAYERS:
+        raise BadSource(f"config.json has {keys.layers[0]} = {count}; write the number of layers there")
     kinds = layer_kinds(part, family, count)
     return Geometry(
         head_dim=head_dim,

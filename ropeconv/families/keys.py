@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,11 +16,13 @@ def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any
     return next((part[key] for key in keys if part.get(key) is not None), default)
 
 
-def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None) -> int | None:
-    """Like `first_present`, for a positive whole number. Raises BadSource for another value."""
+def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1) -> int | None:
+    """Like `first_present`, for a whole number of at least `least`. Raises BadSource for another value."""
     value = first_present(part, keys, default)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
-        raise BadSource(f"config.json has {keys[0]} = {value!r}; write a positive whole number there")
+    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not whole or value != int(value) or value < least:
+        kind = "positive whole number" if least else "whole number"
+        raise BadSource(f"config.json has {keys[0]} = {value!r}; write a {kind} there")
     return int(value)

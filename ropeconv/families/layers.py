@@ -66,6 +66,6 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
     elif window.layers == "named":
         flags = [name in WINDOWED for name in layer_names(part, family, len(kinds))]
         if window.first_key and not part.get("layer_types"):
-            first = int(part.get(window.first_key, window.first))
+            first = positive_int(part, (window.first_key,), window.first, least=0) or 0
             flags = [index >= first for index in range(len(kinds))]
     return tuple(size if flag else None for flag in flags)

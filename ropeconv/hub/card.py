@@ -12,6 +12,7 @@ from typing import Any
 
 from ..formats.template import render
 from ..receipts import Receipt
+from ..rope.bound import is_worse
 from ..rope.methods import REGISTRY
 from ..runtimes.grouping import grouped
 from ..version import __version__
@@ -75,9 +76,9 @@ def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], comman
 
 
 def _worse(receipt: Receipt) -> bool:
-    """Whether the effective length is known to be shorter than that of the source."""
-    before, after = receipt.before, receipt.effective_length
-    return before is not None and after is not None and after < (before.effective_length or before.context)
+    """Whether the effective length is known to be worse than that of the source."""
+    before = receipt.before
+    return before is not None and before.reach != 0 and is_worse(receipt.effective_length, before.reach, before.context)
 
 
 def drawn(receipt: Receipt) -> dict[str, bytes]:

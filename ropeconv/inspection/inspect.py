@@ -14,6 +14,8 @@ from ..receipts import Receipt
 from ..receipts.folder_original import first_config, stated
 from ..receipts.gguf_original import first_reading, gguf_stated
 from ..rope.bound import effective_length
+from ..rope.methods.special import AsIs
+from ..rope.recipe import Recipe
 from ..rope.spec import RopeSpec
 from ..runtimes.compare import difference
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
@@ -56,6 +58,10 @@ class Inspection:
     def first_spec(self) -> RopeSpec:
         """The RoPE before any bake: of the first source, where that is known, else its own."""
         return self.first or self.spec
+
+    def basis(self, recipe: Recipe) -> RopeSpec:
+        """The RoPE that a recipe is about: its own with as-is and `on_top`, else that before any bake."""
+        return self.spec if recipe.on_top or isinstance(recipe.method, AsIs) else self.first_spec
 
     @property
     def extended(self) -> bool:

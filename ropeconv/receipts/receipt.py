@@ -16,7 +16,8 @@ class BeforeRecord(msgspec.Struct, frozen=True):
     """The RoPE of the source. All but `after` are its own.
 
     rope: its form, and after: that of the output, as `describe` has them. context: declared tokens. original_context:
-    those it was trained for; 0 in receipts that do not say. effective_length: as in the receipt, of the source.
+    those it was trained for; 0 in receipts that do not say. effective_length: as in the receipt, of the source. reach:
+    the same, looked for as far as the context of the output; 0 in receipts that do not say.
     """
 
     rope: str
@@ -25,6 +26,7 @@ class BeforeRecord(msgspec.Struct, frozen=True):
     context: int
     original_context: int = 0
     effective_length: int | None = None
+    reach: int | None = 0
 
 
 class FoldRecord(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from .methods.bases import ThetaBound
 from .methods.method import Method
 from .schedule import Schedule
 from .spec import RopeSpec
+from .zero_frequencies import divisors
 
 
 def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedule:
@@ -93,7 +94,8 @@ def _composed(made: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
         own, divided = (one.inv_freq if one.short_inv_freq is None else one.short_inv_freq for one in (now, made))
         short = own * (divided / base)
         original = original if now.short_inv_freq is not None else spec.context
-        form = LongRope(spec.rope_theta, tuple((base / short).tolist()), tuple((base / inv_freq).tolist()), original)
+        lists = [tuple(divisors(base, one).tolist()) for one in (short, inv_freq)]
+        form = LongRope(spec.rope_theta, lists[0], lists[1], original)
     elif isinstance(spec.form, Plain):
         form = made.form
     elif isinstance(made.form, Plain):

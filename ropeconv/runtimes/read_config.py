@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import BadSource, RopeconvError
-from ..families.config import Config, Geometry, first_present, geometry, text_part
+from ..families.config import Config, Geometry, first_present, geometry, positive_int, text_part
 from ..families.family import Family
 from ..rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import temperature_attention_factor
@@ -183,7 +183,8 @@ def _nope_query_scaling(part: Config, family: Family) -> QueryScaling | None:
     rules = family.query_temperature
     if rules is None or not part.get(*rules.switch):
         return None
-    return QueryScaling(number(part, *rules.beta), int(number(part, *rules.length)))
+    length = positive_int(part, rules.length[:1], rules.length[1])
+    return QueryScaling(number(part, *rules.beta), length or rules.length[1])
 
 
 def _mrope_section(found: dict[str, Any]) -> tuple[int, ...]:

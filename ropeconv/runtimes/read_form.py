@@ -58,7 +58,7 @@ def read_form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, 
         number(found, "factor")
         return Interpolated(theta, _factor(found, rules, original, sizes))
     if kind == "dynamic" and rules.alpha and found.get("alpha"):
-        return Plain(ntk_theta(theta, number(found, "alpha"), sizes.rotary_dim))
+        return Plain(_alpha_base(theta, number(found, "alpha"), sizes.rotary_dim))
     if kind == "proportional":
         factor = number(found, "factor", 1.0)
         proportion = number(found, "partial_rotary_factor", 1.0)
@@ -114,3 +114,12 @@ def read_attention_factor(
             continue
         break
     return attention_factor * (number(found, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
+
+
+def _alpha_base(theta: float, alpha: float, rotary_dim: int) -> float:
+    """Hunyuan's base theta alpha^(r/(r-2)). Raises BadSource where that is no base."""
+    if rotary_dim > 2 and 1 <= alpha <= 1e9:
+        return ntk_theta(theta, alpha, rotary_dim)
+    raise BadSource(
+        f"config.json has alpha = {alpha:g} in its RoPE settings; write a number of at least 1, such as 1000"
+    )

@@ -12,7 +12,6 @@ from ..families.config import detect
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
-from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -47,8 +46,8 @@ class Comparison:
         recipe = Recipe.from_dict(receipt.recipe)
         seen = inspect_source(source)
         spec = seen.spec
-        begin = spec if recipe.on_top or isinstance(recipe.method, AsIs) else seen.first_spec
-        schedule = recipe.schedule(recipe.start(begin), begin)
+        basis = seen.basis(recipe)
+        schedule = recipe.schedule(recipe.start(basis), basis)
         if schedule.digest != receipt.schedule.digest:
             raise BadSource(
                 f"{source.reference} is not what {baked} was made from: the recipe gives another schedule; name its "

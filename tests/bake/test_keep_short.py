@@ -120,7 +120,9 @@ def test_transformers_4_45_and_4_48_do_not_switch() -> None:
 
 
 def test_the_plan_says_what_each_runtime_does_and_what_a_cache_does() -> None:
-    said = " ".join(plan(LLAMA_3, "mixed", "32k").warnings)
+    made = plan(LLAMA_3, "mixed", "32k")
+    assert made.warnings == ()
+    said = " ".join(made.notes)
     assert "vLLM 0.33: the long list for every position where it is started with a window above 8,192 tokens" in said
     assert "in which no sequence of the batch is longer than 8,192 tokens" in said
     assert (
@@ -180,7 +182,7 @@ def test_gguf_of_phi3_takes_both_lists(tmp_path: Path) -> None:
 
     path = write(tmp_path / "phi.gguf", "phi3", extra={"attention.sliding_window": 0}, tensors=plain_tensors())
     made = make_plan(path, MIXED, tmp_path / "out.gguf")
-    assert any("started with a window of up to 64 tokens" in warning for warning in made.warnings)
+    assert any("started with a window of up to 64 tokens" in note for note in made.notes)
     file = GgufSource(apply(made)).file
     lists = rope_tensors(file)
     assert lists["rope_factors_short.weight"].tolist() == [1.0] * 32

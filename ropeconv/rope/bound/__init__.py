@@ -1,7 +1,7 @@
 """The bound on the base: the smallest base for a length, and the effective length of a given schedule."""
 
 from .answer import Bound, bound, smallest_base, wide_base
-from .effective import effective_length, worse_than_source
+from .effective import effective_length, is_worse, source_reach, worse_than_source
 from .reach import Reach, first_violation, reach, violations
 
 __all__ = [
@@ -10,8 +10,10 @@ __all__ = [
     "bound",
     "effective_length",
     "first_violation",
+    "is_worse",
     "reach",
     "smallest_base",
+    "source_reach",
     "violations",
     "wide_base",
     "worse_than_source",

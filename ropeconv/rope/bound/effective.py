@@ -17,19 +17,29 @@ def effective_length(schedule: Schedule, spec: RopeSpec) -> int | None:
     return _below(schedule, spec, spec.visible(schedule.context))
 
 
+def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
+    """The effective length of a source in tokens, looked for as far as the layers see in the output and in the source.
+
+    schedule: of the output. source: the model as it is. None where B(m) >= 0 in all of that.
+    """
+    return _below(source.current(), source, source.visible(max(schedule.context, source.context)))
+
+
+def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
+    """Whether an effective length is worse than its source's: shorter, or the same where the context has outgrown it.
+
+    reached: of the output. before: as `source_reach` gives it. covered: tokens that the source declares.
+    """
+    return reached is not None and (before is None or before > reached or (before == reached and before >= covered))
+
+
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
     """A sentence about a schedule whose effective length is worse than its source's; empty where it is not.
 
-    Worse is a shorter one, or the same one where only the declared context has outgrown it. source: the model as it is.
-    Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    source: the model as it is. Men et al. 2024, https://arxiv.org/abs/2405.14591.
     """
-    reached = effective_length(schedule, source)
-    if reached is None:
-        return ""
-    now = source.current()
-    before = _below(now, source, source.visible(max(schedule.context, source.context)))
-    uncovered = before == reached and before >= source.visible(source.context)
-    if before is not None and before <= reached and not uncovered:
+    reached, before = effective_length(schedule, source), source_reach(schedule, source)
+    if reached is None or not is_worse(reached, before, source.visible(source.context)):
         return ""
     whose = f"is {before:,}" if before is not None else f"covers {source.visible(schedule.context):,} tokens"
     return (

@@ -7,6 +7,7 @@ from ..errors import BadSource, RopeconvError, UnsupportedBake, UsageError
 from ..inspection import Inspection
 from ..inspection.inspect import ConfigInspection, inspect_config
 from ..receipts.folder_original import first_source
+from ..rope.forms import Yarn
 from ..rope.lengths import format_tokens
 from ..rope.methods.special import AsIs
 from ..rope.on_top import total_factor
@@ -44,6 +45,13 @@ def start_spec(seen: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
         raise UnsupportedBake("a context extension", seen.display_name, seen.refuse, "or choose another model")
     if recipe.on_top and not seen.spec.scaled:
         raise UsageError(f"{seen.source.reference} has no scaling that --on-top could keep; leave it out")
+    form, declared = seen.spec.form, seen.spec.context
+    if recipe.on_top and isinstance(form, Yarn) and round(form.factor * form.original_context) > declared:
+        covered = round(form.factor * form.original_context)
+        raise RopeconvError(
+            f"{seen.source.reference} declares {declared:,} tokens and its scaling already covers {covered:,}; declare "
+            f"that first with --as-is --context {covered}, or pass --replace instead of --on-top"
+        )
     if seen.extended and not (target.replace or recipe.on_top or isinstance(recipe.method, AsIs)):
         has = f"({describe(seen.spec.form)})"
         if seen.spec.scaled:
@@ -124,6 +132,10 @@ def uncovered(recipe: Recipe, seen: Inspection, spec: RopeSpec) -> list[str]:
 
     recipe, spec: as in `scheduled`. seen: the inspection of the source as it is.
     """
+    meant = getattr(recipe.method, "target", None) or getattr(recipe.method, "at", None)
+    if meant is not None and recipe.context is not None and meant < recipe.context:
+        flag = recipe.method.flag()
+        return [f"{flag}: it is made for {meant:,} tokens, which does not cover --context {recipe.context:,}"]
     over = seen.spec.context if recipe.on_top else recipe.original_context or spec.original_context
     what = "declared" if recipe.on_top else "trained"
     factor = recipe.method.factor_over(over, what)

@@ -115,7 +115,8 @@ def _refusals(found: list[Advice]) -> dict[str, list[str]]:
 
 def _row(one: Advice) -> tuple[str, ...]:
     at = one.profile.reach
-    effective = "any" if at.automatic else f"{at.searched - 1:,}+" if at.first_violation is None else ""
+    windowed = not at.count and at.length < one.schedule.context  # no layer sees further
+    effective = "any" if at.automatic or windowed else f"{at.searched - 1:,}+" if at.first_violation is None else ""
     return (
         one.method.command,
         "yes" if one.works_untuned else "no",

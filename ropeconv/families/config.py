@@ -65,7 +65,7 @@ def detect(config: Config) -> Family:
     if isinstance(name, str) and name.endswith(STORED_ROPE):
         raise BadSource(
             f"model_type {name!r} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
-            "ropeconv.json beside it says what was done, to bake it again start from the source named there"
+            "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
         )
     if name in WITHOUT_ROPE:
         raise BadSource(f"model_type {name!r} has no rotary position embedding, so there is nothing to extend")

@@ -12,7 +12,7 @@ import msgspec
 from ..errors import BadSource
 from ..families import Family
 from ..families.config import Config, text_part
-from ..rope.forms import DynamicNtk, Yarn
+from ..rope.forms import DynamicNtk, Interpolated, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find, newest
 from ..runtimes.compare import describe
@@ -63,6 +63,8 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     if isinstance(form, DynamicNtk):
         repair = f"--dynamic ntk:{form.factor:g} --at {round(form.factor * form.original_context)} --replace"
         yield Problem("dynamic", "dynamic scaling changes with the sequence, and files hold fixed frequencies", repair)
+    if isinstance(form, (Interpolated, Yarn)):
+        yield from _reach(form.factor, spec)
     if isinstance(form, Yarn):
         yield from _yarn(form, spec, found)
     for known in family.trained:
@@ -83,14 +85,17 @@ def custom_code(config: Config) -> str:
     return "auto_map names code of the checkpoint, which runs instead of the stock class with trust_remote_code"
 
 
+def _reach(factor: float, spec: RopeSpec) -> Iterator[Problem]:
+    """The problem of a model that declares fewer tokens than its factor covers."""
+    reach = round(factor * spec.original_context)
+    if spec.context < reach:
+        product = f"factor {factor:g} x {spec.original_context:,} is {reach:,}"
+        message = f"declares {spec.context:,} tokens, and {product}: runtimes cap the window at the former"
+        yield Problem("context", message, f"--as-is --context {reach}")
+
+
 def _yarn(form: Yarn, spec: RopeSpec, found: dict[str, Any]) -> Iterator[Problem]:
     """Problems of a model with YaRN. found: its RoPE dictionary."""
-    reach = round(form.factor * form.original_context)
-    if spec.context < reach:
-        message = (
-            f"declares {spec.context:,} tokens, and factor {form.factor:g} x {form.original_context:,} is {reach:,}"
-        )
-        yield Problem("context", f"{message}: runtimes cap the window at the former", f"--as-is --context {reach}")
     if spec.original_context_source == "declared":
         message = f"yarn without original_max_position_embeddings: readers assume {form.original_context:,}"
         yield Problem("original", message, "--as-is")

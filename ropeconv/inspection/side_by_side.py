@@ -28,6 +28,7 @@ WORDS = {
     "layers": "which layers rotate",
     "frequencies": "the frequencies",
     "short_frequencies": "the frequencies within the trained context",
+    "switch": "the length at which the lists of factors change",
     "dynamic": "scaling that grows with the sequence",
     "window_frequencies": "the frequencies of window layers",
     "attention_factor": "the attention factor",
@@ -187,7 +188,8 @@ def _differs(one: Side, other: Side, vectors: dict[str, FrequencyDifference | No
         "softmax_scale": not _close(a.softmax_scale, b.softmax_scale),
         "query_scaling": not _same_scaling(a.query_scaling, b.query_scaling),
     }
-    found["short_frequencies"] |= _switch(a) != _switch(b)
+    both = None not in (_switch(a), _switch(b))
+    found["switch"] = both and _switch(a) != _switch(b)
     return tuple(name for name in WORDS if found[name])
 
 

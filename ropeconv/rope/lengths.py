@@ -40,6 +40,10 @@ def is_length(factor: object) -> bool:
     return isinstance(factor, str) and re.fullmatch(r"0*[1-9]\d*[kM]", factor) is not None
 
 
+LARGEST_FACTOR = 1000
+"""Larger numbers in the place of a factor are lengths without their suffix."""
+
+
 def parse_factor(text: str, flag: str) -> Factor:
     """`"4"` as the factor 4.0, `"128k"` as the length that a factor has to reach, whatever the trained length is.
 
@@ -49,11 +53,15 @@ def parse_factor(text: str, flag: str) -> Factor:
     if length and int(length[1]):
         return length[1] + {"k": "k", "m": "M"}[length[2].lower()]
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         raise RecipeError(
             f"{flag} takes a factor such as 4, or a length such as 128k (1k = 1024), and {text!r} is neither"
         ) from None
+    if LARGEST_FACTOR <= value < float("inf"):
+        meant = f"{flag} {format_tokens(int(value))}" if value < 1 << 27 and value % 1024 == 0 else f"{flag} 128k"
+        raise RecipeError(f"{flag} {text} is a factor, and too large for one; write a length as {meant}")
+    return value
 
 
 def length_of(factor: Factor) -> int | None:

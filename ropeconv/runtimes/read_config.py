@@ -205,6 +205,8 @@ def _trained(
         stated = found.get("original_max_position_embeddings")
         if stated:
             return int(stated), "config", ""
+        if part.get("max_sequence_length") == sizes.context * form.factor:  # Vicuna 16k, LongChat
+            return sizes.context, "config", ""
         return max(1, round(sizes.context / form.factor)), "factor", ""
     for known in family.trained:
         if known.declared == sizes.context and not known.doubt:

@@ -104,8 +104,8 @@ def _by_overrides(
     given = None if schedule.log_n else overrides(schedule, arch_of(source.file).name)
     if given is None or _needs_more_than_keys(source.file, file):
         raise BadSource(
-            f"{comparison.against} cannot take this schedule as metadata at loading; give --against the checkpoint "
-            "it was made of"
+            f"{comparison.against} cannot take this schedule as metadata at loading; give --against the "
+            "safetensors checkpoint of that model"
         )
     engines = (LlamaCppEngine(source.path, keys) for keys in ({}, given))
     control, reference = (torch.as_tensor(engine.logits(ids, kept, progress)) for engine in engines)

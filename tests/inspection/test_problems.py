@@ -62,6 +62,8 @@ def without(key: str, config: dict[str, Any] = LLAMA) -> dict[str, Any]:
         # Llama 3.1 and EXAONE 3.5 as published: what they declare is no product of factor and original length
         ({**LLAMA, "max_position_embeddings": 131072, "rope_scaling": LLAMA_3}, set()),
         ({**LLAMA, "rope_theta": 10000.0}, set()),
+        # Vicuna 16k: what it declares is the trained length
+        ({**LLAMA, "max_position_embeddings": 4096, "max_sequence_length": 16384, "rope_scaling": LINEAR}, {"context"}),
     ],
 )
 def test_codes(tmp_path: Path, config: dict[str, Any], codes: set[str]) -> None:

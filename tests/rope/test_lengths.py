@@ -98,3 +98,10 @@ def test_lengths_are_written_as_they_are_read(tokens: int) -> None:
 
 def test_lengths_are_written_the_shortest_way() -> None:
     assert [format_tokens(number) for number in (131072, 1 << 20, 163840, 1010000)] == ["128k", "1M", "160k", "1010000"]
+
+
+@pytest.mark.parametrize(("text", "repair"), [("131072", "--yarn 128k"), ("1e308", "--yarn 128k"), ("3000", "--yarn")])
+def test_a_length_without_its_suffix_is_no_factor(text: str, repair: str) -> None:
+    with pytest.raises(RecipeError, match=f"too large for one; write a length as {repair}"):
+        parse_factor(text, "--yarn")
+    assert parse_factor("999", "--yarn") == 999.0

@@ -42,6 +42,8 @@ def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
     if reached is None or not is_worse(reached, before, source.visible(source.context)):
         return ""
     whose = f"is {before:,}" if before is not None else f"covers {source.visible(schedule.context):,} tokens"
+    if reached == before:
+        whose = f"is the same, for {source.context:,} tokens"
     return (
         f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's {whose}: beyond it "
         f"sum cos(m theta_i) is negative at some distances, and retrieval can be lost ({REFERENCE})"

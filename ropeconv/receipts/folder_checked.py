@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
@@ -12,6 +13,7 @@ from .original import FolderRecord
 
 WEIGHTS = ".safetensors"
 """Of all files, only those of weights are ever renamed."""
+LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have longer names
 
 
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
@@ -23,8 +25,8 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
         if not safe_name(name):
             raise _untrue(reference, f"names a file {name!r}, outside it")
     for name in (*record.renamed, *record.renamed.values(), *(text.name for text in record.texts)):
-        if not safe_name(name) or any(part.startswith(".") for part in PurePosixPath(name).parts):
-            raise _untrue(reference, f"names a file {name!r}, outside it or hidden")
+        if not _plain(name):
+            raise _untrue(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
     for now, original in record.renamed.items():
         if not now.endswith(WEIGHTS) or not original.endswith(WEIGHTS):
             raise _untrue(reference, f"says that {original!r} is now {now!r}, and only weights are renamed")
@@ -34,9 +36,20 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
     texts = [text.name for text in record.texts]
     gone = {RECEIPT, *record.added, *texts}
     names = [*texts, *(record.renamed.get(name, name) for name in files if name not in gone)]
-    if len(names) != len(set(names)):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _untrue(reference, f"gives {twice!r} twice")
+    for given in (names, list(record.renamed.values())):
+        twice = [name for name, count in Counter(given).items() if count > 1]
+        if twice:
+            raise _untrue(reference, f"gives {twice[0]!r} twice")
+    folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    if folders & set(names):
+        raise _untrue(reference, f"has {min(folders & set(names))!r} as a file and as a folder")
+
+
+def _plain(name: str) -> bool:
+    """Whether a name is inside its folder, not hidden, and spelt as a listing of the folder would."""
+    path = PurePosixPath(name)
+    usual = str(path) == name and not any(part.startswith(".") for part in path.parts)
+    return safe_name(name) and usual and max(len(part.encode()) for part in path.parts) <= LONGEST
 
 
 def _untrue(reference: str, what: str) -> BadSource:

@@ -25,6 +25,8 @@ from .execute import ApplyOptions, execute_plan
 from .gguf import shard_file, shard_names
 from .planned import FilePlan, PlannedFile
 
+LONGEST = 200  # bytes of a file name without its ending; filesystems have 255
+
 
 @dataclass(frozen=True)
 class RestorePlan(FilePlan):
@@ -106,6 +108,9 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     record, receipt = first.record, first.receipt
     texts, made = set(first.generated_texts()), {item.name: item for item in first.generated_files()}
     files = []
+    listed = {file.name for file in receipt.files}
+    if len(listed) != len(receipt.files):
+        raise BadSource(f"the receipt of {source.reference} lists a file twice; take the source again, {first.first}")
     for known in receipt.files:
         name = record.renamed.get(known.name, known.name)
         if known.name in record.added or name in texts:
@@ -123,15 +128,25 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         text = first.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
     record_of_first = receipt.original.source if receipt.original else receipt.source
-    listed = {file.name for file in receipt.files}
     return RestorePlan(
         source=first,
-        out=out or Path(f"{record_of_first.name}-restored"),
+        out=out or _default_out(record_of_first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
         skipped=tuple(name for name in now if name not in listed and name != RECEIPT),
         first=record_of_first,
         absent=record.skipped,
     )
+
+
+def _default_out(first: SourceRecord, ending: str) -> Path:
+    """The place of an output without -o: in the current folder, whatever the receipt says.
+
+    first: its source, from the receipt. ending: after the name. Raises BadSource where that is no name for a file.
+    """
+    name = Path(first.name).name
+    if name in ("", ".", "..") or "\\" in name or not name.isprintable() or len(name.encode()) > LONGEST:
+        raise BadSource(f"the receipt names its source {name[:40]!r}, which is no name for a file; choose one with -o")
+    return Path(f"{name}{ending}")
 
 
 def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePlan:
@@ -149,11 +164,11 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     assert record is not None
     written = record.data_start > 0  # else a conversion, whose unscaled header was never anywhere
     if written or not in_place:
-        edit = replace(edit, layout=layout_of(record, rewrite(file.header, edit)))
+        edit = replace(edit, layout=layout_of(record, file.header, edit))
     if written and edit.layout is not None:
         refuse_other(rewrite(file.header, edit).exact(edit.layout), record, file, receipt)
     first = receipt.original.source
-    place = source.path if in_place else out or Path(f"{first.name}-restored.gguf")
+    place = source.path if in_place else out or _default_out(first, "-restored.gguf")
     names = [source.path.name] if in_place else shard_names(place, len(file.paths))
     return RestorePlan(
         source=source,

@@ -11,7 +11,7 @@ from ..families import Family
 from ..families.config import detect
 from ..formats.tokenizer_config import limit
 from ..receipts import Receipt
-from ..receipts.folder_original import first_config, stated
+from ..receipts.folder_original import first_spec, stated
 from ..receipts.gguf_original import first_reading, gguf_stated
 from ..rope.bound import effective_length
 from ..rope.methods.special import AsIs
@@ -124,8 +124,8 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     spec, first = reading.spec, None
     receipt = gguf_stated(source.file, spec)
     if receipt is not None:
-        spec = _trained(spec, receipt)
         first = first_reading(source.file, receipt)
+        spec = _trained(spec, receipt, first)
     problems = _unplanned(gguf_problems(reading, source.file, rope_tensors(source.file)), spec, receipt)
     cache = gguf_cache(source.file, reading.arch)
     return Inspection(source, reading.arch.name, display_name, spec, problems, kv_cache=cache, first=first)
@@ -141,9 +141,8 @@ def inspect_config(source: Source) -> ConfigInspection:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
     first, receipt = None, stated(source)
     if receipt is not None:
-        spec = _trained(spec, receipt)
-        before = first_config(source, receipt)
-        first = None if before is None else read_spec(before, detect(before))
+        first = first_spec(source, receipt)
+        spec = _trained(spec, receipt, first)
     verdicts = judge_all(config, family, spec.current(), spec)
     problems = [
         *load_problem(verdicts),
@@ -170,9 +169,13 @@ def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | N
     return tuple(problem for problem in problems if problem.code not in planned)
 
 
-def _trained(spec: RopeSpec, receipt: Receipt) -> RopeSpec:
-    """The RoPE of an output with the trained context that its receipt states: files alone may not say it."""
+def _trained(spec: RopeSpec, receipt: Receipt, first: RopeSpec | None) -> RopeSpec:
+    """The RoPE of an output with the trained context that its receipt states: files alone may not say it.
+
+    A bake may declare less than the trained context, but none makes that longer than what it or its first source has.
+    """
     trained = receipt.schedule.original_context
-    if not trained:
+    longest = max(tokens for one in (spec, first) if one for tokens in (one.context, one.original_context))
+    if not 0 < trained <= longest:
         return spec
     return replace(spec, original_context=trained, original_context_source="receipt", original_context_reference="")

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..errors import BadSource
-from ..families.config import Config
-from ..formats.copying import copy_file
+from ..errors import BadSource, RopeconvError
+from ..families.config import detect
 from ..formats.digest import sha256
-from ..formats.floats import STORED, widened
-from ..formats.index import INDEX, safe_name, tensors
-from ..formats.safetensors import Header, read_header
+from ..formats.index import INDEX, tensors
+from ..formats.safetensors import Header
+from ..rope.spec import RopeSpec
+from ..runtimes.read_config import read_spec
 from ..sources import RECEIPT
 from ..sources.source import GeneratedFile, Source, SourceFile
+from .divided import check_scaled, write_divided
+from .folder_checked import WEIGHTS, check_folder
 from .original import FolderRecord, ScaledRecord, TextRecord
 from .read import parse_receipt
 from .receipt import Receipt
@@ -79,30 +75,30 @@ def first_source(source: Source) -> Source:
     return original_source(source)
 
 
-def first_config(source: Source, receipt: Receipt) -> Config | None:
-    """The config.json of the first source of an output; None where the receipt does not have it."""
+def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
+    """The RoPE of the first source of an output; None where the receipt does not have a config.json that says it."""
     record = receipt.original.folder if receipt.original else None
     if record is None:
         return None
     try:
-        return OriginalSource(source, receipt, record).config()
-    except BadSource:
+        config = OriginalSource(source, receipt, record).config()
+        return read_spec(config, detect(config))
+    except RopeconvError:
         return None
 
 
 class OriginalSource(Source):
     """A checkpoint that ropeconv wrote, as its first source was: its texts, its names of files, its tensors.
 
-    inner: the checkpoint. receipt: of it. record: what the first source had.
+    inner: the checkpoint. receipt: of it. record: what the first source had. Raises BadSource for a record with names
+    of files that no bake writes, and where texts are not as they were.
     """
 
     def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
         self.inner, self.receipt, self.record = inner, receipt, record
         self.name, self.reference, self.commit = inner.name, inner.reference, inner.commit
         self.kind = "folder" if record.renamed else inner.kind  # the Hub copies files under the names it has
-        for name in (*record.renamed.values(), *(text.name for text in record.texts)):
-            if not safe_name(name):
-                raise BadSource(f"the receipt of {inner.reference} names a file {name!r}, outside it; do not trust it")
+        check_folder(record, (file.name for file in inner.files()), inner.reference)
         self._texts = {text.name: self._restored(text) for text in record.texts}
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
@@ -114,13 +110,16 @@ class OriginalSource(Source):
         return tuple(sorted(found, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
-        """The local path of a file. Raises BadSource for one that has to be written first."""
-        if name in self._texts or name in {file.name for file in self.generated_files()}:
+        """The local path of a file. Raises BadSource for one that has to be written first, or that is not there."""
+        now = self._inner_names.get(name, name)
+        if name in self._texts or (now.endswith(WEIGHTS) and now in self._scaled):
             raise BadSource(
                 f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore` first, and start "
                 "from the folder that it writes"
             )
-        return self.inner.path(self._inner_names.get(name, name))
+        if all(file.name != now for file in self.inner.files()):
+            raise BadSource(f"{self.reference} has no {now}; take the source again, {self.first}")
+        return self.inner.path(now)
 
     def text(self, name: str) -> str | None:
         if name in self._texts:
@@ -131,20 +130,36 @@ class OriginalSource(Source):
         return tuple(self._texts)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        """The shards with tensors that were multiplied by powers of two."""
-        found = []
-        for file in self.inner.files() if self.record.scaled else ():
-            header = self.inner.headers.get(file.name)
-            inside = [one for one in self.record.scaled if header and one.tensor in header.tensors]
-            if inside:
-                write = partial(_write_divided, self.inner.path(file.name), inside)
+        """The shards with tensors that were multiplied by powers of two, which are fetched when they are written."""
+        scaled, found = self._scaled, []
+        for file in self.inner.files():
+            if file.name in scaled:
+                write = partial(write_divided, partial(self.inner.path, file.name), scaled[file.name])
                 found.append(GeneratedFile(self.record.renamed.get(file.name, file.name), file.size, write))
         return tuple(found)
+
+    @cached_property
+    def _scaled(self) -> dict[str, list[ScaledRecord]]:
+        """What to divide, by the name of the shard in the output, from headers alone."""
+        found: dict[str, list[ScaledRecord]] = {}
+        if not self.record.scaled:
+            return found
+        shards = {tensor: name for name, header in self.inner.headers.items() for tensor in header.tensors}
+        for one in self.record.scaled:
+            if one.tensor not in shards:
+                raise BadSource(f"{self.reference} has no {one.tensor}; take the source again, {self.first}")
+            shard = shards[one.tensor]
+            check_scaled(one, self.inner.headers[shard].tensors[one.tensor])
+            found.setdefault(shard, []).append(one)
+        return found
 
     @property
     def headers(self) -> dict[str, Header]:
         """The headers of the first source's safetensors files, by its names of them."""
         found = {self.record.renamed.get(name, name): header for name, header in self.inner.headers.items()}
+        missing = [name for name in self.weights() if name not in found]
+        if missing:
+            raise BadSource(f"{self.reference} has no weights in {missing[0]}; take the source again, {self.first}")
         return {name: found[name] for name in self.weights()}
 
     def tensor_names(self) -> tuple[str, ...] | None:
@@ -179,36 +194,3 @@ def _edited(source: Source, receipt: Receipt, names: tuple[str, ...]) -> str:
         if file is None or name not in present or (file.sha256 and sha256(source.path(name)) != file.sha256):
             return name
     return ""
-
-
-def _write_divided(shard: Path, scaled: list[ScaledRecord], target: Path, advance: Callable[[int], None]) -> None:
-    """Copies a shard and divides its tensors. Raises BadSource where the division would not be exact."""
-    copy_file(shard, target, advance)
-    header = read_header(target)
-    file = os.open(target, os.O_RDWR)
-    try:
-        for one in scaled:
-            tensor = header.tensors[one.tensor]
-            size = np.dtype(STORED[tensor.dtype]).itemsize
-            for start, stop in one.spans:
-                place = header.data_start + tensor.start + start * size
-                old = np.frombuffer(os.pread(file, (stop - start) * size, place), STORED[tensor.dtype])
-                os.pwrite(file, _divided(old, tensor.dtype, one), place)
-    finally:
-        os.close(file)
-
-
-def _divided(old: NDArray[Any], dtype: str, one: ScaledRecord) -> bytes:
-    """Stored numbers divided by a power of two. Only normal numbers were surely multiplied without rounding."""
-    values = widened(old, dtype)
-    new = values / np.float32(one.factor)
-    least = np.finfo(np.float16 if dtype == "F16" else np.float32).tiny
-    for numbers in (np.abs(values), np.abs(new)):
-        if not (np.isfinite(numbers) & (numbers >= least)).all():
-            raise BadSource(
-                f"{one.tensor} was multiplied by {one.factor:g} and has numbers that may have lost bits; take the "
-                "source again"
-            )
-    if dtype == "BF16":
-        return np.ascontiguousarray((new.view(np.uint32) >> 16).astype("<u2")).tobytes()
-    return np.ascontiguousarray(new.astype(STORED[dtype])).tobytes()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..errors import BadSource
-from ..formats.gguf import Change, Edit, GgufFile, Header, Rewritten, Value, rewrite, string
+from ..errors import BadSource, RopeconvError
+from ..formats.gguf import Change, Edit, GgufFile, Header, Value, rewrite
 from ..formats.gguf.edit import Layout
 from ..formats.gguf.interleave import deinterleave
 from ..rope.forms import Vector
@@ -19,11 +19,12 @@ from ..runtimes.llamacpp.archs import find_arch
 from ..runtimes.llamacpp.read_file import rope_tensors
 from ..runtimes.llamacpp.read_header import read
 from ..sources import RECEIPT
-from .original import GgufRecord, ValueRecord
+from .gguf_checked import ARCH as ARCH
+from .gguf_checked import check_gguf, value_of
+from .original import GgufRecord
 from .read import parse_receipt
 from .receipt import Receipt
 
-ARCH = "general.architecture"
 CLOSE = 1e-5
 
 
@@ -61,7 +62,7 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
     try:
         before = earlier(file, receipt)
         return read(before.header, before.vectors, find_arch(before.header.get(ARCH))).spec
-    except BadSource:
+    except RopeconvError:
         return None
 
 
@@ -81,7 +82,8 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     """The first source of a file.
 
     receipt: of the file. whole: refuse a file with tensors that cannot be brought back. Raises BadSource for that, for
-    a receipt without an original, and where keys or tensors are missing by now.
+    a receipt without an original, for one that says what no ropeconv writes, and where keys or tensors are missing by
+    now.
     """
     record = receipt.original.gguf if receipt.original else None
     if record is None:
@@ -89,6 +91,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f"{file.path.name} was made before ropeconv kept what its source had; take the source again, "
             f"{receipt.source.described}"
         )
+    check_gguf(record, file)
     first = receipt.original.source.described if receipt.original else ""
     if whole and record.changed:
         raise BadSource(
@@ -105,12 +108,22 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     return Earlier(edit, header, vectors)
 
 
-def layout_of(record: GgufRecord, made: Rewritten) -> Layout:
-    """The places that a file had, or those of a file without a reserve where no such file was written."""
-    if record.data_start:
-        return Layout(record.version, record.data_start, record.tail)
-    bare = made.plain()
-    return Layout(3, len(bare), -made.data_size % made.alignment)
+def layout_of(record: GgufRecord, header: Header, edit: Edit) -> Layout:
+    """The places that a file had, or those of a file without a reserve where no such file was written.
+
+    record: from the receipt. header: of the file as it is. edit: brings the first source back. Raises BadSource for
+    places that its header cannot have had.
+    """
+    if not record.data_start:
+        made = rewrite(header, edit)
+        bare = made.plain()
+        return Layout(3, len(bare), -made.data_size % made.alignment)
+    layout = Layout(record.version, record.data_start, record.tail)
+    if record.data_start > len(rewrite(header, replace(edit, layout=layout)).plain()):
+        raise BadSource(
+            "the receipt of this file has another place for its data than its header can have; take its source again"
+        )
+    return layout
 
 
 def refuse_other(head: bytes, record: GgufRecord, file: GgufFile, receipt: Receipt) -> None:
@@ -125,11 +138,11 @@ def refuse_other(head: bytes, record: GgufRecord, file: GgufFile, receipt: Recei
 
 def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Value]:
     now = str(file.get(ARCH))
-    old = str(_value(record.values[ARCH]).decode()) if ARCH in record.values else now
+    old = str(value_of(record.values[ARCH]).decode()) if ARCH in record.values else now
     found: dict[str, Value] = {}
     for key in record.keys:
         if key in record.values:
-            found[key] = _value(record.values[key])
+            found[key] = value_of(record.values[key])
             continue
         here = now + key.removeprefix(old) if key.startswith(f"{old}.") else key
         value = file.header.values.get(here)
@@ -152,7 +165,3 @@ def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change
             raise BadSource(f"{file.path.name} has no {name} any more; take the source again, {first}")
         found[name] = deinterleave(file.tensors[name], record.head_dim)
     return found
-
-
-def _value(record: ValueRecord) -> Value:
-    return Value(record.kind, base64.b64decode(record.raw)) if record.raw else string(" " * record.spaces)

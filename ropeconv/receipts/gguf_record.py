@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from ..formats.gguf import Change, Edit, GgufFile, Header, TensorInfo, Value, rewrite
 from ..formats.gguf.edit import Layout
 from ..formats.gguf.values import STRING
-from .gguf_original import ARCH, Earlier
+from .gguf_checked import ARCH, SMALL
+from .gguf_original import Earlier
 from .original import GgufRecord, ValueRecord
 
-SMALL = 1 << 16
-"""Bytes of changed tensors that a receipt holds at most, without base64; a header is read as a whole."""
 QUANTISED = "general.quantization_version"
 
 

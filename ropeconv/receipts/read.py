@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None)
     `validation` and `servers` where they are stored apart. Raises BadSource for other text, and for a later schema.
     """
     data = jsontext.parse(text, name)
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError) as problem:
+        raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
     schema = data.get("schema", 1)
     if isinstance(schema, int) and schema > SCHEMA:
         raise BadSource(f"{name} is of a later ropeconv ({data.get('ropeconv', 'unknown')}); upgrade this one")

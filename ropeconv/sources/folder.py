@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import BadSource
+from ..formats.index import safe_name
 from .source import Source, SourceFile
 
 
@@ -37,6 +38,9 @@ class FolderSource(Source):
         return self._files
 
     def path(self, name: str) -> Path:
+        """The local path of a file. Raises BadSource for a name that leads outside the folder."""
+        if not safe_name(name):
+            raise BadSource(f"{self.reference} has no file {name!r}, which is outside it; do not trust this checkpoint")
         return self.root / name
 
     def tensor_names(self) -> tuple[str, ...] | None:

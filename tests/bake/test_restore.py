@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -17,6 +18,7 @@ from ropeconv.engines.probe import Probe
 from ropeconv.errors import BadSource, RopeconvError, UsageError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources.folder import FolderSource
 
 from ..baking import apply, make_plan
 from ..conftest import hashes
@@ -176,13 +178,206 @@ def test_an_altered_receipt_is_refused(source: Path, tmp_path: Path, name: str) 
         restore_plan(ropeconv.open_source(str(out)))
 
 
-def test_a_receipt_that_leads_outside_is_not_trusted(source: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+Change = Callable[[dict[str, Any]], object]
+
+
+def altered(out: Path, change: Change) -> Path:
+    """The output with another receipt."""
     receipt = json.loads((out / "ropeconv.json").read_text())
-    receipt["original"]["folder"]["renamed"] = {"LICENSE": "../LICENSE"}
+    change(receipt)
     (out / "ropeconv.json").write_text(json.dumps(receipt))
-    with pytest.raises(BadSource, match="do not trust it"):
+    return out
+
+
+def record(**fields: Any) -> Change:
+    return lambda receipt: receipt["original"]["folder"].update(fields)
+
+
+def another_text(name: str) -> Change:
+    text = {"name": name, "sha256": hashlib.sha256(b"mine").hexdigest(), "text": "mine"}
+    return lambda receipt: receipt["original"]["folder"]["texts"].append(text)
+
+
+def scaled(**fields: Any) -> Change:
+    """A scaling of a tensor of 128 * 64 elements."""
+    whole = {"tensor": "model.layers.0.self_attn.k_proj.weight", "factor": 2.0, "spans": [[0, 4]]}
+    return record(scaled=[whole | fields])
+
+
+def first_config(change: Callable[[dict[str, Any]], object]) -> Change:
+    """Another config.json of the first source, with a sha256 that agrees."""
+
+    def altered_config(receipt: dict[str, Any]) -> None:
+        text = next(text for text in receipt["original"]["folder"]["texts"] if text["name"] == "config.json")
+        config = json.loads(text["text"])
+        change(config)
+        text["text"] = json.dumps(config)
+        text["sha256"] = hashlib.sha256(text["text"].encode()).hexdigest()
+
+    return altered_config
+
+
+HOSTILE: dict[str, tuple[Change, str]] = {
+    "a renamed file from outside": (record(renamed={"../secret.txt": "README.md"}), "outside it"),
+    "weights from outside": (record(renamed={"../secret.safetensors": "README.safetensors"}), "outside it"),
+    "an absolute path": (record(renamed={"/etc/hostname": "README.md"}), "outside it"),
+    "a file renamed to outside": (record(renamed={"LICENSE": "../LICENSE"}), "outside it"),
+    "a text outside": (another_text("../evil.json"), "outside it"),
+    "a text that is hidden": (another_text(".git/hooks/pre-commit"), "outside it or hidden"),
+    "a text spelt in another way": (another_text("./config.json"), "outside it"),
+    "a text with a long name": (another_text("x" * 300), "outside it"),
+    "a text beneath a file": (another_text("LICENSE/x"), "'LICENSE' as a file and as a folder"),
+    "a text that is a receipt": (another_text("ropeconv.json"), "another text of 'ropeconv.json'"),
+    "a text that is weights": (another_text("a.safetensors"), "another text of 'a.safetensors'"),
+    "the same text twice": (another_text("config.json"), "gives 'config.json' twice"),
+    "an added file outside": (record(added=["../x"]), "outside it"),
+    "a skipped file outside": (record(skipped=["/etc/hostname"]), "outside it"),
+    "weights renamed to the config": (record(renamed={"model.safetensors": "config.json"}), "only weights are renamed"),
+    "two files of one name": (
+        record(renamed={"a.safetensors": "b.safetensors", "model.safetensors": "b.safetensors"}),
+        "gives 'b.safetensors' twice",
+    ),
+    "a name that another file has": (record(renamed={"model.safetensors": "other.safetensors"}), "gives 'other.safet"),
+    "a file twice": (lambda receipt: receipt["files"].append(receipt["files"][0]), "lists a file twice"),
+    "half of a surrogate pair": (record(added=["\ud800"]), "surrogates"),
+    "a huge span": (scaled(spans=[[0, 1 << 44]]), "to 17592186044416, of 8192"),
+    "a reversed span": (scaled(spans=[[5, 1]]), "from element 5 to 1"),
+    "an empty span": (scaled(spans=[[5, 5]]), "from element 5 to 5"),
+    "a negative span": (scaled(spans=[[-30, -20]]), "from element -30"),
+    "a span outside": (scaled(spans=[[8190, 8194]]), "to 8194, of 8192"),
+    "the same elements twice": (scaled(spans=[[0, 4], [2, 6]]), "from element 2 to 6"),
+    "a factor of 3": (scaled(factor=3.0), "by 3, which is no power of two"),
+    "a factor of 0": (scaled(factor=0.0), "by 0, which is no power of two"),
+    "a negative factor": (scaled(factor=-2.0), "by -2, which is no power of two"),
+    "an infinite factor": (scaled(factor=1e300), "no power of two"),
+    "a tensor that is not there": (scaled(tensor="model.nothing"), "has no model.nothing"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_receipt_that_was_forged_is_not_trusted(source: Path, tmp_path: Path, name: str) -> None:
+    """Receipts come with other people's checkpoints. The files are those that ropeconv wrote, the receipt is not."""
+    change, sentence = HOSTILE[name]
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    (out / "README.md").write_text("x" * 10)
+    (out / "other.safetensors").write_text("x")
+    for secret in ("secret.txt", "secret.safetensors"):
+        (tmp_path / secret).write_text("the secret")
+    listed = {"name": "README.md", "action": "copy", "size": 10}
+    altered(out, lambda receipt: (receipt["files"].append(listed), change(receipt)))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(BadSource, match=sentence):
+        brought_back(out, tmp_path / "back")
+    if name != "a file twice":  # `files` are of the output, and not what --replace starts from
+        with pytest.raises(BadSource, match=sentence):
+            apply(make_plan(out, NTK, tmp_path / "again", replace=True))
+    assert sorted(tmp_path.iterdir()) == before
+    seen = ropeconv.inspect_source(ropeconv.open_source(str(out)))
+    assert (seen.spec.original_context, seen.spec.context) == (TRAINED, 4 * TRAINED)
+
+
+def test_no_scaling_of_8_bit_floats_is_divided(source: Path, tmp_path: Path) -> None:
+    import safetensors.torch
+    import torch
+
+    tensors = safetensors.torch.load_file(source / "model.safetensors")
+    wide = "model.layers.0.self_attn.k_proj.weight"
+    tensors[wide] = tensors[wide].to(torch.float8_e4m3fn)
+    safetensors.torch.save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    out = altered(apply(make_plan(source, YARN, tmp_path / "out")), scaled())
+    with pytest.raises(BadSource, match="was multiplied as F8_E4M3"):
+        brought_back(out, tmp_path / "back")
+
+
+def test_a_scaling_that_is_true_to_its_tensor_is_divided_back(source: Path, tmp_path: Path) -> None:
+    """The control: the first 4 elements, and no others, are half of what they were, in pieces or at once."""
+    import safetensors.torch
+
+    key = "model.layers.0.self_attn.k_proj.weight"
+    out = altered(apply(make_plan(source, YARN, tmp_path / "out")), scaled())
+    back = safetensors.torch.load_file(brought_back(out, tmp_path / "back") / "model.safetensors")[key].flatten()
+    was = safetensors.torch.load_file(source / "model.safetensors")[key].flatten()
+    assert (back[:4] == was[:4] / 2).all()
+    assert (back[4:] == was[4:]).all()
+
+
+@pytest.mark.parametrize("name", ["../../home/someone/x", "/etc/x", "sub/x"])
+def test_the_default_place_is_in_the_current_folder(source: Path, tmp_path: Path, name: str) -> None:
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    altered(out, lambda receipt: receipt["original"]["source"].update(name=name))
+    assert restore_plan(ropeconv.open_source(str(out))).out == Path("x-restored")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/..", "a\\b", "a\x1b[2J", "a\0", "x" * 300])
+def test_a_source_without_a_plain_name_needs_a_place(source: Path, tmp_path: Path, name: str) -> None:
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    altered(out, lambda receipt: receipt["original"]["source"].update(name=name))
+    with pytest.raises(BadSource, match="no name for a file; choose one with -o"):
         restore_plan(ropeconv.open_source(str(out)))
+    assert hashes(brought_back(out, tmp_path / "back")) == hashes(source)
+
+
+@pytest.mark.parametrize("tokens", [-3, 4 * TRAINED + 1, 10**30])
+def test_no_trained_context_beyond_that_of_the_files_is_believed(source: Path, tmp_path: Path, tokens: int) -> None:
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    altered(out, lambda receipt: receipt["schedule"].update(original_context=tokens))
+    assert ropeconv.inspect_source(ropeconv.open_source(str(out))).spec.original_context == TRAINED
+
+
+def test_a_context_shorter_than_the_trained_one_leaves_that(source: Path, tmp_path: Path) -> None:
+    """The control: less than the trained context is declared, and the receipt is believed."""
+    out = apply(make_plan(source, recipe("as-is", context=TRAINED // 2), tmp_path / "out"))
+    seen = ropeconv.inspect_source(ropeconv.open_source(str(out)))
+    assert (seen.spec.original_context, seen.spec.context) == (TRAINED, TRAINED // 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: config.update(rope_scaling={"rope_type": "x"}, rope_parameters={"rope_type": "x"}),
+        lambda config: config.update(model_type="x"),
+        lambda config: config.update(hidden_size="x", head_dim=None),
+        lambda config: config.clear(),
+    ],
+)
+def test_a_first_config_that_cannot_be_read_is_none(source: Path, tmp_path: Path, change: Change) -> None:
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    assert ropeconv.inspect_source(ropeconv.open_source(str(out))).first is not None
+    seen = ropeconv.inspect_source(ropeconv.open_source(str(altered(out, first_config(change)))))
+    assert (seen.first, seen.spec.context) == (None, 4 * TRAINED)
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "/etc/hostname", "..", ""])
+def test_a_folder_has_no_files_outside(source: Path, name: str) -> None:
+    (source.parent / "secret.txt").write_text("the secret")
+    with pytest.raises(BadSource, match="which is outside it"):
+        FolderSource(source).path(name)
+    assert FolderSource(source).path("config.json").is_file()
+
+
+class Remote(FolderSource):
+    """A folder that notes what is fetched from it, as from the Hub."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.fetched: list[str] = []
+
+    def path(self, name: str) -> Path:
+        self.fetched.append(name)
+        return super().path(name)
+
+
+def test_shards_are_fetched_when_they_are_written_and_not_to_plan(source: Path, tmp_path: Path) -> None:
+    made = recipe("mixed", 4.0, log_n="full")
+    out = apply(make_plan(source, made, tmp_path / "out", encoding="ministral3", allow_approximate=True))
+    remote = Remote(out)
+    _ = remote.headers  # from their first bytes, on the Hub
+    remote.fetched.clear()
+    plan = restore_plan(remote, tmp_path / "back")
+    assert "model.safetensors" in {file.name for file in plan.files if file.action == "convert"}
+    assert "model.safetensors" not in remote.fetched
+    assert hashes(restore(plan)) == hashes(source)
+    assert "model.safetensors" in remote.fetched
 
 
 def test_a_receipt_of_before_is_refused_with_the_source(source: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,102 @@ def test_an_altered_receipt_is_refused(tmp_path: Path) -> None:
         brought_back(altered(baked, other_theta), tmp_path / "back.gguf")
     assert not (tmp_path / "back.gguf").exists()
     assert brought_back(altered(baked, lambda receipt: None), tmp_path / "back.gguf").exists()
+
+
+def record(**fields: Any) -> Any:
+    return lambda receipt: receipt["original"]["gguf"].update({"sha256": "", **fields})
+
+
+def value(key: str = "llama.context_length", **fields: Any) -> Any:
+    return lambda receipt: receipt["original"]["gguf"]["values"].update({key: fields})
+
+
+def base(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def array(element: int, count: int, data: bytes = b"") -> str:
+    return base(struct.pack("<IQ", element, count) + data)
+
+
+HOSTILE: dict[str, tuple[Any, str]] = {
+    "a tail of a petabyte": (record(tail=1 << 50), "with 1125899906842624 bytes after it"),
+    "a negative tail": (record(tail=-100), "with -100 bytes after it"),
+    "a negative place of data": (record(data_start=-5), "began at byte -5"),
+    "version -1": (record(version=-1), "says GGUF version -1"),
+    "version 99": (record(version=99), "says GGUF version 99"),
+    "a kind that is none": (value(kind=77, raw="AAAA"), "3 bytes for a value of kind 77"),
+    "a kind without bytes": (value(kind=4), "no bytes for a value of kind 4"),
+    "too few bytes": (value(kind=4, raw="AAA="), "2 bytes for a value of kind 4"),
+    "too many bytes": (value(kind=4, raw=base(bytes(5))), "5 bytes for a value of kind 4"),
+    "base64 with other letters": (value(kind=4, raw="!Q!AAAAA=="), "llama.context_length"),
+    "a string that goes on": (value(kind=8, raw=base(struct.pack("<Q", 9) + b"short")), "13 bytes for a value"),
+    "a string without a length": (value(kind=8, raw=base(b"abc")), "3 bytes for a value of kind 8"),
+    "an array that goes on": (value(kind=9, raw=array(4, 1 << 60)), "12 bytes for a value of kind 9"),
+    "strings that go on": (value(kind=9, raw=array(8, 1 << 60)), "12 bytes for a value of kind 9"),
+    "an array of arrays": (value(kind=9, raw=array(9, 0)), "12 bytes for a value of kind 9"),
+    "spaces without end": (value("general.name", kind=8, spaces=1 << 45), "asks for 35184372088832 spaces"),
+    "negative spaces": (value("general.name", kind=8, spaces=-1), "asks for -1 spaces"),
+    "an architecture that is a number": (
+        value("general.architecture", kind=4, raw="QAAAAA=="),
+        "no text under general.architecture",
+    ),
+    "no architecture": (record(keys=["general.name"]), "has no general.architecture"),
+    "a key twice": (record(keys=["general.architecture"] * 2), "keys twice"),
+    "a long key": (record(keys=["general.architecture", "x" * 70000]), "too long"),
+    "another alignment": (value("general.alignment", kind=4, raw="QAAAAA=="), "another general.alignment"),
+    "no head_dim": (record(interleaved=["token_embd.weight"]), "reordered by 0"),
+    "an odd head_dim": (record(interleaved=["blk.0.attn_q.weight"], head_dim=7), "reordered by 7"),
+    "a negative head_dim": (record(interleaved=["blk.0.attn_q.weight"], head_dim=-8), "reordered by -8"),
+    "a head_dim that is no part": (record(interleaved=["blk.0.attn_q.weight"], head_dim=48), "reordered by 48"),
+    "reordered divisors": (record(interleaved=["rope_freqs.weight"], head_dim=2), "rows of rope_freqs.weight"),
+    "contents that are no base64": (record(contents={"rope_freqs.weight": "@@"}), "no readable contents"),
+    "divisors of 0": (record(contents={"rope_freqs.weight": base(bytes(128))}), "not positive"),
+    "half of a surrogate pair": (record(keys=["general.architecture", "\ud800"]), "surrogates"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_receipt_that_was_forged_is_not_trusted(tmp_path: Path, name: str) -> None:
+    change, sentence = HOSTILE[name]
+    tensors = {**plain_tensors(), "rope_freqs.weight": np.ones(32, np.float32)}
+    source = write(tmp_path / "model.gguf", tensors=tensors)
+    baked = altered(apply(make_plan(source, YARN, tmp_path / "baked.gguf", replace=True)), change)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(BadSource, match=sentence):
+        brought_back(baked, tmp_path / "back.gguf")
+    if name != "half of a surrogate pair":  # a receipt that cannot be read counts as none there
+        with pytest.raises(BadSource, match=sentence):
+            make_plan(baked, NTK, tmp_path / "again.gguf", replace=True)
+    assert ropeconv.inspect_source(ropeconv.open_source(str(baked))).spec.context == 4 * TRAINED
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("more", [-32, 32, 1 << 42])
+def test_data_cannot_have_begun_elsewhere_than_after_its_header(tmp_path: Path, more: int) -> None:
+    source = write(tmp_path / "model.gguf")
+    baked = apply(make_plan(source, YARN, tmp_path / "baked.gguf"))
+    began = read_header(source).data_start
+    assert brought_back(altered(baked, record(data_start=began)), tmp_path / "back.gguf").exists()
+    with pytest.raises(BadSource, match="the receipt of this file"):
+        brought_back(altered(baked, record(data_start=began + more)), tmp_path / "other.gguf")
+    assert not (tmp_path / "other.gguf").exists()
+
+
+def test_the_default_place_is_in_the_current_folder(tmp_path: Path) -> None:
+    baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "baked.gguf"))
+    named = altered(baked, lambda receipt: receipt["original"]["source"].update(name="../../x"))
+    assert restore_plan(ropeconv.open_source(str(named))).out == Path("x-restored.gguf")
+    named = altered(baked, lambda receipt: receipt["original"]["source"].update(name=".."))
+    with pytest.raises(BadSource, match="choose one with -o"):
+        restore_plan(ropeconv.open_source(str(named)))
+
+
+@pytest.mark.parametrize("tokens", [-3, 4 * TRAINED + 1, 10**30])
+def test_no_trained_context_beyond_that_of_the_file_is_believed(tmp_path: Path, tokens: int) -> None:
+    baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "baked.gguf"))
+    named = altered(baked, lambda receipt: receipt["schedule"].update(original_context=tokens))
+    assert ropeconv.inspect_source(ropeconv.open_source(str(named))).spec.original_context == TRAINED
 
 
 def test_changed_keys_and_earlier_receipts_are_refused(tmp_path: Path) -> None:

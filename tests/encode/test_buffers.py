@@ -156,7 +156,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedBake, match="window layers"):
         make_plan(source, recipe, encoding="buffers")
     out = baked(make("llama", tmp_path / "llama"), RECIPES["none"], tmp_path / "out")
-    with pytest.raises(BadSource, match="start from the source named there"):
+    with pytest.raises(BadSource, match="`ropeconv restore` brings its source back"):
         inspect_source(open_source(str(out)))
 
 

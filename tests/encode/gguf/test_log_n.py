@@ -109,7 +109,7 @@ def test_a_gguf_cannot_be_told_log_n_at_loading(sources: Path, tmp_path: Path) -
     plain, out = tmp_path / "plain.gguf", tmp_path / "out.gguf"
     bake(source_in(sources, "llama"), Recipe(METHODS["as-is"]()), plain)
     bake(plain, recipe("full", "linear"), out, **STEPS)
-    with pytest.raises(Exception, match="give --against the checkpoint"):
+    with pytest.raises(Exception, match="give --against the safetensors checkpoint"):
         compared(out, plain)
 
 

@@ -16,6 +16,7 @@ from ..rope.profile import Profile, profile
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.grouping import grouped
+from ..runtimes.rules import WRONG
 from ..runtimes.verdict import Verdict
 from ..sources import Source
 from ..sources.gguf import GgufSource
@@ -52,7 +53,7 @@ class Writing:
     def exceptions(self) -> str:
         """For display: the runtimes that do not compute it exactly, by status; empty where all do."""
         found = grouped(self.verdicts)
-        return "; ".join(f"{status}: {names}" for status, names in found if status in ("differs", "ignored", "refused"))
+        return "; ".join(f"{status}: {names}" for status, names in found if status in WRONG)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data."""

@@ -10,6 +10,7 @@ from typing import Any
 from ..engines.probe import Probe, ProbeCache
 from ..errors import Disagreement
 from ..receipts.receipt import CheckRecord
+from ..runtimes.rules import RUNS
 from ..validate.checks.frequencies import compare
 from .checkpoint import CheckpointPlan
 
@@ -40,7 +41,7 @@ class OutputCheck:
             return None
         answer = self.query(folder)
         version = answer.get("transformers", "")
-        if self.plan.predicted(version) not in ("exact", "rounded", "approximate"):
+        if self.plan.predicted(version) not in RUNS:
             self.reason = f"transformers {version or 'as installed here'} is not among those that read it exactly"
             return None
         result = self.plan.result

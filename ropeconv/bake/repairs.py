@@ -14,9 +14,8 @@ from ..rope.methods.ntk import Ntk
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
 from ..runtimes import Runtime, newest, runtimes
+from ..runtimes.rules import GOOD, WRONG
 from ..runtimes.verdict import Verdict
-
-WRONG = ("differs", "ignored", "refused")
 
 
 def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
@@ -56,4 +55,4 @@ def _helps(config: Config, seen: ConfigInspection, recipe: Recipe, runtime: Runt
         result = select(EncodeRequest(recipe.schedule(spec), spec, seen.family, config, target))
     except (RopeconvError, RecipeError):
         return False
-    return result.status_of(runtime) in ("exact", "rounded")
+    return result.status_of(runtime) in GOOD

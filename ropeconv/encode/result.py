@@ -9,6 +9,7 @@ from ..errors import UnsupportedBake
 from ..families import Family
 from ..rope.log_n import EXACT, QueryScaling
 from ..rope.schedule import Schedule
+from ..runtimes.rules import GOOD
 from ..runtimes.verdict import Verdict
 from ..runtimes.versions import VersionRange
 
@@ -66,7 +67,7 @@ def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
 
     deviation: of the approximation from log-n, relative; up to 1e-3 the verdict stays.
     """
-    if verdict.status not in ("exact", "rounded") or deviation <= EXACT:
+    if verdict.status not in GOOD or deviation <= EXACT:
         return verdict
     reason = "; ".join(filter(None, [f"log-n in steps, up to {deviation:.1%} off", verdict.reason]))
     return replace(verdict, status="approximate", reason=reason)

@@ -15,13 +15,13 @@ from ..receipts import Receipt
 from ..rope.bound import is_worse
 from ..rope.methods import REGISTRY
 from ..runtimes.grouping import grouped
+from ..runtimes.rules import RUNS
 from ..version import __version__
 from .upload_set import UploadSet
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 MARK = "<!-- written by ropeconv -->"
 PICTURE = "validation.png"
-RUNS = ("exact", "rounded", "approximate")
 
 
 def inherited(text: str) -> dict[str, Any]:

@@ -46,7 +46,6 @@ WORDS: dict[Feature, str] = {
 MARKS: frozenset[Feature] = frozenset({"rope_freqs_shape", "stock_theta", "no_scaling_keys", "gemma3_not_8"})
 """Features that only count for readers that state something on them; all others are unknown where nothing is stated."""
 
-GOOD = ("exact", "rounded")
 ANY = "*"
 
 

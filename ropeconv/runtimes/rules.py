@@ -10,6 +10,9 @@ from ..families.family import Need
 
 Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refused", "unsupported", "unknown"]
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
+GOOD: tuple[Status, ...] = ("exact", "rounded")
+RUNS: tuple[Status, ...] = (*GOOD, "approximate")
+WRONG: tuple[Status, ...] = ("differs", "ignored", "refused")
 
 Source = Literal["attention_factor", "mscale", "short_mscale", "formula", "1"]
 
@@ -118,8 +121,7 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     names: of the families. model_types: of the config as a whole, where only those are meant (a text model alone, or
     one beside a vision model). rules: the rule set. unsupported: why it cannot run them at all. unknown: what
-    nobody has looked at yet. since, until: the
-    first and last version that has them, where the row covers more. source: where that is stated.
+    nobody has looked at yet. source: where that is stated.
     """
 
     names: tuple[str, ...]
@@ -127,6 +129,4 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: str = ""
     unsupported: str = ""
     unknown: str = ""
-    since: str = ""
-    until: str = ""
     source: str = ""

@@ -17,7 +17,7 @@ from .evidence import Evidence, evidence
 from .read_config import read_spec, rope_dict, rope_type
 from .rules import Status
 from .runtime import Runtime, runtimes
-from .versions import VersionRange, before, version_key
+from .versions import VersionRange, before, version_key, within
 
 CUSTOM_CODE = "custom code"
 LISTS: dict[str, tuple[Status, str]] = {
@@ -71,8 +71,7 @@ class Verdict:
     def covers(self, runtime: VersionRange) -> bool:
         """Whether the verdict is about the last version of a row."""
         name, _, first = self.runtime.partition("@")
-        last, wanted = version_key(self.through or first), version_key(runtime.last)
-        inside = version_key(first) <= wanted[: len(version_key(first))] and wanted[: len(last)] <= last
+        inside = within(runtime.last, first, self.through or first)
         return name == runtime.name and (inside or self.runtime == runtime.key)
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,43 +183,29 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
         return made.verdict("unknown", stated.unknown, stated.source)
     if stated.unsupported:
         return made.verdict("unsupported", stated.unsupported, stated.source)
-    since, until = _lifetime(runtime, family)
+    since = _since(runtime, family)
     if since and version_key(runtime.last)[:2] < version_key(since)[:2]:
         return made.verdict("unsupported", f"it does not know {family.name} before {since}", stated.source)
-    if until and version_key(runtime.version)[:2] > version_key(until)[:2]:
-        return made.verdict("unsupported", f"it has no {family.name} after {until}", stated.source)
     return None
 
 
 def rows_for(family: Family) -> tuple[Runtime, ...]:
-    """All rows, cut in two where a version within one is the first or the last to have the family."""
+    """All rows, cut in two where a version within one is the first to have the family."""
     return tuple(part for row in runtimes() for part in _parts(row, family))
 
 
 def _parts(row: Runtime, family: Family) -> list[Runtime]:
-    since, until = _lifetime(row, family)
-    found = [row]
-    for bound, starts in ((since, True), (until, False)):
-        last = found[-1]
-        inside = bound and version_key(last.version) <= version_key(bound) <= version_key(last.last)
-        if not inside or version_key(bound) == version_key(last.version if starts else last.last):
-            continue
-        end, start = (before(bound), bound) if starts else (bound, _next(bound))
-        cut = msgspec.structs.replace
-        found[-1:] = [cut(last, through=end), cut(last, version=start, through=last.last)]
-    return found
+    since = _since(row, family)
+    if not since or not version_key(row.version) < version_key(since) <= version_key(row.last):
+        return [row]
+    cut = msgspec.structs.replace
+    return [cut(row, through=before(since)), cut(row, version=since, through=row.last)]
 
 
-def _next(version: str) -> str:
-    major, minor = version_key(version)[:2]
-    return f"{major}.{minor + 1}"
-
-
-def _lifetime(row: Runtime, family: Family) -> tuple[str, str]:
+def _since(row: Runtime, family: Family) -> str:
+    """The first version that has a family, where it follows rules of the row; else empty."""
     stated = row.statement(family.name)
-    if stated is None or not stated.rules:
-        return "", ""
-    return stated.since or family.since.get(row.name, ""), stated.until
+    return family.since.get(row.name, "") if stated is not None and stated.rules else ""
 
 
 def _quantised(config: Config, runtime: Runtime) -> tuple[Status, str] | None:

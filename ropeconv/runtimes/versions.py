@@ -43,9 +43,7 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def covers(self, version: str) -> bool:
         """Whether a version lies in the range; more numbers than the range has do not count."""
-        first, last = version_key(self.version), version_key(self.last)
-        wanted = version_key(version)
-        return first <= wanted[: len(first)] and wanted[: len(last)] <= last
+        return within(version, self.version, self.last)
 
 
 Range = TypeVar("Range", bound=VersionRange)
@@ -69,6 +67,12 @@ def choose(wanted: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...
 def version_key(version: str) -> tuple[int, ...]:
     """A dotted version as a tuple of numbers, for comparisons; parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def within(version: str, first: str, last: str) -> bool:
+    """Whether a version lies from `first` to `last`; more numbers than these have do not count."""
+    wanted, start, end = version_key(version), version_key(first), version_key(last)
+    return start <= wanted[: len(start)] and wanted[: len(end)] <= end
 
 
 def before(version: str) -> str:

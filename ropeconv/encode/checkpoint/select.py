@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import UnsupportedBake, UsageError
 from ...families.config import text_part
+from ...runtimes.rules import GOOD, RUNS
 from ..result import Considered, refuse_approximate, refuse_attention_factor
 from .config_only import nothing_fits, tried
 from .encoding import all_encodings
 from .request import CheckpointResult, EncodeRequest
-
-GOOD = ("exact", "rounded")
 
 
 def select(request: EncodeRequest) -> CheckpointResult:
@@ -37,7 +36,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
     result = known[target.encoding].encode(request)
     if not target.allow_approximate:
         refuse_approximate(result, request.schedule, "use --encoding buffers")
-    if target.runtimes and not result.suits(request.runtimes, (*GOOD, "approximate")):
+    if target.runtimes and not result.suits(request.runtimes, RUNS):
         raise nothing_fits([result], {}, request)
     return result
 
@@ -69,7 +68,7 @@ class _Search:
             self.found.append(result)
             if result.suits(request.runtimes, GOOD):
                 return self._selected(result)
-        near = [result for result in self.found if result.suits(request.runtimes, (*GOOD, "approximate"))]
+        near = [result for result in self.found if result.suits(request.runtimes, RUNS)]
         if not near:
             raise nothing_fits(self.found, self.refusals, request)
         if not request.target.allow_approximate:

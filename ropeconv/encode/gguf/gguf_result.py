@@ -12,8 +12,9 @@ from ...inspection.gguf_problems import refused_tensors
 from ...rope.schedule import Schedule
 from ...runtimes.compare import TOLERANCE, difference
 from ...runtimes.evidence import Evidence, records
-from ...runtimes.gguf_readers import GOOD, Feature, Reader, judge_reader, judge_readers
+from ...runtimes.gguf_readers import Feature, Reader, judge_reader, judge_readers
 from ...runtimes.llamacpp import arch_table
+from ...runtimes.rules import GOOD
 from ...runtimes.verdict import Verdict
 from ..result import EncodeResult, with_deviation
 from .gguf_features import gguf_features

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...errors import UnsupportedBake
-from ...runtimes.gguf_readers import GOOD, Reader
+from ...runtimes.gguf_readers import Reader
+from ...runtimes.rules import GOOD
 from ...runtimes.verdict import Verdict
 from .gguf_result import GgufResult
 

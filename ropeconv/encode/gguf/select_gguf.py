@@ -9,8 +9,9 @@ from functools import partial
 from ...errors import UnsupportedBake, UsageError
 from ...families.family import by_name
 from ...rope.schedule import Schedule
-from ...runtimes.gguf_readers import GOOD, Reader, find_readers
+from ...runtimes.gguf_readers import Reader, find_readers
 from ...runtimes.llamacpp import find_arch
+from ...runtimes.rules import GOOD
 from ..result import Considered, refuse_approximate, refuse_attention_factor
 from ..target import Target
 from .carriers import carry

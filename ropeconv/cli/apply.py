@@ -14,7 +14,7 @@ from ..hub.publish_options import PublishOptions
 from ..rope.recipe import Recipe
 from .choices import Device
 from .command import GENERAL, HUB, OUTPUT, RUNTIMES
-from .options import JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
+from .options import DryRunOption, ForceOption, JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
 from .output import Output
 from .publishing import named, refuse_without_push, send, with_publish
 from .target_options import build_target, with_target
@@ -75,12 +75,8 @@ def apply_command(
     recipe: Recipe,
     target: dict[str, Any],
     how: PublishOptions,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=OUTPUT)
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier output of ropeconv.", rich_help_panel=OUTPUT)
-    ] = False,
+    dry_run: DryRunOption = False,
+    force: ForceOption = False,
     link: Annotated[
         bool,
         typer.Option(

@@ -19,11 +19,17 @@ from ..rope.methods import REGISTRY, Method, Value
 from ..rope.methods.method import tokens
 from ..rope.recipe import MODIFIERS, SWITCHES, Recipe
 from .choices import LogNKind
-from .command import LENGTH, METHOD, SETTINGS
+from .command import LENGTH, METHOD, OUTPUT, SETTINGS
 from .option_group import option_group
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress bars and notes.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=OUTPUT)
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace an earlier output of ropeconv.", rich_help_panel=OUTPUT)
+]
 SourceArgument = Annotated[
     str,
     typer.Argument(

@@ -10,7 +10,7 @@ import typer
 from ..errors import Interrupted
 from .apply import recovered
 from .command import GGUF, OUTPUT
-from .options import JsonOption, QuietOption
+from .options import DryRunOption, ForceOption, JsonOption, QuietOption
 from .output import Output
 
 if TYPE_CHECKING:
@@ -43,12 +43,8 @@ def restore_command(
             "--in-place", help="Change the GGUF file itself; a kill at any moment can be undone.", rich_help_panel=GGUF
         ),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=OUTPUT)
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier output of ropeconv.", rich_help_panel=OUTPUT)
-    ] = False,
+    dry_run: DryRunOption = False,
+    force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip

@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from .lazy import Vector as Vector
 from .lazy import np
 from .zero_frequencies import divided
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Vector = NDArray[np.float64]
-else:
-    Vector = object  # the alias itself would import numpy
 
 
 def base_inv_freq(theta: float, rotary_dim: int) -> Vector:

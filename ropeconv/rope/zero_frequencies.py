@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from .lazy import np
-
-if TYPE_CHECKING:
-    from .forms import Vector
+from .lazy import Vector, np
 
 NO_ROTATION = 1e30
 LEAST = 1e29  # divisors from here on stand for 0

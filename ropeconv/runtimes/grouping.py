@@ -90,7 +90,7 @@ def _range(verdict: Stated) -> _Range:
 
 
 def _continues(left: _Range, right: _Range) -> bool:
-    """Whether a range begins where another one ends, so that no version lies between them."""
+    """Whether a range begins where another one ends, so that no version is between them."""
     if left.title != right.title or left.read != right.read or not left.last:
         return False
     (major, minor), (next_major, next_minor) = (version_key(value + ".0")[:2] for value in (left.last, right.first))

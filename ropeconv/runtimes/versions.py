@@ -42,7 +42,7 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return named + (f"-{self.through}" if self.through not in ("", self.version) else "")
 
     def covers(self, version: str) -> bool:
-        """Whether a version lies in the range; more numbers than the range has do not count."""
+        """Whether a version is in the range; more numbers than the range has do not count."""
         return within(version, self.version, self.last)
 
 
@@ -70,7 +70,7 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def within(version: str, first: str, last: str) -> bool:
-    """Whether a version lies from `first` to `last`; more numbers than these have do not count."""
+    """Whether a version is from `first` to `last`; more numbers than these have do not count."""
     wanted, start, end = version_key(version), version_key(first), version_key(last)
     return start <= wanted[: len(start)] and wanted[: len(end)] <= end
 

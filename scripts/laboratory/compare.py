@@ -58,14 +58,18 @@ def _differences(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
             continue
         if _pairs(cell, answer, rope) != cell.family.layout:
             yield f"rotates {_pairs(cell, answer, rope)} pairs"
-        wanted, amplitude = (schedule.inv_freq, schedule.attention_factor) if kind == "global" else (local, 1.0)
+        wanted, attention_factor = (schedule.inv_freq, schedule.attention_factor) if kind == "global" else (local, 1.0)
         words = "" if kind == "global" else "window layers: "
         yield from _vector(words, rope["inv_freq"], wanted)
-        yield from _factor(f"{words}attention factor", rope["amplitude"], amplitude)
+        yield from _factor(f"{words}attention factor", rope["attention_factor"], attention_factor)
         if kind == "global":
             inside = "inside the trained context: "
             yield from _vector(inside, rope.get("short_inv_freq", rope["inv_freq"]), short)
-            yield from _factor(f"{inside}attention factor", rope.get("short_amplitude", rope["amplitude"]), amplitude)
+            yield from _factor(
+                f"{inside}attention factor",
+                rope.get("short_attention_factor", rope["attention_factor"]),
+                attention_factor,
+            )
     if answer.get("mixed") and any("short_inv_freq" in rope for rope in answer["ropes"]):
         yield "the two factor lists are mixed by position"
     yield from _logits(cell, answer)
@@ -127,6 +131,6 @@ def _unscaled(cell: Cell, answer: dict[str, Any]) -> bool:
     return bool(ropes) and all(
         _pairs(cell, answer, rope) == cell.family.layout
         and not list(_vector("", rope["inv_freq"], plain))
-        and not list(_factor("", rope["amplitude"], 1.0))
+        and not list(_factor("", rope["attention_factor"], 1.0))
         for rope in ropes
     )

@@ -105,7 +105,7 @@ def test_layers_with_other_frequencies_or_none_are_left_out(run: Run, tiny: Call
 
 
 def test_layers_are_judged_up_to_their_windows(run: Run, tmp_path: Path) -> None:
-    """Gemma 2: every other layer sees 700 tokens; what lies beyond counts for the others alone."""
+    """Gemma 2: every other layer sees 700 tokens; what is beyond counts for the others alone."""
     folder = lively_weights(make("gemma2", tmp_path / "m", sliding_window=700, max_position_embeddings=8192))
     found = json.loads(run("bound", folder, "--weights", "--json").stdout)
     windowed, whole = found["weighted"]["layers"]

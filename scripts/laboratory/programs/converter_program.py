@@ -217,7 +217,7 @@ class Model:
         return found * float(self.get("rope.scaling.attn_factor", 1.0))
 
     def rope(self, base: float, scale: float, ext: float, attn: float, context: int) -> protocol.Answer:
-        """Frequencies and amplitude of ggml_rope_ext, ggml/src/ggml-cpu/ops.cpp:6187 and ggml.c:4478."""
+        """Frequencies and attention_factor of ggml_rope_ext, ggml/src/ggml-cpu/ops.cpp:6187 and ggml.c:4478."""
         index = np.arange(self.n_rot // 2, dtype=np.float64)
         free = base ** (-2.0 * index / self.n_rot)
         divisors = self.divisors(context)
@@ -231,8 +231,8 @@ class Model:
         low = max(0.0, math.floor(dimension(self.beta_fast)))
         high = min(self.n_rot - 1.0, math.ceil(dimension(self.beta_slow)))
         mix = ext * (1 - np.clip((index - low) / max(0.001, high - low), 0, 1))
-        amplitude = attn * (1.0 + 0.1 * math.log(1.0 / scale))
-        return protocol.rope((free * scale * (1 - mix) + free * mix).tolist(), amplitude)
+        attention_factor = attn * (1.0 + 0.1 * math.log(1.0 / scale))
+        return protocol.rope((free * scale * (1 - mix) + free * mix).tolist(), attention_factor)
 
     def answer(self, context: int) -> protocol.Answer:
         """The answer for a window of `context` tokens."""

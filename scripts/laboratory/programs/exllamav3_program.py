@@ -147,15 +147,15 @@ def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
     sample = torch.zeros(1, 1, 1, settings.head_dim, dtype=torch.half)
     made.apply(sample, sample.clone(), 1, in_place=True)
     call = KERNEL.pop()
-    inv_freq, amplitude = call["inv_freq"], float(call["attn_factor"])
+    inv_freq, attention_factor = call["inv_freq"], float(call["attn_factor"])
     assert call["rotate_dims"] == 1, "rotates more than once"
     sin, cos = (half[0].double() for half in made.compute_sincos(torch.tensor([1])))
     expected = torch.cat((inv_freq, inv_freq)) if call["style"].name == "NEOX" else inv_freq.repeat_interleave(2)
-    assert torch.allclose(sin, expected.sin().double() * amplitude), "another sine"
-    assert torch.allclose(cos, expected.cos().double() * amplitude), "another cosine"
+    assert torch.allclose(sin, expected.sin().double() * attention_factor), "another sine"
+    assert torch.allclose(cos, expected.cos().double() * attention_factor), "another cosine"
     beta, original = call.get("beta") or 0.0, call.get("original") or 1
     scale = 1 + beta * math.log(1 + (context - 1) // original)
-    found = {**protocol.rope(inv_freq.tolist(), amplitude), "pairs": STYLES[call["style"].name]}
+    found = {**protocol.rope(inv_freq.tolist(), attention_factor), "pairs": STYLES[call["style"].name]}
     PROBED[key] = found, scale
     return PROBED[key]
 

@@ -2,7 +2,7 @@
 
 Nothing is read out of attributes. A few tokens go through the real model while `mx.fast.rope` and
 `mx.fast.scaled_dot_product_attention` are watched, so a layer has the rope that its attention really applies to queries
-and keys. That object is then called on unit vectors: the matrix that comes back gives pairs, angles and amplitude.
+and keys. That object is then called on unit vectors: the matrix that comes back gives pairs, angles and the factor.
 
 mlx is lazy: the pass builds the whole graph, with every check of shapes, but computes nothing unless asked. So models
 of any size are passed; only small ones are computed.
@@ -142,7 +142,7 @@ def rotation(watch: Watch, owner: Any, size: int, length: int) -> np.ndarray:
 
 
 def read(matrix: np.ndarray) -> tuple[list[float], float, str]:
-    """Frequencies, amplitude and pairs of a rotation; row i is what it makes of unit vector i.
+    """Frequencies, attention_factor and pairs of a rotation; row i is what it makes of unit vector i.
 
     Raises AssertionError for a matrix that rotates neither halves nor neighbours.
     """
@@ -163,10 +163,10 @@ def read(matrix: np.ndarray) -> tuple[list[float], float, str]:
         assert matrix[a, a] == matrix[b, b], "no rotation"
         assert matrix[a, b] == -matrix[b, a], "no rotation"
     assert (rebuilt == matrix).all(), "rotates more than pairs"
-    inv_freq, amplitude = protocol.from_cos_sin(
+    inv_freq, attention_factor = protocol.from_cos_sin(
         [float(matrix[a, a]) for a, _ in pairs], [float(matrix[a, b]) for a, b in pairs]
     )
-    return inv_freq, float(f"{amplitude:.7g}"), "half" if half else "interleaved"
+    return inv_freq, float(f"{attention_factor:.7g}"), "half" if half else "interleaved"
 
 
 def rope_of(watch: Watch, calls: list[tuple[Any, int]], trained: int, context: int) -> protocol.Answer:
@@ -175,10 +175,10 @@ def rope_of(watch: Watch, calls: list[tuple[Any, int]], trained: int, context: i
     assert len(calls) == 2, f"{len(calls)} calls"
     assert all(one is owner and dim == size for one, dim in calls), f"calls {calls}"
     assert not owner.children(), f"{type(owner).__name__} rotates by itself"
-    inv_freq, amplitude, pairs = read(rotation(watch, owner, size, context))
-    short, short_amplitude, short_pairs = read(rotation(watch, owner, size, trained))
+    inv_freq, attention_factor, pairs = read(rotation(watch, owner, size, context))
+    short, short_attention_factor, short_pairs = read(rotation(watch, owner, size, trained))
     assert short_pairs == pairs
-    return {**protocol.rope(inv_freq, amplitude, short, short_amplitude), "pairs": pairs}
+    return {**protocol.rope(inv_freq, attention_factor, short, short_attention_factor), "pairs": pairs}
 
 
 def scaling_of(watch: Watch, layers: list[Any]) -> float:

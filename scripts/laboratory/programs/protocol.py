@@ -7,10 +7,10 @@ A question is {"id", "label", "config", "trained", "context"}: the whole config.
 trained and declared lengths in tokens. The answer to it has the same "id" and one of
 
 - "layers": for every layer of the language model the index of its rope in "ropes", or null for a layer that does not
-  rotate; "ropes": each {"inv_freq", "amplitude"} as it acts on a sequence as long as "context", with "short_inv_freq"
-  and "short_amplitude" where a sequence within the trained length gets others; "scaling": the factor on the logits of
-  attention (1 / sqrt(head_dim) in most models), where the program sees it; "query_scale": the factor on queries at
-  position context - 1, where the runtime has one.
+  rotate; "ropes": each {"inv_freq", "attention_factor"} as it acts on a sequence as long as "context", with
+  "short_inv_freq" and "short_attention_factor" where a sequence within the trained length gets others; "scaling": the
+  factor on the logits of attention (1 / sqrt(head_dim) in most models), where the program sees it; "query_scale": the
+  factor on queries at position context - 1, where the runtime has one.
   "pairs" in a rope, or "interleaved" beside them, says which dimensions are turned together.
 - "error": "Type: message", of loading the model or of its first forward pass, and "stage": "config", "load" or
   "forward".
@@ -54,25 +54,28 @@ class Refused(Exception):
 
 def rope(
     inv_freq: Sequence[float],
-    amplitude: float,
+    attention_factor: float,
     short_inv_freq: Sequence[float] | None = None,
-    short_amplitude: float | None = None,
+    short_attention_factor: float | None = None,
 ) -> Answer:
     """One set of frequencies, in radians per token, and the factor on cos and sin."""
-    found: Answer = {"inv_freq": [float(f"{value:.9g}") for value in inv_freq], "amplitude": float(amplitude)}
+    found: Answer = {
+        "inv_freq": [float(f"{value:.9g}") for value in inv_freq],
+        "attention_factor": float(attention_factor),
+    }
     if short_inv_freq is not None:
         short = [float(f"{value:.9g}") for value in short_inv_freq]
         if short != found["inv_freq"]:
             found["short_inv_freq"] = short
-    if short_amplitude is not None and short_amplitude != amplitude:
-        found["short_amplitude"] = float(short_amplitude)
+    if short_attention_factor is not None and short_attention_factor != attention_factor:
+        found["short_attention_factor"] = float(short_attention_factor)
     return found
 
 
 def from_cos_sin(cos: Sequence[float], sin: Sequence[float]) -> tuple[list[float], float]:
-    """inv_freq and amplitude from the cosines and sines of position 1, one per pair."""
-    amplitudes = [math.hypot(c, s) for c, s in zip(cos, sin, strict=True)]
-    return [math.atan2(s, c) for c, s in zip(cos, sin, strict=True)], sum(amplitudes) / len(amplitudes)
+    """inv_freq and attention_factor from the cosines and sines of position 1, one per pair."""
+    lengths = [math.hypot(c, s) for c, s in zip(cos, sin, strict=True)]
+    return [math.atan2(s, c) for c, s in zip(cos, sin, strict=True)], sum(lengths) / len(lengths)
 
 
 def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:

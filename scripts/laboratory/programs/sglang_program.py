@@ -181,7 +181,7 @@ def unit(rotary: Any, rows: int) -> torch.Tensor:
 
 
 def turn(rotary: Any, positions: list[int], planes: int) -> tuple[list[float], float]:
-    """inv_freq and amplitude that the rotary object applies at the first of the positions."""
+    """inv_freq and attention_factor that the rotary object applies at the first of the positions."""
     vector = unit(rotary, len(positions))
     place = torch.tensor(positions)
     if planes:

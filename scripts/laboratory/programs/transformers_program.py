@@ -201,7 +201,7 @@ def restore(module: Any) -> None:
 
 
 def read(tensors: tuple[Any, ...], text: Any) -> tuple[list[float], float]:
-    """inv_freq and amplitude of what a layer rotates with: cos and sin, or one complex tensor."""
+    """inv_freq and attention_factor of what a layer rotates with: cos and sin, or one complex tensor."""
     if tensors[0].is_complex():
         row = tensors[0].reshape(-1, tensors[0].shape[-1])[1].to(torch.complex128)
         return protocol.from_cos_sin(row.real.tolist(), row.imag.tolist())

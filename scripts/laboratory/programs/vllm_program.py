@@ -2,7 +2,7 @@
 
 A model is loaded as `vllm serve FOLDER --max-model-len CONTEXT --dtype float32` would, without weights. Every attention
 then runs once on `meta`, which tells whether it calls its rotary embedding; and the rotary embedding runs on a CPU, on
-the positions that the model runner of vLLM would give it, which tells frequencies and amplitude.
+the positions that the model runner of vLLM would give it, which tells frequencies and attention_factor.
 
 Beside the keys of the protocol an answer has "interleaved", whether pairs are neighbours, and "backend": "transformers"
 where vLLM's registry gives the model to its transformers backend.
@@ -226,17 +226,20 @@ def _rope(rotary: Any, dimensions: int, mrope: bool, question: dict[str, Any]) -
     except Exception as error:
         raise protocol.Refused("forward", error) from error
     for first, position, there in ((short, last[0], short_end), (long, last[1], long_end)):
-        frequencies, amplitude = protocol.from_cos_sin(*first)
+        frequencies, attention_factor = protocol.from_cos_sin(*first)
         for frequency, c, s in zip(frequencies, *there, strict=True):
             angle = frequency * position
             tolerance = 2e-3 + 4e-7 * angle
-            if abs(c - amplitude * math.cos(angle)) > tolerance or abs(s - amplitude * math.sin(angle)) > tolerance:
+            if (
+                abs(c - attention_factor * math.cos(angle)) > tolerance
+                or abs(s - attention_factor * math.sin(angle)) > tolerance
+            ):
                 raise RuntimeError(f"{type(rotary).__name__} turns position {position} by other frequencies than 1")
     return protocol.rope(*protocol.from_cos_sin(*long), *protocol.from_cos_sin(*short))
 
 
 def _turned(rotary: Any, positions: list[int], dimensions: int, mrope: bool) -> list[tuple[list[float], list[float]]]:
-    """Cosines and sines, with the amplitude, that the rotary embedding applies at positions, one per pair."""
+    """Cosines and sines, with the attention_factor, that the rotary embedding applies at positions, one per pair."""
     size, pairs, neox = int(rotary.head_size), int(rotary.rotary_dim) // 2, _halves(rotary, dimensions, mrope)
     query = torch.zeros(len(positions), 1, size)
     query[..., slice(0, pairs) if neox else slice(0, 2 * pairs, 2)] = 1.0

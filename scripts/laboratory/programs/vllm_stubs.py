@@ -125,7 +125,7 @@ def _triton_name(module: Any, name: str) -> Any:
 
 
 def offline() -> None:
-    """Nothing of a model lies on the hub; asking for it would take two seconds per model."""
+    """Nothing of a model is on the Hub; asking for it would take two seconds per model."""
     import vllm.config
     import vllm.transformers_utils.config as config
 

@@ -60,7 +60,7 @@ def _rope(rotary: Any, kind: str | None, context: int, trained: int) -> protocol
 
 
 def _first(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
-    """Frequencies and amplitude from the tables of a batch whose first position is 1; they have every pair twice."""
+    """inv_freq and attention_factor from the tables of a batch that begins at position 1, with every pair twice."""
     cos, sin = cos[0, 0].double(), sin[0, 0].double()
     half = len(cos) // 2
     chosen = slice(0, half) if torch.equal(sin[:half], sin[half:]) else slice(0, None, 2)

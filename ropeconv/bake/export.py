@@ -62,12 +62,17 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         before=spec,
         schedule=schedule,
         result=result,
-        files=(PlannedFile("convert", out.name, size, make=partial(_write, exported, made, edit)),),
+        files=(_file(out.name, size, exported, made, edit),),
         skipped=(),
         warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen)),
         notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule), *list_notes(schedule)),
         kv_cache=gguf_cache(exported.model, find_arch(exported.model.get("general.architecture"))),
     )
+
+
+def _file(name: str, size: int, exported: Exported, made: Rewritten, edit: Edit) -> PlannedFile:
+    write = partial(_write, exported, made, edit)
+    return PlannedFile("convert", name, size, make=write, estimated=bool(exported.quantised))
 
 
 def _size(exported: Exported, made: Rewritten) -> int:

@@ -44,8 +44,8 @@ class Plan(FilePlan):
 
     @property
     def identity(self) -> str:
-        """The digest of the schedule."""
-        return self.schedule.digest
+        """The digest of the schedule, the recipe and the target."""
+        return f"{self.schedule.digest} {self.recipe} {self.target}"
 
     def receipt(self) -> Receipt:
         """The receipt of the output, without the files and the check, which are known after it is written."""

@@ -30,6 +30,14 @@ DryRunOption = Annotated[
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Replace an earlier output of ropeconv.", rich_help_panel=OUTPUT)
 ]
+NoFsyncOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-fsync",
+        help="Do not wait for the disk: faster, and a loss of power soon after may damage the output.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 SourceArgument = Annotated[
     str,
     typer.Argument(

@@ -9,14 +9,18 @@ from typing import Any
 import msgspec
 
 from ..formats import jsontext
+from ..formats.durable import sync_file, sync_folder
 from ..sources import RECEIPT
 from .read import validations, validations_path
 from .receipt import Receipt
 
 
-def write_receipt(folder: Path, receipt: Receipt) -> None:
-    """Writes ropeconv.json into a folder, replacing an earlier one atomically."""
-    _replace(folder / RECEIPT, receipt.to_dict())
+def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
+    """Writes ropeconv.json into a folder, replacing an earlier one atomically.
+
+    folder: the output. receipt: to write. fsync: wait until it is on the disk. Raises OSError.
+    """
+    _replace(folder / RECEIPT, receipt.to_dict(), fsync)
 
 
 def embedded(receipt: Receipt) -> str:
@@ -45,7 +49,11 @@ def add_validation(baked: Path, receipt: Receipt, result: dict[str, Any], server
     _replace(validations_path(baked), found)
 
 
-def _replace(path: Path, data: dict[str, Any]) -> None:
+def _replace(path: Path, data: dict[str, Any], fsync: bool = True) -> None:
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(jsontext.dump(data), "utf-8")
+    if fsync:
+        sync_file(draft)
     draft.replace(path)
+    if fsync:
+        sync_folder(path.parent)

@@ -43,6 +43,9 @@ class FolderSource(Source):
             raise BadSource(f"{self.reference} has no file {name!r}, which is outside it; do not trust this checkpoint")
         return self.root / name
 
+    def local_paths(self) -> tuple[Path, ...]:
+        return tuple(self.root / file.name for file in self._files)
+
     def tensor_names(self) -> tuple[str, ...] | None:
         """Names of all tensors, from the headers of all shards, which are checked."""
         return tuple(name for header in self.headers.values() for name in header.tensors)
@@ -65,3 +68,6 @@ class ConfigSource(Source):
 
     def path(self, name: str) -> Path:
         return self.file
+
+    def local_paths(self) -> tuple[Path, ...]:
+        return (self.file,)

@@ -51,3 +51,6 @@ class GgufSource(Origin):
                 f"a change of {self.path.name} in place was interrupted; run that command again, which undoes it first"
             )
         return GgufFile.open(self.path)
+
+    def local_paths(self) -> tuple[Path, ...]:
+        return tuple(self.file.paths)

@@ -65,6 +65,10 @@ class Origin:
         """Reference, kind and commit as JSON-ready data."""
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
+    def local_paths(self) -> tuple[Path, ...]:
+        """The files of this disk that it is read from; empty where they are in the Hub's cache, which nobody edits."""
+        return ()
+
 
 class Source(Origin, ABC):
     """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read, never written to."""

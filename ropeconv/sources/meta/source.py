@@ -110,6 +110,9 @@ class MetaSource(Source):
     def path(self, name: str) -> Path:
         return self.inner.path(name)
 
+    def local_paths(self) -> tuple[Path, ...]:
+        return self.inner.local_paths()
+
     def text(self, name: str) -> str | None:
         return self._made[name] if name in self._made else self.inner.text(name)
 

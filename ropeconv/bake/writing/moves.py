@@ -70,7 +70,9 @@ def _undo(hidden: Hidden, moves: Iterable[Move]) -> None:
     for move in reversed(tuple(moves)):
         new, final, old = hidden.new(move.name), hidden.final(move.name), hidden.old(move.name)
         if _inode(final) == move.new:
-            if move.old is not None and _inode(new) == move.old:
+            if _inode(new) == move.new:  # between link and unlink, where the system has no rename that does not replace
+                final.unlink()
+            elif move.old is not None and _inode(new) == move.old:
                 exchange(new, final, old)
             else:
                 rename_new(final, new)

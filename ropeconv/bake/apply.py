@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.probe import Probe
-from ..errors import RopeconvError
 from ..formats.copying import Advance
-from ..formats.gguf import Edit
-from ..formats.gguf.inplace import phases
 from ..receipts.receipt import CheckRecord
-from ..sources import GgufSource
 from .check import OutputCheck, probe_query
 from .checkpoint import CheckpointPlan
 from .execute import ApplyOptions, execute_plan
 from .gguf import GgufPlan
+from .in_place import change_in_place
 from .plan import Plan
 
 
@@ -60,7 +57,7 @@ def apply(
     """
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        return Applied(change_in_place(plan.source, plan.edit))
+        return Applied(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
     if not isinstance(plan, CheckpointPlan) or not check:
         return Applied(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None
@@ -69,17 +66,3 @@ def apply(
         checking = OutputCheck(plan, probe_query(plan, running) if running else None)
         path = execute_plan(plan, options, checking, advance)
     return Applied(path, checking.found, checking.reason)
-
-
-def change_in_place(source: GgufSource, edit: Edit) -> Path:
-    """Changes the first shard of a GGUF file in place. After a kill at any moment, running again undoes it first.
-
-    source: the file. edit: what to change. Raises RopeconvError for links into a cache and where the filesystem cannot
-    make room; nothing is changed then.
-    """
-    path = source.path
-    if path.is_symlink():
-        raise RopeconvError(f"{path} is a link, likely into a cache that others read; write a new file with -o")
-    for _ in phases(source.file, edit):
-        pass
-    return path

@@ -15,13 +15,13 @@ import msgspec
 from ..errors import RopeconvError
 from ..formats.copying import Advance, human
 from ..formats.durable import sync_tree
+from ..formats.identity import refuse_changed
 from ..receipts import write_receipt
 from ..receipts.receipt import CheckRecord
 from ..version import __version__
 from .planned import FilePlan
 from .writing.files import Writer
 from .writing.hidden import Hidden, locked
-from .writing.identity import refuse_changed
 from .writing.journal import Begun, Journal
 from .writing.moves import settle, take_names
 from .writing.options import ApplyOptions as ApplyOptions

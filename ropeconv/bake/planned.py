@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..formats.identity import FileIdentity, identity
 from ..receipts import Receipt
 from ..receipts.receipt import Action
 from ..sources import Origin
-from .writing.identity import FileIdentity, identity
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from ...errors import BadSource, RopeconvError
 from ...formats.copying import Advance, copy_file, link_file
 from ...formats.digest import sampled, sha256
 from ...formats.durable import sync_file, writing_back
+from ...formats.identity import FileIdentity, identity
 from ...receipts.receipt import FileRecord
 from ..planned import FilePlan, PlannedFile
-from .identity import FileIdentity, identity
 from .journal import Finished, Journal
 from .options import ApplyOptions
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from .identity import FileIdentity
+from ...formats.identity import FileIdentity
 
 
 class Begun(msgspec.Struct, frozen=True, tag="plan"):

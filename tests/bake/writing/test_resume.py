@@ -9,7 +9,7 @@ import pytest
 
 from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.planned import PlannedFile
-from ropeconv.bake.writing.identity import FileIdentity, identity
+from ropeconv.formats.identity import FileIdentity, identity
 from ropeconv.receipts import read_receipt
 from ropeconv.receipts.receipt import CheckRecord
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from ...errors import BadSource
+from ..errors import BadSource
 
 
-class FileIdentity(msgspec.Struct, frozen=True, array_like=True):
-    """What changes when a file is replaced or written to: its inode, its size, its time of change in nanoseconds."""
+@dataclass(frozen=True)
+class FileIdentity:
+    """What changes when a file is replaced or written to. mtime_ns: time of the last change, in nanoseconds."""
 
     inode: int
     size: int
@@ -21,7 +22,7 @@ class FileIdentity(msgspec.Struct, frozen=True, array_like=True):
 def identity(path: Path) -> FileIdentity | None:
     """The identity of a file or folder, of a link that of its target; None where there is none."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return None
     return FileIdentity(status.st_ino, status.st_size, status.st_mtime_ns)

@@ -62,9 +62,9 @@ class Hidden:
 
 @contextmanager
 def locked(out: Path) -> Iterator[Hidden]:
-    """Makes the hidden folder of an output and locks it; at the end an empty one is removed.
+    """Makes the hidden folder of an output and locks it. It is removed at the end, after an error only if it is empty.
 
-    Raises RopeconvError where another process has it, OSError where it cannot be made.
+    Raises RopeconvError where another process has it and where it cannot be removed, OSError where it cannot be made.
     """
     hidden = Hidden.beside(out)
     if hidden.root.is_symlink():
@@ -72,11 +72,25 @@ def locked(out: Path) -> Iterator[Hidden]:
     lock = _take(hidden)
     try:
         yield hidden
-    finally:
+    except BaseException:
         with suppress(OSError):
-            (hidden.root / LOCK).unlink()  # held until it is closed; who waits for it sees that it is gone
-            hidden.root.rmdir()
+            _remove(hidden)
+        raise
+    else:
+        try:
+            _remove(hidden)
+        except OSError as problem:
+            raise RopeconvError(
+                f"{out} is complete, and {hidden.root} cannot be removed ({problem.strerror}); check the disk, and "
+                "remove that"
+            ) from None
+    finally:
         lock.close()
+
+
+def _remove(hidden: Hidden) -> None:
+    (hidden.root / LOCK).unlink()  # it holds until it is closed; who waits for it sees that it is gone
+    hidden.root.rmdir()
 
 
 def _take(hidden: Hidden) -> BinaryIO:

@@ -10,11 +10,12 @@ from ...errors import BadSource, RopeconvError
 from ...formats.copying import free_bytes, human, same_blocks
 from ...formats.gguf import read_header
 from ...receipts import read_receipt
+from ...receipts.write import DRAFT
 from ...sources import RECEIPT
 from ..planned import FilePlan, PlannedFile
 
 MARGIN = 16 * 1024 * 1024
-NOT_ADDED = (".cache", f".{RECEIPT}.new")
+NOT_ADDED = (".cache", DRAFT)
 """What the Hub's client and a killed `validate` leave in a folder, which nobody misses."""
 
 

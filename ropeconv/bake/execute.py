@@ -57,6 +57,7 @@ def execute_plan(
             _write(plan, hidden, journal, options, verify, advance)
         except Exception:
             hidden.clear()
+            refuse_changed(plan.seen)  # which may be why, and says more
             raise
         refuse_occupied(plan, options.force)
         # the first shard of several last, since the others cannot be loaded without it

@@ -41,42 +41,6 @@ void fault_arm(const char *folder, long number, int how, int problem, int file)
     armed = 1;
 }
 
-/* folder: that the calls are below, an absolute path. number: of the call, from 1. how: a mode. problem: an errno. */
-void fault_arm(const char *folder, long number, int how, int problem, int file)
-{
-    set_root(folder);
-    at = number, mode = how, error = problem, count = 0;
-    begin_report(file);
-    armed = 1;
-}
-
-int below(const char *path)
-{
-    size_t length = strlen(root);
-    return !strncmp(path, root, length) && (path[length] == '/' || !path[length]);
-}
-
-static int path_of(int fd, char *path)
-{
-    char link[64];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, path, PATH_MAX - 1);
-    if (length < 0)
-        return 0;
-    path[length] = 0;
-    return 1;
-}
-
-static int absolute(int folder, const char *name, char *path)
-{
-    char base[PATH_MAX];
-    if (name[0] == '/')
-        return snprintf(path, PATH_MAX, "%s", name) < PATH_MAX;
-    if (folder == AT_FDCWD ? !getcwd(base, sizeof base) : !path_of(folder, base))
-        return 0;
-    return snprintf(path, PATH_MAX, "%s/%s", base, name) < PATH_MAX;
-}
-
 /* At the end of a command: nothing is counted any more, and the report is written. */
 void fault_report(void)
 {

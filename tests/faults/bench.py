@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from .cases import CASES, Case, Command
+from .cases import Case, Command
 from .harness import KILLED, Call, Fault, Mode, Outcome, Server, tree, under
 from .power import lose
 
@@ -23,11 +23,10 @@ class Found:
 
 
 class Bench:
-    """A case with its folder. folder: for copies of it. name: of the case."""
+    """A case with its folder. server: that runs its commands. folder: for copies of the folder that it runs in."""
 
-    def __init__(self, server: Server, folder: Path, name: str) -> None:
-        self.server, self.folder, self.name = server, folder, name
-        self.case: Case = CASES[name]
+    def __init__(self, server: Server, folder: Path, case: Case) -> None:
+        self.server, self.folder, self.case = server, folder, case
 
     @cached_property
     def ready(self) -> Path:
@@ -49,6 +48,14 @@ class Bench:
         """What is there after the command without a fault."""
         return self._counted[0]
 
+    @cached_property
+    def twice(self) -> dict[str, str]:
+        """What is there after the command has run again, which it may refuse."""
+        folder = self.copy()
+        self.undisturbed(folder, self.case.command)
+        assert self.server.run(folder, self.case.command).said()
+        return tree(folder)
+
     @property
     def calls(self) -> list[Call]:
         """The writing calls of the command without a fault."""
@@ -66,10 +73,7 @@ class Bench:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.ready, folder, symlinks=True)
         if self.case.killed:
-            once = self.server.run(folder, self.case.command, Fault(Mode.COUNT)).calls()
-            shutil.rmtree(folder)
-            shutil.copytree(self.ready, folder, symlinks=True)
-            first = self.server.run(folder, self.case.command, Fault(Mode.KILL, len(once) // 2))
+            first = self.server.run(folder, self.case.command, Fault(Mode.KILL, self._first_kill))
             assert first.code == KILLED
         return folder
 
@@ -87,7 +91,8 @@ class Bench:
         """What is wrong with what a fault left; empty where it is sound.
 
         Sources are as they were. Under the final name is nothing, the earlier output as a whole, or the new one as a
-        whole. Running the same command again leaves exactly what it leaves without a fault, hidden things included.
+        whole. Running the same command again leaves exactly what it leaves without a fault, hidden things included; or
+        where the fault came after all was done, what it leaves when it runs twice.
         """
         outcome, again = found.outcome, found.again
         if outcome.code != KILLED and not outcome.said():
@@ -101,7 +106,8 @@ class Bench:
             return f"left a part: {_difference(under(found.after, self.case.output), self.expected)}"
         if not again.said():
             return f"the rerun ended in {again.code}: {again.output[-600:]}"
-        if found.at_last != self.expected:
+        complete = under(found.after, self.case.output) == under(self.expected, self.case.output)
+        if found.at_last != (self.twice if complete else self.expected):
             return f"the rerun ({again.code}: {again.output[-300:]}) left {_difference(found.at_last, self.expected)}"
         return ""
 
@@ -110,6 +116,13 @@ class Bench:
         earlier, new = under(self.before, self.case.output), under(self.expected, self.case.output)
         journal = self.case.in_place and f".{self.case.output[0]}.ropeconv-journal" in after
         return journal or self.case.output[0] not in after or now in (earlier, new)
+
+    @cached_property
+    def _first_kill(self) -> int:
+        folder = self.folder / "first"
+        shutil.copytree(self.ready, folder, symlinks=True)
+        calls = self.server.run(folder, self.case.command, Fault(Mode.COUNT)).calls()
+        return round(self.case.killed * len(calls))
 
     @cached_property
     def _counted(self) -> tuple[dict[str, str], list[Call]]:

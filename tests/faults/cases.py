@@ -21,16 +21,16 @@ class Case:
     """A command.
 
     scene: fills the folder that it runs in. command: what a fault strikes. output: names of what it writes, the one
-    that makes the rest loadable first. before: commands that run before it, without a fault. killed: whether the same
-    command has been killed before, at half of its calls. in_place: whether the output is the source, and a journal may
-    be beside it.
+    that makes the rest loadable first. before: commands that run before it, without a fault. killed: where the same
+    command has been killed before, as a part of its calls; 0 for not at all. in_place: whether the output is the
+    source, and a journal may be beside it.
     """
 
     scene: Callable[[Path], None]
     command: Command
     output: tuple[str, ...]
     before: tuple[Command, ...] = ()
-    killed: bool = False
+    killed: float = 0
     in_place: bool = False
 
 
@@ -47,7 +47,7 @@ CASES: dict[str, Case] = {
     "apply --force": Case(
         scenes.checkpoint, ropeconv(f"{APPLY} --force"), ("out",), before=(ropeconv("apply model -o out --linear 2"),)
     ),
-    "apply, killed before": Case(scenes.checkpoint, ropeconv(APPLY), ("out",), killed=True),
+    "apply, killed before": Case(scenes.checkpoint, ropeconv(APPLY), ("out",), killed=0.5),
     "apply --to gguf": Case(scenes.checkpoint, ropeconv("apply model --to gguf -o out.gguf --mixed 4"), ("out.gguf",)),
     "apply, GGUF": Case(scenes.gguf_file, ropeconv("apply model.gguf -o out.gguf --mixed 4"), ("out.gguf",)),
     "apply --force, GGUF": Case(
@@ -83,6 +83,14 @@ CASES: dict[str, Case] = {
         ("model.gguf",),
         (ropeconv("apply model.gguf --mixed 4 --in-place"),),
         in_place=True,
+    ),
+    "--in-place, killed before": Case(
+        scenes.reordered_gguf, ropeconv("apply model.gguf --mixed 4 --in-place"), ("model.gguf",), killed=0.8,
+        in_place=True,
+    ),
+    "restore --in-place, killed before": Case(
+        scenes.reordered_gguf, ropeconv("restore model.gguf --in-place"), ("model.gguf",),
+        (ropeconv("apply model.gguf --mixed 4 --in-place"),), killed=0.8, in_place=True,
     ),
     "record a validation": Case(
         scenes.checkpoint, ("record-validation", "out"), ("out",), (ropeconv(APPLY),),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from .bench import Bench
+from .cases import CASES
 from .harness import Server, reason_without
 
 
@@ -25,7 +26,7 @@ def bench(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
     def get(name: str) -> Bench:
         if name not in made:
-            made[name] = Bench(server, tmp_path_factory.mktemp("case"), name)
+            made[name] = Bench(server, tmp_path_factory.mktemp("case"), CASES[name])
         return made[name]
 
     return get

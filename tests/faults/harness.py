@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("shim.c")
+SHIM = Path(__file__).with_name("shim")
 ROOT = Path(__file__).parents[2]
 KILLED = -9
 
 
 class Mode(IntEnum):
-    """What happens at a writing call. The numbers are those of shim.c."""
+    """What happens at a writing call. The numbers are those of shim/calls.c."""
 
     COUNT = 0
     KILL = 1
@@ -86,8 +86,8 @@ def reason_without() -> str:
 def compiled(folder: Path) -> Path:
     """The shim, compiled into a folder."""
     target = folder / "shim.so"
-    command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(target), str(SOURCE)]
-    subprocess.run([*command, "-ldl", "-lpthread"], check=True)
+    command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(target)]
+    subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
     return target
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...errors import BadSource, RopeconvError
 from ..copying import pieces_of, write_at
+from .edit import PAGE
 from .lock import is_locked, lock
 
 MAGIC = b"ropeconv journal 2\n"
@@ -125,8 +126,9 @@ def read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry
             raise damaged
         entries.append((place, length, at))
         at += length
-    kept_bytes = sum(length for _, length, _ in entries)
-    if at != whole or abs(shift) > MAX_KEPT or size + shift < 0 or size > status.st_size + kept_bytes + max(0, -shift):
+    cut_off = sum(length for _, length, _ in entries)
+    possible = min(size, size + shift) > 0 and shift % PAGE == 0 and abs(shift) <= MAX_KEPT
+    if at != whole or not possible or size > status.st_size + cut_off + max(0, -shift):
         raise damaged
     if inode != status.st_ino:
         raise BadSource(

@@ -47,7 +47,8 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
 def recover(path: Path) -> bool:
     """Undoes an interrupted change of a file. Returns False where there was none.
 
-    Raises BadSource for a journal that is damaged or of another file, RopeconvError while another process is at work.
+    Raises BadSource for a journal that is damaged or of another file, RopeconvError while another process is at work
+    and where the disk fails.
     """
     if not any(os.path.lexists(name) for name in (journal_of(path), draft_of(path))):
         return False
@@ -60,6 +61,11 @@ def recover(path: Path) -> bool:
         kept = open_journal(journal_of(path), os.O_RDONLY)
         try:
             _undo(path, file, kept)
+        except OSError as problem:
+            raise RopeconvError(
+                f"an interrupted change of {path} could not be undone ({problem.strerror}); do not use it before the "
+                "same command has run again, which undoes it first"
+            ) from None
         finally:
             os.close(kept)
     return True

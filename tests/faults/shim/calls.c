@@ -1,7 +1,6 @@
 /* Counts the calls of a process that write below a folder, and kills it or fails at the N-th of them.
  *
- * Loaded by LD_PRELOAD; does nothing until `fault_arm` is called. It also keeps which bytes were written and not made
- * durable by fsync, for the model of lost power: `fault_report` and a kill write them to a file. */
+ * Loaded by LD_PRELOAD; does nothing until `fault_arm` is called. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,77 +19,33 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #include <linux/fs.h>
+#include "shim.h"
 
 enum { COUNT, KILL, KILL_HALF, FAIL_ONCE, FAIL_ON, SHORT };
 
 /* A call that moves bytes can do half of them; one that takes space can fail on a full disk. */
 enum { MOVES = 1, TAKES = 2 };
 
-struct range { dev_t dev; ino_t ino; off_t start, end; };
-struct entry { dev_t dev; ino_t ino; off_t size; int folder; };
-
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static int armed, mode, error, report = -1;
+static int armed, mode, error;
 static long at, count;
-static char root[PATH_MAX];
-static struct range *ranges;
-static struct entry *entries;
-static size_t range_count, entry_count;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-
-static void say(const char *text) { syscall(SYS_write, report, text, strlen(text)); }
-
-void fault_report(void)
-{
-    char line[128];
-    armed = 0;
-    for (size_t i = 0; i < range_count; i++) {
-        struct range *r = &ranges[i];
-        snprintf(line, sizeof line, "range %lu %lu %ld %ld\n", (long)r->dev, (long)r->ino, (long)r->start, (long)r->end);
-        say(line);
-    }
-    for (size_t i = 0; i < entry_count; i++) {
-        struct entry *e = &entries[i];
-        snprintf(line, sizeof line, "%s %lu %lu %ld\n", e->folder ? "folder" : "file", (long)e->dev, (long)e->ino,
-                 (long)e->size);
-        say(line);
-    }
-}
 
 /* folder: that the calls are below, an absolute path. number: of the call, from 1. how: a mode. problem: an errno. */
 void fault_arm(const char *folder, long number, int how, int problem, int file)
 {
-    snprintf(root, sizeof root, "%s", folder);
-    at = number, mode = how, error = problem, report = file;
-    count = 0, range_count = entry_count = 0, armed = 1;
+    set_root(folder);
+    at = number, mode = how, error = problem, count = 0;
+    begin_report(file);
+    armed = 1;
 }
 
-static int below(const char *path)
+/* At the end of a command: nothing is counted any more, and the report is written. */
+void fault_report(void)
 {
-    size_t length = strlen(root);
-    return !strncmp(path, root, length) && (path[length] == '/' || !path[length]);
-}
-
-static int path_of(int fd, char *path)
-{
-    char link[64];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, path, PATH_MAX - 1);
-    if (length < 0)
-        return 0;
-    path[length] = 0;
-    return 1;
-}
-
-static int absolute(int folder, const char *name, char *path)
-{
-    char base[PATH_MAX];
-    if (name[0] == '/')
-        return snprintf(path, PATH_MAX, "%s", name) < PATH_MAX;
-    if (folder == AT_FDCWD ? !getcwd(base, sizeof base) : !path_of(folder, base))
-        return 0;
-    return snprintf(path, PATH_MAX, "%s/%s", base, name) < PATH_MAX;
+    armed = 0;
+    write_report();
 }
 
 static void die(void)
@@ -123,79 +78,6 @@ static int decide(const char *kind, int flags, const char *path)
         return -1;
     }
     return 0;
-}
-
-static struct entry *entry_of(const struct stat *status, int add)
-{
-    for (size_t i = 0; i < entry_count; i++)
-        if (entries[i].dev == status->st_dev && entries[i].ino == status->st_ino)
-            return &entries[i];
-    if (!add)
-        return NULL;
-    if (entry_count % 1024 == 0)
-        entries = realloc(entries, (entry_count + 1024) * sizeof *entries);
-    entries[entry_count] = (struct entry){status->st_dev, status->st_ino, status->st_size, S_ISDIR(status->st_mode)};
-    return &entries[entry_count++];
-}
-
-/* Before a call that may grow a file: the size that it has on the disk is the one of now. */
-static void grows(int fd)
-{
-    struct stat status;
-    if (!fstat(fd, &status))
-        entry_of(&status, 1);
-}
-
-/* Bytes that a file has, and that are not on the disk yet. */
-static void written(int fd, off_t start, off_t length)
-{
-    struct stat status;
-    if (length <= 0 || fstat(fd, &status))
-        return;
-    if (range_count) {
-        struct range *last = &ranges[range_count - 1];
-        if (last->dev == status.st_dev && last->ino == status.st_ino && last->end == start) {
-            last->end += length;
-            return;
-        }
-    }
-    if (range_count % 1024 == 0)
-        ranges = realloc(ranges, (range_count + 1024) * sizeof *ranges);
-    ranges[range_count++] = (struct range){status.st_dev, status.st_ino, start, start + length};
-}
-
-static void durable(const struct stat *status)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < range_count; i++)
-        if (ranges[i].dev != status->st_dev || ranges[i].ino != status->st_ino)
-            ranges[kept++] = ranges[i];
-    range_count = kept;
-    struct entry *entry = entry_of(status, 0);
-    if (entry)
-        *entry = entries[--entry_count];
-}
-
-/* A name in the folder of `path` was made, changed or removed. */
-static void named(const char *path)
-{
-    char folder[PATH_MAX];
-    struct stat status;
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash && slash > folder)
-        *slash = 0;
-    if (below(folder) && !stat(folder, &status))
-        entry_of(&status, 1);
-}
-
-/* The size of a file that a call has set: sizes are kept by the journal of the filesystem, in the order of the calls. */
-static void resized(int fd)
-{
-    struct stat status;
-    struct entry *entry;
-    if (!fstat(fd, &status) && (entry = entry_of(&status, 0)))
-        entry->size = status.st_size;
 }
 
 #define ENTER pthread_mutex_lock(&lock)
@@ -405,5 +287,5 @@ int fdatasync(int fd) { return synced(fd, REAL(fdatasync)); }
 int syncfs(int fd)
 {
     __typeof__(&syncfs) real = REAL(syncfs);
-    CALL("fsync", TAKES, path_of(fd, path_), real(fd), range_count = entry_count = 0);
+    CALL("fsync", TAKES, path_of(fd, path_), real(fd), forget_all());
 }

@@ -50,13 +50,14 @@ class Plan(FilePlan):
     def receipt(self) -> Receipt:
         """The receipt of the output, without the files and the check, which are known after it is written."""
         return receipt_of(
-            self.source, self.family, self.recipe, self.source_spec, self.schedule, self.result, self.original
-        )
+            self.source, self.target, self.family, self.recipe, self.source_spec, self.schedule, self.result,
+            self.original,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         done = self.receipt().to_dict()
-        for key in ("ropeconv", "files", "check", "validation", "servers", "original"):
+        for key in ("ropeconv", "files", "check", "validation", "servers", "original", "target"):
             del done[key]
         return {
             **done,

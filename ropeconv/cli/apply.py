@@ -254,7 +254,8 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
     from ..engines.transformers.device import free_gpu_bytes
     from ..validate.comparison import Comparison
     from ..validate.settings import Settings
-    from .running import run_checkpoint
+    from ..verify import Options
+    from .running import compare_files, run_checkpoint
 
     if where == "auto":
         free = free_gpu_bytes()
@@ -264,7 +265,9 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
             output.note(f"Not validated: {reason}; {again}.")
             return None
     comparison = Comparison.open(path, plan.source.reference)
-    return run_checkpoint(comparison, Settings(device="cuda" if where == "auto" else where), output)
+    settings = Settings(device="cuda" if where == "auto" else where)
+    settings.place()
+    return run_checkpoint(comparison, settings, output, compare_files(comparison, Options(), output))
 
 
 def recovered(source: str, output: Output) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -41,12 +41,13 @@ class GeneratedFile:
     """A file that a conversion makes.
 
     name: relative to the folder. size: in bytes (of tokenizers, roughly). write(target, advance): writes it to a path,
-    and calls advance with the bytes done.
+    and calls advance with the bytes done. stream: yields the same bytes without writing them, None where it cannot.
     """
 
     name: str
     size: int
     write: Callable[[Path, Callable[[int], None]], None]
+    stream: Callable[[], Iterator[bytes | memoryview]] | None = None
 
 
 class Origin:

@@ -14,6 +14,7 @@ from ..errors import BadSource
 from ..families.config import Config
 from ..formats import jsontext
 from ..formats.index import INDEX, safe_name, shards, tensors
+from ..formats.regular import open_regular, read_text
 from ..formats.safetensors import Header, Tensor, read_header
 
 SINGLE = "model.safetensors"
@@ -82,20 +83,17 @@ class Source(Origin, ABC):
 
         name: as in `files`. start, stop: in bytes. Raises BadSource where the file is shorter.
         """
-        with self.path(name).open("rb") as file:
+        with open_regular(self.path(name)) as file:
             return whole(file, name, start, stop)
 
     def text(self, name: str) -> str | None:
         """The content of a small text file with its own line ends; None where there is no file of that name.
 
-        Raises BadSource if it is not UTF-8.
+        Raises BadSource if it is not UTF-8, not a regular file, or longer than any such file.
         """
         if all(file.name != name for file in self.files()):
             return None
-        try:
-            return self.path(name).read_bytes().decode()
-        except UnicodeDecodeError:
-            raise BadSource(f"{name} is not UTF-8 text; fix it or download it again") from None
+        return read_text(self.path(name), name)
 
     def config(self) -> Config:
         """The content of config.json. Raises BadSource where it is absent or not a JSON object."""

@@ -64,11 +64,11 @@ def detect(config: Config) -> Family:
         raise BadSource("config.json has no model_type, so the architecture is unknown; add it, or give another folder")
     if isinstance(name, str) and name.endswith(STORED_ROPE):
         raise BadSource(
-            f"model_type {name!r} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
+            f"model_type {shown(name)} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
             "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
         )
     if isinstance(name, str) and name in WITHOUT_ROPE:
-        raise BadSource(f"model_type {name!r} has no rotary position embedding, so there is nothing to extend")
+        raise BadSource(f"model_type {shown(name)} has no rotary position embedding, so there is nothing to extend")
     raise BadSource(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
         "`ropeconv families` lists the known ones, and a new one is one TOML file"
@@ -154,7 +154,9 @@ def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
         return explicit
     share = rotary_share(part, family)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise BadSource(f"config.json has a partial rotary factor of {share!r}; write a number above 0 and up to 1")
+        raise BadSource(
+            f"config.json has a partial rotary factor of {shown(share)}; write a number above 0 and up to 1"
+        )
     rotary_dim = int(head_dim * share)
     if rotary_dim < 2:
         raise BadSource(f"config.json leaves {rotary_dim} of {head_dim} dimensions to rotate; nothing can be extended")

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import BadSource, shown
+from ..rope.lengths import MOST_TOKENS
 from .family import Family
 
 MOST_LAYERS = 10_000
 WIDEST_HEAD = 8_192
-LONGEST_CONTEXT = (1 << 31) - 1
 LARGEST = 1e30
 """A bound on every other number, so that their products stay within float64."""
 
@@ -26,8 +26,8 @@ Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
 Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
 Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
 Index = Annotated[float, Meta(ge=0, le=1 << 31, multiple_of=1)]
-Tokens = Annotated[float, Meta(ge=1, le=LONGEST_CONTEXT, multiple_of=1)]
-Length = Annotated[float, Meta(ge=1, le=LONGEST_CONTEXT)]
+Tokens = Annotated[float, Meta(ge=1, le=MOST_TOKENS, multiple_of=1)]
+Length = Annotated[float, Meta(ge=1, le=MOST_TOKENS)]
 Base = Annotated[float, Meta(gt=1, le=LARGEST)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 ShareOrNone = Annotated[float, Meta(ge=0, le=1)]
@@ -43,8 +43,8 @@ WORDS: dict[Any, str] = {
     Layers: f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128 layers",
     Width: f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up to 1,024",
     Size: "a positive whole number there", Index: "a whole number there",
-    Tokens: f"a positive whole number there, at most {LONGEST_CONTEXT:,}",
-    Length: f"a number there, of at least 1 and at most {LONGEST_CONTEXT:,}",
+    Tokens: f"a positive whole number there, at most {MOST_TOKENS:,}",
+    Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",
     Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
     ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
     Factor: "a positive number there, at most 1e6", Number: "a number there",

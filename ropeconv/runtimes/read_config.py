@@ -37,7 +37,17 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     config: the whole file. family: of the model. runtime: by default the newest transformers. Raises BadSource for
     values of the wrong kind, UnknownRopeType for a rope type that the runtime has no code for.
     """
-    reader = runtime or newest("transformers")
+    try:
+        return _read_spec(config, family, runtime or newest("transformers"))
+    except RopeconvError:
+        raise
+    except (ArithmeticError, ValueError) as problem:
+        raise BadSource(
+            f"config.json has RoPE settings whose numbers do not fit together ({problem}); correct them"
+        ) from None
+
+
+def _read_spec(config: Config, family: Family, reader: Runtime) -> RopeSpec:
     part, sizes, reading = text_part(config, family), geometry(config, family), _rules_for(config, family, reader)
     found, notes = rope_dict(part, family, reading)
     theta = _theta(part, found, family, reading)

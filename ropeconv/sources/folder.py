@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..formats.index import safe_name
 from ..formats.regular import check_regular
 from .links import check_link
@@ -60,7 +60,9 @@ class FolderSource(Source):
     def path(self, name: str) -> Path:
         """The local path of a file. Raises BadSource for a name or a link that leads outside the folder."""
         if not safe_name(name):
-            raise BadSource(f"{self.reference} has no file {name!r}, which is outside it; do not trust this checkpoint")
+            raise BadSource(
+                f"{self.reference} has no file {shown(name)}, which is outside it; do not trust this checkpoint"
+            )
         path = self.root / name
         check_link(path, self.root)
         return path

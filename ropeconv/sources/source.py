@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..families.config import Config
 from ..formats import jsontext
 from ..formats.index import INDEX, safe_name, shards, tensors
@@ -23,6 +23,8 @@ OTHER_WEIGHTS = (
     "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
 )  # fmt: skip
 RECEIPT = "ropeconv.json"
+MAX_HEADERS = 32 << 20
+"""Bytes of all headers together; those of the largest published checkpoints have 15 million."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,13 @@ class Source(Origin, ABC):
     @cached_property
     def headers(self) -> dict[str, Header]:
         """The headers of the model's safetensors files, by file name. Files that are not local are fetched."""
-        return {name: read_header(self.path(name)) for name in self.weights()}
+        found, left = {}, MAX_HEADERS
+        for name in self.weights():
+            found[name] = read_header(self.path(name))
+            left -= found[name].data_start
+            if left < 0:
+                raise BadSource(f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes; it is damaged")
+        return found
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -136,7 +144,9 @@ class Source(Origin, ABC):
         weights = set(self.weights())
         for file in self.files():
             if not safe_name(file.name):
-                raise BadSource(f"{self.reference} holds a file named {file.name!r}, outside itself; do not trust it")
+                raise BadSource(
+                    f"{self.reference} holds a file named {shown(file.name)}, outside itself; do not trust it"
+                )
             other = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
             if file.name == RECEIPT:
                 continue

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..engines import Progress
 from ..engines.transformers import TransformersEngine
+from ..engines.transformers.attention_scores import scale_scores
 from ..engines.transformers.patch import nudged, round_weights
 from ..rope.log_n import LogN, QueryScaling
 from ..rope.schedule import Schedule
@@ -58,11 +59,16 @@ class HiddenStates:
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """What is compared, how it runs, and the callbacks of the caller."""
+    """What is compared, how it runs, and the callbacks of the caller.
+
+    comparison: the output and its source. settings: how to run. progress: callbacks. score_factor: by which attention
+    scores are multiplied in every model that is read.
+    """
 
     comparison: Comparison
     settings: Settings
     progress: Progress
+    score_factor: float = 1.0
 
     def patched(
         self,
@@ -90,7 +96,11 @@ class ComparisonSpec:
     def plain(self, engine: TransformersEngine, run: TokenRun) -> Any:
         """Hidden states of a model as it is, [len(run.kept), hidden_size]. Only whole runs can be stopped early."""
         heard = self.progress if run.kind == "whole" else Progress(advance=self.progress.advance)
-        return engine.hidden_states(run.ids, run.positions, run.kept, heard)
+        undo = scale_scores(engine.model, self.score_factor)
+        try:
+            return engine.hidden_states(run.ids, run.positions, run.kept, heard)
+        finally:
+            undo()
 
 
 def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun], dtype: str) -> HiddenStates:

@@ -27,14 +27,15 @@ class HiddenStates:
     control: of the unpatched source. reference: of the source patched to the schedule. noise_runs: of the reference in
     variants that differ by rounding alone (other chunks, frequencies 2 ulp of float32 away, weights rounded where a
     fold rounds them, another precision), each with the engine for its head, None for the source. formula: of the source
-    with log-n itself, where the output has its approximation. baked: of the output. speed: tokens per second of whole
-    runs.
+    with log-n itself, where the output has its approximation. faint: of the reference with attention scores 2 % larger,
+    empty where a model has no softmax scale. baked: of the output. speed: tokens per second of whole runs.
     """
 
     control: list[Any] = field(default_factory=list)
     reference: list[Any] = field(default_factory=list)
     noise_runs: list[tuple[TransformersEngine | None, list[Any]]] = field(default_factory=list)
     formula: list[Any] = field(default_factory=list)
+    faint: list[Any] = field(default_factory=list)
     baked: list[Any] = field(default_factory=list)
     speed: dict[str, float] = field(default_factory=dict)
 

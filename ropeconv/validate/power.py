@@ -21,9 +21,10 @@ from .rule.validation import SAME_KERNELS, SEPARATION, tolerance
 from .sampling.positions import doubling_buckets
 from .sampling.token_runs import TokenRun
 from .sampling.tokens import synthetic
-from .source_reading import SourceReading
+from .source_reading import FAINT, SourceReading
 
-ENOUGH = 1000.0  # the power at which nothing else is tried: errors of 3 % of what the method changes are noticed
+POWER = 1000.0  # of the control; errors of 3 % of what the method changes are noticed then
+DETAIL = 10.0  # of a faint fault
 TOKENS = 256  # of spread runs at least, where a shorter one had not enough power
 TRIED = 128  # tokens of the runs by which the factor of the attention scores is found
 FACTORS = tuple(16.0**exponent for exponent in range(-5, 9))
@@ -37,19 +38,25 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
     name is left only where the control could not be told from rounding in it.
     """
     asked = at.dtype != "float32" and spec.settings.dtype != "auto"
-    enough = SEPARATION if asked else ENOUGH
     best = None
     for reading in _readings(spec, folder, at):
         if spec.comparison.unchanged:
             return reading
-        if best is None or reading.power > best.power:
+        if best is None or _worth(reading) > _worth(best):
             best = reading
-        if best.power >= enough:
+        if (best.power >= SEPARATION) if asked else (_worth(best) >= 1):
             break
         said = f"The unscaled source is {reading.power:.1e} times as far away as rounding may be"
-        spec.progress.note(f"{said}: looking for a comparison that tells more.")
+        spec.progress.note(
+            f"{said}, a faint fault {reading.detail:.1e} times: looking for a comparison that tells more."
+        )
     assert best is not None
     return best
+
+
+def _worth(reading: SourceReading) -> float:
+    """How near a reading comes to enough power and detail; 1 is enough."""
+    return min(reading.power / POWER, reading.detail / DETAIL)
 
 
 def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[SourceReading]:
@@ -79,24 +86,24 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
 
 
 def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
-    """The factor of the attention scores with which the control is furthest from the reference, measured in noise."""
+    """The factor of the attention scores with which a faint fault is furthest from the reference, measured in noise."""
     schedule = spec.comparison.schedule
     bucket = doubling_buckets(schedule.original_context, schedule.context, TRIED)[-1]
     count = len(bucket.positions)
     ids = synthetic(count, engine.model.get_input_embeddings().weight.shape[0], spec.settings.seed)
     run = TokenRun("spread", ids, bucket.positions, list(range(bucket.counted.start, count)), [bucket])
-    quiet = replace(spec, progress=Progress())
 
-    def power(factor: float) -> float:
-        case = replace(quiet, score_factor=factor)
-        wanted, control = engine.head(case.patched(engine, run)), engine.head(case.plain(engine, run))
+    def detail(factor: float) -> float:
+        case = replace(spec, score_factor=factor, progress=Progress())
+        wanted = engine.head(case.patched(engine, run))
+        fault = engine.head(replace(case, score_factor=FAINT * factor).patched(engine, run))
         near = [case.patched(engine, run, schedule=nudged(schedule))]
         if schedule.short_inv_freq is None:
             near.append(case.patched(engine, run, -(-count // PARTS)))
         temperature = spread_of(wanted)
         noise = sum(measure(wanted, engine.head(other), None, temperature).kl.quantile(0.95).item() for other in near)
-        away = measure(wanted, control, None, temperature).kl.mean().item()
+        away = measure(wanted, fault, None, temperature).kl.mean().item()
         return float(away / tolerance(run.positions[-1], noise, SAME_KERNELS))
 
-    best = max(FACTORS, key=power)
-    return max((best, *(best * step for step in AROUND)), key=power)
+    best = max(FACTORS, key=detail)
+    return max((best, *(best * step for step in AROUND)), key=detail)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.transformers import DeviceSpec, TransformersEngine
+from ..engines.transformers.attention_scores import attention_modules
 from ..engines.transformers.load import fits_in_gpu, load_widened
 from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .rule.measures import Measures, in_blocks, measure, spread_of
 from .rule.validation import NOISE, SAME_KERNELS, noise_floor, tolerance
 from .sampling.token_runs import TokenRun, token_runs
 
+FAINT = 1.02  # by which attention scores are multiplied, for a fault that is small
 SPREAD_POSITIONS = 64  # of each run, for the spread of the logits
 
 
@@ -50,11 +52,15 @@ class SourceReading:
         case, settings, progress = spec.comparison, spec.settings, spec.progress
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
         runs = token_runs(settings, case.schedule, engine.model.get_input_embeddings().weight.shape[0], folder)
-        times = {"spread": 5 + settings.config_reference + (at.dtype != "float32"), "whole": 2}
+        times = {"spread": 6 + settings.config_reference + (at.dtype != "float32"), "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
         progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: control, reference, noise floor, baked.")
+        fault = replace(spec, score_factor=FAINT * spec.score_factor)
+        samples = [run for run in runs if run.kind == "spread"] if attention_modules(engine.model) else []
+        faint = [fault.patched(engine, run) for run in samples]
         states = read_source(engine, spec, runs, at.dtype)
+        states.faint = faint
         head, widened = engine.without_layers(), at.dtype != "float32" and fits_in_gpu(case.checkpoint, 4)
         if widened:
             loaded = TransformersEngine(load_widened(folder, at), settings.chunk)
@@ -96,10 +102,22 @@ class SourceReading:
     @property
     def power(self) -> float:
         """The KL of the control over the one that is allowed, where it is smallest beyond the trained context."""
-        runs = [run for run in self.runs if run.kind == "spread"]
+        return self._least([control for control, _ in self.controls])
+
+    @cached_property
+    def detail(self) -> float:
+        """The KL of a faint fault over the one that is allowed, as `power`: small where attention is one-hot."""
+        if not self.states.faint:
+            return math.inf
+        pairs = zip(self.runs, self.states.reference, self.states.faint, strict=False)
+        found = [self.measured(self.head, a, self.head, b, run.targets()).kl.mean().item() for run, a, b in pairs]
+        return self._least(found)
+
+    def _least(self, found: list[float]) -> float:
+        """The smallest ratio of a KL in nats, one per spread run, to the one that is allowed beyond the context."""
         ratios = [
-            control / tolerance(run.positions[-1], noise, SAME_KERNELS)
-            for run, (control, noise) in zip(runs, self.controls, strict=True)
+            kl / tolerance(run.positions[-1], noise, SAME_KERNELS)
+            for run, kl, (_, noise) in zip(self.runs, found, self.controls, strict=False)
         ]
         return min(ratios[1:] or ratios)
 

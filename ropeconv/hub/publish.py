@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError
+from ..sources.hub_client import answers
 from .card import MARK, card, drawn, inherited
 from .publish_options import PublishOptions
 from .repository import create, holds, remove
@@ -49,7 +50,8 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
 
     api = HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
     try:
-        return _publish(api, what, how, note)
+        with answers(how.repo_id):
+            return _publish(api, what, how, note)
     except HfHubHTTPError as problem:
         words = REFUSED.get(problem.response.status_code)
         if words is None:

@@ -66,11 +66,9 @@ def fork(root: Path, run: Callable[[], int], log: Path | None = None, **env: str
             os.dup2(out, stream)
         os.chdir(root)
         temporary = tempfile.mkdtemp(dir=root.parent)
-        path = os.pathsep.join([*filter(None, [env.pop("FIRST", "")]), str(root)])
-        os.environ |= {"PYTHONPATH": path, "TMPDIR": temporary, "XDG_CACHE_HOME": temporary, **env}
+        os.environ |= {"PYTHONPATH": str(root), "TMPDIR": temporary, "XDG_CACHE_HOME": temporary, **env}
         tempfile.tempdir = temporary
-        sys.path[:] = [str(root), *(entry for entry in sys.path if not (Path(entry) / "ropeconv").is_dir())]
-        sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
+        sys.path.insert(0, str(root))
         code = run()
         shutil.rmtree(temporary, ignore_errors=True)
     except BaseException:

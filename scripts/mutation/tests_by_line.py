@@ -21,7 +21,6 @@ data_file = {data}
 context = ${{PYTEST_CURRENT_TEST-}}
 include = {root}/ropeconv/*
 """
-START = "import coverage; coverage.process_startup()\n"
 
 
 @dataclass
@@ -96,8 +95,7 @@ def _gather(root: Path, path: Path) -> dict[str, Any]:
 
     work = root.parent / "coverage"
     subprocess.run(["rm", "-rf", str(work)], check=True)
-    (work / "start").mkdir(parents=True)
-    (work / "start" / "sitecustomize.py").write_text(START)
+    work.mkdir()
     settings, out = work / "settings", work / "tests.json"
     settings.write_text(SETTINGS.format(data=work / "data", root=root))
 
@@ -112,9 +110,8 @@ def _gather(root: Path, path: Path) -> dict[str, Any]:
         measured.save()
         return int(code)
 
-    process = fork(
-        root, run, work / "log", FIRST=str(work / "start"), COVERAGE_PROCESS_START=str(settings), COVERAGE_CORE="ctrace"
-    )
+    # coverage starts itself in processes that tests start, where this is set
+    process = fork(root, run, work / "log", COVERAGE_PROCESS_START=str(settings), COVERAGE_CORE="ctrace")
     os.waitpid(process, 0)
     record = json.loads(out.read_text()) if out.exists() else {"seconds": {}, "passed": {}, "fixtures": {}}
     data = coverage.CoverageData(basename=str(work / "data"))

@@ -78,10 +78,15 @@ def _targets(comparison: Comparison) -> Iterator[Target]:
     from_gguf = isinstance(comparison.source, GgufSource)
     if said is not None:
         target = Target(
-            None if from_gguf else said.to, None, False, said.encoding, said.runtimes,
-            GgufTarget(said.outtype, said.pre, said.carrier), FoldTarget(said.fold_into, said.fold_dtype),
-            said.allow_approximate, said.all_files, said.replace,
-        )  # fmt: skip
+            to=None if from_gguf else said.to,
+            encoding=said.encoding,
+            runtimes=said.runtimes,
+            gguf=GgufTarget(said.outtype, said.pre, said.carrier),
+            fold=FoldTarget(said.fold_into, said.fold_dtype),
+            allow_approximate=said.allow_approximate,
+            all_files=said.all_files,
+            replace=said.replace,
+        )
         yield target
         if said.encoding == "auto":
             yield replace(target, encoding=receipt.encoding)  # tables of runtimes grow

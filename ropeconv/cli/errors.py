@@ -9,6 +9,7 @@ from collections.abc import Callable
 import typer
 
 from ..errors import RopeconvError
+from ..extras import EXTRAS, missing
 
 CTRL_C = 130
 INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
@@ -26,6 +27,8 @@ HUB_ERRORS = {
     "ConnectionError": "the Hub cannot be reached: check the connection, or give a local folder",
     "HFValidationError": "that is not a Hub id: write owner/name",
 }
+
+LATE = {name.partition(".")[0] for name in EXTRAS}
 
 
 def run(app: Callable[..., object]) -> int:
@@ -54,6 +57,8 @@ def _report(problem: BaseException) -> int:
     for kind in type(problem).__mro__:
         if kind.__name__ in HUB_ERRORS:
             return _say(HUB_ERRORS[kind.__name__], 1)
+    if isinstance(problem, ModuleNotFoundError) and (problem.name or "").partition(".")[0] in LATE:
+        return _say(str(missing((problem.name or "").partition(".")[0])), 1)
     if isinstance(problem, OSError):
         return _say(
             f"{problem.strerror or problem}: {problem.filename or 'the file'}; check the path and its permissions", 1

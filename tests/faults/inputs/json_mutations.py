@@ -38,9 +38,38 @@ def changed(random: Random, data: Any, keys: Sequence[str] = (), values: Sequenc
     keys: names that a reader looks for, which may be added anywhere. values: more values for any place.
     """
     made = copy.deepcopy(data)
+    if random.random() < 0.4:
+        return _nudged(random, made)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         made = _change(random, made, keys, (*VALUES, *values))
     return made
+
+
+NUMBERS: tuple[Any, ...] = (
+    0, 1, 2, 3, 5, 64, 0.5, 0.999, 1.0000001, 1e-30, 1e-6, 1e6, 1e29, 1e30, 1e38, 1e100, 1e308, 5e-324, -1, -0.5,
+    2**20, 2**31 - 1, 2**31, 2**53, 10**12, 10**30, 8192, 8193, 10_000, 10_001,
+)  # fmt: skip
+TEXTS = (
+    "", "linear", "yarn", "128k", "1k", "1M", "ntk:2", "ntk:999999", "yarn:1000", "8@4", "1@1", "999999@1", "full", "F16",
+)  # fmt: skip
+
+
+def _nudged(random: Random, data: Any) -> Any:
+    """Changes single values into others of their own type, which pass the checks of types and reach what is behind."""
+    spots = [
+        (place, key)
+        for place in _containers(data)
+        for key in (place if isinstance(place, dict) else range(len(place)))
+        if not isinstance(place[key], (dict, list))
+    ]
+    for _ in range(random.choice((1, 1, 2, 3)) if spots else 0):
+        place, key = random.choice(spots)
+        old = place[key]
+        if isinstance(old, bool):
+            place[key] = not old
+        else:
+            place[key] = random.choice(TEXTS if isinstance(old, str) else NUMBERS)
+    return data
 
 
 def _change(random: Random, data: Any, keys: Sequence[str], values: Sequence[Any]) -> Any:

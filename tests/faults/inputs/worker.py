@@ -158,11 +158,13 @@ def _prepare() -> None:
     import ropeconv.bake
     import ropeconv.bake.restore
     import ropeconv.cli.views  # noqa: F401
+    from ropeconv.cli import _silence_libraries
     from ropeconv.engines import probe
 
     probe.Probe.available = staticmethod(lambda: False)  # type: ignore[method-assign,assignment]
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + GUARD, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    _silence_libraries()
     gc.disable()  # as the command line does
     gc.freeze()
 

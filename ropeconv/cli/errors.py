@@ -10,6 +10,7 @@ import typer
 
 from ..errors import RopeconvError
 from ..extras import EXTRAS, missing
+from .printable import printable
 
 CTRL_C = 130
 LONGEST = 1200
@@ -74,5 +75,5 @@ def _say(message: str, code: int) -> int:
     text = " ".join(message.split())
     if len(text) > LONGEST:  # a value of a hostile input, whose repair stands at the end
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
-    print(f"ropeconv: {text}", file=sys.stderr)
+    print(f"ropeconv: {printable(text)}", file=sys.stderr)
     return code

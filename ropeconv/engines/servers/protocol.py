@@ -131,7 +131,7 @@ def ask(
             f"the server at {url} sends {path} on to {response.location[:300]}; give the URL of the API"
         )
     if response.status != 200:
-        raise RopeconvError(f"the server at {url} refuses {path} ({response.status}): {_words(response.body)}")
+        raise RopeconvError(f"the server at {url} refuses ({response.status}): {_words(response.body)}")
     try:
         return msgspec.json.decode(response.body, type=kind)
     except msgspec.ValidationError as problem:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from ..bytes_mutations import damaged
-from ..folders import write_checkpoint
+from ..folders import small_config, write_checkpoint
 from ..formats import Commands, register
 from ..json_mutations import Raw, changed, text_of
 from ..meta_folders import sentencepiece
@@ -58,7 +58,7 @@ def _many() -> Raw:
 
 @register("tokenizer.json")
 def write(random: Random, folder: Path) -> Commands:
-    model = write_checkpoint(folder / "model")
+    model = write_checkpoint(folder / "model", small_config(rms_norm_eps=1e-5))
     seed = random.choice((BYTE_LEVEL, BYTE_FALLBACK, {**BYTE_LEVEL, "pre_tokenizer": STEPS}))
     values = (10**9, "1000000000", {"a": 10**9}, {"a": "1"}, [["a", 1]], [1], ["a"], ["a b c"], [["a"]], SPLIT, STEPS)
     extra = (_many(),) if random.random() < 0.02 else ()

@@ -25,11 +25,13 @@ def describe(folder: Path, name: str, repository: str | None, label: str, parame
     """
     import gguf
 
-    logging.getLogger("gguf").setLevel(logging.ERROR)
+    for logger in ("gguf", "metadata"):  # gguf-py says on stderr what it makes of a card
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     given = (Path(repository or name), parameters)
     try:
         card = gguf.Metadata.load_model_card(folder) if _readable(folder / "README.md") else {}
         found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, *given)
+        values_of(found.set_gguf_meta_model)
     except Exception:  # of gguf-py, for cards of other types than it expects
         found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), {}, {}, *given)
     found.name = found.name or name

@@ -71,7 +71,7 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:
     """The keys that gguf-py makes: merges, ids of special tokens, whether bos and eos are added, the chat template."""
     import gguf
 
-    logging.getLogger("gguf").setLevel(logging.ERROR)
+    logging.getLogger("gguf").setLevel(logging.CRITICAL)
 
     def fill(writer: Any) -> None:
         try:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import typer
 
 from ..errors import RopeconvError
+from ..extras import EXTRAS, missing
+from .printable import printable
 
 CTRL_C = 130
 LONGEST = 1200
@@ -28,6 +30,8 @@ HUB_ERRORS = {
     "ConnectionError": "the Hub cannot be reached: check the connection, or give a local folder",
     "HFValidationError": "that is not a Hub id: write owner/name",
 }
+
+LATE = {name.partition(".")[0] for name in EXTRAS}
 
 
 def run(app: Callable[..., object]) -> int:
@@ -56,6 +60,8 @@ def _report(problem: BaseException) -> int:
     for kind in type(problem).__mro__:
         if kind.__name__ in HUB_ERRORS:
             return _say(HUB_ERRORS[kind.__name__], 1)
+    if isinstance(problem, ModuleNotFoundError) and (problem.name or "").partition(".")[0] in LATE:
+        return _say(str(missing((problem.name or "").partition(".")[0])), 1)
     if isinstance(problem, OSError):
         return _say(
             f"{problem.strerror or problem}: {problem.filename or 'the file'}; check the path and its permissions", 1
@@ -69,5 +75,5 @@ def _say(message: str, code: int) -> int:
     text = " ".join(message.split())
     if len(text) > LONGEST:  # a value of a hostile input, whose repair stands at the end
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
-    print(f"ropeconv: {text}", file=sys.stderr)
+    print(f"ropeconv: {printable(text)}", file=sys.stderr)
     return code

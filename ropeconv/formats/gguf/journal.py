@@ -122,7 +122,7 @@ def read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry
             raise damaged
         place, length = ENTRY.unpack(os.pread(kept, ENTRY.size, at))
         at += ENTRY.size
-        if length > whole - at or place + length > size:
+        if place + length > size:
             raise damaged
         entries.append((place, length, at))
         at += length

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +20,11 @@ LARGE = (".safetensors", ".bin", ".gguf", ".pth")
 
 
 class Hub:
-    """Repositories by id: a folder each, one commit. gated: ids that need a token."""
+    """Repositories by id: a folder each, one commit. gated: ids that need a token.
+
+    requests: how many came. kill_at: at which of them the process `victim` is killed, 0 for none, and kill_late: after
+    the request had its effect, before it is answered.
+    """
 
     def __init__(self) -> None:
         self.repos: dict[str, Path] = {}
@@ -28,6 +34,18 @@ class Hub:
         self.dropped = 0
         self.branches: list[str] = []
         self.url = ""
+        self.requests = self.kill_at = self.victim = 0
+        self.kill_late = False
+        self.counting = threading.Lock()
+
+    def kills(self) -> bool:
+        """Counts a request, and says whether it is the one to kill at."""
+        with self.counting:
+            self.requests += 1
+            return self.requests == self.kill_at
+
+    def kill(self) -> None:
+        os.kill(self.victim, signal.SIGKILL)
 
     def commit(self, repo: str) -> str:
         return hashlib.sha1(repo.encode()).hexdigest()
@@ -49,6 +67,17 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def log_message(self, *arguments: Any) -> None:
             pass
+
+        def parse_request(self) -> bool:
+            self.fatal = False
+            if not super().parse_request():
+                return False
+            self.fatal = hub.kills()
+            if self.fatal and not hub.kill_late:
+                hub.kill()
+                self.close_connection = True
+                return False
+            return True
 
         def do_HEAD(self) -> None:
             self.answer(body=False)
@@ -129,6 +158,10 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.reply(206 if asked and body else 200, content, body, headers)
 
         def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+            if self.fatal:
+                hub.kill()
+                self.close_connection = True
+                return
             self.send_response(status)
             for key, value in (headers or {}).items():
                 self.send_header(key, value)

@@ -115,6 +115,12 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
 
         def do_PUT(self) -> None:
             data = self.read()
+            if self.path.endswith("/settings"):
+                repo = "/".join(self.path.split("/")[3:5])
+                closed = json.loads(data).get("private", json.loads(data).get("visibility") == "private")
+                (hub.private.add if closed else hub.private.discard)(repo)
+                self.json(200, {})
+                return
             if hub.fails("put"):
                 self.json(500, {})
                 return
@@ -193,6 +199,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             header = lines[0]["value"]
             if hub.fails("race"):
                 hub.version[repo] = hub.version.get(repo, 0) + 1
+            if hub.fails("overtaken"):
+                (hub.repos[repo] / "theirs.txt").write_text("of somebody else")
+                hub.version[repo] = hub.version.get(repo, 0) + 1
             if hub.fails("cut"):
                 self.close_connection = True
                 return
@@ -226,6 +235,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 hub.version[repo] = hub.version.get(repo, 0) + 1
             else:
                 hub.pulls.append(repo)
+            if hub.fails("lost"):
+                self.close_connection = True
+                return
             url = f"{hub.url}/{repo}/commit/{hub.commit(repo)}"
             more = {"pullRequestUrl": f"{hub.url}/{repo}/discussions/1"} if pull else {}
             self.json(200, {"success": True, "commitOid": hub.commit(repo), "commitUrl": url, **more})

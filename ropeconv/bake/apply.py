@@ -40,20 +40,22 @@ def apply(
     force: bool = False,
     checksum: bool = False,
     staged: bool = False,
+    fsync: bool = True,
     check: bool = True,
     advance: Advance = lambda done: None,
     probe: Probe | None = None,
 ) -> Applied:
     """Writes the output of a plan and checks it.
 
-    plan: what to write. link, force, checksum, staged: as in `ApplyOptions`. check: ask the installed transformers what
-    it computes from a checkpoint, before that is moved to its final name. advance: called with the bytes done since the
-    last call. probe: one that the caller has started already; None starts one where transformers is installed.
+    plan: what to write. link, force, checksum, staged, fsync: as in `ApplyOptions`. check: ask the installed
+    transformers what it computes from a checkpoint, before that is moved to its final name. advance: called with the
+    bytes done since the last call. probe: one that the caller has started already; None starts one where transformers
+    is installed.
 
     Raises Disagreement where the installed transformers computes something else than the schedule, RopeconvError where
     the output cannot be written; nothing is kept then.
     """
-    options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged)
+    options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         return Applied(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
     if not isinstance(plan, CheckpointPlan) or not check:

@@ -11,6 +11,8 @@ import typer
 from ..errors import RopeconvError
 
 CTRL_C = 130
+LONGEST = 1200
+"""Characters of a message."""
 INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
 
 # by class name, so that huggingface_hub is not imported to name its errors
@@ -64,5 +66,8 @@ def _report(problem: BaseException) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"ropeconv: {' '.join(message.split())}", file=sys.stderr)
+    text = " ".join(message.split())
+    if len(text) > LONGEST:  # a value of a hostile input, whose repair stands at the end
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    print(f"ropeconv: {text}", file=sys.stderr)
     return code

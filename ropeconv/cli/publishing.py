@@ -7,9 +7,7 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -101,10 +99,11 @@ def publish_staged(
     progress and notes. checksum: hash copied files too. Returns the check of the output, and the URL of the commit.
     """
     from ..bake import apply
+    from ..formats.scratch import scratch
     from ..hub.upload_set import from_plan
 
-    with tempfile.TemporaryDirectory(prefix="ropeconv-") as folder:
-        plan = replace(plan, out=Path(folder) / plan.out.name)
+    with scratch() as folder:
+        plan = replace(plan, out=folder / plan.out.name)
         with output.progress("Writing", plan.bytes) as advance:
             done = apply(plan, staged=True, checksum=checksum, advance=advance, probe=probe)
         output.note(done.reason and f"Not checked: {done.reason}.")

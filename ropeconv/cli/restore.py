@@ -10,7 +10,7 @@ import typer
 from ..errors import Interrupted, UsageError
 from .apply import recovered
 from .command import GGUF, OUTPUT
-from .options import DryRunOption, ForceOption, JsonOption, QuietOption
+from .options import DryRunOption, ForceOption, JsonOption, NoFsyncOption, QuietOption
 from .output import Output
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def restore_command(
     ] = False,
     dry_run: DryRunOption = False,
     force: ForceOption = False,
+    no_fsync: NoFsyncOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
@@ -72,7 +73,7 @@ def restore_command(
     if not dry_run:
         try:
             with output.progress("Writing", plan.bytes) as advance:
-                restore(plan, force=force, allow_hard_links=allow_hard_links, advance=advance)
+                restore(plan, force=force, fsync=not no_fsync, allow_hard_links=allow_hard_links, advance=advance)
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; the same command brings {plan.out} back") from None
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +14,7 @@ from ..families import Family
 from ..families.config import text_part
 from ..formats.gguf import Header
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
+from ..formats.scratch import scratch
 from ..rope.spec import RopeSpec
 from ..sources import Source
 from .hparams import hparams
@@ -73,8 +73,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     heads = int(text_part(config, family)["num_attention_heads"])
     tensors = out_tensors(headers, family.gguf, heads, spec.head_dim, len(spec.layers), kind)
     name = TYPES[kind].name
-    with tempfile.TemporaryDirectory() as small:
-        folder = Path(small)
+    with scratch() as folder:
         present = {file.name for file in source.files()}
         for file in SMALL:
             if file in present:

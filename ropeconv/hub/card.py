@@ -6,10 +6,9 @@ https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation).
 from __future__ import annotations
 
 import importlib.util
-import tempfile
-from pathlib import Path
 from typing import Any
 
+from ..formats.scratch import scratch
 from ..formats.template import render
 from ..receipts import Receipt
 from ..rope.bound import is_worse
@@ -88,7 +87,7 @@ def drawn(receipt: Receipt) -> dict[str, bytes]:
     from ..validate.report.page import write_plot
     from ..validate.rule.validation import Validation
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / PICTURE
+    with scratch() as folder:
+        path = folder / PICTURE
         write_plot(Validation.from_dict(receipt.validation), path)
         return {PICTURE: path.read_bytes()}

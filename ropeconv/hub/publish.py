@@ -12,8 +12,10 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError
+from ..sources.hub_client import answers
 from .card import MARK, card, drawn, inherited
 from .publish_options import PublishOptions
+from .repository import create, holds, remove
 from .terms import terms_of
 from .upload_set import CARD, UploadSet
 
@@ -24,10 +26,12 @@ Note = Callable[[str], None]
 WAITS = (1.0, 3.0)  # seconds between attempts to commit
 TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
 LOGIN = "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+CHANGED = 412
+"""The status of a commit after another one: somebody else's, or ours whose answer was lost."""
 REFUSED = {
     401: LOGIN,
     403: LOGIN,
-    412: "has changed while this was prepared; look at the new commit and run again",
+    CHANGED: "has changed while this was prepared; look at the new commit and run again",
 }
 
 
@@ -35,8 +39,9 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
     """Publishes files with a model card, and returns the URL of the commit or pull request.
 
     what: the files. how: repository and options. note: called with sentences for the user. Raises RopeconvError where
-    the repository exists already without `exist_ok`, changes meanwhile, or the licence of the source forbids it; and
-    what huggingface_hub raises. A repository that was made for it is removed again then.
+    the repository has other content and there is no `exist_ok`, where it changes meanwhile, or the licence of the
+    source forbids it; and what huggingface_hub raises. A repository that was made for it is removed again then. After a
+    kill the same publication completes what is there.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -45,7 +50,8 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
 
     api = HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
     try:
-        return _publish(api, what, how, note)
+        with answers(how.repo_id):
+            return _publish(api, what, how, note)
     except HfHubHTTPError as problem:
         words = REFUSED.get(problem.response.status_code)
         if words is None:
@@ -54,28 +60,29 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
 
 
 def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> str:
+    from huggingface_hub.errors import HfHubHTTPError
+
     base, closed, terms = _source(api, what, note)
     what = replace(what, copies=what.copies | terms)
     private = closed if how.private is None else how.private
     if closed and how.private is None:
         note(f"{what.source} is gated or private, so {how.repo_id} is made private; --public makes it public.")
-    made = _create(api, how, private)
+    made = create(api, what, how, private)
     try:
         if how.revision and not how.create_pr:
             api.create_branch(how.repo_id, branch=how.revision, exist_ok=True)
         head = api.model_info(how.repo_id, revision=how.revision).sha
-        return _commit(api, what, how, head, _card(api, what, how, base, note), note)
+        written = _card(api, what, how, base, note)
+        try:
+            return _commit(api, what, how, head, written, note)
+        except HfHubHTTPError as problem:
+            if problem.response.status_code != CHANGED or how.create_pr or not holds(api, what, how):
+                raise
+            return f"{api.endpoint}/{how.repo_id}/commit/{api.model_info(how.repo_id, revision=how.revision).sha}"
     except BaseException:
         if made:
-            _remove(api, how.repo_id, note)
+            remove(api, how, note)
         raise
-
-
-def _remove(api: HfApi, repo_id: str, note: Note) -> None:
-    try:
-        api.delete_repo(repo_id, missing_ok=True)
-    except Exception:
-        note(f"{repo_id} was made and could not be removed again; delete it on the Hub.")
 
 
 def _source(api: HfApi, what: UploadSet, note: Note) -> tuple[str, bool, dict[str, str]]:
@@ -103,25 +110,6 @@ def _source(api: HfApi, what: UploadSet, note: Note) -> tuple[str, bool, dict[st
         raise RopeconvError(f"{said}, so nothing made from {what.source} may be published; keep it to yourself")
     note(said and f"Note: {said}.")
     return text, closed, {name: origin for name, origin in terms.items() if name not in what.adds}
-
-
-def _create(api: HfApi, how: PublishOptions, private: bool) -> bool:
-    """Makes the repository. Returns whether it is new; raises RopeconvError where it may not exist and does."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if how.create_pr and api.repo_exists(how.repo_id):
-        return False
-    try:
-        api.create_repo(how.repo_id, private=private, exist_ok=False)
-    except HfHubHTTPError as problem:
-        if problem.response.status_code != 409:
-            raise
-        if not how.exist_ok:
-            raise RopeconvError(
-                f"{how.repo_id} exists; pass --exist-ok to commit to it, or --create-pr for a pull request"
-            ) from None
-        return False
-    return True
 
 
 def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: str, note: Note) -> dict[str, bytes]:
@@ -188,7 +176,7 @@ def _commit(
 def _passes(problem: Exception) -> bool:
     """Whether a failure may be temporary: an overloaded Hub, or a broken connection.
 
-    If the commit did arrive, the second attempt is refused since its parent has changed.
+    If the commit did arrive, the second attempt is refused since its parent has changed, and the repository `holds` it.
     """
     response = getattr(problem, "response", None)
     if response is not None:

@@ -9,6 +9,7 @@ from ..errors import BadSource
 from ..formats.gguf import GgufFile
 from ..formats.gguf.file import SHARD
 from ..formats.gguf.journal import refuse_changing
+from .hub_client import answers
 from .source import Origin
 
 
@@ -31,12 +32,13 @@ class GgufSource(Origin):
         """
         from huggingface_hub import hf_hub_download
 
-        path = Path(hf_hub_download(repo_id, name, revision=revision, library_name="ropeconv"))
-        commit = path.parts[path.parts.index("snapshots") + 1]
-        match = SHARD.match(path.name)
-        for number in range(2, int(match["count"]) + 1 if match else 0):
-            shard = f"{match['stem']}-{number:05}-of-{match['count']}.gguf" if match else ""
-            hf_hub_download(repo_id, str(Path(name).with_name(shard)), revision=commit, library_name="ropeconv")
+        with answers(repo_id):
+            path = Path(hf_hub_download(repo_id, name, revision=revision, library_name="ropeconv"))
+            commit = path.parts[path.parts.index("snapshots") + 1]
+            match = SHARD.match(path.name)
+            for number in range(2, int(match["count"]) + 1 if match else 0):
+                shard = f"{match['stem']}-{number:05}-of-{match['count']}.gguf" if match else ""
+                hf_hub_download(repo_id, str(Path(name).with_name(shard)), revision=commit, library_name="ropeconv")
         source = cls(path)
         source.reference, source.commit = f"{repo_id}/{name}", commit
         return source
@@ -53,3 +55,6 @@ class GgufSource(Origin):
             refuse_changing(self.path)  # rather than what is wrong with a header that was read meanwhile
         found.refuse_changed()
         return found
+
+    def local_paths(self) -> tuple[Path, ...]:
+        return tuple(self.file.paths)

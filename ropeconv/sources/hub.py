@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ..errors import BadSource
+from ..formats.digest import sha256
 from ..formats.safetensors import Header, parse_header, read_header
 from .folder import FolderSource
+from .hub_client import READ, answers, expect
+from .hub_listing import LARGEST, read_listing
 from .source import Source, SourceFile, whole
 
 BLOCK = 1 << 16  # bytes asked for at a time
+AT_ONCE = 8  # requests for sizes
 
 
 class HubSource(Source):
@@ -32,13 +36,38 @@ class HubSource(Source):
         from huggingface_hub import HfApi
         from huggingface_hub.errors import OfflineModeIsEnabled
 
+        api = HfApi(library_name="ropeconv")
         try:
-            info = HfApi(library_name="ropeconv").model_info(self.repo_id, revision=self.revision, files_metadata=True)
+            with answers(self.reference):
+                info = api.model_info(self.repo_id, revision=self.revision, files_metadata=True, timeout=READ)
         except OfflineModeIsEnabled:
             return self._cached()
-        self.commit = info.sha
-        files = [SourceFile(s.rfilename, s.size or 0, _sha256(s)) for s in info.siblings or []]
+        listed = read_listing(info, self.reference)
+        self.commit = listed.commit
+        sizes = self._sizes([file.name for file in listed.files if file.size is None])
+        files = [SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256) for file in listed.files]
+        expect(max((file.size for file in files), default=0))
         return tuple(sorted(files, key=lambda file: file.name))
+
+    def _sizes(self, names: list[str]) -> dict[str, int]:
+        """The sizes of files that a listing does not give, each from a request of its own.
+
+        Raises BadSource where that does not give it either.
+        """
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+        def size(name: str) -> int:
+            with answers(self.reference):
+                found = get_hf_file_metadata(hf_hub_url(self.repo_id, name, revision=self.commit), timeout=READ).size
+            if found is None or not 0 <= found <= LARGEST:
+                raise BadSource(
+                    f"the Hub gives no size of {name} of {self.reference}; unset HF_ENDPOINT, or download it with "
+                    "`hf download` and name its folder"
+                )
+            return int(found)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return dict(zip(names, pool.map(size, names), strict=True))
 
     def _cached(self) -> tuple[SourceFile, ...]:
         from huggingface_hub import try_to_load_from_cache
@@ -63,7 +92,10 @@ class HubSource(Source):
         cached = self._local(name)
         if cached is not None:
             return read_header(cached)
-        with HfFileSystem().open(self._place(name), "rb", block_size=BLOCK, cache_type="readahead") as file:
+        with (
+            answers(self.reference),
+            HfFileSystem().open(self._place(name), "rb", block_size=BLOCK, cache_type="readahead") as file,
+        ):
             return parse_header(file, size, name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
@@ -71,7 +103,7 @@ class HubSource(Source):
 
         if self._local(name) is not None:
             return super().read(name, start, stop)
-        with HfFileSystem().open(self._place(name), "rb", cache_type="none") as file:
+        with answers(self.reference), HfFileSystem().open(self._place(name), "rb", cache_type="none") as file:
             return whole(file, name, start, stop)
 
     def _local(self, name: str) -> Path | None:
@@ -87,17 +119,24 @@ class HubSource(Source):
         return self._listing
 
     def path(self, name: str) -> Path:
+        """The path of a file in the cache. Raises BadSource where it arrives with another content than is listed."""
         from huggingface_hub import hf_hub_download
 
-        _ = self._listing
+        listed = {file.name: file for file in self._listing}
         if name == "config.json" and self.revision != self.commit:
             # by its branch once, so that the cache knows where the branch is when it is used offline
-            path = Path(hf_hub_download(self.repo_id, name, revision=self.revision, library_name="ropeconv"))
+            with answers(self.reference):
+                path = Path(hf_hub_download(self.repo_id, name, revision=self.revision, library_name="ropeconv"))
             if path.parent.name == self.commit:
                 return path
-        return Path(hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv"))
-
-
-def _sha256(sibling: Any) -> str | None:
-    lfs = getattr(sibling, "lfs", None)
-    return None if lfs is None else str(lfs["sha256"] if isinstance(lfs, dict) else lfs.sha256)
+        known = self._local(name)
+        if known is not None:
+            return known
+        with answers(self.reference):
+            path = Path(hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv"))
+        wanted = listed[name].sha256 if name in listed else None
+        if wanted is not None and sha256(path) != wanted:
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise BadSource(f"{name} of {self.reference} arrived with another sha256 than the Hub lists; run again")
+        return path

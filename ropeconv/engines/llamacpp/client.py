@@ -6,11 +6,11 @@ import importlib.util
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ...errors import RopeconvError
+from ...formats.scratch import scratch
 
 Override = tuple[str, int | float | str]
 
@@ -30,8 +30,8 @@ def run(path: Path, job: dict[str, Any]) -> Any:
 
     if not available():
         raise RopeconvError("this needs llama.cpp; pip install 'ropeconv[llamacpp]'")
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "answer.npy"
+    with scratch() as folder:
+        out = folder / "answer.npy"
         command = [sys.executable, "-m", "ropeconv.engines.llamacpp.program"]
         asked = json.dumps({**job, "path": str(path), "out": str(out)})
         done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)

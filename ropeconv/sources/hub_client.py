@@ -1,0 +1,141 @@
+"""Limits on what a Hub, or a mirror of it, answers: checked before huggingface_hub uses an answer.
+
+huggingface_hub takes file names in its cache from headers, waits for as long as an answer asks it to, and reads bodies
+without an end. https://huggingface.co/docs/huggingface_hub/package_reference/utilities (`set_client_factory`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+from ..errors import BadSource
+
+CONNECT, READ = 10.0, 60.0
+"""Seconds until a connection is there, and until the next bytes come."""
+ANSWER_BYTES, ANSWER_SECONDS = 64 << 20, 60.0
+"""Of an answer about a repository, and of any whose length is not given."""
+SLOWEST, PATIENCE = 1024, 60.0
+"""Bytes per second at least that a download has after so many seconds."""
+LONGEST_WAIT = 60
+"""Seconds that a busy Hub may ask to wait."""
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+ETAG = re.compile(r'(?:W/)?"?(?!\.+"?$)[^/\\\x00-\x1f"]{1,200}"?')
+HEADERS = {"x-repo-commit": COMMIT, "x-linked-etag": ETAG, "etag": ETAG}
+"""Headers of files that become names in the cache, and what they may be."""
+WAITS = ("retry-after", "ratelimit")
+
+
+_listed = [ANSWER_BYTES]
+
+
+class Endless(Exception):
+    """An answer that has no end: it is larger or slower than it may be."""
+
+
+@contextmanager
+def answers(reference: str) -> Iterator[None]:
+    """Around calls to huggingface_hub: sets the limits, and raises BadSource for answers that it does not understand.
+
+    reference: the repository, for the message.
+    """
+    limit()
+    try:
+        yield
+    except Endless as problem:
+        raise BadSource(
+            f"the Hub's answer about {reference} {problem}; try again later, or check HF_ENDPOINT"
+        ) from None
+    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
+        if _of_library(type(problem).__module__) or not _in_library(problem.__traceback__):
+            raise
+        raise BadSource(
+            f"the Hub's answer about {reference} cannot be understood ({type(problem).__name__}); check HF_ENDPOINT, "
+            "or try again later"
+        ) from None
+
+
+def _of_library(module: str) -> bool:
+    return module.partition(".")[0] == "huggingface_hub"
+
+
+def _in_library(trace: TracebackType | None) -> bool:
+    while trace is not None:
+        if _of_library(str(trace.tb_frame.f_globals.get("__name__"))):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def expect(size: int) -> None:
+    """Allows for files of `size` bytes, which a listing has, where an answer does not give its length."""
+    _listed[0] = max(_listed[0], size)
+
+
+@cache
+def limit() -> None:
+    """Sets the limits for all requests of huggingface_hub in this process, which it allows since its version 1.0."""
+    import huggingface_hub
+
+    if not hasattr(huggingface_hub, "set_client_factory"):
+        return
+    from huggingface_hub.utils._http import default_client_factory
+
+    def factory() -> Any:
+        client = default_client_factory()
+        httpx = importlib.import_module(type(client).__module__.partition(".")[0])
+        client.timeout = httpx.Timeout(READ, connect=CONNECT, pool=None)
+        client.headers["Accept-Encoding"] = "identity"  # so that what arrives is as large as it is said to be
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "response": [*hooks["response"], _hook(httpx)]}
+        return client
+
+    huggingface_hub.set_client_factory(factory)
+
+
+def _hook(httpx: Any) -> Any:
+    class Limited(httpx.SyncByteStream):  # type: ignore[misc]
+        """A body that ends. stream: the body. most: its bytes. download: a file, and no answer about a repository."""
+
+        def __init__(self, stream: Any, most: int | None, download: bool) -> None:
+            self.stream, self.most, self.download = stream, most, download
+
+        def __iter__(self) -> Iterator[bytes]:
+            begun, done = time.monotonic(), 0
+            for part in self.stream:
+                done += len(part)
+                seconds = time.monotonic() - begun
+                if self.most is not None and done > self.most:
+                    raise Endless(f"is longer than {self.most:,} bytes")
+                if self.download and seconds > PATIENCE and done < SLOWEST * seconds:
+                    raise Endless(f"comes with less than {SLOWEST:,} bytes per second")
+                if not self.download and seconds > ANSWER_SECONDS:
+                    raise Endless(f"takes longer than {ANSWER_SECONDS:.0f} seconds")
+                yield part
+
+        def close(self) -> None:
+            self.stream.close()
+
+    def check(response: Any) -> None:
+        for name, pattern in HEADERS.items() if "/resolve" in response.url.path else ():
+            value = response.headers.get(name)
+            if value and not pattern.fullmatch(value):
+                raise Endless(f"has the header {name}: {value[:80]!r}, which is none")
+        for name in WAITS:
+            if any(int(number) > LONGEST_WAIT for number in re.findall(r"\d+", response.headers.get(name, ""))):
+                del response.headers[name]
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise Endless("is compressed, which was not asked for")
+        download = "/api/" not in response.url.path
+        known = download and response.headers.get("content-length")
+        response.stream = Limited(
+            response.stream, None if known else _listed[0] if download else ANSWER_BYTES, download
+        )
+
+    return check

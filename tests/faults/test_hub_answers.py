@@ -1,0 +1,223 @@
+"""Answers that a Hub should never give: each ends in a sentence, in seconds, and nothing is written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.sources import hub_client
+from ropeconv.sources.hub import HubSource
+
+from ..hub_server import Hub, handler, running
+from .extent import tally
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def changed(**values: Any) -> Change:
+    return lambda info: {**info, **values}
+
+
+def rows(**values: Any) -> Change:
+    """The same values in every row of the listing."""
+    return lambda info: {**info, "siblings": [{**row, **values} for row in info["siblings"]]}
+
+
+def without(*keys: str) -> Change:
+    return lambda info: {key: value for key, value in info.items() if key not in keys}
+
+
+DEEP = 100_000
+LISTINGS: dict[str, Change | bytes] = {
+    "html": b"<!doctype html><title>Sign in</title>",
+    "nothing": b"",
+    "not UTF-8": b"\xff\xfe\x00",
+    "half of it": b'{"id": "me/tiny", "siblings": [',
+    "a list": b"[]",
+    "null": b"null",
+    "a number": b"1e999",
+    "deep nesting": b"[" * DEEP + b"]" * DEEP,
+    "no id": without("id"),
+    "siblings: text": changed(siblings="config.json"),
+    "siblings: numbers": changed(siblings=[1, 2]),
+    "siblings: an object": changed(siblings={"rfilename": "config.json"}),
+    "sha: a path": changed(sha="../../../outside"),
+    "sha: a number": changed(sha=7),
+    "no name": lambda info: {**info, "siblings": [{"size": 1}]},
+    "name: null": rows(rfilename=None),
+    "name: climbs": rows(rfilename="../outside.txt"),
+    "name: absolute": rows(rfilename="/tmp/outside.txt"),
+    "name: empty": rows(rfilename=""),
+    "name: a zero byte": rows(rfilename="config.json\0.txt"),
+    "name: long": rows(rfilename="x" * 100_000),
+    "name: twice": rows(rfilename="config.json"),
+    "size: negative": rows(size=-1),
+    "size: text": rows(size="12"),
+    "size: a fraction": rows(size=0.5),
+    "size: huge": rows(size=1 << 70),
+    "size: a list": rows(size=[]),
+    "lfs: text": rows(lfs="x"),
+    "lfs: half of it": rows(lfs={"size": 1}),
+    "sha256: a path": rows(lfs={"sha256": "../../outside", "size": 1, "pointerSize": 130}),
+    "sha256: a number": rows(lfs={"sha256": 1, "size": 1, "pointerSize": 130}),
+}
+HEADERS = {
+    "etag: a path": ("ETag", '"../../../../outside"'),
+    "etag: dots": ("ETag", '".."'),
+    "linked etag: a path": ("X-Linked-Etag", '"/tmp/outside"'),
+    "commit: a path": ("X-Repo-Commit", "../../../outside"),
+    "compressed": ("Content-Encoding", "gzip"),
+}
+
+
+class Hostile(Hub):
+    """A Hub with one Llama. change: of its listing. header: of the answers about files, in place of the real one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.change: Change | bytes = lambda info: info
+        self.header: tuple[str, str] | None = None
+        self.drips: str = ""
+        self.seen: list[tuple[str, str | None]] = []
+        self.elsewhere = ""
+        self.over = threading.Event()
+
+
+def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:
+    class Handler(handler(hub)):  # type: ignore[misc]
+        def answer(self, body: bool) -> None:
+            hub.seen.append((self.path, self.headers.get("Authorization")))
+            if body and hub.drips and hub.drips in self.path:
+                self.drip()
+            elif hub.elsewhere and "/resolve/" in self.path:
+                content = (hub.repos["me/tiny"] / self.path.rsplit("/", 1)[1]).read_bytes()
+                said = {"X-Linked-Etag": hashlib.sha256(content).hexdigest(), "X-Linked-Size": str(len(content))}
+                said |= {"Location": hub.elsewhere + self.path, "X-Repo-Commit": hub.commit("me/tiny")}
+                self.reply(302, b"", body, said)
+            else:
+                super().answer(body)
+
+        def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+            headers = dict(headers or {})
+            if "/api/models/" in self.path and "/tree/" not in self.path and status == 200:
+                change = hub.change
+                content = change if isinstance(change, bytes) else json.dumps(change(json.loads(content))).encode()
+            elif hub.header and "/resolve/" in self.path:
+                headers[hub.header[0]] = hub.header[1]
+            super().reply(status, content, body, headers)
+
+        def drip(self) -> None:
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.send_header("ETag", '"0"')
+            self.send_header("X-Repo-Commit", hub.commit("me/tiny"))
+            self.end_headers()
+            try:
+                while not hub.over.is_set():
+                    self.wfile.write(b"1\r\n \r\n")
+                    time.sleep(0.05)
+            except OSError:
+                self.close_connection = True
+
+    return Handler
+
+
+@pytest.fixture
+def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile]:
+    """A Hub that the huggingface_hub of this process talks to."""
+    from huggingface_hub import constants, hf_api, utils
+
+    made = Hostile()
+    made.repos["me/tiny"] = llama
+    with running(made, hostile(made)) as running_hub:
+        for module in (constants, hf_api):
+            monkeypatch.setattr(module, "ENDPOINT", made.url, raising=False)
+        template = made.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("HF_TOKEN", "hf_sesame")
+        utils.close_session()
+        yield running_hub
+        made.over.set()
+
+
+def read() -> None:
+    """What a plan reads, and a file that it copies."""
+    source = HubSource("me/tiny", None)
+    source.config()
+    assert source.headers
+    source.path("model.safetensors")
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_a_listing_that_is_none(name: str, hub: Hostile, tmp_path: Path) -> None:
+    read()
+    hub.change = LISTINGS[name]
+    begun = time.monotonic()
+    with pytest.raises(BadSource, match=r"me/tiny"):
+        read()
+    assert time.monotonic() - begun < 5
+    assert not list(tmp_path.rglob("outside*"))
+    tally("hostile", "Hub listing", 1)
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_headers_that_would_become_names_in_the_cache(name: str, hub: Hostile, tmp_path: Path) -> None:
+    hub.header = HEADERS[name]
+    with pytest.raises(BadSource, match=r"me/tiny .*(has the header|compressed)"):
+        read()
+    assert not list(tmp_path.rglob("outside*"))
+    tally("hostile", "Hub headers", 1)
+
+
+@pytest.mark.parametrize("where", ["/api/models", "/resolve/"])
+def test_a_body_without_an_end(where: str, hub: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_client, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(hub_client, "PATIENCE", 1.0)
+    hub.drips = where
+    begun = time.monotonic()
+    with pytest.raises(BadSource, match=r"me/tiny (takes longer than|comes with less than)"):
+        read()
+    assert time.monotonic() - begun < 5
+
+
+def test_a_listing_without_sizes(hub: Hostile) -> None:
+    sizes = {file.name: file.size for file in HubSource("me/tiny", None).files()}
+    for change in (rows(size=None), lambda info: {**info, "siblings": [{"rfilename": name} for name in sizes]}):
+        hub.change = change
+        assert {file.name: file.size for file in HubSource("me/tiny", None).files()} == sizes
+        read()
+
+
+def test_weights_with_another_sha256_than_is_listed_are_not_kept(hub: Hostile, tmp_path: Path) -> None:
+    hub.change = lambda info: {**info, "siblings": [
+        {**row, "lfs": {**row["lfs"], "sha256": "0" * 64}} if "lfs" in row else row for row in info["siblings"]
+    ]}  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(BadSource, match=r"arrived with another sha256 than the Hub lists"):
+            read()
+    assert not list((tmp_path / "cache").rglob("model.safetensors"))
+    hub.change = lambda info: info
+    read()
+    assert len(list((tmp_path / "cache").rglob("model.safetensors"))) == 1
+
+
+def test_a_redirect_to_another_host_goes_without_the_token(hub: Hostile, llama: Path) -> None:
+    other = Hostile()
+    other.repos["me/tiny"] = llama
+    with running(other, hostile(other)):
+        hub.elsewhere = other.url
+        HubSource("me/tiny", None).path("model.safetensors")
+    assert any(token == "Bearer hf_sesame" for _, token in hub.seen)
+    assert other.seen
+    assert [path for path, token in other.seen if token] == []

@@ -136,7 +136,7 @@ def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
-    """Journal and change go through memory in pieces; before, a change of 32 MB took 64 MB."""
+    """Journal and change go through memory in pieces; before, a change of 32 MB took 96 MB."""
     size = 32 << 20
     write(tmp_path / "plain.gguf", tensors={"token_embd.weight": np.zeros((size // 1024, 256), np.float32)})
     write_new(GgufFile.open(tmp_path / "plain.gguf"), 0, Edit(), tmp_path / "model.gguf")

@@ -301,7 +301,8 @@ def test_json_is_indented_as_before_or_by_2() -> None:
 
 @pytest.mark.parametrize(
     ("value", "tokens"),
-    [("4096", 4096), ("4096.0", 4096), ("1e3", 1000), ("1", 1), ("0", None), ("-1", None), ("true", None), ("null", None),
+    [("4096", 4096), ("4096.0", 4096), ("1e3", 1000), ("1", 1), ("0", None), ("-1", None), ("true", None),
+     ("null", None),
      (str(10**15), None), (str(10**15 - 1), 10**15 - 1), ("1000000000000000019884624838656", None), ('"4096"', None)],
 )  # fmt: skip
 def test_the_limit_of_a_tokenizer(value: str, tokens: int | None) -> None:

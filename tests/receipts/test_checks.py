@@ -274,8 +274,10 @@ def test_what_a_bake_of_gguf_can_have_written(fields: dict[str, Any]) -> None:
         ({"contents": {"rope_freqs.weight": raw(b"12345")}}, "that are not positive"),
         ({"contents": {"rope_freqs.weight": raw(np.float32([np.nan]).tobytes())}}, "that are not positive"),
         ({"interleaved": ("q",), "head_dim": 0}, "rows of q were reordered by 0"),
-        ({"interleaved": ("q",), "head_dim": 3}, "reordered by 3"), ({"interleaved": ("q",), "head_dim": 1}, "reordered"),
-        ({"interleaved": ("q",), "head_dim": 16}, "reordered by 16"), ({"interleaved": ("q",), "head_dim": -8}, "reordered"),
+        ({"interleaved": ("q",), "head_dim": 3}, "reordered by 3"),
+        ({"interleaved": ("q",), "head_dim": 1}, "reordered"),
+        ({"interleaved": ("q",), "head_dim": 16}, "reordered by 16"),
+        ({"interleaved": ("q",), "head_dim": -8}, "reordered"),
         ({"interleaved": ("q",), "head_dim": 1 << 14}, "reordered"),
         ({"interleaved": ("rope_freqs.weight",), "head_dim": 8}, "rows of rope_freqs.weight were reordered"),
     ],
@@ -289,7 +291,8 @@ def test_heads_of_odd_tensors() -> None:
     wide = TensorInfo("w", (1, 1 << 13), 0, 0, 1 << 15)
     check_gguf(gguf_record(interleaved=("w",), head_dim=1 << 13), file(wide))
     for info in (
-        TensorInfo("w", (1, 1 << 14), 0, 0, 1 << 16), TensorInfo("w", (8, 0), 0, 0, 0), TensorInfo("w", (0, 8), 0, 0, 0),
+        TensorInfo("w", (1, 1 << 14), 0, 0, 1 << 16), TensorInfo("w", (8, 0), 0, 0, 0), TensorInfo("w", (0, 8),
+        0, 0, 0),
         TensorInfo("w", (5,), 0, 0, 20),
     ):  # fmt: skip
         with pytest.raises(BadSource, match="reordered"):

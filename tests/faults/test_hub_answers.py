@@ -58,6 +58,7 @@ LISTINGS: dict[str, Change | bytes] = {
     "name: absolute": rows(rfilename="/tmp/outside.txt"),
     "name: empty": rows(rfilename=""),
     "name: a zero byte": rows(rfilename="config.json\0.txt"),
+    "name: an escape sequence": rows(rfilename="\x1b]0;owned\x07.json"),
     "name: long": rows(rfilename="x" * 100_000),
     "name: twice": rows(rfilename="config.json"),
     "size: negative": rows(size=-1),

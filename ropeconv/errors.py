@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from .rope.errors import RecipeError, RopeconvError
+from .rope.errors import RecipeError, RopeconvError, shown
 
-__all__ = ["BadSource", "Disagreement", "Interrupted", "RecipeError", "RopeconvError", "UnsupportedBake", "UsageError"]
+__all__ = [
+    "BadSource",
+    "Disagreement",
+    "Interrupted",
+    "RecipeError",
+    "RopeconvError",
+    "UnsupportedBake",
+    "UsageError",
+    "shown",
+]
 
 
 class UsageError(RopeconvError):

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import resource
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -49,23 +51,44 @@ def checkpoint(folder: Path, gigabytes: float) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
-def timed(command: list[str]) -> float:
-    """Seconds of wall time."""
+def timed(command: list[str], out: Path) -> float:
+    """Seconds of wall time of a command, whose output is removed afterwards."""
+    os.sync()  # what was written before is not part of it
     begin = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    shutil.rmtree(out)
+    return seconds
+
+
+def measure(runs: dict[str, list[str]], out: Path, rounds: int, in_turns: bool) -> None:
+    """Runs every command once, and then `rounds` times; prints medians, and ratios to the first.
+
+    in_turns: one of each after the other, for commands that wait for the disk, whose speed changes with time. Else each
+    several times in a row: which pages a copy is given depends on what the command before it gave back, and in turns
+    one command would always be given the slow ones.
+    """
+    first = {name: timed(command, out) for name, command in runs.items()} if in_turns else {}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for name in list(runs) * rounds if in_turns else [name for name in runs for _ in range(rounds + 1)]:
+        found = timed(runs[name], out)
+        if name in first:
+            seconds[name].append(found)
+        first.setdefault(name, found)
+    base = next(iter(runs))
+    for name, values in seconds.items():
+        middle, each = statistics.median(values), [round(value, 2) for value in values]
+        ratio = middle / statistics.median(seconds[base])
+        print(f"{name:18} {middle:6.2f} s   {ratio:5.2f} x {base}   {each}, the first {first[name]:.2f}")
 
 
 def main() -> None:
-    """Each command several times in a row, the first time left out; prints medians.
-
-    Not interleaved: which pages a copy is given depends on what the command before it gave back, and in turns one
-    command would always be given the slow ones.
-    """
+    """Without waiting for the disk on both sides, and then with an fsync of every file on both sides."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=7)
     parser.add_argument("--dir", type=Path, default=Path())
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["cached", "synced"])
     given = parser.parse_args()
     work = given.dir / "bench-work"
     shutil.rmtree(work, ignore_errors=True)
@@ -73,24 +96,23 @@ def main() -> None:
     source, out = work / "model", work / "out"
     checkpoint(source, given.gigabytes)
     apply = [sys.executable, "-m", "ropeconv", "apply", str(source), "--yarn", "16", "-q", "-o", str(out)]
-    runs = {
-        "cp -r": ["cp", "-r", str(source), str(out)],
+    copy = f"cp -r {shlex.quote(str(source))} {shlex.quote(str(out))}"
+    cached = {
+        "cp -r": shlex.split(copy),
+        "apply --no-fsync": [*apply, "--no-fsync"],
+        "... --link": [*apply, "--no-fsync", "--link"],
+        "... folded": [*apply, "--no-fsync", "--encoding", "weights"],
+    }
+    synced = {
+        "cp -r, sync": ["sh", "-c", f"{copy} && sync {shlex.quote(str(out))}/* {shlex.quote(str(out))}"],
         "apply": apply,
-        "apply --link": [*apply, "--link"],
         "apply, folded": [*apply, "--encoding", "weights"],
     }
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for name, command in runs.items():
-        for _ in range(given.rounds + 1):
-            seconds[name].append(timed(command))
-            shutil.rmtree(out)
-    first = {name: values.pop(0) for name, values in seconds.items()}
+    if given.only != "synced":
+        measure(cached, out, given.rounds, in_turns=False)
+    if given.only != "cached":
+        measure(synced, out, given.rounds, in_turns=True)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
-    base = statistics.median(seconds["cp -r"])
-    for name, values in seconds.items():
-        middle = statistics.median(values)
-        rounds = [round(value, 2) for value in values]
-        print(f"{name:14} {middle:6.2f} s   {middle / base:5.2f} x cp -r   {rounds}, the first {first[name]:.2f}")
     print(f"largest process: {peak:.0f} MB")
     shutil.rmtree(work)
 

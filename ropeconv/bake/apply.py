@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engines.probe import Probe
-from ..errors import RopeconvError
 from ..formats.copying import Advance
-from ..formats.gguf import Edit
-from ..formats.gguf.inplace import phases
 from ..receipts.receipt import CheckRecord
-from ..sources import GgufSource
 from .check import OutputCheck, probe_query
 from .checkpoint import CheckpointPlan
 from .execute import ApplyOptions, execute_plan
 from .gguf import GgufPlan
+from .in_place import change_in_place
 from .plan import Plan
 
 
@@ -43,22 +40,24 @@ def apply(
     force: bool = False,
     checksum: bool = False,
     staged: bool = False,
+    fsync: bool = True,
     check: bool = True,
     advance: Advance = lambda done: None,
     probe: Probe | None = None,
 ) -> Applied:
     """Writes the output of a plan and checks it.
 
-    plan: what to write. link, force, checksum, staged: as in `ApplyOptions`. check: ask the installed transformers what
-    it computes from a checkpoint, before that is moved to its final name. advance: called with the bytes done since the
-    last call. probe: one that the caller has started already; None starts one where transformers is installed.
+    plan: what to write. link, force, checksum, staged, fsync: as in `ApplyOptions`. check: ask the installed
+    transformers what it computes from a checkpoint, before that is moved to its final name. advance: called with the
+    bytes done since the last call. probe: one that the caller has started already; None starts one where transformers
+    is installed.
 
     Raises Disagreement where the installed transformers computes something else than the schedule, RopeconvError where
     the output cannot be written; nothing is kept then.
     """
-    options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged)
+    options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        return Applied(change_in_place(plan.source, plan.edit))
+        return Applied(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
     if not isinstance(plan, CheckpointPlan) or not check:
         return Applied(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None
@@ -67,17 +66,3 @@ def apply(
         checking = OutputCheck(plan, probe_query(plan, running) if running else None)
         path = execute_plan(plan, options, checking, advance)
     return Applied(path, checking.found, checking.reason)
-
-
-def change_in_place(source: GgufSource, edit: Edit) -> Path:
-    """Changes the first shard of a GGUF file in place. After a kill at any moment, running again undoes it first.
-
-    source: the file. edit: what to change. Raises RopeconvError for links into a cache and where the filesystem cannot
-    make room; nothing is changed then.
-    """
-    path = source.path
-    if path.is_symlink():
-        raise RopeconvError(f"{path} is a link, likely into a cache that others read; write a new file with -o")
-    for _ in phases(source.file, edit):
-        pass
-    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,25 +54,29 @@ class OutputCheck:
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
-    """The function that asks transformers about the config of a plan: from the cache of answers, else through a probe.
+    """The function that asks transformers about the config in a folder: from the cache of answers, else by a probe.
 
-    plan: whose config is asked about. probe: a running one, which is stopped where the cache has the answer; else its
-    answer is put into the cache.
+    plan: of the folder. probe: a running one, which is stopped where the cache has the answer to the config of the
+    plan; else its answer is put into the cache.
     """
     if plan.result.texts:
         return lambda folder: probe.ask(folder, plan.schedule.context, own=True)
-    model_type = str(plan.result.config.get("model_type", ""))
-    text = next(file.text for file in plan.files if file.name == "config.json") or ""
-    cache, key = ProbeCache(), ProbeCache.key(text, model_type, plan.schedule.context)
-    known = cache.get(key)
-    if known is not None:
+    model_type, context = str(plan.result.config.get("model_type", "")), plan.schedule.context
+    planned = next(file.text for file in plan.files if file.name == "config.json") or ""
+    cache = ProbeCache()
+    known = cache.get(ProbeCache.key(planned, model_type, context))
+    if known is None:
+        probe.prefetch(model_type)
+    else:
         probe.stop()
-        return lambda folder: known
-    probe.prefetch(model_type)
 
     def ask(folder: Path) -> dict[str, Any]:
-        answer = probe.ask(folder, plan.schedule.context)
-        cache.put(key, answer)
+        text = (folder / "config.json").read_bytes().decode(errors="replace")
+        if text == planned and known is not None:
+            return known
+        with Probe() if known is not None else nullcontext(probe) as running:
+            answer = running.ask(folder, context)
+        cache.put(ProbeCache.key(text, model_type, context), answer)
         return answer
 
     return ask

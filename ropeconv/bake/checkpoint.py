@@ -154,7 +154,8 @@ def _files(
             shard = folded[file.name]
             files.append(PlannedFile("patch", shard.name, shard.size, make=shard.write))
         elif file.name in generated:
-            files.append(PlannedFile("convert", file.name, file.size, make=generated[file.name].write))
+            made, estimated = generated[file.name], not file.name.endswith(".safetensors")
+            files.append(PlannedFile("convert", file.name, file.size, make=made.write, estimated=estimated))
         elif file.name not in texts:
             name = extra.renamed.get(file.name, file.name)
             files.append(PlannedFile("copy", name, file.size, file.sha256, origin=file.name))

@@ -32,9 +32,14 @@ from .warnings import list_notes, warnings
 
 @dataclass(frozen=True)
 class ExportPlan(GgufOutput):
-    """A plan whose output is a GGUF file converted from safetensors."""
+    """A plan whose output is a GGUF file converted from safetensors.
+
+    exported: the conversion without scaling. edit: from that to the output.
+    """
 
     source: Source
+    exported: Exported
+    edit: Edit
 
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
@@ -47,7 +52,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     exported = export(source, seen.family, spec.unscaled(), label, target.gguf)
     result = select_gguf(schedule, exported.model, target)
     original = original_of_export(source, exported, result.edit)
-    note = embedded(receipt_of(source, seen.name, recipe, seen.spec, schedule, result, original))
+    note = embedded(receipt_of(source, target, seen.name, recipe, seen.spec, schedule, result, original))
     edit = result.edit.merged(Edit({RECEIPT: string(note)}))
     made = rewrite(exported.model.header, edit)
     out = target.out or Path(file_name(exported.description, exported.outtype))
@@ -62,12 +67,19 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         before=spec,
         schedule=schedule,
         result=result,
-        files=(PlannedFile("convert", out.name, size, make=partial(_write, exported, made, edit)),),
+        files=(_file(out.name, size, exported, made, edit),),
         skipped=(),
         warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen)),
         notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule), *list_notes(schedule)),
         kv_cache=gguf_cache(exported.model, find_arch(exported.model.get("general.architecture"))),
+        exported=exported,
+        edit=edit,
     )
+
+
+def _file(name: str, size: int, exported: Exported, made: Rewritten, edit: Edit) -> PlannedFile:
+    write = partial(_write, exported, made, edit)
+    return PlannedFile("convert", name, size, make=write, estimated=bool(exported.quantised))
 
 
 def _size(exported: Exported, made: Rewritten) -> int:

@@ -59,7 +59,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     schedule = scheduled(begin, recipe, spec, seen.spec.context)
     result = select_gguf(schedule, model, target)
     original = original_of_gguf(source, reading.spec, result.edit, target.replace)
-    note = embedded(receipt_of(source, seen.name, recipe, seen.spec, schedule, result, original))
+    note = embedded(receipt_of(source, target, seen.name, recipe, seen.spec, schedule, result, original))
     edit = result.edit.merged(Edit({RECEIPT: string(note)}))
     if first is not None:
         edit = first[1].edit.then(edit)

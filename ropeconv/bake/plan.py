@@ -44,19 +44,20 @@ class Plan(FilePlan):
 
     @property
     def identity(self) -> str:
-        """The digest of the schedule."""
-        return self.schedule.digest
+        """The digest of the schedule, the recipe and the target."""
+        return f"{self.schedule.digest} {self.recipe} {self.target}"
 
     def receipt(self) -> Receipt:
         """The receipt of the output, without the files and the check, which are known after it is written."""
         return receipt_of(
-            self.source, self.family, self.recipe, self.source_spec, self.schedule, self.result, self.original
-        )
+            self.source, self.target, self.family, self.recipe, self.source_spec, self.schedule, self.result,
+            self.original,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         done = self.receipt().to_dict()
-        for key in ("ropeconv", "files", "check", "validation", "servers", "original"):
+        for key in ("ropeconv", "files", "check", "validation", "servers", "original", "target"):
             del done[key]
         return {
             **done,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..formats.identity import FileIdentity, identity
 from ..receipts import Receipt
 from ..receipts.receipt import Action
 from ..sources import Origin
@@ -16,8 +17,9 @@ class PlannedFile:
     """One file of the output.
 
     action: "copy" takes it from the source, unchanged; other files are written from `text` or by make(target, advance).
-    name: relative to the output. size: in bytes. sha256: None where it is not known without hashing. text: its content.
-    origin: its name in the source, empty where that is the same.
+    name: relative to the output. size: in bytes, 0 where the Hub does not say. sha256: None where it is not known
+    without hashing. text: its content. origin: its name in the source, empty where that is the same. estimated: whether
+    `size` is not exact.
     """
 
     action: Action
@@ -27,6 +29,7 @@ class PlannedFile:
     text: str | None = None
     make: Callable[[Path, Callable[[int], None]], None] | None = None
     origin: str = ""
+    estimated: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,17 @@ class FilePlan:
     """The files of an output.
 
     source: what it is made from. out: a folder, or a GGUF file (of several shards the first). files: to write. skipped:
-    names of files of the source that are left out.
+    names of files of the source that are left out. seen: local files of the source as they were when it was planned.
     """
 
     source: Origin
     out: Path
     files: tuple[PlannedFile, ...]
     skipped: tuple[str, ...]
+    seen: Mapping[Path, FileIdentity | None] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seen", {path: identity(path) for path in self.source.local_paths()})
 
     @property
     def is_folder(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..encode import CheckpointResult, EncodeResult
+from ..encode import CheckpointResult, EncodeResult, Target
 from ..receipts import Receipt
 from ..receipts.original import OriginalRecord, SourceRecord
 from ..receipts.receipt import (
@@ -12,6 +12,7 @@ from ..receipts.receipt import (
     LogNRecord,
     RuntimeRecord,
     ScheduleRecord,
+    TargetRecord,
 )
 from ..rope.bound import effective_length, source_reach
 from ..rope.recipe import Recipe
@@ -37,8 +38,18 @@ def source_record(source: Origin) -> SourceRecord:
     return SourceRecord(source.name, source.kind, reference, source.commit)
 
 
+def target_record(target: Target, to_gguf: bool) -> TargetRecord:
+    """A target as a receipt has it, without places. to_gguf: whether the output is GGUF."""
+    return TargetRecord(
+        "gguf" if to_gguf else "safetensors", target.encoding, target.runtimes, target.gguf.outtype, target.gguf.pre,
+        target.gguf.carrier, target.fold.into, target.fold.dtype, target.allow_approximate, target.all_files,
+        target.replace,
+    )  # fmt: skip
+
+
 def receipt_of(
     source: Origin,
+    target: Target,
     family: str,
     recipe: Recipe,
     before: RopeSpec,
@@ -48,7 +59,7 @@ def receipt_of(
 ) -> Receipt:
     """The receipt of a planned output, without its files and check.
 
-    before: the RoPE of the source as it is. source, family, recipe, schedule, result, original: as in `Plan`.
+    before: the RoPE of the source as it is. source, target, family, recipe, schedule, result, original: as in `Plan`.
     """
     approximation = result.log_n_approximation
     fold = result.fold if isinstance(result, CheckpointResult) else None
@@ -80,4 +91,5 @@ def receipt_of(
         effective_length=effective_length(schedule, before),
         runtimes=tuple(runtime_record(verdict) for verdict in result.verdicts),
         original=original,
+        target=target_record(target, not isinstance(result, CheckpointResult)),
     )

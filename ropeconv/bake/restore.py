@@ -20,9 +20,9 @@ from ..receipts.folder_original import OriginalSource, original_source
 from ..receipts.gguf_original import earlier, layout_of, refuse_other
 from ..receipts.original import SourceRecord
 from ..sources import RECEIPT, GgufSource, Source
-from .apply import change_in_place
 from .execute import ApplyOptions, execute_plan
 from .gguf import shard_file, shard_names
+from .in_place import change_in_place
 from .planned import FilePlan, PlannedFile
 
 LONGEST = 200  # bytes of a file name without its ending; filesystems have 255
@@ -90,16 +90,23 @@ def restore_plan(source: Source | GgufSource, out: Path | None = None, in_place:
     return _of_folder(source, out)
 
 
-def restore(plan: RestorePlan, *, force: bool = False, advance: Advance = lambda done: None) -> Path:
+def restore(
+    plan: RestorePlan,
+    *,
+    force: bool = False,
+    fsync: bool = True,
+    allow_hard_links: bool = False,
+    advance: Advance = lambda done: None,
+) -> Path:
     """Writes what a plan brings back, and returns its path.
 
-    plan: from `restore_plan`. force: replace an earlier output of ropeconv. advance: called with the bytes done since
-    the last call. Raises RopeconvError where it cannot be written, BadSource where a file is not as it was in the
-    source; nothing is kept then.
+    plan: from `restore_plan`. force, fsync: as in `ApplyOptions`. allow_hard_links: change a file in place that has
+    other names as well. advance: called with the bytes done since the last call. Raises RopeconvError where it cannot
+    be written, BadSource where a file is not as it was in the source; nothing is kept then.
     """
     if plan.in_place and isinstance(plan.source, GgufSource) and plan.edit is not None:
-        return change_in_place(plan.source, plan.edit)
-    return execute_plan(plan, ApplyOptions(force=force), advance=advance)
+        return change_in_place(plan.source, plan.edit, allow_hard_links)
+    return execute_plan(plan, ApplyOptions(force=force, fsync=fsync), advance=advance)
 
 
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
@@ -120,7 +127,8 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
                 f"{known.name} of {source.reference} is not as ropeconv wrote it; take the source again, {first.first}"
             )
         if name in made:
-            files.append(PlannedFile("convert", name, known.size, make=made[name].write))
+            estimated = not name.endswith(".safetensors")
+            files.append(PlannedFile("convert", name, known.size, make=made[name].write, estimated=estimated))
         else:
             make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
             files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))

@@ -14,7 +14,16 @@ from ..hub.publish_options import PublishOptions
 from ..rope.recipe import Recipe
 from .choices import Device
 from .command import GENERAL, HUB, OUTPUT, RUNTIMES
-from .options import DryRunOption, ForceOption, JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
+from .options import (
+    DryRunOption,
+    ForceOption,
+    JsonOption,
+    NoFsyncOption,
+    QuietOption,
+    SourceArgument,
+    build_recipe,
+    with_recipe,
+)
 from .output import Output
 from .publishing import named, refuse_without_push, send, with_publish
 from .target_options import build_target, with_target
@@ -88,6 +97,7 @@ def apply_command(
     checksum: Annotated[
         bool, typer.Option("--checksum", help="Hash copied weights as well, for the receipt.", rich_help_panel=OUTPUT)
     ] = False,
+    no_fsync: NoFsyncOption = False,
     explain: Annotated[
         bool,
         typer.Option(
@@ -139,7 +149,7 @@ def apply_command(
         wanted.check(recipe, from_gguf=gguf)  # before anything is read or fetched
         output.note(recipe.method.slow_note)
         plan = make_plan(open_source(source), recipe, wanted)
-        _check_flags(plan, link, force, checksum, validate, push)
+        _check_flags(plan, link, force, checksum, no_fsync, validate, push)
         if dry_run:
             if as_json:
                 output.data(plan.to_dict())
@@ -148,7 +158,7 @@ def apply_command(
             else:
                 show_plan(plan, output, explain)
             return
-        done = _execute(plan, probe, named(how, push) if push else None, output, link, force, checksum)
+        done = _execute(plan, probe, named(how, push) if push else None, output, link, force, checksum, not no_fsync)
     if validate != "off" and done.path is not None:
         done.proof = _validated(plan, done.path, validate, output)
     if push and not done.published and done.path and (done.proof is None or done.proof.agrees):
@@ -162,7 +172,14 @@ def apply_command(
 
 
 def _execute(
-    plan: Plan, probe: Probe | None, how: PublishOptions | None, output: Output, link: bool, force: bool, checksum: bool
+    plan: Plan,
+    probe: Probe | None,
+    how: PublishOptions | None,
+    output: Output,
+    link: bool,
+    force: bool,
+    checksum: bool,
+    fsync: bool,
 ) -> Outcome:
     """Executes a plan. With `how` and without -o it is written to a temporary folder and published from there."""
     from ..bake import CheckpointPlan, apply
@@ -173,7 +190,7 @@ def _execute(
         return Outcome(check=check, published=published)
     try:
         with output.progress("Writing", plan.bytes) as advance:
-            done = apply(plan, link=link, force=force, checksum=checksum, advance=advance, probe=probe)
+            done = apply(plan, link=link, force=force, checksum=checksum, fsync=fsync, advance=advance, probe=probe)
     except KeyboardInterrupt:
         raise Interrupted(_left(plan)) from None
     output.note(done.reason and f"Not checked: {done.reason}.")
@@ -190,7 +207,7 @@ def _left(plan: Plan) -> str:
     )
 
 
-def _check_flags(plan: Plan, link: bool, force: bool, checksum: bool, validate: str, push: str) -> None:
+def _check_flags(plan: Plan, link: bool, force: bool, checksum: bool, no_fsync: bool, validate: str, push: str) -> None:
     """Raises UsageError for options that have no effect on the output of a plan."""
     from ..bake import CheckpointPlan
 
@@ -199,8 +216,9 @@ def _check_flags(plan: Plan, link: bool, force: bool, checksum: bool, validate: 
         raise UsageError("--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards")
     if checksum and not folder:
         raise UsageError("--checksum goes with a folder as output, whose receipt lists files; leave it out")
-    if plan.target.in_place and (link or push or force):
-        flag = "--link" if link else "--push" if push else "--force"
+    given = {"--link": link, "--push": push, "--force": force, "--no-fsync": no_fsync}
+    flag = next((name for name, value in given.items() if value), "")
+    if plan.target.in_place and flag:
         raise UsageError(f"{flag} does not go with --in-place; leave one out")
     if link and not folder:
         raise UsageError("--link goes with a folder as output, whose unchanged files it links; leave it out")
@@ -236,7 +254,8 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
     from ..engines.transformers.device import free_gpu_bytes
     from ..validate.comparison import Comparison
     from ..validate.settings import Settings
-    from .running import run_checkpoint
+    from ..verify import Options
+    from .running import compare_files, run_checkpoint
 
     if where == "auto":
         free = free_gpu_bytes()
@@ -246,7 +265,9 @@ def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation
             output.note(f"Not validated: {reason}; {again}.")
             return None
     comparison = Comparison.open(path, plan.source.reference)
-    return run_checkpoint(comparison, Settings(device="cuda" if where == "auto" else where), output)
+    settings = Settings(device="cuda" if where == "auto" else where)
+    settings.place()
+    return run_checkpoint(comparison, settings, output, compare_files(comparison, Options(), output))
 
 
 def recovered(source: str, output: Output) -> None:

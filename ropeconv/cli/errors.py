@@ -10,12 +10,14 @@ from collections.abc import Callable
 import typer
 
 from ..errors import RopeconvError
-from .plain import plain
+from .printable import printable
 from .process import drop_output, interrupted
 
 CTRL_C = 130
 READER_GONE = 141
 """128 and SIGPIPE: the exit code of a program whose output nobody reads any more, such as before `head`."""
+LONGEST = 1200
+"""Characters of a message."""
 INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
 
 # by class name, so that huggingface_hub is not imported to name its errors
@@ -69,7 +71,7 @@ def _report(problem: BaseException) -> int:
         code = getattr(problem, "exit_code", getattr(problem, "code", 0))
         return code if isinstance(code, int) else 1
     if os.environ.get("ROPECONV_DEBUG") == "1":
-        print(plain("".join(traceback.format_exception(problem))), file=sys.stderr, end="")
+        print(printable("".join(traceback.format_exception(problem))), file=sys.stderr, end="")
         return getattr(problem, "exit_code", 1)
     if isinstance(problem, (KeyboardInterrupt, typer.Abort)):
         return interrupted(_say(INTERRUPTED, CTRL_C))
@@ -95,5 +97,8 @@ def _report(problem: BaseException) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"ropeconv: {plain(' '.join(message.split()))}", file=sys.stderr)
+    text = " ".join(message.split())
+    if len(text) > LONGEST:  # a value of a hostile input, whose repair stands at the end
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    print(f"ropeconv: {printable(text)}", file=sys.stderr)
     return code

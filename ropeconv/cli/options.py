@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import types
 import typing
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import UsageError
+from ..errors import BadSource, UsageError
 from ..rope.lengths import parse_factor, parse_tokens
 from ..rope.methods import REGISTRY, Method, Value
 from ..rope.methods.method import tokens
@@ -29,6 +28,14 @@ DryRunOption = Annotated[
 ]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Replace an earlier output of ropeconv.", rich_help_panel=OUTPUT)
+]
+NoFsyncOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-fsync",
+        help="Do not wait for the disk: faster, and a loss of power soon after may damage the output.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 SourceArgument = Annotated[
     str,
@@ -223,15 +230,18 @@ def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_recipe(path: Path) -> Recipe:
+    from ..formats import jsontext
+    from ..formats.regular import read_text
+
     if path.is_dir():
         path = path / "ropeconv.json"
     try:
-        text = path.read_text("utf-8")
-        data = json.loads(text)
+        text = read_text(path, str(path))
+        data = jsontext.loads(text, str(path))
     except OSError:
         raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
-    except ValueError as problem:
-        raise UsageError(f"{path} is not valid JSON ({problem}); give a recipe file") from None
+    except BadSource as problem:
+        raise UsageError(str(problem)) from None
     if isinstance(data, dict) and "ropeconv" in data:
         from ..receipts import parse_receipt
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..formats.copying import Advance
 from ..version import SCHEMA
-from .plain import plain, plain_json
+from .printable import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ class Output:
         """Prints the JSON document of a command, with its schema."""
         ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
         text = json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=ascii_only)
-        sys.stdout.write(plain_json(text) + "\n")
+        sys.stdout.write(printable_json(text) + "\n")
 
     def table(
         self,
@@ -52,10 +52,15 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        console, body = self._console(), [tuple(map(plain, row)) for row in rows]
+        console, body = self._console(), [tuple(map(printable, row)) for row in rows]
         kept = _fitting(columns, body, optional, console.width)
         table = Table(
-            title=plain(title), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+            title=printable(title),
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
         )
         for index in kept:
             table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
@@ -68,16 +73,16 @@ class Output:
 
     def say(self, message: str) -> None:
         """Prints a sentence on stdout, wrapped between words."""
-        self._console().print(plain(message), markup=False, highlight=False)
+        self._console().print(printable(message), markup=False, highlight=False)
 
     def copyable(self, text: str) -> None:
         """Prints a command or a path on stdout, which is never wrapped, so that it can be copied."""
-        self._console().print(plain(text), markup=False, highlight=False, soft_wrap=True)
+        self._console().print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def note(self, message: str) -> None:
         """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
         if message and not self.quiet:
-            self._console(stderr=True).print(plain(message), markup=False, highlight=False)
+            self._console(stderr=True).print(printable(message), markup=False, highlight=False)
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
@@ -135,7 +140,7 @@ class Output:
             yield lambda message: None
             return
         with self._console(stderr=True).status("") as status:
-            yield lambda message: status.update(plain(message))
+            yield lambda message: status.update(printable(message))
 
     def _console(self, stderr: bool = False) -> Console:
         from rich.console import Console

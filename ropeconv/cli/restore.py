@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import Interrupted
+from ..errors import Interrupted, UsageError
 from .apply import recovered
 from .command import GGUF, OUTPUT
-from .options import DryRunOption, ForceOption, JsonOption, QuietOption
+from .options import DryRunOption, ForceOption, JsonOption, NoFsyncOption, QuietOption
 from .output import Output
 
 if TYPE_CHECKING:
@@ -43,8 +43,16 @@ def restore_command(
             "--in-place", help="Change the GGUF file itself; a kill at any moment can be undone.", rich_help_panel=GGUF
         ),
     ] = False,
+    allow_hard_links: Annotated[
+        bool,
+        typer.Option(
+            "--allow-hard-links", help="With --in-place: also change a file that has other hard links.",
+            rich_help_panel=GGUF,
+        ),
+    ] = False,
     dry_run: DryRunOption = False,
     force: ForceOption = False,
+    no_fsync: NoFsyncOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
@@ -57,13 +65,15 @@ def restore_command(
     from ..sources import open_source
 
     output = Output(as_json, quiet)
+    if allow_hard_links and not in_place:
+        raise UsageError("--allow-hard-links goes with --in-place; leave it out, or add that")
     if in_place and not dry_run:
         recovered(baked, output)
     plan = restore_plan(open_source(baked), out, in_place)
     if not dry_run:
         try:
             with output.progress("Writing", plan.bytes) as advance:
-                restore(plan, force=force, advance=advance)
+                restore(plan, force=force, fsync=not no_fsync, allow_hard_links=allow_hard_links, advance=advance)
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; the same command brings {plan.out} back") from None
     if as_json:

@@ -15,69 +15,107 @@ if TYPE_CHECKING:
     from ..validate.comparison import Comparison
     from ..validate.rule.validation import Validation
     from ..validate.settings import Settings
+    from ..verify import Options, Verified
 
 Run = Callable[["Progress"], "Validation"]
 
 
 def run_validation(
-    comparison: Comparison, settings: Settings, server: str, model: str, ignore_receipt: bool, output: Output
-) -> Validation:
-    """The comparison that an output needs: a folder in transformers, a GGUF file in llama.cpp, or a running server.
+    comparison: Comparison, settings: Settings, server: str, model: str, options: Options, output: Output
+) -> tuple[Validation, Verified | None]:
+    """Compares the files of an output, and then what runs it: transformers, llama.cpp, or a server.
 
     comparison: the output and its source. settings: how to run. server: the URL of a server, or empty. model: which of
-    its models, empty for the only one. ignore_receipt: do not compare a folder's files with the receipt. output: for
-    progress and notes. Raises what `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
+    its models, empty for the only one. options: how files are compared. output: for progress and notes. The second
+    result is None in the processes of torchrun that leave the files to the first one. Raises what `verify_output`,
+    `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
     """
+    gguf = comparison.baked.suffix == ".gguf"
+    if server or not gguf:
+        settings.place()  # a device that is not there is said before any check
+    files = compare_files(comparison, options, output)
     if server:
-        return run_server(comparison, server, model, settings, output)
-    if comparison.baked.suffix == ".gguf":
-        return run_gguf(comparison, settings, output)
-    return run_checkpoint(comparison, settings, output, ignore_receipt)
+        return run_server(comparison, server, model, settings, output, files), files
+    if gguf:
+        return run_gguf(comparison, settings, output, files), files
+    return run_checkpoint(comparison, settings, output, files), files
 
 
-def run_checkpoint(
-    comparison: Comparison, settings: Settings, output: Output, ignore_receipt: bool = False
-) -> Validation:
-    """Checks a checkpoint, compares its logits with the reference, and writes the result into the receipt.
+def compare_files(comparison: Comparison, options: Options, output: Output) -> Verified | None:
+    """Compares the files of an output with what its recipe and its source give, which the first process does for all.
 
-    comparison: the output and its source. settings: how to run. output: for progress and notes. ignore_receipt: do not
-    compare the files with the receipt.
+    comparison: the output and its source. options: how. output: for progress and notes.
+    """
+    from ..engines.transformers.distributed import is_main_process
+    from ..verify import verify_output
+
+    if not is_main_process():
+        return None
+    with output.progress("Comparing", comparison.size) as advance:
+        found = verify_output(comparison, options, advance)
+    for sentence in (found.sentence, *found.notes, *found.unverified):
+        output.note(sentence if sentence.endswith(".") else f"Note: {sentence}.")
+    return found
+
+
+def run_checkpoint(comparison: Comparison, settings: Settings, output: Output, files: Verified | None) -> Validation:
+    """Compares frequencies and logits of a checkpoint with the reference, and writes the result into the receipt.
+
+    comparison: the output and its source. settings: how to run. output: for progress and notes. files: how they were
+    compared.
     """
     from ..validate.checkpoint import validate_checkpoint
     from ..validate.checks.before_forward import check_before_forward
 
-    settings.place()  # a device that is not there is said before any check
-    check = check_before_forward(comparison, ignore_receipt, settings.trust_remote_code)
-    output.note(f"Files and frequencies are right (within {check.max_ulp} ulp of float32).")
+    check = check_before_forward(comparison, ignore_receipt=True, trust_remote_code=settings.trust_remote_code)
+    output.note(f"Frequencies are right (within {check.max_ulp} ulp of float32).")
     stoppable = bool(settings.length)  # short runs are too short to be worth a part of them
-    return _run(comparison, lambda progress: validate_checkpoint(comparison, settings, progress), output, stoppable)
+
+    def run(progress: Progress) -> Validation:
+        return validate_checkpoint(comparison, settings, progress)
+
+    return _run(comparison, run, output, files, stoppable)
 
 
-def run_gguf(comparison: Comparison, settings: Settings, output: Output) -> Validation:
-    """Compares a GGUF file in llama.cpp with the reference, and writes the result beside the file."""
+def run_gguf(comparison: Comparison, settings: Settings, output: Output, files: Verified | None) -> Validation:
+    """Compares a GGUF file in llama.cpp with the reference, and writes the result beside the file.
+
+    comparison, settings, output, files: as in `run_checkpoint`.
+    """
     from ..validate.gguf import validate_gguf
 
-    return _run(comparison, lambda progress: validate_gguf(comparison, settings, progress), output)
+    return _run(comparison, lambda progress: validate_gguf(comparison, settings, progress), output, files)
 
 
-def run_server(comparison: Comparison, url: str, model: str, settings: Settings, output: Output) -> Validation:
+def run_server(
+    comparison: Comparison, url: str, model: str, settings: Settings, output: Output, files: Verified | None
+) -> Validation:
     """Compares a running server with the reference, and writes the result into the receipt.
 
-    comparison: the output and its source. url: of the server. model: which of its models, empty for the only one.
-    settings: how to run. output: for progress and notes.
+    comparison, settings, output, files: as in `run_checkpoint`. url: of the server. model: which of its models, empty
+    for the only one.
     """
     from ..validate.server import validate_server
-
-    settings.place()
 
     def run(progress: Progress) -> Validation:
         return validate_server(comparison, url, model, settings, progress)
 
-    return _run(comparison, run, output, server=True)
+    return _run(comparison, run, output, files, server=True)
 
 
-def _run(comparison: Comparison, run: Run, output: Output, stoppable: bool = False, server: bool = False) -> Validation:
-    """Runs a comparison and records its result. stoppable: whether Ctrl-C ends it early, with what has been read."""
+def _run(
+    comparison: Comparison,
+    run: Run,
+    output: Output,
+    files: Verified | None,
+    stoppable: bool = False,
+    server: bool = False,
+) -> Validation:
+    """Runs a comparison and records its result.
+
+    comparison: the output and its source. run: makes the result. output: for progress and notes. files: how they were
+    compared, for the record. stoppable: whether Ctrl-C ends it early, with what has been read. server: whether it ran.
+    """
     from ..engines import Progress
     from ..engines.transformers.device import out_of_memory
     from ..engines.transformers.distributed import any_rank, is_main_process
@@ -93,7 +131,8 @@ def _run(comparison: Comparison, run: Run, output: Output, stoppable: bool = Fal
             "again"
         ) from None
     if is_main_process():
-        comparison.record(result.to_dict(), result.runtime if server else "")
+        compared = {"files": files.to_dict()} if files is not None else {}
+        comparison.record(result.to_dict() | compared, result.runtime if server else "")
     return result
 
 

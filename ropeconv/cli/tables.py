@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import UsageError
+from ..errors import UsageError, shown
 from ..rope.methods import REGISTRY, Method
 from .options import JsonOption, plain
 from .output import Output
@@ -39,7 +39,7 @@ def methods_command(
     """List the methods, or show one with its settings and its paper."""
     output = Output(as_json)
     if name and name not in REGISTRY:
-        raise UsageError(f"there is no method {name!r}; choose {', '.join(REGISTRY)}")
+        raise UsageError(f"there is no method {shown(name)}; choose {', '.join(REGISTRY)}")
     chosen = {name: REGISTRY[name]} if name else REGISTRY
     if as_json:
         output.data({"methods": [_method(method) for method in chosen.values()]})

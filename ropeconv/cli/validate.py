@@ -116,8 +116,12 @@ def validate_command(
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Write the plots (.png or .svg).", rich_help_panel=OUTPUT),
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the bytes of the weights, which are compared with SOURCE.")
+    ] = False,
     ignore_receipt: Annotated[
-        bool, typer.Option("--ignore-receipt", help="Do not compare the files with the hashes in the receipt.")
+        bool,
+        typer.Option("--ignore-receipt", help="Accept edited files whose edits do not change what is computed."),
     ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code in BAKED that ropeconv has not written.")
@@ -133,6 +137,7 @@ def validate_command(
     from ..engines.transformers.distributed import is_main_process
     from ..validate.comparison import Comparison
     from ..validate.settings import Settings
+    from ..verify import Options
     from .running import run_validation
     from .views import show_validation
 
@@ -144,18 +149,20 @@ def validate_command(
         chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code,
         config_reference=reference == "config",
     )  # fmt: skip
-    trusting = ignore_receipt or trust_remote_code
-    _check_flags(settings, baked.suffix == ".gguf", server, model, trusting)
+    _check_flags(settings, baked.suffix == ".gguf", server, model)
     _check_places(report, plot)
     comparison = Comparison.open(baked, against)
-    result = run_validation(comparison, settings, server, model, ignore_receipt, output)
+    options = Options(quick, ignore_receipt, trust_remote_code)
+    result, files = run_validation(comparison, settings, server, model, options, output)
     if is_main_process():
         if as_json:
-            output.data(result.to_dict())
+            output.data(result.to_dict() | {"files": files and files.to_dict()})
         elif quiet:
             output.say(result.sentence)
         else:
             show_validation(result, f"{baked} against {against}, scaled at run time", output)
+            if quick:
+                output.say("The bytes of the weights were not compared (--quick).")
         _write_evidence(result, baked, against, report, plot)
     if not result.agrees:
         raise typer.Exit(3)
@@ -174,11 +181,11 @@ def _check_places(report: Path | None, plot: Path | None) -> None:
             raise UsageError(f"{path.parent} does not exist; create it, or choose another place for {path.name}")
 
 
-def _check_flags(settings: Settings, gguf: bool, server: str, model: str, trusting: bool) -> None:
+def _check_flags(settings: Settings, gguf: bool, server: str, model: str) -> None:
     """Raises UsageError for options that have no effect on this way of running.
 
     settings: from the command line. gguf: whether the output is a GGUF file. server: the URL of one, or empty. model:
-    the name of one of its models, or empty. trusting: whether --ignore-receipt or --trust-remote-code is given.
+    the name of one of its models, or empty.
     """
     from ..engines.transformers.distributed import world_size
 
@@ -188,8 +195,8 @@ def _check_flags(settings: Settings, gguf: bool, server: str, model: str, trusti
         raise UsageError("--reference config and --device-map are for validation without --server; leave them out")
     if world_size() > 1 and (server or gguf or settings.device_map):
         raise UsageError("torchrun is for checkpoints, without --server and --device-map; start it without torchrun")
-    if trusting and (server or gguf):
-        raise UsageError("--ignore-receipt and --trust-remote-code are for folders in transformers; leave them out")
+    if settings.trust_remote_code and gguf:
+        raise UsageError("--trust-remote-code is for folders, and a GGUF file brings no code; leave it out")
     if settings.text is not None and settings.seed:
         raise UsageError("--seed is that of synthetic tokens, which --text replaces; give one of them")
     if server and settings.tokens is not None:

@@ -49,16 +49,17 @@ class Target:
     """How and for whom an output is written.
 
     to: the format, None for the source's own. out: the folder or GGUF file, None for `./NAME-METHODFACTOR`. in_place:
-    change the GGUF file itself. encoding: a name, or "auto" for the plainest that `runtimes` read exactly. runtimes:
-    `name` or `name@version` of those that must (default: transformers, and llama.cpp for GGUF, where readers of GGUF
-    can be named too). gguf, fold: options of GGUF output and of folding. allow_approximate: accept the log-n
-    approximation where the formula has no encoding. all_files: copy the same weights in other formats too. replace:
-    start a scaled model from its unscaled RoPE.
+    change the GGUF file itself. allow_hard_links: also one with other names, all of which change. encoding: a name, or
+    "auto" for the plainest that `runtimes` read exactly. runtimes: `name` or `name@version` of those that must
+    (default: transformers, and llama.cpp for GGUF, where readers of GGUF can be named too). gguf, fold: options of GGUF
+    output and of folding. allow_approximate: accept the log-n approximation where the formula has no encoding.
+    all_files: copy the same weights in other formats too. replace: start a scaled model from its unscaled RoPE.
     """
 
     to: Format | None = None
     out: Path | None = None
     in_place: bool = False
+    allow_hard_links: bool = False
     encoding: str = "auto"
     runtimes: tuple[str, ...] = ()
     gguf: GgufTarget = field(default_factory=GgufTarget)
@@ -113,6 +114,8 @@ class Target:
     def _check_place(self, from_gguf: bool, to_gguf: bool) -> None:
         if self.in_place and (not from_gguf or self.out is not None):
             raise UsageError("--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out")
+        if self.allow_hard_links and not self.in_place:
+            raise UsageError("--allow-hard-links goes with --in-place; leave it out, or add that")
         if from_gguf and self.to == "safetensors":
             raise UsageError("a GGUF file cannot become a checkpoint again; leave --to safetensors out")
         if self.out is not None and to_gguf != (self.out.suffix == ".gguf"):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats.copying import Advance, copy_part
+from ..formats.copying import Advance, copy_part, write_at
 from ..formats.floats import STORED, widened
 from ..formats.gguf.header import TensorInfo
 from ..formats.gguf.types import F16, F32, Q8_0, TYPES
@@ -94,14 +94,7 @@ def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
 
 def _convert(piece: Piece, target: int) -> int:
     data = _array(piece)
-    return _write_all(target, data.view(np.uint8).reshape(-1), piece.place)
-
-
-def _write_all(target: int, data: NDArray[np.uint8], place: int) -> int:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(target, data[done:].data, place + done)
-    return done
+    return write_at(target, data.data, piece.place)
 
 
 def _array(piece: Piece) -> NDArray[Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from .family import Family, Kind, by_model_type
 from .keys import Config, first_present, positive_int
 from .layers import layer_kinds, layer_windows
+from .schema import check_config
 
 __all__ = [
     "STORED_ROPE",
@@ -22,7 +23,6 @@ __all__ = [
     "text_part",
 ]
 
-MOST_LAYERS = 10_000
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
 WITHOUT_ROPE = frozenset(
     (
@@ -64,13 +64,13 @@ def detect(config: Config) -> Family:
         raise BadSource("config.json has no model_type, so the architecture is unknown; add it, or give another folder")
     if isinstance(name, str) and name.endswith(STORED_ROPE):
         raise BadSource(
-            f"model_type {name!r} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
+            f"model_type {shown(name)} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
             "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
         )
-    if name in WITHOUT_ROPE:
-        raise BadSource(f"model_type {name!r} has no rotary position embedding, so there is nothing to extend")
+    if isinstance(name, str) and name in WITHOUT_ROPE:
+        raise BadSource(f"model_type {shown(name)} has no rotary position embedding, so there is nothing to extend")
     raise BadSource(
-        f"model_type {name!r} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
+        f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
         "`ropeconv families` lists the known ones, and a new one is one TOML file"
     )
 
@@ -86,12 +86,13 @@ def text_part(config: Config, family: Family) -> Config:
     """The dictionary with the language model's keys: the config itself, or its `text_config`.
 
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
+    Raises BadSource where a key that is read has another type or a number out of range.
     """
-    inner = config.get("text_config")
-    if not isinstance(inner, dict):
-        return config
-    named = inner.get("model_type", config.get("model_type"))
-    return inner if named in family.model_types else config
+    inner, part = config.get("text_config"), config
+    if isinstance(inner, dict) and inner.get("model_type", config.get("model_type")) in family.model_types:
+        part = inner
+    check_config(part, family)
+    return part
 
 
 def geometry(config: Config, family: Family) -> Geometry:
@@ -112,8 +113,6 @@ def geometry(config: Config, family: Family) -> Geometry:
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
     count = positive_int(part, keys.layers, defaults.layers) or 0
-    if count > MOST_LAYERS:
-        raise BadSource(f"config.json has {keys.layers[0]} = {count}; write the number of layers there")
     kinds = layer_kinds(part, family, count)
     return Geometry(
         head_dim=head_dim,
@@ -133,6 +132,8 @@ def _head_dim(part: Config, family: Family) -> int:
     hidden, heads = positive_int(part, keys.hidden), positive_int(part, keys.heads)
     if hidden is None or heads is None:
         raise BadSource(f"config.json has neither head_dim nor {keys.hidden[0]} and {keys.heads[0]}; add them")
+    if hidden < heads:
+        raise BadSource(f"config.json has {keys.hidden[0]} = {hidden}, less than its {heads} heads; correct it")
     return hidden // heads
 
 
@@ -153,7 +154,9 @@ def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
         return explicit
     share = rotary_share(part, family)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise BadSource(f"config.json has a partial rotary factor of {share!r}; write a number above 0 and up to 1")
+        raise BadSource(
+            f"config.json has a partial rotary factor of {shown(share)}; write a number above 0 and up to 1"
+        )
     rotary_dim = int(head_dim * share)
     if rotary_dim < 2:
         raise BadSource(f"config.json leaves {rotary_dim} of {head_dim} dimensions to rotate; nothing can be extended")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 
 Config = dict[str, Any]
 
@@ -24,5 +24,5 @@ def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None
     whole = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not whole or value != int(value) or value < least:
         kind = "positive whole number" if least else "whole number"
-        raise BadSource(f"config.json has {keys[0]} = {value!r}; write a {kind} there")
+        raise BadSource(f"config.json has {keys[0]} = {shown(value)}; write a {kind} there")
     return int(value)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from ..errors import BadSource
 
 FICLONE = 0x40049409  # linux/fs.h
 RANGE = 1 << 30  # per call of the kernel
@@ -48,6 +50,31 @@ def copy_part(
         done += len(block)
         advance(len(block))
     writer.flush()
+
+
+def write_at(file: int, data: bytes | memoryview, place: int) -> int:
+    """Writes all of the data, where pwrite(2) may write a part, and returns how many bytes that are. Raises OSError.
+
+    file: a descriptor. data: contiguous bytes. place: in the file.
+    """
+    view, done = memoryview(data).cast("B"), 0
+    while done < len(view):
+        done += os.pwrite(file, view[done:], place + done)
+    return done
+
+
+def pieces_of(file: int, start: int, length: int) -> Iterator[tuple[int, bytes]]:
+    """Reads a range of a file in pieces; yields how many bytes came before each of them, and the piece.
+
+    file: a descriptor. start, length: of the range. Raises BadSource where the file ends before it.
+    """
+    done = 0
+    while done < length:
+        block = os.pread(file, min(BLOCK, length - done), start + done)
+        if not block:
+            raise BadSource("a file was cut off while it was read; run again")
+        yield done, block
+        done += len(block)
 
 
 def link_file(source: Path, target: Path) -> bool:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from ..errors import BadSource
+import msgspec
+
+from ..errors import BadSource, shown
 from . import jsontext
 
 INDEX = "model.safetensors.index.json"
+LONGEST = 32 << 20
+"""Characters of an index that are read; that of the largest published checkpoints has 15 million."""
+
+
+class _Index(msgspec.Struct):
+    """What is read of an index."""
+
+    weight_map: dict[str, str]
 
 
 def shards(text: str) -> tuple[str, ...]:
@@ -17,11 +26,11 @@ def shards(text: str) -> tuple[str, ...]:
 
     Raises BadSource when it is not an index, or names a file outside its own folder.
     """
-    names = sorted(set(_weight_map(text).values()), key=str)
+    names = sorted(set(_weight_map(text).values()))
     for name in names:
-        if not isinstance(name, str) or not safe_name(name):
+        if not safe_name(name):
             raise BadSource(
-                f"{INDEX} names the shard {name!r}, which is not inside the folder; do not trust this checkpoint"
+                f"{INDEX} names the shard {shown(name)}, which is not inside the folder; do not trust this checkpoint"
             )
     return tuple(names)
 
@@ -36,14 +45,15 @@ def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
 
     text: of the index. shard: the name of the new file. added: its tensors, name to bytes.
     """
-    index = json.loads(with_size(text, sum(added.values())))
+    _weight_map(text)
+    index = jsontext.parse(with_size(text, sum(added.values())), INDEX, LONGEST)
     index["weight_map"] |= dict.fromkeys(added, shard)
     return jsontext.dump(index, like=text)
 
 
 def with_size(text: str, more: int) -> str:
     """The text of an index whose `total_size` is `more` bytes larger."""
-    index = json.loads(text)
+    index = jsontext.parse(text, INDEX, LONGEST)
     known = index.get("metadata")
     if isinstance(known, dict) and isinstance(known.get("total_size"), int):
         known["total_size"] += more
@@ -60,12 +70,12 @@ def index_of(shard: str, sizes: Mapping[str, int]) -> str:
 
 
 def _weight_map(text: str) -> dict[str, str]:
+    if len(text) > LONGEST:
+        raise BadSource(f"{INDEX} has {len(text):,} characters, and at most {LONGEST:,} are read; download it again")
     try:
-        weight_map: dict[str, str] = json.loads(text)["weight_map"]
-        set(weight_map.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadSource(f"{INDEX} has no readable weight_map; download it again") from None
-    return weight_map
+        return msgspec.json.decode(text, type=_Index).weight_map
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise BadSource(f"{INDEX} has no readable weight_map ({problem}); download it again") from None
 
 
 def safe_name(name: str) -> bool:

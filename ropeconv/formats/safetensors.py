@@ -6,23 +6,32 @@ A file is `u64 n | n bytes of JSON | data`. https://github.com/huggingface/safet
 from __future__ import annotations
 
 import json
+import math
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
-from ..errors import BadSource
+import msgspec
 
-MAX_HEADER = 100_000_000  # the limit of the reference implementation
+from ..errors import BadSource, shown
+from .regular import open_regular
+
+MAX_HEADER = 16 << 20
+"""Bytes of a header. The reference implementation takes 100 MB, which are 1.8 million tensors and a gigabyte of memory;
+the longest published headers have some million bytes."""
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
     "U64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
+MAX_SIDES = 64
+"""Dimensions of a tensor; a reader multiplies them all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor of a file. dtype: as safetensors names it. start, stop: bytes from the beginning of the data."""
 
@@ -31,6 +40,17 @@ class Tensor:
     shape: tuple[int, ...]
     start: int
     stop: int
+
+
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
+class _Entry(msgspec.Struct, gc=False):
+    """A tensor as it stands in a header."""
+
+    dtype: str
+    shape: tuple[Bytes, ...]
+    data_offsets: tuple[Bytes, Bytes]
 
 
 @dataclass(frozen=True)
@@ -47,9 +67,8 @@ def read_header(path: Path) -> Header:
 
     Raises BadSource when it is truncated, claims more than the file holds, or is not a safetensors header.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        return parse_header(file, size, path.name)
+    with open_regular(path) as file:
+        return parse_header(file, os.fstat(file.fileno()).st_size, path.name)
 
 
 def parse_header(file: BinaryIO, size: int, name: str) -> Header:
@@ -62,37 +81,40 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
     if len(start) < 8:
         raise BadSource(f"{name} is {size} bytes, too short for safetensors; download it again")
     length: int = struct.unpack("<Q", start)[0]
-    if length > MAX_HEADER or 8 + length > size:
+    if 8 + length > size:
         raise BadSource(
             f"{name} claims a header of {length} bytes and has {size} in all; it is damaged, download it again"
         )
+    if length > MAX_HEADER:
+        raise BadSource(f"{name} has a header of {length:,} bytes, and at most {MAX_HEADER:,} are read; split the file")
     try:
-        entries = json.loads(file.read(length))
-        metadata = entries.pop("__metadata__", {})
-        tensors = {key: _tensor(key, entry) for key, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+        raw = entries.pop("__metadata__", None)
+        metadata = {} if raw is None else msgspec.json.decode(raw, type=dict[str, str])
+        decoder = msgspec.json.Decoder(_Entry)
+        tensors = {key: _tensor(key, decoder.decode(entry)) for key, entry in entries.items()}
+    except (msgspec.DecodeError, ValueError, RecursionError) as problem:
         raise BadSource(f"{name} has no readable safetensors header ({problem}); download it again") from None
     _check_layout(tensors.values(), size - 8 - length, name)
     return Header(tensors, metadata, 8 + length)
 
 
-def _tensor(name: str, entry: dict[str, Any]) -> Tensor:
-    shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
-    if not all(isinstance(value, int) and value >= 0 for value in (*shape, start, stop)):
-        raise ValueError(f"{name} has an impossible shape or place")
-    count = 1
-    for side in shape:
-        count *= side
-    if stop - start != -(-count * BITS[entry["dtype"]] // 8):
-        raise ValueError(f"{name} is {entry['dtype']}{list(shape)} in {stop - start} bytes")
-    return Tensor(name, entry["dtype"], shape, start, stop)
+def _tensor(name: str, entry: _Entry) -> Tensor:
+    start, stop = entry.data_offsets
+    if entry.dtype not in BITS:
+        raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
+    if len(entry.shape) > MAX_SIDES or stop - start != -(-math.prod(entry.shape) * BITS[entry.dtype] // 8):
+        raise ValueError(f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes")
+    return Tensor(name, entry.dtype, entry.shape, start, stop)
 
 
 def _check_layout(tensors: Iterable[Tensor], data: int, name: str) -> None:
     at = 0
     for tensor in sorted(tensors, key=lambda t: (t.start, t.stop)):
         if tensor.start != at:
-            raise BadSource(f"{name} has a hole or an overlap before {tensor.name}; it is damaged, download it again")
+            raise BadSource(
+                f"{name} has a hole or an overlap before {shown(tensor.name)}; it is damaged, download it again"
+            )
         at = tensor.stop
     if at > data:
         raise BadSource(f"{name} is truncated: its tensors need {at} bytes and {data} are there; download it again")
@@ -115,10 +137,7 @@ def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: 
 
 def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Size of a tensor in bytes."""
-    count = 1
-    for side in shape:
-        count *= side
-    return count * BITS[dtype] // 8
+    return math.prod(shape) * BITS[dtype] // 8
 
 
 def write_stream(path: Path, header: bytes, blocks: Iterator[memoryview]) -> None:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ..errors import UsageError
+import msgspec
+
+from ..errors import BadSource, UsageError, shown
+from . import jsontext
+from .regular import open_regular, read_text
+from .safetensors import read_header
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LONGEST = 65_536
+"""Numbers of a list; the widest published heads rotate 256 pairs."""
+Numbers = Annotated[list[Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]], msgspec.Meta(max_length=LONGEST)]
+REAL = "fiu"
+"""The kinds of numpy dtypes that are real numbers: floats, integers, unsigned integers."""
+STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 
 
 def read_lists(path: Path) -> dict[str, list[float]]:
@@ -15,27 +31,68 @@ def read_lists(path: Path) -> dict[str, list[float]]:
     Raises UsageError when the file cannot be read or holds no such list.
     """
     try:
-        data = _load(path)
+        data = READERS.get(path.suffix, _read_json)(path)
+        lists = {key: value for key, value in data.items() if isinstance(value, list)}
+        found = msgspec.convert(lists, dict[str, Numbers])
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist; give a .json, .npy or .safetensors file") from None
-    except (OSError, ValueError, KeyError) as problem:
+    except (OSError, BadSource, msgspec.ValidationError) as problem:
         raise UsageError(f"{path} cannot be read as a list of numbers ({problem})") from None
-    if isinstance(data, list):
-        data = {"inv_freq": data, "long_factor": data}
-    lists = {key: value for key, value in data.items() if isinstance(value, list)} if isinstance(data, dict) else {}
-    if not lists:
+    if not found:
         raise UsageError(f"{path} holds no list of numbers; write one list, or an object of lists")
-    return lists
+    return found
 
 
-def _load(path: Path) -> Any:
-    if path.suffix == ".npy":
-        import numpy as np
+def _named(values: Any) -> dict[str, Any]:
+    """A list without a name, under the names that methods look for."""
+    return {"inv_freq": values, "long_factor": values}
 
-        return np.load(path, allow_pickle=False).astype(np.float64).ravel().tolist()
-    if path.suffix == ".safetensors":
-        import numpy as np
-        from safetensors.numpy import load_file
 
-        return {name: tensor.astype(np.float64).ravel().tolist() for name, tensor in load_file(path).items()}
-    return json.loads(path.read_text("utf-8"))
+def _read_json(path: Path) -> dict[str, Any]:
+    data = jsontext.loads(read_text(path, str(path)), path.name)
+    return data if isinstance(data, dict) else _named(data)
+
+
+def _read_npy(path: Path) -> dict[str, Any]:
+    from numpy.lib import format
+
+    with open_regular(path) as file:
+        try:
+            version = format.read_magic(file)
+            read = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
+            shape, _, dtype = read(file)
+        except Exception as problem:  # numpy parses the header as Python, and passes on whatever that raises
+            raise BadSource(f"its header is damaged: {shown(str(problem))}") from None
+        return _named(_numbers(file.read, dtype, shape, "the array"))
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    header, found = read_header(path), {}
+    with open_regular(path) as file:
+        for tensor in header.tensors.values():
+            if tensor.dtype not in STORED:
+                raise BadSource(f"{shown(tensor.name)} is {tensor.dtype}; write it as F32 or F64")
+            file.seek(header.data_start + tensor.start)
+            found[tensor.name] = _numbers(file.read, np.dtype(STORED[tensor.dtype]), tensor.shape, shown(tensor.name))
+    return found
+
+
+def _numbers(read: Callable[[int], bytes], dtype: Any, shape: tuple[int, ...], name: str) -> list[float]:
+    """The next numbers of a file. read: its method. dtype, shape: of the array. name: of it, for messages."""
+    import numpy as np
+
+    count = math.prod(shape)
+    if dtype.kind not in REAL:
+        raise BadSource(f"{name} holds {dtype}, and real numbers are needed")
+    if min((0, *shape)) < 0 or count > LONGEST:
+        raise BadSource(f"{name} has the shape {shown(shape)}, and at most {LONGEST:,} numbers are read")
+    data = read(count * dtype.itemsize)
+    if len(data) < count * dtype.itemsize:
+        raise BadSource(f"{name} is cut off; write it again")
+    values: NDArray[np.float64] = np.frombuffer(data, dtype, count).astype(np.float64)
+    return [float(value) for value in values]
+
+
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {".npy": _read_npy, ".safetensors": _read_safetensors}

@@ -121,6 +121,9 @@ class OriginalSource(Source):
             raise BadSource(f"{self.reference} has no {now}; take the source again, {self.first}")
         return self.inner.path(now)
 
+    def local_paths(self) -> tuple[Path, ...]:
+        return self.inner.local_paths()
+
     def text(self, name: str) -> str | None:
         if name in self._texts:
             return self._texts[name]

@@ -96,6 +96,26 @@ class RuntimeRecord(msgspec.Struct, frozen=True):
         return self.evidence
 
 
+class TargetRecord(msgspec.Struct, frozen=True):
+    """The target of an output, with which its plan can be made again from the recipe and the source.
+
+    to: "safetensors" or "gguf". The other fields are those of `Target`, `GgufTarget` and `FoldTarget`, as they were
+    asked for: an encoding may be "auto".
+    """
+
+    to: Literal["safetensors", "gguf"]
+    encoding: str = "auto"
+    runtimes: tuple[str, ...] = ()
+    outtype: str | None = None
+    pre: str | None = None
+    carrier: str | None = None
+    fold_into: Literal["q", "k", "qk"] | None = None
+    fold_dtype: Literal["stored", "f32"] | None = None
+    allow_approximate: bool = False
+    all_files: bool = False
+    replace: bool = False
+
+
 class FileRecord(msgspec.Struct, frozen=True):
     """A file of the output.
 
@@ -130,7 +150,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     None where the encoding has none. effective_length: in tokens, None where it is the whole context. runtimes: the
     verdicts. files: of a folder; empty for a GGUF file. check: None where it was not run. validation, servers: results
     of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime. original: what `restore` brings
-    back, None in earlier receipts.
+    back, and target: what was asked for; both None in earlier receipts.
     """
 
     schema: int = SCHEMA
@@ -151,6 +171,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     validation: dict[str, Any] | None = None
     servers: dict[str, dict[str, Any]] = {}
     original: OriginalRecord | None = None
+    target: TargetRecord | None = None
 
     @property
     def method(self) -> str:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..formats import jsontext
+from ..formats.durable import sync_file, sync_folder
 from ..sources import RECEIPT
 from .read import validations, validations_path
 from .receipt import Receipt
 
+DRAFT = f".{RECEIPT}.new"
+ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 
-def write_receipt(folder: Path, receipt: Receipt) -> None:
-    """Writes ropeconv.json into a folder, replacing an earlier one atomically."""
-    _replace(folder / RECEIPT, receipt.to_dict())
+
+def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
+    """Writes ropeconv.json into a folder, replacing an earlier one atomically.
+
+    folder: the output. It is drafted beside that, so that a kill leaves nothing new in it, and inside where it cannot
+    be beside, as with a mounted folder. receipt: to write. fsync: wait until it is on the disk. Raises OSError.
+    """
+    folder, data = folder.resolve(), receipt.to_dict()
+    inside, beside = folder / DRAFT, folder.with_name(f".{folder.name}.{RECEIPT}.new")
+    try:
+        _replace(folder / RECEIPT, beside, data, fsync)
+    except OSError as problem:
+        if problem.errno not in ELSEWHERE:
+            raise
+        _replace(folder / RECEIPT, inside, data, fsync)
 
 
 def embedded(receipt: Receipt) -> str:
@@ -37,15 +54,25 @@ def add_validation(baked: Path, receipt: Receipt, result: dict[str, Any], server
     if baked.suffix != ".gguf":
         write_receipt(baked, receipt)
         return
-    found = validations(baked) | {"schema": receipt.schema, "size": baked.stat().st_size}
+    found = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
     if server:
         found["servers"] = receipt.servers
     else:
         found["validation"] = receipt.validation
-    _replace(validations_path(baked), found)
+    path = validations_path(baked)
+    _replace(path, path.with_name(f".{path.name}.new"), found)
 
 
-def _replace(path: Path, data: dict[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(jsontext.dump(data), "utf-8")
-    draft.replace(path)
+def _replace(path: Path, draft: Path, data: dict[str, Any], fsync: bool = True) -> None:
+    try:
+        draft.write_text(jsontext.dump(data), "utf-8")
+        if fsync:
+            sync_file(draft)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+    if fsync:
+        for folder in {draft.parent, path.parent}:
+            sync_folder(folder)

@@ -1,4 +1,6 @@
-"""RopeconvError, the base of all known failures, and RecipeError, the one that the mathematics raises."""
+"""RopeconvError, the base of all known failures, RecipeError, the one of the mathematics, and values for messages."""
+
+import reprlib
 
 
 class RopeconvError(Exception):
@@ -11,3 +13,13 @@ class RecipeError(RopeconvError, ValueError):
     """A method or modifier got a value that it cannot take. The message names the value and the repair. Exit code 2."""
 
     exit_code = 2
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+_SHORT.maxlevel = 2
+
+
+def shown(value: object) -> str:
+    """A value for a message: its repr, in which long texts, numbers and lists are cut."""
+    return _SHORT.repr(value)

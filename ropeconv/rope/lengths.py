@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
-from .errors import RecipeError
+from .errors import RecipeError, shown
 
 UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 SHORT = {"65k": 1 << 16, "131k": 1 << 17, "262k": 1 << 18, "524k": 1 << 19, "1048k": 1 << 20, "2097k": 1 << 21,
          "4194k": 1 << 22}  # fmt: skip
+
+MOST_TOKENS = (1 << 31) - 1
+"""The longest context: runtimes count positions in 32 bits."""
 
 Factor = float | str
 """A scale factor, as a number (4.0) or as the length that it reaches, with its suffix ("128k")."""
@@ -21,10 +24,13 @@ def parse_tokens(text: str) -> int:
     """
     if text.strip().lower() in SHORT:
         return SHORT[text.strip().lower()]
-    match = re.fullmatch(r"(\d+)\s*([kKmM]?)", text.strip())
+    match = re.fullmatch(r"0*(\d{1,12})\s*([kKmM]?)", text.strip())
     if not match or int(match[1]) < 1:
-        raise RecipeError(f"{text!r} is not a number of tokens; write it like 131072, 128k or 1M (1k = 1024)")
-    return int(match[1]) * UNITS[match[2].lower()]
+        raise RecipeError(f"{shown(text)} is not a number of tokens; write it like 131072, 128k or 1M (1k = 1024)")
+    tokens = int(match[1]) * UNITS[match[2].lower()]
+    if tokens > MOST_TOKENS:
+        raise RecipeError(f"{shown(text)} is more than {MOST_TOKENS:,} tokens, the positions that runtimes can count")
+    return tokens
 
 
 def format_tokens(tokens: int) -> str:
@@ -37,7 +43,8 @@ def format_tokens(tokens: int) -> str:
 
 def is_length(factor: object) -> bool:
     """Whether a scale factor is written as a length: digits and a suffix, as in 128k."""
-    return isinstance(factor, str) and re.fullmatch(r"0*[1-9]\d*[kM]", factor) is not None
+    match = re.fullmatch(r"0*([1-9]\d{0,9})([kM])", factor) if isinstance(factor, str) else None
+    return match is not None and int(match[1]) * UNITS[match[2].lower()] <= MOST_TOKENS
 
 
 LARGEST_FACTOR = 1000
@@ -49,14 +56,15 @@ def parse_factor(text: str, flag: str) -> Factor:
 
     text: as on the command line. flag: of the method, for the message. Raises RecipeError for anything else.
     """
-    length = re.fullmatch(r"(\d+)([kKmM])", text.strip())
-    if length and int(length[1]):
+    length = re.fullmatch(r"0*([1-9]\d{0,11})([kKmM])", text.strip())
+    if length:
+        parse_tokens(text)
         return length[1] + {"k": "k", "m": "M"}[length[2].lower()]
     try:
         value = float(text)
     except ValueError:
         raise RecipeError(
-            f"{flag} takes a factor such as 4, or a length such as 128k (1k = 1024), and {text!r} is neither"
+            f"{flag} takes a factor such as 4, or a length such as 128k (1k = 1024), and {shown(text)} is neither"
         ) from None
     if LARGEST_FACTOR <= value < float("inf"):
         meant = f"{flag} {format_tokens(int(value))}" if value < 1 << 27 and value % 1024 == 0 else f"{flag} 128k"

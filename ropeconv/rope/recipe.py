@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from .errors import RecipeError
+from .errors import RecipeError, RopeconvError, shown
 from .laws import temperature_attention_factor
+from .lazy import np
 from .log_n import LogN
 from .methods import REGISTRY, Method
 from .methods.method import positive, tokens
@@ -58,18 +59,18 @@ class Recipe:
             value = getattr(self, name)
             problem = None if value is None else check(value)
             if problem:
-                raise RecipeError(f"--{name.replace('_', '-')} {problem}, and {value!r} is not")
+                raise RecipeError(f"--{name.replace('_', '-')} {problem}, and {shown(value)} is not")
         if self.attention_factor is not None and (self.temperature_slope or self.temperature_intercept):
             raise RecipeError(
                 "--attention-factor and --temperature-slope both set the attention factor; pass one of them"
             )
         if self.log_n not in (None, "clamped", "full"):
-            raise RecipeError(f"--log-n is clamped or full, not {self.log_n!r}")
+            raise RecipeError(f"--log-n is clamped or full, not {shown(self.log_n)}")
         if self.log_n_length is not None and self.log_n is None:
             raise RecipeError("--log-n-length needs --log-n clamped or --log-n full")
         for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
-                raise RecipeError(f"--{name.replace('_', '-')} must be true or false, not {getattr(self, name)!r}")
+                raise RecipeError(f"--{name.replace('_', '-')} must be true or false, not {shown(getattr(self, name))}")
         if self.on_top and self.original_context is not None:
             raise RecipeError("--on-top keeps the scaling with its trained length; leave --original-context out")
         if self.keep_short and self.log_n is not None:
@@ -100,6 +101,17 @@ class Recipe:
         spec: the RoPE that it starts from, as `start` gives it. source: the RoPE of the checkpoint as it is, for
         `keep_short`; by default the same.
         """
+        try:
+            with np.errstate(all="ignore"):
+                return self._schedule(spec, source)
+        except RopeconvError:
+            raise
+        except (ArithmeticError, ValueError) as problem:
+            raise RecipeError(
+                f"{self.method.flag()} gives numbers that are out of range ({problem}); check its parameters"
+            ) from None
+
+    def _schedule(self, spec: RopeSpec, source: RopeSpec | None) -> Schedule:
         original = self.original_context or spec.original_context
         start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
         made = on_top(self.method, spec, self.context) if self.on_top else self.method.schedule(start)
@@ -141,14 +153,17 @@ class Recipe:
         """The inverse of `to_dict`. Raises RecipeError for unknown names and wrong types."""
         if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
             raise RecipeError('a recipe is a JSON object like {"method": "yarn", "parameters": {"factor": 16.0}}')
-        kind = REGISTRY.get(data.get("method", ""))
+        named = data.get("method")
+        kind = REGISTRY.get(named) if isinstance(named, str) else None
         if kind is None:
-            raise RecipeError(f"the recipe names the method {data.get('method')!r}; known: {', '.join(REGISTRY)}")
+            raise RecipeError(f"the recipe names the method {shown(data.get('method'))}; known: {', '.join(REGISTRY)}")
         unknown = [key for key in data if key not in (*MODIFIERS, "method", "parameters")]
         known = {item.name for item in dataclasses.fields(kind)}
         unknown += [key for key in data.get("parameters", {}) if key not in known]
         if unknown:
-            raise RecipeError(f"the recipe has the unknown key {unknown[0]!r}; {kind.name} takes {', '.join(known)}")
+            raise RecipeError(
+                f"the recipe has the unknown key {shown(unknown[0])}; {kind.name} takes {', '.join(known)}"
+            )
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.get("parameters", {}).items()}
         try:
             method = kind(**values)

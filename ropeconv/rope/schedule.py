@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 from .errors import RecipeError
 from .forms import Form
+from .lengths import MOST_TOKENS
 from .log_n import LogN, QueryScaling
 
 
@@ -51,6 +52,8 @@ class Schedule:
             raise RecipeError(
                 f"attention_factor is {self.attention_factor}; pass a positive number with --attention-factor"
             )
+        if self.context > MOST_TOKENS:
+            raise RecipeError(f"the context would be {self.context:,} tokens, and runtimes count up to {MOST_TOKENS:,}")
         if self.context < 1:
             raise RecipeError(f"the context is {self.context} tokens; pass a positive --context")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..errors import BadSource, RopeconvError
+from ..errors import BadSource, RopeconvError, shown
 from ..families.config import Config, Geometry, first_present, geometry, positive_int, text_part
 from ..families.family import Family
 from ..rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
@@ -37,7 +37,17 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     config: the whole file. family: of the model. runtime: by default the newest transformers. Raises BadSource for
     values of the wrong kind, UnknownRopeType for a rope type that the runtime has no code for.
     """
-    reader = runtime or newest("transformers")
+    try:
+        return _read_spec(config, family, runtime or newest("transformers"))
+    except RopeconvError:
+        raise
+    except (ArithmeticError, ValueError) as problem:
+        raise BadSource(
+            f"config.json has RoPE settings whose numbers do not fit together ({problem}); correct them"
+        ) from None
+
+
+def _read_spec(config: Config, family: Family, reader: Runtime) -> RopeSpec:
     part, sizes, reading = text_part(config, family), geometry(config, family), _rules_for(config, family, reader)
     found, notes = rope_dict(part, family, reading)
     theta = _theta(part, found, family, reading)
@@ -94,14 +104,10 @@ def _rules_for(config: Config, family: Family, runtime: Runtime) -> RuleSet:
 def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[dict[str, Any], list[str]]:
     """The RoPE dictionary that a runtime uses for the global layers, and a note where that is the class default.
 
-    part: the text part of a config. reading: the rules, by default those of the newest transformers. Raises BadSource
-    for a setting that is not an object.
+    part: the text part of a config. reading: the rules, by default those of the newest transformers.
     """
     reader = reading or newest("transformers").rule_set(family.name)
     present = [part[key] for key in reader.schemas if part.get(key)]
-    for found in present:
-        if not isinstance(found, dict):
-            raise BadSource(f"config.json has a RoPE setting of {found!r}; write an object there, or null")
     if family.writing.nested:
         new = part.get("rope_parameters") if reader.nested else None
         inner = dict((new or {}).get(GLOBAL) or {})
@@ -133,7 +139,7 @@ def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet)
         return None
     theta = number({"rope_theta": value}, "rope_theta")
     if theta <= 1:
-        raise BadSource(f"config.json has rope_theta = {value!r}; a base must be above 1")
+        raise BadSource(f"config.json has rope_theta = {shown(value)}; a base must be above 1")
     return theta
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..families.config import Config, Geometry
 from ..rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import longrope_attention_factor, mscale_ratio, ntk_theta, temperature_attention_factor
@@ -20,7 +20,7 @@ def number(found: dict[str, Any], key: str, default: float | None = None) -> flo
         value = default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         hint = f"write the number {value} without quotes" if isinstance(value, str) else "write a number there"
-        raise BadSource(f"config.json has {key} = {value!r} in its RoPE settings; {hint}")
+        raise BadSource(f"config.json has {key} = {shown(value)} in its RoPE settings; {hint}")
     return float(value)
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..formats.index import safe_name
+from ..formats.regular import check_regular
+from .links import check_link
 from .source import Source, SourceFile
+
+MOST_FILES = 100_000
+"""Files of a folder; published checkpoints have up to some hundred."""
 
 
 class FolderSource(Source):
@@ -25,23 +31,44 @@ class FolderSource(Source):
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
         found = []
+        for name in self._names():
+            path = self.root / name
+            if not path.exists():
+                continue
+            check_link(path, self.root)
+            seen = path.stat()
+            check_regular(seen.st_mode, path)
+            found.append(SourceFile(name, seen.st_size))
+            if len(found) > MOST_FILES:
+                raise BadSource(
+                    f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one checkpoint"
+                )
+        return tuple(sorted(found, key=lambda file: file.name))
+
+    def _names(self) -> Iterator[str]:
+        """Names of the files that are not hidden. Linked folders are not entered."""
         for folder, subfolders, names in os.walk(self.root):
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             for name in names:
-                path = Path(folder, name)
-                if name.startswith(".") or not path.exists():
-                    continue
-                found.append(SourceFile(path.relative_to(self.root).as_posix(), path.stat().st_size))
-        return tuple(sorted(found, key=lambda file: file.name))
+                if not name.startswith("."):
+                    yield Path(folder, name).relative_to(self.root).as_posix()
 
     def files(self) -> tuple[SourceFile, ...]:
+        """All files, sorted by name. Raises BadSource for links that lead outside, and for FIFOs and devices."""
         return self._files
 
     def path(self, name: str) -> Path:
-        """The local path of a file. Raises BadSource for a name that leads outside the folder."""
+        """The local path of a file. Raises BadSource for a name or a link that leads outside the folder."""
         if not safe_name(name):
-            raise BadSource(f"{self.reference} has no file {name!r}, which is outside it; do not trust this checkpoint")
-        return self.root / name
+            raise BadSource(
+                f"{self.reference} has no file {shown(name)}, which is outside it; do not trust this checkpoint"
+            )
+        path = self.root / name
+        check_link(path, self.root)
+        return path
+
+    def local_paths(self) -> tuple[Path, ...]:
+        return tuple(self.root / file.name for file in self._files)
 
     def tensor_names(self) -> tuple[str, ...] | None:
         """Names of all tensors, from the headers of all shards, which are checked."""
@@ -65,3 +92,6 @@ class ConfigSource(Source):
 
     def path(self, name: str) -> Path:
         return self.file
+
+    def local_paths(self) -> tuple[Path, ...]:
+        return (self.file,)

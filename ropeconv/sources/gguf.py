@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import BadSource
 from ..formats.gguf import GgufFile
 from ..formats.gguf.file import SHARD
-from ..formats.gguf.inplace import journal_of
+from ..formats.gguf.journal import refuse_changing
 from .hub_client import answers
 from .source import Origin
 
@@ -45,11 +45,16 @@ class GgufSource(Origin):
 
     @cached_property
     def file(self) -> GgufFile:
-        """The file with its headers. Raises BadSource for damaged files and for interrupted changes in place."""
+        """The file with its headers. Raises BadSource for damaged files, and for those that are changed in place."""
         if not self.path.is_file():
             raise BadSource(f"{self.path} does not exist; give the path of a GGUF file")
-        if journal_of(self.path).exists():
-            raise BadSource(
-                f"a change of {self.path.name} in place was interrupted; run that command again, which undoes it first"
-            )
-        return GgufFile.open(self.path)
+        refuse_changing(self.path)
+        try:
+            found = GgufFile.open(self.path)
+        finally:
+            refuse_changing(self.path)  # rather than what is wrong with a header that was read meanwhile
+        found.refuse_changed()
+        return found
+
+    def local_paths(self) -> tuple[Path, ...]:
+        return tuple(self.file.paths)

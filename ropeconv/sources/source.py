@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..families.config import Config
 from ..formats import jsontext
 from ..formats.index import INDEX, safe_name, shards, tensors
+from ..formats.regular import open_regular, read_text
 from ..formats.safetensors import Header, Tensor, read_header
 
 SINGLE = "model.safetensors"
@@ -22,6 +23,8 @@ OTHER_WEIGHTS = (
     "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
 )  # fmt: skip
 RECEIPT = "ropeconv.json"
+MAX_HEADERS = 32 << 20
+"""Bytes of all headers together; those of the largest published checkpoints have 15 million."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,13 @@ class GeneratedFile:
     """A file that a conversion makes.
 
     name: relative to the folder. size: in bytes (of tokenizers, roughly). write(target, advance): writes it to a path,
-    and calls advance with the bytes done.
+    and calls advance with the bytes done. stream: yields the same bytes without writing them, None where it cannot.
     """
 
     name: str
     size: int
     write: Callable[[Path, Callable[[int], None]], None]
+    stream: Callable[[], Iterator[bytes | memoryview]] | None = None
 
 
 class Origin:
@@ -65,6 +69,10 @@ class Origin:
         """Reference, kind and commit as JSON-ready data."""
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
+    def local_paths(self) -> tuple[Path, ...]:
+        """The files of this disk that it is read from; empty where they are in the Hub's cache, which nobody edits."""
+        return ()
+
 
 class Source(Origin, ABC):
     """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read, never written to."""
@@ -82,20 +90,17 @@ class Source(Origin, ABC):
 
         name: as in `files`. start, stop: in bytes. Raises BadSource where the file is shorter.
         """
-        with self.path(name).open("rb") as file:
+        with open_regular(self.path(name)) as file:
             return whole(file, name, start, stop)
 
     def text(self, name: str) -> str | None:
         """The content of a small text file with its own line ends; None where there is no file of that name.
 
-        Raises BadSource if it is not UTF-8.
+        Raises BadSource if it is not UTF-8, not a regular file, or longer than any such file.
         """
         if all(file.name != name for file in self.files()):
             return None
-        try:
-            return self.path(name).read_bytes().decode()
-        except UnicodeDecodeError:
-            raise BadSource(f"{name} is not UTF-8 text; fix it or download it again") from None
+        return read_text(self.path(name), name)
 
     def config(self) -> Config:
         """The content of config.json. Raises BadSource where it is absent or not a JSON object."""
@@ -121,7 +126,13 @@ class Source(Origin, ABC):
     @cached_property
     def headers(self) -> dict[str, Header]:
         """The headers of the model's safetensors files, by file name. Files that are not local are fetched."""
-        return {name: read_header(self.path(name)) for name in self.weights()}
+        found, left = {}, MAX_HEADERS
+        for name in self.weights():
+            found[name] = read_header(self.path(name))
+            left -= found[name].data_start
+            if left < 0:
+                raise BadSource(f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes; it is damaged")
+        return found
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -138,7 +149,9 @@ class Source(Origin, ABC):
         weights = set(self.weights())
         for file in self.files():
             if not safe_name(file.name):
-                raise BadSource(f"{self.reference} holds a file named {file.name!r}, outside itself; do not trust it")
+                raise BadSource(
+                    f"{self.reference} holds a file named {shown(file.name)}, outside itself; do not trust it"
+                )
             other = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
             if file.name == RECEIPT:
                 continue

@@ -64,6 +64,13 @@ class Comparison:
         return self.source
 
     @property
+    def size(self) -> int:
+        """Size of the output in bytes."""
+        if self.baked.suffix == ".gguf":
+            return sum(path.stat().st_size for path in GgufSource(self.baked).file.paths)
+        return sum(path.stat().st_size for path in self.baked.glob("*.safetensors"))
+
+    @property
     def unchanged(self) -> bool:
         """Whether the schedule is that of the source, so that logits do not change."""
         return self.schedule.digest == self.spec.current().digest

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..engines import Progress
 from ..engines.transformers import TransformersEngine
+from ..engines.transformers.attention_scores import scale_scores
 from ..engines.transformers.patch import nudged, round_weights
 from ..rope.log_n import LogN, QueryScaling
 from ..rope.schedule import Schedule
@@ -26,14 +27,15 @@ class HiddenStates:
     control: of the unpatched source. reference: of the source patched to the schedule. noise_runs: of the reference in
     variants that differ by rounding alone (other chunks, frequencies 2 ulp of float32 away, weights rounded where a
     fold rounds them, another precision), each with the engine for its head, None for the source. formula: of the source
-    with log-n itself, where the output has its approximation. baked: of the output. speed: tokens per second of whole
-    runs.
+    with log-n itself, where the output has its approximation. faint: of the reference with attention scores 2 % larger,
+    empty where a model has no softmax scale. baked: of the output. speed: tokens per second of whole runs.
     """
 
     control: list[Any] = field(default_factory=list)
     reference: list[Any] = field(default_factory=list)
     noise_runs: list[tuple[TransformersEngine | None, list[Any]]] = field(default_factory=list)
     formula: list[Any] = field(default_factory=list)
+    faint: list[Any] = field(default_factory=list)
     baked: list[Any] = field(default_factory=list)
     speed: dict[str, float] = field(default_factory=dict)
 
@@ -58,11 +60,16 @@ class HiddenStates:
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """What is compared, how it runs, and the callbacks of the caller."""
+    """What is compared, how it runs, and the callbacks of the caller.
+
+    comparison: the output and its source. settings: how to run. progress: callbacks. score_factor: by which attention
+    scores are multiplied in every model that is read.
+    """
 
     comparison: Comparison
     settings: Settings
     progress: Progress
+    score_factor: float = 1.0
 
     def patched(
         self,
@@ -90,7 +97,11 @@ class ComparisonSpec:
     def plain(self, engine: TransformersEngine, run: TokenRun) -> Any:
         """Hidden states of a model as it is, [len(run.kept), hidden_size]. Only whole runs can be stopped early."""
         heard = self.progress if run.kind == "whole" else Progress(advance=self.progress.advance)
-        return engine.hidden_states(run.ids, run.positions, run.kept, heard)
+        undo = scale_scores(engine.model, self.score_factor)
+        try:
+            return engine.hidden_states(run.ids, run.positions, run.kept, heard)
+        finally:
+            undo()
 
 
 def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun], dtype: str) -> HiddenStates:

@@ -21,12 +21,13 @@ from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_so
 from .rule.likeliest import coarse, log_probs_of
 from .rule.measures import Measures, in_blocks, summarise
 from .rule.validation import (
-    RULE,
+    KL_FLOOR,
     BucketResult,
     Validation,
     bucket_result,
     conclusion,
     noise_floor,
+    rule,
     with_rounded_weights,
 )
 from .sampling.positions import spread_buckets, usual_length
@@ -36,7 +37,8 @@ from .settings import Settings
 
 UNCHECKED = ("the files that it has loaded",)
 SERVER_RULE = (
-    f"{RULE}; of a server, whose kernels are others, that from float32 counts whole, and KL is over what it names"
+    f"{rule(KL_FLOOR)}; of a server, whose kernels are others, that from float32 counts whole, and KL is over what it "
+    "names"
 )
 
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,21 @@ YARN = Recipe(REGISTRY["yarn"](4.0))
 
 def plan_of(folder: Path, out: Path, recipe: Recipe = YARN, **more: object) -> Plan:
     return make_plan(folder, recipe, out, **more)
+
+
+class Killed(BaseException):
+    """What no code catches, as a kill."""
+
+
+def kill_at(call: int) -> Callable[[int], None]:
+    """An `advance` that raises Killed when it is called for the given time."""
+    calls = count(1)
+
+    def stop(done: int) -> None:
+        if next(calls) == call:
+            raise Killed
+
+    return stop
 
 
 def furnish(folder: Path) -> None:
@@ -104,33 +121,24 @@ def test_a_disagreement_keeps_nothing(llama: Path, tmp_path: Path) -> None:
 
 
 def test_force_replaces_an_earlier_output_as_a_whole(llama: Path, tmp_path: Path) -> None:
+    (llama / "LICENSE").write_text("terms")
     out = apply(plan_of(llama, tmp_path / "out"))
-    (out / "added.txt").write_text("later")
+    (llama / "LICENSE").unlink()
     with pytest.raises(RopeconvError, match="replace it with --force"):
         apply(plan_of(llama, out))
     apply(plan_of(llama, out, Recipe(REGISTRY["linear"](2.0))), force=True)
-    assert not (out / "added.txt").exists()
+    assert not (out / "LICENSE").exists()
     assert json.loads((out / "config.json").read_text())["rope_scaling"]["rope_type"] == "linear"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
 
 
 def test_an_interrupted_run_is_picked_up(llama: Path, tmp_path: Path) -> None:
     """Killed between files: the finished ones are not made again, the name does not appear before the end."""
-    copied: list[int] = []
-
-    class Killed(BaseException):
-        pass
-
-    def stop(done: int) -> None:
-        copied.append(done)
-        if len(copied) == 2:
-            raise Killed
-
     with pytest.raises(Killed):
-        apply(plan_of(llama, tmp_path / "out"), advance=stop)
+        apply(plan_of(llama, tmp_path / "out"), advance=kill_at(2))
     assert not (tmp_path / "out").exists()
     partial = tmp_path / ".out.ropeconv-partial"
-    finished = [path for path in partial.iterdir() if path.name == "config.json"]
+    finished = [path for path in partial.rglob("*") if path.name == "config.json"]
     stamps = {path.name: path.stat().st_mtime_ns for path in finished}
     assert stamps
     apply(plan_of(llama, tmp_path / "out"))
@@ -140,10 +148,9 @@ def test_an_interrupted_run_is_picked_up(llama: Path, tmp_path: Path) -> None:
 
 
 def test_another_plan_does_not_pick_up_the_files_of_the_first(llama: Path, tmp_path: Path) -> None:
-    partial = tmp_path / ".out.ropeconv-partial"
-    partial.mkdir()
-    (partial / "config.json").write_text("{}")
-    (partial / ".ropeconv-plan").write_text("another")
+    with pytest.raises(Killed):
+        apply(plan_of(llama, tmp_path / "out", Recipe(REGISTRY["linear"](2.0))), advance=kill_at(2))
+    assert list(tmp_path.glob(".out.ropeconv-partial/new/out/config.json"))
     apply(plan_of(llama, tmp_path / "out"))
     assert json.loads((tmp_path / "out" / "config.json").read_text())["rope_scaling"]["factor"] == 4.0
 

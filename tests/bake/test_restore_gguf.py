@@ -20,7 +20,7 @@ import pytest
 import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats.gguf import Edit, GgufFile, inplace, read_header, string, u32
+from ropeconv.formats.gguf import Edit, GgufFile, read_header, room, string, u32
 from ropeconv.formats.gguf.inplace import journal_of, recover
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY
@@ -44,7 +44,7 @@ def brought_back(baked: Path, out: Path | None = None) -> Path:
 
 
 def insertable(path: Path) -> Path:
-    if not inplace._can_insert(path):
+    if not room.can_insert(path):
         pytest.skip("this filesystem inserts no ranges")
     return path
 
@@ -313,7 +313,7 @@ def test_a_kill_is_undone(tmp_path: Path, step: str) -> None:
 def test_where_room_cannot_be_taken_away_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "baked.gguf"))
     before = baked.read_bytes()
-    monkeypatch.setattr(inplace, "_can_insert", lambda path: False)
+    monkeypatch.setattr(room, "can_insert", lambda path: False)
     with pytest.raises(RopeconvError, match="cannot be taken away on this filesystem; write a new file with -o"):
         brought_back(baked)
     assert baked.read_bytes() == before

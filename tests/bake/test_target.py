@@ -54,6 +54,7 @@ def test_make_plan_has_three_parameters() -> None:
         (YARN, True, {"pre": "qwen2"}, "stays as it is quantised, so --pre has no effect"),
         (YARN, True, {"to": "safetensors"}, "leave --to safetensors out"),
         (YARN, True, {"in_place": True, "out": Path("x.gguf")}, "leave -o out"),
+        (YARN, True, {"allow_hard_links": True}, "--allow-hard-links goes with --in-place"),
     ],
 )
 def test_options_without_effect_name_the_one_they_need(

@@ -16,7 +16,7 @@ import pytest
 
 from ropeconv.cli.errors import run as run_app
 from ropeconv.cli.output import Output
-from ropeconv.cli.plain import plain, plain_json
+from ropeconv.cli.printable import printable, printable_json
 
 from ..conftest import CONFIGS, Run
 
@@ -98,12 +98,12 @@ def test_names_do_not_reach_the_terminal_as_they_are(run: Run, tmp_path: Path) -
 
 def test_json_stays_the_same_document() -> None:
     document = {"name": ESCAPES + "\udcff é\n"}
-    text = plain_json(json.dumps(document, ensure_ascii=False))
+    text = printable_json(json.dumps(document, ensure_ascii=False))
     assert text.encode()
     assert json.loads(text) == document
-    assert plain(ESCAPES + "é\t\n").isprintable() is False  # tab and newline alone
-    assert plain(ESCAPES + "é").isprintable()
-    assert plain("größe, 大き, 🙂, |") == "größe, 大き, 🙂, |"
+    assert printable(ESCAPES + "é\t\n").isprintable() is False  # tab and newline alone
+    assert printable(ESCAPES + "é").isprintable()
+    assert printable("größe, 大き, 🙂, |") == "größe, 大き, 🙂, |"
 
 
 def test_tables_notes_and_sentences_are_plain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...formats.copying import write_at
 from ...formats.floats import STORED, widened
 from ...formats.safetensors import Header, read_header
 
@@ -80,7 +81,7 @@ def _pieces(
 def _scale(file: int, piece: Piece) -> None:
     old = np.frombuffer(os.pread(file, piece.length, piece.place), STORED[piece.dtype])
     new = scaled(old, piece.dtype, piece.factor, piece.plus_one)
-    os.pwrite(file, np.ascontiguousarray(new).data, piece.place)
+    write_at(file, np.ascontiguousarray(new).data, piece.place)
 
 
 def _times(values: NDArray[Float], factor: float, plus_one: bool) -> NDArray[Float]:

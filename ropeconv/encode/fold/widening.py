@@ -15,7 +15,7 @@ from ...formats.safetensors import Header, Tensor, header_bytes, read_header, te
 
 def widened_size(header: Header, wide: Collection[str]) -> int:
     """Size in bytes of the file that `copy_widened` writes."""
-    return len(_header(header, wide)) + sum(_bytes(tensor, wide) for tensor in header.tensors.values())
+    return len(widened_header(header, wide)) + sum(_bytes(tensor, wide) for tensor in header.tensors.values())
 
 
 def copy_widened(source: Path, target: Path, wide: Collection[str], advance: Advance = lambda done: None) -> None:
@@ -25,7 +25,7 @@ def copy_widened(source: Path, target: Path, wide: Collection[str], advance: Adv
     with the bytes written since the last call. Raises OSError.
     """
     header = read_header(source)
-    head = _header(header, wide)
+    head = widened_header(header, wide)
     with source.open("rb") as reader, target.open("wb") as writer:
         writer.write(head)
         advance(len(head))
@@ -59,7 +59,8 @@ def _runs(header: Header, wide: Collection[str]) -> list[list[Tensor]]:
     return runs
 
 
-def _header(header: Header, wide: Collection[str]) -> bytes:
+def widened_header(header: Header, wide: Collection[str]) -> bytes:
+    """The header of the file that `copy_widened` writes."""
     entries = [(t.name, "F32" if t.name in wide else t.dtype, t.shape) for t in _ordered(header)]
     return header_bytes(entries, header.metadata)
 

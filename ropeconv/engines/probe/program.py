@@ -65,7 +65,7 @@ def ask(path: str, context: int) -> dict[str, Any]:
     import torch
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(path)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)  # else it may ask on stdin
     text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
     try:
         model = build(shrunk(text), torch)

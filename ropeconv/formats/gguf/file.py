@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ...errors import BadSource
+from ..identity import FileIdentity, identity, refuse_changed
 from .header import Header, TensorInfo, read_header
 
 SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
@@ -20,12 +21,14 @@ CHUNK = 1 << 22
 class GgufFile:
     """A GGUF model on disk.
 
-    path: the file, or the first shard. paths, headers: of every shard, in order; the first header has the keys.
+    path: the file, or the first shard. paths, headers: of every shard, in order; the first header has the keys. seen:
+    what tells that a shard is the one whose header was read.
     """
 
     path: Path
     paths: tuple[Path, ...]
     headers: tuple[Header, ...]
+    seen: tuple[FileIdentity | None, ...] = field(compare=False)
 
     @classmethod
     def open(cls, path: Path) -> GgufFile:
@@ -33,7 +36,7 @@ class GgufFile:
 
         Raises BadSource for damaged files, for a path to another shard than the first, and for a missing shard.
         """
-        first = read_header(path)
+        seen, first = [identity(path)], read_header(path)
         count = first.whole("split.count") or 1
         match = SHARD.match(path.name)
         number = first.whole("split.no", int(match["number"]) - 1 if match else 0)
@@ -41,7 +44,7 @@ class GgufFile:
             beginning = f"{match['stem']}-00001-of-{match['count']}.gguf" if match else "the first one"
             raise BadSource(f"{path.name} is shard {number + 1} of a split model; give {beginning}")
         if count == 1:
-            return cls(path, (path,), (first,))
+            return cls(path, (path,), (first,), tuple(seen))
         if match is None or int(match["count"]) != count:
             raise BadSource(
                 f"{path.name} is the first of {count} shards, so it must be named ...-00001-of-{count:05}.gguf; "
@@ -51,14 +54,19 @@ class GgufFile:
         for other in paths:
             if not other.is_file():
                 raise BadSource(f"{other.name} is missing beside {path.name}; download that shard too")
+        seen += [identity(other) for other in paths[1:]]
         headers = (first, *(read_header(other) for other in paths[1:]))
-        seen: set[str] = set()
+        names: set[str] = set()
         for header, other in zip(headers, paths, strict=True):
-            doubled = seen & header.tensors.keys()
+            doubled = names & header.tensors.keys()
             if doubled:
                 raise BadSource(f"{other.name} repeats the tensor {min(doubled)!r} of another shard; download it again")
-            seen |= header.tensors.keys()
-        return cls(path, tuple(paths), headers)
+            names |= header.tensors.keys()
+        return cls(path, tuple(paths), headers, tuple(seen))
+
+    def refuse_changed(self) -> None:
+        """Raises BadSource where a shard is not the file any more whose header was read."""
+        refuse_changed(dict(zip(self.paths, self.seen, strict=True)))
 
     @property
     def header(self) -> Header:

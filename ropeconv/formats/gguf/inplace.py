@@ -4,8 +4,8 @@ The new header overwrites the old one where it fits, which the reserve in header
 Else room is made at the front by FALLOC_FL_INSERT_RANGE, which moves no data (ext4, XFS; fallocate(2)); an edit that
 brings an earlier file back takes that room away again by FALLOC_FL_COLLAPSE_RANGE.
 
-Before anything changes, all bytes that will be overwritten are written to a journal beside the file, which is removed
-when the new bytes are on the disk. `recover` restores a file from its journal.
+The file is locked all the time. Before anything changes, all bytes that will be overwritten are written to a journal
+beside it, which is removed when the new bytes are on the disk. `recover` restores a file from its journal.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import BinaryIO
 
 from ...errors import RopeconvError
-from .edit import PAGE, Added, Edit, Rewritten, rewrite
+from ..copying import write_at
+from .edit import Added, Change, Edit, Rewritten, rewrite
 from .file import GgufFile
-from .header import Header
-from .journal import journal_of, move_data, recover, sync_folder, write_journal
+from .header import Header, read_header
+from .journal import MAX_KEPT, Place, journal_of, refuse_interrupted
+from .lock import locked
+from .recovery import journaled, recover
+from .room import move_data, refuse_no_room
 from .write import changed
 
 __all__ = ["journal_of", "phases", "recover"]
 
-MAX_KEPT = 1 << 30
 SPOOLED = 1 << 24
 
 
-def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
+def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[str]:
     """Changes the first shard of a model in place. Yields the name of each phase when it is done.
 
-    source: the model. edit: what to change. Raises RopeconvError where the edit changes another shard or the filesystem
-    cannot make room; nothing is changed then.
+    source: the model. edit: what to change. hard_links: change a file that has other names as well. Raises
+    RopeconvError where the edit changes another shard, the filesystem cannot make room or the disk fails, and where
+    another process changes the file or has changed it since it was read; nothing is changed then.
     """
     path, header = source.path, source.header
     elsewhere = [name for name in edit.changes if name not in header.tensors]
@@ -47,46 +50,47 @@ def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
             f"a tensor that goes is before others in {path.name}, which would have to move; write a new file with -o"
         )
     head, shift = _placed(made, header, edit)
-    with path.open("r+b") as file:
-        if shift and (shift % PAGE or not _can_insert(path)):
-            raise RopeconvError(
-                f"the new header of {path.name} needs {shift} bytes more than there are, and this filesystem cannot "
-                "insert them; write a new file with -o"
-                if shift > 0
-                else f"the header of {path.name} has {-shift} bytes too many, which cannot be taken away on this "
-                "filesystem; write a new file with -o"
-            )
-        kept = _kept(file, header, edit, made)
-        if sum(len(old) for _, old in kept) > MAX_KEPT:
+    with locked(path, hard_links) as file:
+        refuse_interrupted(path)
+        source.refuse_changed()
+        if read_header(path) != header:
+            raise RopeconvError(f"{path} was changed since it was read; run again")
+        refuse_no_room(path, shift)
+        places = _places(header, edit, made)
+        if sum(length for _, length in places) > MAX_KEPT:
             raise RopeconvError(f"too much of {path.name} changes for doing it in place; write a new file with -o")
-        write_journal(path, header.size, shift, kept)
-        yield "journal"
-        added = [(item.name, _apart(item, path) if shift else item.chunks) for item in edit.added]
-        if shift:
-            move_data(file, shift)
-            yield "room"
-        file.seek(0)
-        file.write(head)
-        file.flush()
-        yield "header"
-        for _, at, block in _writes(file, header, edit, shift):
-            file.seek(at)
-            file.write(block)
-        file.flush()
-        yield "tensors"
-        for name, chunks in added:
-            file.seek(header.data_start + shift + made.tensors[name].offset)
-            for block in chunks():
-                file.write(block)
-        if edit.removed or edit.layout:
-            file.truncate(len(head) + made.data_size + (edit.layout.tail if edit.layout else 0))
-        file.flush()
-        yield "added"
-        os.fsync(file.fileno())
-        yield "durable"
-    journal_of(path).unlink()
-    sync_folder(path)
-    yield "done"
+        with journaled(path, file, shift, places):
+            yield "journal"
+            yield from _change(path, file, header, edit, made, head, shift)
+        yield "done"
+
+
+def _change(
+    path: Path, file: int, header: Header, edit: Edit, made: Rewritten, head: bytes, shift: int
+) -> Iterator[str]:
+    """The change itself, in phases.
+
+    path: the file. file: its descriptor. header: as it is. edit: what to change. made: the edited header, head: its
+    bytes. shift: by how many bytes the data moves for it.
+    """
+    added = [(item.name, _apart(item, path) if shift else item.chunks) for item in edit.added]
+    if shift:
+        move_data(file, shift)
+        yield "room"
+    write_at(file, head, 0)
+    yield "header"
+    for at, block in changed(file, header, header.data_start + shift, _kept_changes(edit)):
+        write_at(file, block, at)
+    yield "tensors"
+    for name, chunks in added:
+        at = header.data_start + shift + made.tensors[name].offset
+        for block in chunks():
+            at += write_at(file, block, at)
+    if edit.removed or edit.layout:
+        os.ftruncate(file, len(head) + made.data_size + (edit.layout.tail if edit.layout else 0))
+    yield "added"
+    os.fsync(file)
+    yield "durable"
 
 
 def _apart(item: Added, path: Path) -> Callable[[], Iterator[bytes]]:
@@ -116,35 +120,17 @@ def _placed(made: Rewritten, header: Header, edit: Edit) -> tuple[bytes, int]:
     return moved, shift
 
 
-def _kept(file: BinaryIO, header: Header, edit: Edit, made: Rewritten) -> list[tuple[int, bytes]]:
-    """Places in the file that the edit overwrites or cuts off, with the bytes there."""
-    kept = [(0, _old(file, 0, header.data_start))]
-    kept += [(at, _old(file, at, len(block))) for _, at, block in _writes(file, header, edit)]
+def _places(header: Header, edit: Edit, made: Rewritten) -> list[Place]:
+    """Places in the file that the edit overwrites or cuts off."""
+    found = [(0, header.data_start)]
+    found += [
+        (header.data_start + header.tensors[name].offset, header.tensors[name].size) for name in _kept_changes(edit)
+    ]
     if edit.added or edit.removed or edit.layout:
         end = header.data_start + made.kept
-        kept.append((end, _old(file, end, min(header.size - end, MAX_KEPT + 1))))
-    return kept
+        found.append((end, header.size - end))
+    return found
 
 
-def _writes(file: BinaryIO, header: Header, edit: Edit, shift: int = 0) -> Iterator[tuple[str, int, bytes]]:
-    kept = {name: change for name, change in edit.changes.items() if name not in edit.removed}
-    return changed(file, header, header.data_start + shift, kept)
-
-
-def _old(file: BinaryIO, at: int, length: int) -> bytes:
-    file.seek(at)
-    return file.read(length)
-
-
-def _can_insert(path: Path) -> bool:
-    """Whether the filesystem inserts ranges, tried on a small file beside `path` that is removed again."""
-    probe = path.with_name(f".{path.name}.ropeconv-probe")
-    try:
-        with probe.open("w+b") as file:
-            file.write(bytes(2 * PAGE))
-            move_data(file, PAGE)
-            return os.fstat(file.fileno()).st_size == 3 * PAGE
-    except (OSError, AttributeError):
-        return False
-    finally:
-        probe.unlink(missing_ok=True)
+def _kept_changes(edit: Edit) -> dict[str, Change]:
+    return {name: change for name, change in edit.changes.items() if name not in edit.removed}

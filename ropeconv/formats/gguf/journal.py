@@ -1,22 +1,33 @@
 """The journal of a change in place: the bytes that will be overwritten, until the new ones are on the disk.
 
-`recover` brings a file back from its journal. Room at the front is inserted and taken away by fallocate(2) on ext4 and
-XFS, which moves no data.
+A journal is `"ropeconv journal 2\\n" | sha256 of the rest | u64 inode | u64 size | i64 shift | u64 count | entries`,
+each entry `u64 place | u64 length | bytes`. It stands beside the file, and both are locked while a process is at work.
 """
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import hashlib
 import os
 import struct
 from pathlib import Path
-from typing import BinaryIO
 
-from ...errors import BadSource
+from ...errors import BadSource, RopeconvError
+from ..copying import pieces_of, write_at
+from .edit import PAGE
+from .lock import is_locked, lock
 
-COLLAPSE_RANGE, INSERT_RANGE = 0x08, 0x20  # linux/falloc.h
-MAGIC = b"ropeconv journal 1\n"
+MAGIC = b"ropeconv journal 2\n"
+FIXED, ENTRY = struct.Struct("<QQqQ"), struct.Struct("<QQ")
+BODY = len(MAGIC) + hashlib.sha256().digest_size
+MAX_KEPT = 1 << 30
+MAX_ENTRIES = 1 << 20
+
+Place = tuple[int, int]
+"""A range of a file: where it begins, and its length, in bytes."""
+
+Entry = tuple[int, int, int]
+"""A range of a file that a journal keeps: where it begins, its length, and where its bytes are in the journal."""
 
 
 def journal_of(path: Path) -> Path:
@@ -24,85 +35,104 @@ def journal_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.ropeconv-journal")
 
 
-def write_journal(path: Path, size: int, shift: int, kept: list[tuple[int, bytes]]) -> None:
-    """Writes the journal of a file that is about to be changed.
+def draft_of(path: Path) -> Path:
+    """The path of the journal of a file while it is written."""
+    return path.with_name(f".{path.name}.ropeconv-journal.part")
 
-    path: the file. size: of it, in bytes. shift: bytes that will be inserted at its front, negative where they are
-    taken away. kept: places in the file, and the bytes there.
+
+def refuse_changing(path: Path) -> None:
+    """Raises BadSource where a file is being changed in place, or that was interrupted: it cannot be read then."""
+    if not os.path.lexists(journal_of(path.resolve())):
+        return
+    if is_locked(path):
+        raise BadSource(f"another ropeconv is changing {path.name} in place; run again when that has ended")
+    refuse_interrupted(path)
+
+
+def refuse_interrupted(path: Path) -> None:
+    """Raises BadSource where a file has a journal, for one that no other process is changing."""
+    if os.path.lexists(journal_of(path.resolve())):
+        raise BadSource(
+            f"a change of {path.name} in place was interrupted; run that command again, which undoes it first"
+        )
+
+
+def open_journal(path: Path, flags: int) -> int:
+    """Opens a journal or its draft, locks it, and returns the descriptor.
+
+    path: of the journal. flags: as for open(2). Raises RopeconvError where another process has it, BadSource for a
+    link.
     """
-    body = b"".join(
-        [struct.pack("<QqQ", size, shift, len(kept)), *(struct.pack("<QQ", at, len(old)) + old for at, old in kept)]
-    )
-    journal = journal_of(path)
-    draft = journal.with_name(journal.name + ".part")
-    with draft.open("wb") as file:
-        file.write(MAGIC + hashlib.sha256(body).digest() + body)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(journal)
-    sync_folder(path)
-
-
-def recover(path: Path) -> bool:
-    """Undoes an interrupted change of a file. Returns False where there was none.
-
-    Raises BadSource for a damaged journal.
-    """
-    journal = journal_of(path)
-    if not journal.is_file():
-        return False
-    size, shift, kept = _read_journal(journal)
-    with path.open("r+b") as file:
-        now = path.stat().st_size
-        if shift > 0 and now >= size + shift:
-            file.truncate(size + shift)
-            move_data(file, -shift)
-        if shift < 0 and now <= size + shift:
-            file.truncate(size + shift)
-            move_data(file, -shift)
-        file.truncate(size)
-        for at, old in kept:
-            file.seek(at)
-            file.write(old)
-        file.flush()
-        os.fsync(file.fileno())
-    journal.unlink()
-    sync_folder(path)
-    return True
-
-
-def move_data(file: BinaryIO, shift: int) -> None:
-    """Inserts `shift` bytes at the front of a file, or takes -shift bytes away there. Raises OSError.
-
-    file: open for reading and writing. shift: a multiple of the filesystem's block size.
-    """
-    file.flush()
-    libc = ctypes.CDLL(None, use_errno=True)
-    call = libc.fallocate
-    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    if call(file.fileno(), INSERT_RANGE if shift > 0 else COLLAPSE_RANGE, 0, abs(shift)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-def sync_folder(path: Path) -> None:
-    """Makes the names in the folder of a file durable."""
-    folder = os.open(path.resolve().parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        kept = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise BadSource(f"{path} is a link, so it is not of ropeconv; remove it") from None
+        raise
+    if lock(kept) and path.exists() and os.path.samestat(os.fstat(kept), path.lstat()):
+        return kept
+    os.close(kept)
+    raise RopeconvError(f"another ropeconv is at work with {path}; run again when that has ended")
 
 
-def _read_journal(journal: Path) -> tuple[int, int, list[tuple[int, bytes]]]:
-    data = journal.read_bytes()
-    head, body = data[: len(MAGIC) + 32], data[len(MAGIC) + 32 :]
-    if head != MAGIC + hashlib.sha256(body).digest():
-        raise BadSource(f"{journal} is damaged, or not of ropeconv; fetch the model again and remove it")
-    size, shift, count = struct.unpack_from("<QqQ", body)
-    kept, at = [], 24
+def write_journal(kept: int, file: int, shift: int, places: list[Place]) -> None:
+    """Writes the journal of a file that is about to be changed, and waits until it is on the disk.
+
+    kept: descriptor of the journal. file: that of the file. shift: bytes that will be inserted at its front, negative
+    where they are taken away. places: that will be overwritten or cut off.
+    """
+    status, digest = os.fstat(file), hashlib.sha256()
+    at = BODY
+    os.ftruncate(kept, 0)
+
+    def put(data: bytes) -> None:
+        nonlocal at
+        digest.update(data)
+        write_at(kept, data, at)
+        at += len(data)
+
+    put(FIXED.pack(status.st_ino, status.st_size, shift, len(places)))
+    for place, length in places:
+        put(ENTRY.pack(place, length))
+        for _, block in pieces_of(file, place, length):
+            put(block)
+    write_at(kept, MAGIC + digest.digest(), 0)
+    os.fsync(kept)
+
+
+def read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry]]:
+    """The size of a file before its change, by how many bytes the data was to move, and what is kept: all checked.
+
+    path: the file. file: its descriptor. kept: that of the journal. Raises BadSource for a journal that is damaged,
+    that no change can have written, or that is of another file.
+    """
+    name, whole, status = journal_of(path), os.fstat(kept).st_size, os.fstat(file)
+    damaged = BadSource(f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it")
+    if not BODY + FIXED.size <= whole <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:
+        raise damaged
+    digest = hashlib.sha256()
+    for _, block in pieces_of(kept, BODY, whole - BODY):
+        digest.update(block)
+    if os.pread(kept, BODY, 0) != MAGIC + digest.digest():
+        raise damaged
+    inode, size, shift, count = FIXED.unpack(os.pread(kept, FIXED.size, BODY))
+    at, entries = BODY + FIXED.size, []
     for _ in range(count):
-        place, length = struct.unpack_from("<QQ", body, at)
-        kept.append((place, body[at + 16 : at + 16 + length]))
-        at += 16 + length
-    return size, shift, kept
+        if at + ENTRY.size > whole:
+            raise damaged
+        place, length = ENTRY.unpack(os.pread(kept, ENTRY.size, at))
+        at += ENTRY.size
+        if length > whole - at or place + length > size:
+            raise damaged
+        entries.append((place, length, at))
+        at += length
+    cut_off = sum(length for _, length, _ in entries)
+    possible = min(size, size + shift) > 0 and shift % PAGE == 0 and abs(shift) <= MAX_KEPT
+    if at != whole or not possible or size > status.st_size + cut_off + max(0, -shift):
+        raise damaged
+    if inode != status.st_ino:
+        raise BadSource(
+            f"{name} is of another file than the {path.name} that is there now; where that is whole, remove the "
+            "journal, else fetch the model again"
+        )
+    return size, shift, entries

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from ..copying import Advance, copy_file, copy_part
+from ..copying import Advance, copy_file, copy_part, pieces_of
 from .edit import Change, Edit, Rewritten, rewrite
 from .file import GgufFile
 from .header import Header
@@ -23,8 +23,14 @@ def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: A
     """Writes one edited shard of a model to a new file; memory use does not depend on its size.
 
     source: the model. shard: which, from 0; keys and new tensors go into the first. edit: what to change. target: the
-    new file. advance: called with the bytes written since the last call. Raises OSError.
+    new file. advance: called with the bytes written since the last call. Raises OSError, and BadSource where the model
+    changed meanwhile.
     """
+    _write(source, shard, edit, target, advance)
+    source.refuse_changed()
+
+
+def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
     header, path = source.headers[shard], source.paths[shard]
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
     if shard > 0:
@@ -61,22 +67,21 @@ def write_changes(file: BinaryIO, header: Header, start: int, changes: dict[str,
     file: open for writing. header: of the original file. start: where the data of `file` begins, in bytes. changes: the
     new contents, by tensor.
     """
-    for name, at, block in changed(file, header, start, changes):
-        file.seek(at)
-        written = file.write(block)
-        assert written == len(block), name
-
-
-def changed(file: BinaryIO, header: Header, start: int, changes: dict[str, Change]) -> Iterator[tuple[str, int, bytes]]:
-    """Yields (tensor name, place in the file in bytes, new bytes) for every piece of every changed tensor.
-
-    file: a file with the old contents, which is read by its name. header: of the original file. start: where the data
-    of `file` begins, in bytes. changes: the new contents, by tensor.
-    """
     with open(file.name, "rb") as reader:
-        for name, change in changes.items():
-            info = header.tensors[name]
-            for at in range(0, info.size, change.unit):
-                reader.seek(start + info.offset + at)
-                old = reader.read(min(change.unit, info.size - at))
-                yield name, start + info.offset + at, change.apply(old)
+        for at, block in changed(reader.fileno(), header, start, changes):
+            file.seek(at)
+            file.write(block)
+
+
+def changed(reader: int, header: Header, start: int, changes: dict[str, Change]) -> Iterator[tuple[int, bytes]]:
+    """Yields (place in the file in bytes, new bytes) for every piece of every changed tensor.
+
+    reader: descriptor of a file with the old contents. header: of the original file. start: where the data of the file
+    begins, in bytes. changes: the new contents, by tensor. Raises BadSource where the file was cut off.
+    """
+    for name, change in changes.items():
+        info = header.tensors[name]
+        for at in range(0, info.size, change.unit):
+            place, size = start + info.offset + at, min(change.unit, info.size - at)
+            old = b"".join(block for _, block in pieces_of(reader, place, size))
+            yield place, change.apply(old)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..bound import first_violation, wide_base
 from ..bound.answer import LONGEST, is_quick
-from ..errors import RecipeError
+from ..errors import RecipeError, shown
 from ..forms import Plain, base_inv_freq
 from ..laws import theta_steps
 from ..lazy import np
@@ -39,7 +39,7 @@ class Theta(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.base <= 1:
-            raise RecipeError(f"--theta: base must be above 1, and {self.base!r} is not")
+            raise RecipeError(f"--theta: base must be above 1, and {shown(self.base)} is not")
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         return plain_schedule(spec, self.base, spec.context)

@@ -7,19 +7,20 @@ flag, and each other field is an option (`beta_fast` is `--beta-fast`).
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
-from ..errors import RecipeError
+from ..errors import RecipeError, shown
 from ..forms import Form
-from ..lengths import is_length
+from ..lengths import MOST_TOKENS, is_length
 from ..schedule import Schedule
 from ..spec import RopeSpec
 
 Check = Callable[[Any], str | None]
+LARGEST, LARGEST_SCALE = 1e30, 1e6
+"""The largest numbers that methods take, so that what they compute stays within float64."""
 M = TypeVar("M", bound="type[Method]")
 
 
@@ -36,18 +37,18 @@ class Value(Enum):
 
 def positive(value: Any) -> str | None:
     """Check: a positive finite number."""
-    return None if _finite(value) and value > 0 else "must be a positive number"
+    return None if _finite(value) and value >= 1 / LARGEST else "must be a positive number"
 
 
 def scale(value: Any) -> str | None:
     """Check: a finite number of at least 1, for scale factors."""
-    return None if _finite(value) and value >= 1 else "must be a number of at least 1"
+    return None if _finite(value) and 1 <= value <= LARGEST_SCALE else "must be a number of at least 1, up to 1e6"
 
 
 def factor_or_length(value: Any) -> str | None:
     """Check: a finite number of at least 1, or a length with its suffix, such as "128k"."""
     good = is_length(value) or scale(value) is None
-    return None if good else "must be a number of at least 1, or a length such as 128k"
+    return None if good else "must be a number of at least 1, up to 1e6, or a length such as 128k"
 
 
 def share(value: Any) -> str | None:
@@ -67,7 +68,8 @@ def switch(value: Any) -> str | None:
 
 def tokens(value: Any) -> str | None:
     """Check: a whole positive number of tokens."""
-    return None if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "must be a token count"
+    good = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS
+    return None if good else f"must be a token count, up to {MOST_TOKENS:,}"
 
 
 def positive_list(value: Any) -> str | None:
@@ -78,12 +80,12 @@ def positive_list(value: Any) -> str | None:
 
 def not_negative_list(value: Any) -> str | None:
     """Check: a list of finite numbers of which none is negative."""
-    good = isinstance(value, tuple) and value and all(_finite(entry) and entry >= 0 for entry in value)
+    good = isinstance(value, tuple) and value and all(entry == 0 or positive(entry) is None for entry in value)
     return None if good else "must be a list of numbers that are finite and not negative"
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def param(check: Check, help: str, default: Any = dataclasses.MISSING) -> Any:
@@ -117,7 +119,7 @@ class Method:
             value = getattr(self, item.name)
             problem = None if value is None and item.default is None else item.metadata["check"](value)
             if problem:
-                raise RecipeError(f"{self.flag()}: {item.name} {problem}, and {value!r} is not")
+                raise RecipeError(f"{self.flag()}: {item.name} {problem}, and {shown(value)} is not")
 
     @classmethod
     def flag(cls) -> str:

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from ..errors import RecipeError
+from ..errors import RecipeError, shown
 from ..forms import DynamicNtk, Plain
 from ..lengths import format_tokens
 from ..schedule import Schedule
@@ -44,10 +44,11 @@ class Dynamic(Method):
 
     def parts(self) -> tuple[str, float]:
         """The name of the inner method and its factor S. Raises RecipeError for another spelling than METHOD:S."""
-        match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d+(?:\.\d+)?)", self.kind)
+        match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d{1,6}(?:\.\d{1,20})?)", self.kind)
         if not match or float(match[2]) < 1:
             raise RecipeError(
-                f"--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >= 1, not {self.kind!r}"
+                "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >= 1, not "
+                f"{shown(self.kind)}"
             )
         return match[1], float(match[2])
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import RecipeError
+from ..errors import RecipeError, shown
 from ..forms import LongRope, base_inv_freq
 from ..laws import critical_dimension, longrope_attention_factor
 from ..lazy import np
@@ -109,12 +109,12 @@ class Piecewise(Method):
 
     def parts(self) -> tuple[Factor, int]:
         """The factor (or length) S and the pair I where the bases meet. Raises RecipeError for another spelling."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?|\d+[kKmM])@(\d+)", self.spec)
+        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
         factor = parse_factor(match[1], self.flag()) if match else 0.0
         if not match or (isinstance(factor, float) and factor < 1) or int(match[2]) < 1:
             raise RecipeError(
                 f"--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in 128k@44), and "
-                f"{self.spec!r} is not"
+                f"{shown(self.spec)} is not"
             )
         return factor, int(match[2])
 
@@ -192,6 +192,6 @@ def from_file(method: type[Method], data: dict[str, Any]) -> Method:
         known["long_factor"] = known["short_factor"]
     if names[0] not in known:
         raise RecipeError(
-            f"{method.flag()}: the file holds no {names[0]!r} list; it has {', '.join(data) or 'nothing'}"
+            f"{method.flag()}: the file holds no {shown(names[0])} list; it has {', '.join(data) or 'nothing'}"
         )
     return method(**known)

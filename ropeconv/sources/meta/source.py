@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..folder import FolderSource
 from ..source import GeneratedFile, Source, SourceFile
 from .layout import Shard, index_text, shard_layout
 from .params import hf_config, llama_version
-from .tensors import peek_dtype, write_shard
+from .tensors import peek_dtype, shard_blocks, write_shard
 from .tokenizer import is_tiktoken, tokenizer_config, vocabulary_size, write_tokenizer_json
 
 PART = re.compile(r"consolidated\.(\d\d)\.pth")
@@ -110,6 +110,9 @@ class MetaSource(Source):
     def path(self, name: str) -> Path:
         return self.inner.path(name)
 
+    def local_paths(self) -> tuple[Path, ...]:
+        return self.inner.local_paths()
+
     def text(self, name: str) -> str | None:
         return self._made[name] if name in self._made else self.inner.text(name)
 
@@ -117,7 +120,10 @@ class MetaSource(Source):
         return tuple(self._made)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        made = [GeneratedFile(shard.name, shard.size, self._writer(shard)) for shard in self._shards]
+        made = [
+            GeneratedFile(shard.name, shard.size, self._writer(shard), partial(self._stream, shard))
+            for shard in self._shards
+        ]
         if is_tiktoken(self._tokenizer):
             version, model = llama_version(self.params), self._tokenizer
             made.append(
@@ -131,9 +137,17 @@ class MetaSource(Source):
 
     def _writer(self, shard: Shard) -> Callable[[Path, Callable[[int], None]], None]:
         def write(target: Path, advance: Callable[[int], None]) -> None:
-            paths = [self.inner.path(part) for part in self.parts]
-            if (found := peek_dtype(paths[0])) != self._dtype:
-                raise BadSource(f"{self.parts[0]} holds {found}, not {self._dtype}; fetch the folder and give its path")
-            write_shard(shard, paths, target, advance)
+            write_shard(shard, self._paths(), target, advance)
 
         return write
+
+    def _stream(self, shard: Shard) -> Iterator[bytes | memoryview]:
+        yield shard.header()
+        yield from shard_blocks(shard, self._paths())
+
+    def _paths(self) -> list[Path]:
+        """The local paths of the parts. Raises BadSource where they hold another type than was planned with."""
+        paths = [self.inner.path(part) for part in self.parts]
+        if (found := peek_dtype(paths[0])) != self._dtype:
+            raise BadSource(f"{self.parts[0]} holds {found}, not {self._dtype}; fetch the folder and give its path")
+        return paths

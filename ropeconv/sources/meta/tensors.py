@@ -45,9 +45,23 @@ def _words(operations: Any) -> Iterator[str]:
 def write_shard(shard: Shard, parts: list[Path], path: Path, advance: Callable[[int], None]) -> None:
     """Writes one safetensors file, tensor by tensor.
 
-    shard: what it holds. parts: the .pth files of all model-parallel parts, in order. path: the file to write. advance:
-    called with the bytes of each tensor. Raises BadSource for .pth files that torch cannot load as plain weights, and
-    for tensors that are missing or of another shape.
+    shard, parts: as in `shard_blocks`, whose errors it raises. path: the file to write. advance: called with the bytes
+    of each tensor.
+    """
+
+    def blocks() -> Iterator[memoryview]:
+        for block in shard_blocks(shard, parts):
+            yield block
+            advance(len(block))
+
+    write_stream(path, shard.header(), blocks())
+
+
+def shard_blocks(shard: Shard, parts: list[Path]) -> Iterator[memoryview]:
+    """Yields the data of one safetensors file, tensor by tensor.
+
+    shard: what it holds. parts: the .pth files of all model-parallel parts, in order. Raises BadSource for .pth files
+    that torch cannot load as plain weights, and for tensors that are missing or of another shape.
     """
     import torch
 
@@ -58,14 +72,9 @@ def write_shard(shard: Shard, parts: list[Path], path: Path, advance: Callable[[
             f"{parts[0].name} cannot be read as plain weights ({type(problem).__name__}); download it again"
         ) from None
 
-    def blocks() -> Iterator[memoryview]:
-        for target in shard.targets:
-            tensor = _make(target, loaded)
-            block = memoryview(tensor.contiguous().view(torch.uint8).numpy().reshape(-1))
-            yield block
-            advance(len(block))
-
-    write_stream(path, shard.header(), blocks())
+    for target in shard.targets:
+        tensor = _make(target, loaded)
+        yield memoryview(tensor.contiguous().view(torch.uint8).numpy().reshape(-1))
 
 
 def _make(target: Target, parts: list[dict[str, Any]]) -> Any:

@@ -1,40 +1,124 @@
-"""Whether the code in a checkpoint may be run: code that ropeconv writes may, other code needs permission."""
+"""Whether the code in a checkpoint may be run: code that ropeconv writes may, other code needs permission.
+
+transformers takes code from the modules that `auto_map` names in any of the configs (where `REPOSITORY--MODULE.CLASS`
+is of another folder or repository), from custom_generate/generate.py, and from kernels of the Hub that an
+`attn_implementation` with a slash names.
+"""
 
 from __future__ import annotations
 
-import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from ...encode.checkpoint.encodings.buffers import MODULE, SETTINGS, modelling
+from ...encode.checkpoint.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
 from ...errors import BadSource
 from ...families.config import STORED_ROPE
 from ...families.family import by_name
+from ...formats import jsontext
 from ...rope.log_n import LogN
+
+CODE = (".py", ".pyc", ".so", ".pyd")
+ADAPTER = "adapter_config.json"
+IMPLEMENTATION = "_implementation"
 
 
 def needs_trust(folder: Path, allowed: bool) -> bool:
     """Whether loading a folder needs trust_remote_code. Raises BadSource for unknown code without permission.
 
-    folder: the checkpoint. allowed: whether the user has passed --trust-remote-code. Code is known where it is equal to
-    what `--encoding buffers` writes for this config.
+    folder: the checkpoint. allowed: whether the user has passed --trust-remote-code. Code is known where everything in
+    the folder from which transformers takes code is equal to what `--encoding buffers` writes for this config.
     """
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    kind, classes = str(config.get("model_type", "")), config.get("auto_map")
-    if not classes or (not kind.endswith(STORED_ROPE) and not allowed):
+    config = _parsed(folder / "config.json")
+    classes = config.get("auto_map")
+    if not allowed and (place := next(_kernels(config), "")):
+        raise _foreign(folder, f"its config.json takes code from {place!r}")
+    if not classes or (not str(config.get("model_type", "")).endswith(STORED_ROPE) and not allowed):
         return False  # transformers runs its own classes then
-    if allowed or _is_ours(folder, kind, classes, config.get(SETTINGS)):
-        return True
-    raise BadSource(
-        f"{folder} brings code that is not what ropeconv writes; read it, and pass --trust-remote-code to run it"
+    if not allowed and (what := next(_unlike_ours(folder, config), "")):
+        raise _foreign(folder, what)
+    return True
+
+
+def _foreign(folder: Path, what: str) -> BadSource:
+    return BadSource(
+        f"{folder} brings code that is not what ropeconv writes: {what}; read it, and pass --trust-remote-code to run "
+        "it"
     )
 
 
-def _is_ours(folder: Path, kind: str, classes: object, settings: object) -> bool:
-    family = by_name().get(kind.removesuffix(STORED_ROPE))
-    if family is None or family.code is None or not isinstance(classes, dict) or not isinstance(settings, dict):
-        return False
-    if any(not str(target).startswith(f"{MODULE}.") for target in classes.values()):
-        return False
-    rule, file = settings.get("log_n"), folder / f"{MODULE}.py"
-    wanted = modelling(family, LogN(rule["kind"], rule["length"]) if rule else None)
-    return file.is_file() and file.read_text("utf-8") == wanted
+def _unlike_ours(folder: Path, config: dict[str, Any]) -> Iterator[str]:
+    """Yields what of the code of a checkpoint, or of its naming, is not what the encoding `buffers` writes."""
+    family = by_name().get(str(config["model_type"]).removesuffix(STORED_ROPE))
+    if family is None or family.code is None:
+        yield f"there is none for {config['model_type']!r}"
+        return
+    for key, value in class_keys(family).items():
+        if config.get(key) != value:
+            yield f"{key} of its config.json is {str(config.get(key))[:200]}"
+    path, settings = folder / f"{MODULE}.py", config.get(SETTINGS)
+    try:
+        wanted = modelling(family, _log_n(settings))
+        same = path.is_file() and path.read_bytes() == wanted.encode()
+    except (AttributeError, TypeError, ValueError):
+        yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
+        return
+    if not same:
+        yield f"{path.name} is another one"
+    yield from _other_code(folder)
+
+
+def _log_n(settings: object) -> LogN | None:
+    """The log-n that the settings in a config state. Raises TypeError, ValueError or AttributeError for others."""
+    if not isinstance(settings, dict) or not settings.keys() <= {"attention_factor", "log_n"}:
+        raise TypeError(settings)
+    rule = settings.get("log_n")
+    if rule is None:
+        return None
+    if (
+        rule.keys() != {"kind", "length"}
+        or rule["kind"] not in ("clamped", "full")
+        or not isinstance(rule["length"], int)
+    ):
+        raise ValueError(rule)
+    return LogN(rule["kind"], rule["length"])
+
+
+def _other_code(folder: Path) -> Iterator[str]:
+    """Yields what else in a folder transformers may run, or load on top of the model."""
+    for place, subfolders, names in os.walk(folder):
+        for name in (*subfolders, *names):
+            path = Path(place, name)
+            if name in subfolders and path.is_symlink():
+                yield f"{path.relative_to(folder)} is a link to another folder"
+            elif name in names and path.suffix in CODE and path != folder / f"{MODULE}.py":
+                yield f"{path.relative_to(folder)} is not its own"
+    for path in folder.glob("*config*.json"):
+        if path.name == ADAPTER:
+            yield f"{path.name} names an adapter"
+        elif path.name != "config.json" and any(key == "auto_map" for key, _ in _entries(_parsed(path))):
+            yield f"{path.name} has an auto_map"
+
+
+def _kernels(config: dict[str, Any]) -> Iterator[str]:
+    """Yields the repositories of kernels that a config names as implementations of attention or experts."""
+    for key, value in _entries(config):
+        if key.endswith(IMPLEMENTATION):
+            values = value.values() if isinstance(value, dict) else (value,)
+            yield from (one for one in values if isinstance(one, str) and "/" in one)
+
+
+def _entries(value: object) -> Iterator[tuple[str, object]]:
+    """Yields every key with its value, at any depth."""
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _entries(item)
+    if isinstance(value, dict):
+        yield from value.items()
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return jsontext.parse(path.read_text("utf-8"), path.name)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadSource(f"{path} cannot be read ({problem}); run apply again") from None

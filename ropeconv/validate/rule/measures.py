@@ -48,8 +48,11 @@ class Figures:
     loss_other: float | None
 
 
-def measure(reference: Any, other: Any, targets: Any = None) -> Measures:
-    """Measures between logits of shape [positions, vocabulary]. targets: the next tokens, -1 where there is none.
+def measure(reference: Any, other: Any, targets: Any = None, temperature: float = 1.0) -> Measures:
+    """Measures between logits of shape [positions, vocabulary].
+
+    reference, other: the logits. targets: the next tokens, -1 where there is none. temperature: by which logits are
+    divided for the KL.
 
     KL is summed as `p (d + e^-d - 1)`, d = ln p - ln q, whose terms are positive: it resolves 1e-12 in
     float32, where sums of `p d` resolve 1e-7.
@@ -57,13 +60,14 @@ def measure(reference: Any, other: Any, targets: Any = None) -> Measures:
     import torch
 
     reference, other = reference.float(), other.float()
-    p, q = (torch.log_softmax(logits, dim=-1) for logits in (reference, other))
+    p, q = (torch.log_softmax(logits / temperature, dim=-1) for logits in (reference, other))
     d, share = p - q, p.exp()
     terms = torch.where(d.abs() < SMALL, share * (torch.expm1(-d) + d), share * d - share + q.exp())
     likely, likely_other = (logits.topk(min(5, logits.shape[-1]), dim=-1).indices for logits in (reference, other))
     same = (likely[:, :, None] == likely_other[:, None, :]).any(dim=-1).float().mean(dim=-1)
     losses = []
-    for logs in (p, q):
+    in_nats = (p, q) if temperature == 1 else (torch.log_softmax(logits, dim=-1) for logits in (reference, other))
+    for logs in in_nats:
         if targets is None:
             losses.append(torch.full(logs.shape[:1], torch.nan))
             continue
@@ -105,6 +109,16 @@ def summarise(found: Measures) -> Figures:
     )
 
 
-def compare_logits(reference: Any, other: Any) -> Figures:
-    """The figures between two tensors of logits, [positions, vocabulary]."""
-    return summarise(measure(reference, other))
+def compare_logits(reference: Any, other: Any, temperature: float = 1.0) -> Figures:
+    """The figures between two tensors of logits, [positions, vocabulary]. temperature: as in `measure`."""
+    return summarise(measure(reference, other, temperature=temperature))
+
+
+def spread_of(logits: Any) -> float:
+    """The standard deviation of logits [positions, vocabulary] over the vocabulary, as the mean square of positions.
+
+    It is a temperature at which a softmax is neither one-hot nor uniform, so that its KL grows with the square of the
+    relative error of the logits, whatever their scale. 1 where all logits of a position are equal.
+    """
+    spread = float(logits.double().var(dim=-1, correction=0).mean().sqrt())
+    return spread or 1.0

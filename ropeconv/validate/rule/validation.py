@@ -8,17 +8,25 @@ from typing import Any, Literal
 from ..sampling.positions import Bucket
 from .measures import Figures
 
-KL_FLOOR = 1e-5  # float32 noise of untrained models; wrong frequencies give 1e-2 and more
+KL_FLOOR = 1e-5  # float32 noise between different kernels; wrong frequencies give 1e-2 and more
+SAME_KERNELS = 1e-7  # where both sides run in the same ones, whose noise is measured
 ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
 SEPARATION = 10.0
 NOISE = 5.0
-RULE = (
-    f"a bucket agrees when 95 % of its positions have a KL of at most {KL_FLOOR:g} + (last position * 2^-22)^2 + "
-    f"{NOISE:g} x the noise floor; beyond the trained context the unscaled source has to be {SEPARATION:g} times "
-    "further away than that; the noise floor is the sum of the KLs of the reference from itself in other chunks, with "
-    "frequencies two steps of float32 away, and with weights rounded where a fold rounds them, or a fifth of that from "
-    "float32 in low precision, at the worst up to that bucket"
-)
+
+
+def rule(floor: float) -> str:
+    """The rule of a comparison in a sentence. floor: the KL in nats that is always allowed."""
+    return (
+        f"a bucket agrees when 95 % of its positions have a KL of at most {floor:g} + (last position * 2^-22)^2 + "
+        f"{NOISE:g} x the noise floor; beyond the trained context the unscaled source has to be {SEPARATION:g} times "
+        "further away than that; the noise floor is the sum of the KLs of the reference from itself in other chunks, "
+        "with frequencies two steps of float32 away, and with weights rounded where a fold rounds them, or in low "
+        "precision a fifth of that from float32 (all of it with a fold), at the worst up to that bucket"
+    )
+
+
+RULE = rule(KL_FLOOR)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,9 @@ class Validation:
     from itself in float32, at the end of the context. frequencies: before and after, radians per token. lengths:
     trained and new, in tokens. unrotated: (d - r)/2, None in results of earlier versions. unchecked: properties that
     this run cannot check. config_reference_kl: KL of the source with the method in its config from the reference, the
-    worst 95th percentile of a spread run; None where it was not run. rule: in a sentence. All KL in nats.
+    worst 95th percentile of a spread run; None where it was not run. rule: in a sentence. score_factor: by which the
+    attention scores of both sides were multiplied. temperature: by which logits were divided for the KL. All KL in
+    nats.
     """
 
     transformers: str
@@ -98,6 +108,8 @@ class Validation:
     unrotated: float | None = None
     unchecked: tuple[str, ...] = ()
     config_reference_kl: float | None = None
+    score_factor: float = 1.0
+    temperature: float = 1.0
     rule: str = RULE
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,20 +124,29 @@ class Validation:
         return cls(**{key: value for key, value in data.items() if key in known} | {"buckets": buckets})
 
 
+def tolerance(last: int, noise: float, floor: float = KL_FLOOR) -> float:
+    """The KL in nats that is allowed in a bucket.
+
+    last: its last position. noise: the noise floor, in nats. floor: what is always allowed.
+    """
+    return floor + (last * ANGLE_ERROR) ** 2 + NOISE * noise
+
+
 def bucket_result(
     run: Bucket,
     figures: Figures,
     control_kl: float,
     noise: float = 0.0,
     kind: Literal["spread", "whole"] = "spread",
+    floor: float = KL_FLOOR,
 ) -> BucketResult:
     """The result of a bucket, with the tolerance at its last position.
 
     run: the bucket. figures: of the output from the reference. control_kl: mean KL of the unscaled source, in nats.
-    noise: the noise floor, in nats. kind: of the run that the bucket belongs to.
+    noise: the noise floor, in nats. kind: of the run that the bucket belongs to. floor: the KL that is always allowed.
     """
     last = run.positions[-1]
-    tolerance = KL_FLOOR + (last * ANGLE_ERROR) ** 2 + NOISE * noise
+    allowed = tolerance(last, noise, floor)
     return BucketResult(
         name=run.name,
         last=last,
@@ -135,8 +156,8 @@ def bucket_result(
         max_dlogit=figures.max_dlogit,
         top1=figures.top1,
         control_kl=control_kl,
-        tolerance=tolerance,
-        agrees=figures.kl_95 <= tolerance,
+        tolerance=allowed,
+        agrees=figures.kl_95 <= allowed,
         top5=figures.top5,
         loss_reference=figures.loss_reference,
         loss_baked=figures.loss_other,
@@ -151,13 +172,14 @@ def with_rounded_weights(result: BucketResult) -> BucketResult:
     return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True)
 
 
-def noise_floor(same: list[float], other: list[float]) -> float:
-    """The noise floor in nats: the sum of `same`, or a fifth of the largest of `other` where that is larger.
+def noise_floor(same: list[float], other: list[float], part: float = 1 / NOISE) -> float:
+    """The noise floor in nats: the sum of `same`, or a part of the largest of `other` where that is larger.
 
-    same, other: 95th percentiles of the KL of the reference from its variants in the same precision and in another. KL
-    is quadratic in errors of logits, so that those of independent errors add.
+    same, other: 95th percentiles of the KL of the reference from its variants in the same precision and in another.
+    part: of `other`; 1 where the two sides do not round alike. KL is quadratic in errors of logits, so that those of
+    independent errors add.
     """
-    return max(sum(same), *(kl / NOISE for kl in other), 0.0)
+    return max(sum(same), *(kl * part for kl in other), 0.0)
 
 
 def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:

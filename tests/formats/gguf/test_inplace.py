@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, inplace, read_header, string, u32
+from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, read_header, room, string, u32
 from ropeconv.formats.gguf.edit import RESERVED
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
 from ropeconv.formats.gguf.write import write_new
@@ -37,7 +37,7 @@ def edit() -> Edit:
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     plain = write(tmp_path / "plain.gguf")
     if request.param == SHIFTED:
-        if not inplace._can_insert(plain):
+        if not room.can_insert(plain):
             pytest.skip("this filesystem inserts no ranges")
         return plain
     write_new(GgufFile.open(plain), 0, Edit(), tmp_path / "model.gguf")
@@ -90,6 +90,7 @@ def test_a_kill_during_the_recovery_is_undone_too(path: Path) -> None:
     while next(walk) != "added":
         pass
     journal = journal_of(path).read_bytes()
+    walk.close()  # type: ignore[attr-defined]
     assert recover(path)
     # as if the kill came before the journal was removed: it is still there, and the file is whole again
     journal_of(path).write_bytes(journal)
@@ -102,7 +103,7 @@ def test_a_filesystem_that_cannot_insert_is_said_so_and_nothing_changes(
 ) -> None:
     path = write(tmp_path / "model.gguf")
     original = path.read_bytes()
-    monkeypatch.setattr(inplace, "_can_insert", lambda path: False)
+    monkeypatch.setattr(room, "can_insert", lambda path: False)
     with pytest.raises(RopeconvError, match="cannot insert them; write a new file with -o"):
         list(phases(GgufFile.open(path), edit()))
     assert path.read_bytes() == original

@@ -45,13 +45,9 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     settings: dict[str, Any] = {"attention_factor": float(schedule.attention_factor)}
     if schedule.log_n is not None:
         settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
-    code = family.code
-    assert code is not None
-    name = f"StoredRope{code.prefix}"
-    baked["model_type"] = model_type(family)
-    baked["architectures"] = [f"{name}ForCausalLM"]
-    classes = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
-    put(baked, "auto_map", {auto: f"{MODULE}.{name}{kind}" for auto, kind in classes.items()}, after="architectures")
+    named = class_keys(family)
+    baked |= {key: named[key] for key in ("model_type", "architectures")}
+    put(baked, "auto_map", named["auto_map"], after="architectures")
     put(baked, SETTINGS, settings, after="rope_parameters")
     return CheckpointResult(
         "buffers", judge_code(family), config=baked, family=family,
@@ -59,6 +55,18 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
         texts={f"{MODULE}.py": modelling(family, schedule.log_n)},
         added={TENSOR: schedule.inv_freq.astype(np.float32)},
     )  # fmt: skip
+
+
+def class_keys(family: Family) -> dict[str, Any]:
+    """The keys of config.json that name the classes of the modelling file."""
+    assert family.code is not None
+    name = f"StoredRope{family.code.prefix}"
+    classes = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
+    return {
+        "model_type": model_type(family),
+        "architectures": [f"{name}ForCausalLM"],
+        "auto_map": {auto: f"{MODULE}.{name}{kind}" for auto, kind in classes.items()},
+    }
 
 
 def modelling(family: Family, log_n: LogN | None) -> str:

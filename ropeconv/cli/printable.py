@@ -15,12 +15,12 @@ https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing
 """
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """The text with unsafe characters as escapes, `\\x1b` or `\\u202e`, and without tokens, keys and passwords."""
     return UNSAFE.sub(lambda found: repr(found[0])[1:-1], _without_secrets(text))
 
 
-def plain_json(text: str) -> str:
+def printable_json(text: str) -> str:
     """A JSON document with unsafe characters as escapes of JSON, which leave it the same document."""
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", _without_secrets(text))
 

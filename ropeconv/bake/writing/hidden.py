@@ -1,0 +1,130 @@
+"""The hidden folder beside an output, in which it is written, and the lock on it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ...errors import RopeconvError
+
+LOCK, JOURNAL, NEW, OLD = "lock", "journal", "new", "old"
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The hidden folder of an output.
+
+    out: the output. root: the folder. In it are `lock`, `journal`, `new` with what is to stand beside `out`, and
+    `old` for what stood there, where a system cannot exchange two names.
+    """
+
+    out: Path
+    root: Path
+
+    @classmethod
+    def beside(cls, out: Path) -> Hidden:
+        """The hidden folder of an output, which need not exist."""
+        return cls(out, out.parent / f".{out.name}.ropeconv-partial")
+
+    @property
+    def journal(self) -> Path:
+        """The path of the journal."""
+        return self.root / JOURNAL
+
+    def final(self, name: str) -> Path:
+        """The path that something has in the end. name: beside `out`."""
+        return self.out.with_name(name)
+
+    def new(self, name: str = "") -> Path:
+        """The path that something has before it is moved. name: beside `out`, empty for the folder of all."""
+        return self.root / NEW / name
+
+    def old(self, name: str = "") -> Path:
+        """The path that something has while it is replaced. name: beside `out`, empty for the folder of all."""
+        return self.root / OLD / name
+
+    def clear(self) -> None:
+        """Removes everything in the folder but the lock. What cannot be removed stays for the next start."""
+        for folder in (self.new(), self.old()):
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            for place in self.root.iterdir():
+                if place.name != LOCK:
+                    shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[Hidden]:
+    """Makes the hidden folder of an output and locks it. It is removed at the end, after an error only if it is empty.
+
+    Raises RopeconvError where another process has it and where it cannot be removed, OSError where it cannot be made.
+    """
+    hidden = Hidden.beside(out)
+    if hidden.root.is_symlink():
+        raise RopeconvError(f"{hidden.root} is a link, and ropeconv writes there; remove it")
+    lock = _take(hidden)
+    try:
+        yield hidden
+    except BaseException:
+        with suppress(OSError):
+            _remove(hidden)
+        raise
+    else:
+        try:
+            _remove(hidden)
+        except OSError as problem:
+            raise RopeconvError(
+                f"{out} is complete, and {hidden.root} cannot be removed ({problem.strerror}); check the disk, and "
+                "remove that"
+            ) from None
+    finally:
+        lock.close()
+
+
+def _remove(hidden: Hidden) -> None:
+    (hidden.root / LOCK).unlink()  # it holds until it is closed; who waits for it sees that it is gone
+    hidden.root.rmdir()
+
+
+def _take(hidden: Hidden) -> BinaryIO:
+    path = hidden.root / LOCK
+    while True:
+        hidden.root.mkdir(exist_ok=True)
+        try:
+            file = path.open("ab")
+        except FileNotFoundError:
+            continue  # another process has just removed the folder
+        if not _lock(file):
+            file.close()
+            raise RopeconvError(
+                f"another ropeconv is writing {hidden.out}; wait for it, or choose another place with -o"
+            )
+        try:
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Locks a file, without waiting. Returns False where another process has it; True where there are no locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        if problem.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        if problem.errno not in NO_LOCKS:
+            raise
+    return True

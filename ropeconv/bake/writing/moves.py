@@ -1,0 +1,93 @@
+"""Moves what is finished from the hidden folder to its final names, so that a kill at any moment can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...errors import RopeconvError
+from ...formats.durable import sync_folder
+from ...formats.renaming import TAKEN, exchange, rename_new
+from .hidden import Hidden
+from .journal import Journal, Move, Moves
+from .place import is_empty
+
+
+def take_names(hidden: Hidden, journal: Journal, names: Iterable[str], fsync: bool) -> None:
+    """Moves files or folders to their final names; what is there is kept in the hidden folder.
+
+    hidden: where they are. journal: of it. names: in the order of the moves. fsync: wait until the names are on the
+    disk. Raises RopeconvError where a name was taken meanwhile, OSError where a move fails; all are undone then.
+    """
+    hidden.old().mkdir(exist_ok=True)
+    moves = tuple(Move(name, _inode(hidden.new(name)) or 0, _occupant(hidden.final(name))) for name in names)
+    journal.add(Moves(moves), sync=fsync)
+    parent = hidden.out.parent
+    if fsync:
+        for folder in (hidden.new(), hidden.root, parent):
+            sync_folder(folder)
+    try:
+        for move in moves:
+            _move(hidden, move)
+        if fsync:
+            sync_folder(parent)
+    except BaseException:
+        _undo(hidden, moves)
+        raise
+
+
+def settle(hidden: Hidden, journal: Journal) -> Journal:
+    """Ends what an interrupted run has begun: clears up after moves that were complete, and undoes other ones.
+
+    hidden: the folder of that run. journal: of it. Returns the journal as it is afterwards. Raises OSError.
+    """
+    if not journal.moves:
+        return journal
+    if all(_inode(hidden.final(move.name)) == move.new for move in journal.moves):
+        hidden.clear()
+    else:
+        _undo(hidden, journal.moves)
+    return Journal.read(hidden.journal)
+
+
+def _move(hidden: Hidden, move: Move) -> None:
+    new, final = hidden.new(move.name), hidden.final(move.name)
+    if move.old is not None:
+        exchange(new, final, hidden.old(move.name))
+        return
+    try:
+        rename_new(new, final)
+    except OSError as problem:
+        if problem.errno not in TAKEN:
+            raise
+        raise RopeconvError(
+            f"{final} came into being while it was written; move that away and run again, which goes on from the "
+            "finished files, or choose another place with -o"
+        ) from None
+
+
+def _undo(hidden: Hidden, moves: Iterable[Move]) -> None:
+    for move in reversed(tuple(moves)):
+        new, final, old = hidden.new(move.name), hidden.final(move.name), hidden.old(move.name)
+        if _inode(final) == move.new:
+            if _inode(new) == move.new:  # between link and unlink, where the system has no rename that does not replace
+                final.unlink()
+            elif move.old is not None and _inode(new) == move.old:
+                exchange(new, final, old)
+            else:
+                rename_new(final, new)
+        for place in (new, old):
+            if move.old is not None and _inode(place) == move.old and _inode(final) is None:
+                rename_new(place, final)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _occupant(path: Path) -> int | None:
+    """The inode of what has a name; None where the name is free, or of an empty folder."""
+    return None if is_empty(path) else _inode(path)

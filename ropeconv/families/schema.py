@@ -1,0 +1,143 @@
+"""The types and ranges of the keys of config.json that are read, checked at once before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import BadSource, shown
+from ..rope.lengths import MOST_TOKENS
+from .family import Family
+
+MOST_LAYERS = 10_000
+WIDEST_HEAD = 8_192
+LARGEST = 1e30
+"""A bound on every other number, so that their products stay within float64."""
+
+Name = str
+Flag = bool
+Names = Annotated[list[str | None], Meta(max_length=MOST_LAYERS)]
+Flags = Annotated[list[bool | int | None], Meta(max_length=MOST_LAYERS)]
+Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
+Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
+Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
+Index = Annotated[float, Meta(ge=0, le=1 << 31, multiple_of=1)]
+Tokens = Annotated[float, Meta(ge=1, le=MOST_TOKENS, multiple_of=1)]
+Length = Annotated[float, Meta(ge=1, le=MOST_TOKENS)]
+Base = Annotated[float, Meta(gt=1, le=LARGEST)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+ShareOrNone = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
+Factor = Annotated[float, Meta(gt=0, le=1e6)]
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Divisors = Annotated[list[Annotated[float, Meta(gt=0, le=1e38)]], Meta(max_length=WIDEST_HEAD)]
+Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
+
+WORDS: dict[Any, str] = {
+    Name: "a name", Flag: "true or false",
+    Names: f"a list of at most {MOST_LAYERS:,} names", Flags: f"a list of at most {MOST_LAYERS:,} flags",
+    Layers: f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128 layers",
+    Width: f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up to 1,024",
+    Size: "a positive whole number there", Index: "a whole number there",
+    Tokens: f"a positive whole number there, at most {MOST_TOKENS:,}",
+    Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",
+    Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
+    ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
+    Factor: "a positive number there, at most 1e6", Number: "a number there",
+    Divisors: "positive numbers there, one per pair", Sections: "a list of whole numbers there",
+}  # fmt: skip
+"""What to write for each type, for messages."""
+
+SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+ROPE: dict[str, Any] = {
+    "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
+    "attn_factor": Positive, "beta_fast": Factor, "beta_slow": Factor, "mscale": Number, "mscale_all_dim": Number,
+    "long_mscale": Positive, "short_mscale": Positive, "low_freq_factor": Factor, "high_freq_factor": Factor,
+    "original_max_position_embeddings": Length, "alpha": Number, "partial_rotary_factor": ShareOrNone,
+    "short_factor": Divisors, "long_factor": Divisors, "truncate": Flag, "llama_4_scaling_beta": Number, "beta": Number,
+    "mrope_section": Sections,
+}  # fmt: skip
+"""The keys of a RoPE dictionary."""
+TOP: dict[str, Any] = {
+    "layer_types": Names, "original_max_position_embeddings": Length, "max_sequence_length": Length,
+    "vocab_size": Size, "intermediate_size": Size, "alibi": Flag, "tie_word_embeddings": Flag,
+}  # fmt: skip
+"""Keys that mean the same in all families."""
+
+
+def check_config(part: Mapping[str, Any], family: Family) -> None:
+    """Raises BadSource where a key that is read has another type or a number out of range.
+
+    part: the text part of a config. family: of the model, which says how its keys are named.
+    """
+    _check(part, _types_of(family), "")
+    for key in SETTINGS:
+        found = part.get(key)
+        if found:
+            _check_rope(found)
+            for name in LAYER_TYPES:
+                if isinstance(found, dict) and found.get(name):
+                    _check_rope(found[name])
+
+
+def _check_rope(found: Any) -> None:
+    if not isinstance(found, dict):
+        raise BadSource(f"config.json has a RoPE setting of {shown(found)}; write an object there, or null")
+    _check(found, ROPE, " in its RoPE settings")
+
+
+def _check(data: Mapping[str, Any], types: Mapping[str, Any], place: str) -> None:
+    try:
+        msgspec.convert(data, _schema(tuple(types.items())))
+    except msgspec.ValidationError:
+        for key, kind in types.items():
+            if data.get(key) is not None:
+                _check_one(key, data[key], kind, place)
+        raise
+
+
+@cache
+def _schema(types: tuple[tuple[str, Any], ...]) -> Any:
+    return msgspec.defstruct("Keys", [(key, kind | None, None) for key, kind in types])
+
+
+def _check_one(key: str, value: Any, kind: Any, place: str) -> None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        what = WORDS[kind]
+        if isinstance(value, str) and kind is not Name and _is_number(value):
+            what = f"the number {value} without quotes"
+        raise BadSource(f"config.json has {key} = {shown(value)}{place}; write {what}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return len(text) < 40
+
+
+def _types_of(family: Family) -> dict[str, Any]:
+    """The types of the keys that are read for a family."""
+    keys, layers, window = family.keys, family.layers, family.window
+    found = dict(TOP)
+    groups: tuple[tuple[tuple[str, ...], Any], ...] = (
+        (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
+        (keys.head_dim, Width), (keys.hidden, Size), (keys.heads, Size), (keys.kv_heads, Size), (keys.layers, Layers),
+        (keys.context, Tokens), ((layers.interval_key,), Layers), ((layers.flags,), Flags), ((window.key,), Size),
+        ((window.switch,), Flag), ((window.first_key,), Index),
+    )  # fmt: skip
+    if family.query_temperature is not None:
+        rules = family.query_temperature
+        groups += (((rules.switch[0],), Flag), ((rules.beta[0],), Number), ((rules.length[0],), Tokens))
+    for names, kind in groups:
+        found |= {name: kind for name in names if name}
+    return found

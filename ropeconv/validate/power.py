@@ -1,0 +1,109 @@
+"""Chooses how the source is read, so that the logits can tell a wrong output from a right one.
+
+The choice is made on the source alone, before the output is read. Its measure is the power: the KL of the control over
+the one that rounding is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ..engines import Progress
+from ..engines.transformers import DeviceSpec, TransformersEngine
+from ..engines.transformers.attention_scores import attention_modules
+from ..engines.transformers.load import fits_in_gpu
+from ..engines.transformers.patch import nudged
+from .hidden_states import PARTS, ComparisonSpec
+from .rule.measures import measure, spread_of
+from .rule.validation import SAME_KERNELS, SEPARATION, tolerance
+from .sampling.positions import doubling_buckets
+from .sampling.token_runs import TokenRun
+from .sampling.tokens import synthetic
+from .source_reading import FAINT, SourceReading
+
+POWER = 1000.0  # of the control; errors of 3 % of what the method changes are noticed then
+DETAIL = 10.0  # of a faint fault
+TOKENS = 256  # of spread runs at least, where a shorter one had not enough power
+TRIED = 128  # tokens of the runs by which the factor of the attention scores is found
+FACTORS = tuple(16.0**exponent for exponent in range(-5, 9))
+AROUND = (0.25, 4.0)  # the best of these
+
+
+def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> SourceReading:
+    """The first reading of the source that has enough power, or the one that has most.
+
+    spec: what is compared, and how. folder: of the source. at: device and precision. A low precision that the settings
+    name is left only where the control could not be told from rounding in it.
+    """
+    asked = at.dtype != "float32" and spec.settings.dtype != "auto"
+    best = None
+    for reading in _readings(spec, folder, at):
+        if spec.comparison.unchanged:
+            return reading
+        if best is None or _worth(reading) > _worth(best):
+            best = reading
+        if (best.power >= SEPARATION) if asked else (_worth(best) >= 1):
+            break
+        said = f"The unscaled source is {reading.power:.1e} times as far away as rounding may be"
+        spec.progress.note(
+            f"{said}, a faint fault {reading.detail:.1e} times: looking for a comparison that tells more."
+        )
+    assert best is not None
+    return best
+
+
+def _worth(reading: SourceReading) -> float:
+    """How near a reading comes to enough power and detail; 1 is enough."""
+    return min(reading.power / POWER, reading.detail / DETAIL)
+
+
+def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[SourceReading]:
+    """Readings of the source, from what the settings say to what departs most from it.
+
+    First as it is, and with logits divided by their spread: the KL of flat ones is below any floor, and that of sharp
+    ones is noise. Then in float32; last on synthetic tokens, more of them, with attention scores that are neither
+    uniform nor one-hot.
+    """
+    yield (last := SourceReading.read(spec, folder, at))
+    yield last.normalised()
+    changes: tuple[str, ...] = ()
+    if at.dtype != "float32" and fits_in_gpu(spec.comparison.checkpoint, 4):
+        at, changes = replace(at, dtype="float32"), ("float32",)
+        yield (last := SourceReading.read(spec, folder, at, changes, last.read_tokens))
+        yield last.normalised()
+    settings = spec.settings
+    if settings.text is not None:
+        changes += ("synthetic tokens",)
+    spec = replace(spec, settings=replace(settings, text=None, tokens=max(TOKENS, settings.spread)))
+    engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
+    if attention_modules(engine.model):
+        factor = _best_factor(engine, spec)
+        spec, changes = replace(spec, score_factor=factor), (*changes, f"attention scores multiplied by {factor:g}")
+    del engine
+    yield SourceReading.read(spec, folder, at, changes, last.read_tokens).normalised()
+
+
+def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
+    """The factor of the attention scores with which a faint fault is furthest from the reference, measured in noise."""
+    schedule = spec.comparison.schedule
+    bucket = doubling_buckets(schedule.original_context, schedule.context, TRIED)[-1]
+    count = len(bucket.positions)
+    ids = synthetic(count, engine.model.get_input_embeddings().weight.shape[0], spec.settings.seed)
+    run = TokenRun("spread", ids, bucket.positions, list(range(bucket.counted.start, count)), [bucket])
+
+    def detail(factor: float) -> float:
+        case = replace(spec, score_factor=factor, progress=Progress())
+        wanted = engine.head(case.patched(engine, run))
+        fault = engine.head(replace(case, score_factor=FAINT * factor).patched(engine, run))
+        near = [case.patched(engine, run, schedule=nudged(schedule))]
+        if schedule.short_inv_freq is None:
+            near.append(case.patched(engine, run, -(-count // PARTS)))
+        temperature = spread_of(wanted)
+        noise = sum(measure(wanted, engine.head(other), None, temperature).kl.quantile(0.95).item() for other in near)
+        away = measure(wanted, fault, None, temperature).kl.mean().item()
+        return float(away / tolerance(run.positions[-1], noise, SAME_KERNELS))
+
+    best = max(FACTORS, key=detail)
+    return max((best, *(best * step for step in AROUND)), key=detail)

@@ -1,0 +1,133 @@
+"""Makes the plan of an output again, from its receipt and its source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatch
+
+from ..bake import FoldTarget, GgufTarget, Plan, Target, make_plan
+from ..encode import all_encodings
+from ..errors import BadSource, RopeconvError
+from ..export.quantise import FTYPES
+from ..formats.safetensors import read_header
+from ..receipts import Receipt, embedded, parse_receipt
+from ..rope.recipe import Recipe
+from ..sources import RECEIPT, GgufSource
+from ..sources.source import OTHER_WEIGHTS
+from ..validate.comparison import Comparison
+from ..version import __version__
+from .gguf import is_gguf
+
+FILE_TYPES = {0: "f32", 1: "f16", 32: "bf16", 7: "q8_0"} | {number: name for name, (number, _) in FTYPES.items()}
+"""general.file_type of GGUF, llama.h's llama_ftype, and the outtype that gives it."""
+OF_FILES = ("files", "check", "validation", "servers")
+"""Keys of a receipt that are known only after the files are written."""
+ALWAYS = ("recipe", "encoding", "schedule", "fold", "in_config", "log_n_approximation")
+"""Keys of a receipt that are the same in every version."""
+
+
+def plan_again(comparison: Comparison) -> Plan:
+    """The plan of an output.
+
+    comparison: the output and its source. Raises BadSource where recipe and source give no plan with the schedule and
+    the encoding of the receipt.
+    """
+    receipt, source = comparison.receipt, comparison.source
+    recipe = Recipe.from_dict(receipt.recipe)
+    named, source.name = source.name, receipt.source.name  # names of models are made of it
+    problem = "it has another encoding"
+    try:
+        for target in _targets(comparison):
+            try:
+                plan = make_plan(source, recipe, replace(target, out=comparison.baked))
+            except RopeconvError as refused:
+                problem = str(refused)
+                continue
+            if plan.result.encoding == receipt.encoding and plan.identity == receipt.schedule.digest:
+                return plan
+    finally:
+        source.name = named
+    raise BadSource(f"{source.reference} and the recipe of {comparison.baked} give no such output: {problem}")
+
+
+def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
+    """Keys of a receipt that are not those of its plan. Paths of the source may differ, and texts of other versions."""
+    made = parse_receipt(_receipt_text(plan), "the plan")
+    keys = ALWAYS if receipt.ropeconv != __version__ else tuple(set(made.to_dict()) - {*OF_FILES, "source"})
+    wanted, said = _plain(made), _plain(receipt)
+    return [key for key in keys if wanted[key] != said[key] and (key != "target" or receipt.target is not None)]
+
+
+def _receipt_text(plan: Plan) -> str:
+    return str(plan.edit.values[RECEIPT].decode()) if is_gguf(plan) else embedded(plan.receipt())
+
+
+def _plain(receipt: Receipt) -> dict[str, object]:
+    data: dict[str, object] = json.loads(json.dumps(receipt.to_dict()))
+    original = data["original"]
+    if isinstance(original, dict) and receipt.original is not None:
+        original.pop("source")
+    return data
+
+
+def _targets(comparison: Comparison) -> Iterator[Target]:
+    """The target that the receipt records, or for older receipts those that it may have been."""
+    receipt, said = comparison.receipt, comparison.receipt.target
+    from_gguf = isinstance(comparison.source, GgufSource)
+    if said is not None:
+        target = Target(
+            to=None if from_gguf else said.to,
+            encoding=said.encoding,
+            runtimes=said.runtimes,
+            gguf=GgufTarget(said.outtype, said.pre, said.carrier),
+            fold=FoldTarget(said.fold_into, said.fold_dtype),
+            allow_approximate=said.allow_approximate,
+            all_files=said.all_files,
+            replace=said.replace,
+        )
+        yield target
+        if said.encoding == "auto":
+            yield replace(target, encoding=receipt.encoding)  # tables of runtimes grow
+        return
+    for replaced in (False, True):
+        plain = Target(
+            encoding=receipt.encoding, allow_approximate=receipt.log_n_approximation is not None, replace=replaced
+        )
+        if comparison.baked.suffix != ".gguf":
+            yield _of_folder(comparison, plain)
+            continue
+        for encoding in dict.fromkeys(("auto", receipt.encoding)):
+            yield _of_gguf(comparison, replace(plain, encoding=encoding), from_gguf)
+
+
+def _of_folder(comparison: Comparison, plain: Target) -> Target:
+    receipt = comparison.receipt
+    names = [file.name for file in receipt.files]
+    fold = FoldTarget()
+    encoding = all_encodings().get(receipt.encoding)
+    if receipt.fold is not None and encoding is not None and encoding.folds:
+        fold = FoldTarget(receipt.fold.fold_into, "f32" if _widened(comparison, receipt.fold.tensors) else None)
+    other = any(fnmatch(name, pattern) for name in names for pattern in OTHER_WEIGHTS)
+    return replace(plain, fold=fold, all_files=other)
+
+
+def _of_gguf(comparison: Comparison, plain: Target, from_gguf: bool) -> Target:
+    file = GgufSource(comparison.baked).file
+    arch = file.get("general.architecture")
+    carrier = str(arch) if plain.encoding == "carrier" else None
+    if from_gguf:
+        return replace(plain, gguf=GgufTarget(carrier=carrier))
+    outtype = FILE_TYPES.get(file.get("general.file_type", -1))
+    return replace(plain, to="gguf", gguf=GgufTarget(outtype, file.get("tokenizer.ggml.pre"), carrier))
+
+
+def _widened(comparison: Comparison, tensors: tuple[str, ...]) -> bool:
+    """Whether tensors of the output are stored in 32 bits, and those of its source are not."""
+    source = comparison.checkpoint.tensors
+    for path in comparison.baked.glob("*.safetensors"):
+        for name, tensor in read_header(path).tensors.items():
+            if name in tensors and name in source and tensor.dtype == "F32" != source[name].dtype:
+                return True
+    return False

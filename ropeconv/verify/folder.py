@@ -1,0 +1,150 @@
+"""Compares the files of an output folder with those of its plan."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from ..bake import CheckpointPlan, PlannedFile
+from ..errors import BadSource
+from ..formats.copying import Advance
+from ..formats.digest import sha256
+from ..formats.safetensors import read_header
+from ..sources import RECEIPT
+from ..sources.source import OTHER_WEIGHTS
+from .extra_files import files_of, is_code, is_document, is_loaded
+from .ranges import Copied, Range, Streamed, first_difference
+from .texts import OF_CODE, WITHOUT_EFFECT, json_differences
+from .verified import Found
+from .weights import folded_ranges, tensor_at
+
+WEIGHTS = ".safetensors"
+
+
+@dataclass(frozen=True)
+class FolderCheck:
+    """The comparison of a folder with a plan.
+
+    folder: the output. plan: made again. found: gathers the differences. advance: called with the bytes of weights that
+    were compared since the last call.
+    """
+
+    folder: Path
+    plan: CheckpointPlan
+    found: Found
+    advance: Advance
+
+    def run(self) -> None:
+        """Compares every file of the plan, and looks for others."""
+        for file in self.plan.files:
+            path = self.folder / file.name
+            self.found.files += 1
+            if not path.is_file():
+                self.found.differs(f"it has no {file.name}", is_document(file.name))
+            elif file.text is not None:
+                self._text(file.name, path.read_bytes(), file.text.encode())
+            elif is_weights(file.name):
+                self._weights(file, path)
+            else:
+                self._other(file, path)
+        planned = {RECEIPT, *(file.name for file in self.plan.files)}
+        for name in sorted(set(files_of(self.folder)) - planned):
+            harmless = not is_loaded(name) or (is_code(name) and self.found.options.code)
+            self.found.differs(f"{name} is none of its files", harmless)
+
+    def _text(self, name: str, ours: bytes, wanted: bytes) -> None:
+        if ours == wanted:
+            return
+        options, keys = self.found.options, None
+        try:
+            keys = json_differences(ours.decode(), wanted.decode()) if name.endswith(".json") else None
+        except UnicodeDecodeError:
+            keys = None
+        if keys is None:
+            self.found.differs(f"{name} is another one", is_document(name) or (is_code(name) and options.code))
+        elif not keys:
+            self.found.differs(f"{name} has the same values in another layout", options.edited)
+        for key, what in keys or ():
+            harmless = (options.edited and key in WITHOUT_EFFECT) or (
+                options.code and name == "config.json" and key.split(".")[0] in OF_CODE
+            )
+            self.found.differs(f"{name} {what}", harmless)
+
+    def _other(self, file: PlannedFile, path: Path) -> None:
+        """Compares a file that is neither a text of the plan nor weights: one that is copied, or a tokenizer."""
+        if file.make is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                made = Path(folder, "made")
+                file.make(made, lambda done: None)
+                self._text(file.name, path.read_bytes(), made.read_bytes())
+        elif file.sha256 is not None:
+            if path.stat().st_size != file.size or sha256(path) != file.sha256:
+                self._text(file.name, path.read_bytes(), self._origin(file).read_bytes())
+        else:
+            origin = self._origin(file)
+            same = path.stat().st_size == origin.stat().st_size
+            if not same or first_difference(path, [Copied(0, file.size, origin, 0)]) is not None:
+                self._text(file.name, path.read_bytes(), origin.read_bytes())
+
+    def _weights(self, file: PlannedFile, path: Path) -> None:
+        size = path.stat().st_size
+        if size != file.size:
+            return self.found.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there", False)
+        if self.found.options.quick:
+            return self._header(file, path)
+        self.found.bytes += size
+        if file.action == "copy" and file.sha256 is not None:
+            same = sha256(path) == file.sha256
+            self.advance(size)
+            return None if same else self.found.differs(f"{file.name} is another one", False)
+        with tempfile.TemporaryDirectory() as folder:
+            place = first_difference(path, self._ranges(file, Path(folder)), self.advance)
+        if place is not None:
+            self.found.differs(f"{where(path, place)} of {file.name} differs from byte {place:,} on", False)
+        return None
+
+    def _header(self, file: PlannedFile, path: Path) -> None:
+        """Compares the header of a copied shard; other shards are left out."""
+        if file.action == "copy" and file.name.endswith(WEIGHTS):
+            wanted = self.plan.source.headers.get(file.origin or file.name)
+            if wanted is not None and read_header(path) != wanted:
+                self.found.differs(f"{file.name} has another header", False)
+
+    def _ranges(self, file: PlannedFile, folder: Path) -> list[Range]:
+        """The ranges of a file of weights. folder: for what can only be made as a file."""
+        plan, fold = self.plan, self.plan.result.fold
+        if file.action == "copy":
+            return [Copied(0, file.size, self._origin(file), 0)]
+        if file.action == "patch" and fold is not None:
+            wide = plan.target.fold.dtype == "f32"
+            return folded_ranges(plan.source.path(file.name), plan.source.headers[file.name], fold, wide)
+        streams = {item.name: item.stream for item in plan.source.generated_files()}
+        stream = streams.get(file.name)
+        if stream is not None:
+            return [Streamed(0, file.size, stream)]
+        assert file.make is not None, file.name
+        made = folder / "made"
+        file.make(made, lambda done: None)
+        return [Copied(0, made.stat().st_size, made, 0)]
+
+    def _origin(self, file: PlannedFile) -> Path:
+        origin = self.plan.origin(file)
+        assert origin is not None, file.name
+        return origin
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file holds weights."""
+    return name.endswith(WEIGHTS) or any(fnmatch(name, pattern) for pattern in OTHER_WEIGHTS)
+
+
+def where(path: Path, place: int) -> str:
+    """What a file of weights has at a byte: the name of a tensor, where it is known."""
+    if not path.name.endswith(WEIGHTS):
+        return "something"
+    try:
+        return tensor_at(path, place)
+    except BadSource:
+        return "the header"

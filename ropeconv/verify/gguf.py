@@ -1,0 +1,234 @@
+"""Compares a GGUF file, or its shards, with those of its plan: keys, tensors, and every byte of the data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+from ..bake import GgufPlan, Plan
+from ..bake.export import ExportPlan
+from ..export.write import converted
+from ..formats.copying import Advance
+from ..formats.gguf import GgufFile, Header, TensorInfo, Value, read_header, rewrite
+from ..formats.gguf.edit import RESERVED, Change, Rewritten
+from ..sources import RECEIPT
+from .ranges import Copied, Made, Range, Streamed, first_difference
+from .verified import Found
+
+DESCRIPTIVE = "general."
+EFFECTIVE = ("general.architecture", "general.alignment", "general.file_type", "general.quantization_version")
+"""Keys of the general part that something is computed with; the others describe a model to people."""
+
+
+@dataclass(frozen=True)
+class GgufCheck:
+    """The comparison of a GGUF model with a plan.
+
+    file: the output. plan: made again. found: gathers the differences. elsewhere: whether the source is given from
+    another place than when the output was made, so that descriptions may differ. advance: called with the bytes of
+    tensors that were compared since the last call.
+    """
+
+    file: GgufFile
+    plan: GgufPlan | ExportPlan
+    found: Found
+    elsewhere: bool
+    advance: Advance
+
+    def run(self) -> None:
+        """Compares every shard."""
+        if isinstance(self.plan, ExportPlan) and self.plan.exported.quantised and self.found.options.quick:
+            outtype = self.plan.exported.outtype
+            return self.found.unverified.append(f"to compare the header, {outtype} would have to be made again")
+        with _first_shard(self.plan) as (made, header, ranges_at, tail):
+            self._first(made, header, ranges_at, tail)
+        if isinstance(self.plan, GgufPlan):
+            source = self.plan.source.file
+            if len(source.paths) != len(self.file.paths):
+                counts = f"{len(self.file.paths)} shards, and {len(source.paths)} belong there"
+                return self.found.differs(f"it has {counts}", False)
+            for number in range(1, len(source.paths)):
+                self._other(number)
+        return None
+
+    def _first(self, made: Rewritten, exact: bool, ranges_at: RangesAt, tail: int) -> None:
+        ours, path = self.file.header, self.file.path
+        self.found.files += 1
+        clauses = list(_unlike_keys(ours, made))
+        for key, what in clauses:
+            described = key.startswith(DESCRIPTIVE) and key not in EFFECTIVE
+            self.found.differs(what, described and (self.found.options.edited or self.elsewhere))
+        if ours.tensors != made.tensors or list(ours.tensors) != list(made.tensors):
+            return self.found.differs(_unlike_tensors(ours.tensors, made.tensors), False)
+        if not clauses and exact and not _laid_out(path, ours, made):
+            self.found.differs("its header is laid out otherwise", self.found.options.edited)
+        end = ours.data_start + made.data_size
+        if ours.size - end not in (0, tail):
+            return self.found.differs(f"it has {ours.size - end:,} bytes after its last tensor", False)
+        if not self.found.options.quick:
+            head = Copied(0, ours.data_start, path, 0)  # compared above
+            self._compare(path, ours, [head, *ranges_at(ours.data_start)])
+        return None
+
+    def _other(self, number: int) -> None:
+        assert isinstance(self.plan, GgufPlan)
+        source, path = self.plan.source.file, self.file.paths[number]
+        self.found.files += 1
+        before, header = source.headers[number], self.file.headers[number]
+        if (header.values, header.tensors, header.size) != (before.values, before.tensors, before.size):
+            return self.found.differs(f"{path.name} has another header", False)
+        if not self.found.options.quick:
+            head = Copied(0, before.data_start, source.paths[number], 0)
+            data = list(_edited(self.plan, number, before.tensors, before.data_start))
+            self._compare(path, header, [head, *data])
+        return None
+
+    def _compare(self, path: Path, header: Header, ranges: list[Range]) -> None:
+        self.found.bytes += header.size - header.data_start
+        place = first_difference(path, ranges, self.advance)
+        if place is not None:
+            at = place - header.data_start
+            name = next((i.name for i in header.tensors.values() if i.offset <= at < i.offset + i.size), "padding")
+            self.found.differs(f"{name} of {path.name} differs from byte {place:,} on", False)
+
+
+class RangesAt:
+    """Makes the ranges of the data of a first shard. Called with where its data begins, in bytes."""
+
+    def __init__(self, plan: GgufPlan | ExportPlan, made: Rewritten, remade: Path | None) -> None:
+        self.plan, self.made, self.remade = plan, made, remade
+
+    def __call__(self, start: int) -> Iterator[Range]:
+        if self.remade is not None:
+            header = read_header(self.remade)
+            yield Copied(start, start + header.data_size, self.remade, header.data_start)
+        elif isinstance(self.plan, GgufPlan):
+            yield from _edited(self.plan, 0, self.made.tensors, start)
+        else:
+            yield from _converted(self.plan, self.made.tensors, start)
+
+
+@contextmanager
+def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[Rewritten, bool, RangesAt, int]]:
+    """What the first shard has to hold: header, whether its layout is known, ranges, and bytes after the tensors."""
+    if isinstance(plan, GgufPlan):
+        header = plan.source.file.header
+        made = rewrite(header, plan.edit)
+        yield made, True, RangesAt(plan, made, None), header.size - header.data_start - header.data_size
+    elif not plan.exported.quantised:
+        made = rewrite(plan.exported.model.header, plan.edit)
+        yield made, True, RangesAt(plan, made, None), 0
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            remade = Path(folder, plan.out.name)
+            write = plan.files[0].make
+            assert write is not None
+            write(remade, lambda done: None)
+            header = read_header(remade)
+            made = Rewritten(header.values, header.tensors, header.alignment, header.data_size)
+            yield made, False, RangesAt(plan, made, remade), header.size - header.data_start - header.data_size
+
+
+def _edited(plan: GgufPlan, shard: int, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
+    """The ranges of a shard of an edited file. tensors: of the output. start: where its data begins, in bytes."""
+    edit, file = plan.edit, plan.source.file
+    header, path = file.headers[shard], file.paths[shard]
+    added = {item.name: item for item in edit.added} if shard == 0 else {}
+    infos = list(tensors.values())
+    for info, following in zip(infos, [*infos[1:], None], strict=True):
+        at, stop = start + info.offset, start + info.offset + info.size
+        if info.name in added:
+            yield Streamed(at, stop, added[info.name].chunks)
+            continue
+        old, change = header.tensors[info.name], edit.changes.get(info.name)
+        place = header.data_start + old.offset
+        if change is None or (info.name in edit.removed and shard == 0):
+            yield Copied(at, stop, path, place)
+        else:
+            yield _changed(at, stop, path, place, change)
+        if following is not None and following.name not in added:
+            gap, here = following.offset - info.offset - info.size, header.tensors[following.name]
+            if gap and here.offset - old.offset == following.offset - info.offset:  # copied with its padding
+                yield Copied(stop, stop + gap, path, place + info.size)
+
+
+def _changed(at: int, stop: int, path: Path, place: int, change: Change) -> Made:
+    def make(start: int, size: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(place + start)
+            return change.whole(file.read(size))
+
+    return Made(at, stop, make, change.unit)
+
+
+def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
+    """The ranges of a conversion. tensors: of the output. start: where its data begins, in bytes."""
+    added, sources = {item.name: item for item in plan.edit.added}, {one.name: one for one in plan.exported.tensors}
+    for info in tensors.values():
+        at, stop = start + info.offset, start + info.offset + info.size
+        if info.name in added:
+            yield Streamed(at, stop, added[info.name].chunks)
+            continue
+
+        def chunks(name: str = info.name) -> Iterator[bytes]:
+            change = plan.edit.changes.get(name)
+            if change is None:
+                yield from converted(sources[name])
+            else:
+                yield change.whole(b"".join(converted(sources[name])))
+
+        yield Streamed(at, stop, chunks)
+
+
+def _unlike_keys(ours: Header, made: Rewritten) -> Iterator[tuple[str, str]]:
+    """Yields (key, clause) for keys that are not those of the plan, but for the receipt and the reserve."""
+    mine, theirs = _comparable(ours.values), _comparable(made.values)
+    for key in dict.fromkeys((*theirs, *mine)):
+        if key not in mine:
+            yield key, f"it has no {key}"
+        elif key not in theirs:
+            yield key, f"it has {key} = {_short(mine[key])}, which is not there"
+        elif mine[key] != theirs[key]:
+            yield key, f"it has {key} = {_short(mine[key])}, where {_short(theirs[key])} belongs"
+    if list(mine) != list(theirs) and mine.keys() == theirs.keys():
+        yield "", "its keys are in another order"
+    if ours.alignment != made.alignment:
+        yield "", f"its alignment is {ours.alignment}, where {made.alignment} belongs"
+
+
+def _comparable(values: Mapping[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in values.items() if key not in (RECEIPT, RESERVED)}
+
+
+def _unlike_tensors(ours: Mapping[str, TensorInfo], made: Mapping[str, TensorInfo]) -> str:
+    for name in dict.fromkeys((*made, *ours)):
+        if name not in ours:
+            return f"it has no tensor {name}"
+        if name not in made:
+            return f"it has a tensor {name}, which is not there"
+        if ours[name] != made[name]:
+            return f"its tensor {name} has another shape, type or place"
+    return "its tensors are in another order"
+
+
+def _laid_out(path: Path, ours: Header, made: Rewritten) -> bool:
+    """Whether the bytes of a header are those that ropeconv writes for its keys."""
+    values = {key: ours.values[key] if key == RECEIPT else value for key, value in made.values.items()}
+    values.pop(RESERVED, None)
+    wanted = Rewritten(values, made.tensors, made.alignment, made.kept).layout(ours.data_start)
+    with path.open("rb") as file:
+        return file.read(ours.data_start) == wanted
+
+
+def _short(value: Value) -> str:
+    text = repr(value.decode()) if len(value.raw) < 1000 else f"{len(value.raw):,} bytes"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def is_gguf(plan: Plan) -> TypeGuard[GgufPlan | ExportPlan]:
+    """Whether a plan is one of a GGUF file."""
+    return isinstance(plan, (GgufPlan, ExportPlan))

@@ -1,0 +1,84 @@
+"""verify_output: compares an output with the plan that its recipe and its source give."""
+
+from __future__ import annotations
+
+from ..bake import CheckpointPlan
+from ..errors import Disagreement, RopeconvError
+from ..formats.copying import Advance
+from ..sources import GgufSource, Source
+from ..validate.checks.files import check_files
+from ..validate.checks.trust import needs_trust
+from ..validate.comparison import Comparison
+from .again import plan_again, unlike_plan
+from .extra_files import files_of, is_loaded
+from .folder import FolderCheck
+from .gguf import GgufCheck, is_gguf
+from .ranges import Copied, first_difference
+from .verified import Found, Options, Verified
+
+
+def verify_output(
+    comparison: Comparison,
+    options: Options | None = None,
+    advance: Advance = lambda done: None,
+) -> Verified:
+    """Compares every file of an output with what its recipe and its source give. Nothing in the output is run.
+
+    comparison: the output and its source. options: how. advance: called with the bytes of weights that were compared
+    since the last call.
+
+    Raises BadSource where files are not those of the receipt, where the output brings code of others, and where recipe
+    and source give no such output; Disagreement where a file is not what they give.
+    """
+    options, baked = options or Options(), comparison.baked
+    found, folder = Found(options), baked.suffix != ".gguf"
+    if folder:
+        needs_trust(baked, options.code)
+        if not options.edited:
+            check_files(baked, comparison.receipt, weights=False)
+    try:
+        plan = plan_again(comparison)
+    except RopeconvError as problem:
+        if comparison.receipt.target is not None:
+            raise
+        found.unverified.append(f"the plan of this older output cannot be made again ({problem})")
+        _compare_copies(comparison, found, advance)
+        return found.result(baked)
+    for key in unlike_plan(plan, comparison.receipt):
+        found.differs(f"its receipt has another {key}", False)
+    if is_gguf(plan):
+        said, given = comparison.receipt.source, comparison.source
+        elsewhere = (said.kind, said.reference) != (given.kind, given.reference if said.reference else None)
+        GgufCheck(GgufSource(baked).file, plan, found, elsewhere, advance).run()
+    elif isinstance(plan, CheckpointPlan):
+        FolderCheck(baked, plan, found, advance).run()
+    return found.result(baked)
+
+
+def _compare_copies(comparison: Comparison, found: Found, advance: Advance) -> None:
+    """Compares the files that the receipt lists as copied with those of the source, for outputs without a plan.
+
+    Raises Disagreement for GGUF files, whose receipts list none.
+    """
+    source = comparison.source
+    if not isinstance(source, Source) or not comparison.receipt.files:
+        raise Disagreement(
+            f"{comparison.baked} cannot be compared with what its recipe and its source give; run apply again"
+        )
+    sizes = {file.name: file.size for file in source.files()}
+    for file in comparison.receipt.files:
+        origin, path = file.origin or file.name, comparison.baked / file.name
+        if file.action != "copy":
+            found.unverified.append(f"{file.name} was compared with the receipt alone")
+            continue
+        found.files += 1
+        if origin not in sizes or not path.is_file() or path.stat().st_size != sizes[origin]:
+            found.differs(f"{file.name} is not that of its source", False)
+        elif not (found.options.quick and is_loaded(file.name)):
+            ranges = [Copied(0, sizes[origin], source.path(origin), 0)]
+            if first_difference(path, ranges, advance) is not None:
+                found.differs(f"{file.name} is not that of its source", False)
+            found.bytes += sizes[origin]
+    listed = {"ropeconv.json", *(file.name for file in comparison.receipt.files)}
+    for name in sorted(set(files_of(comparison.baked)) - listed):
+        found.differs(f"{name} is none of its files", not is_loaded(name))

@@ -1,0 +1,184 @@
+"""Compares the bytes of a file with those it ought to have, given as ranges, on several threads."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from ..formats.copying import Advance
+
+BLOCK = 1 << 21  # bytes that are read and compared at a time: both sides stay in the cache
+THREADS = min(4, max(2, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Range(ABC):
+    """A range of a file. start, stop: in bytes from the beginning of the file."""
+
+    start: int
+    stop: int
+
+    @abstractmethod
+    def tasks(self) -> Iterator[Task]:
+        """Yields comparisons of pieces of the range, which can run at the same time."""
+
+    def _pieces(self, step: int) -> Iterator[tuple[int, int]]:
+        """Places, from the beginning of the range, and sizes of pieces of `step` bytes."""
+        for at in range(0, self.stop - self.start, step):
+            yield at, min(step, self.stop - self.start - at)
+
+
+@dataclass(frozen=True)
+class Copied(Range):
+    """A range that is equal to one of another file. origin: that file. place: where the range begins there."""
+
+    origin: Path
+    place: int
+
+    def tasks(self) -> Iterator[Task]:
+        for at, size in self._pieces(BLOCK):
+            yield lambda reader, at=at, size=size: reader.unlike_file(
+                self.start + at, self.origin, self.place + at, size
+            )  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Made(Range):
+    """A range whose bytes are made in pieces.
+
+    make(at, size): the bytes at a place, counted from the beginning of the range. unit: pieces are multiples of it.
+    """
+
+    make: Callable[[int, int], bytes]
+    unit: int = 1
+
+    def tasks(self) -> Iterator[Task]:
+        for at, size in self._pieces(max(1, BLOCK // self.unit) * self.unit):
+            yield lambda reader, at=at, size=size: reader.unlike(self.start + at, self.make(at, size))  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Streamed(Range):
+    """A range whose bytes are made one after the other. chunks: yields them, from the beginning."""
+
+    chunks: Callable[[], Iterator[bytes | memoryview]]
+
+    def tasks(self) -> Iterator[Task]:
+        yield self._compared
+
+    def _compared(self, reader: Reader) -> int | None:
+        at = self.start
+        for chunk in self.chunks():
+            found = reader.unlike(at, chunk)
+            if found is not None:
+                return found
+            at += len(chunk)
+        return None if at == self.stop else at
+
+
+class Reader:
+    """Reads a file and compares it. One for each thread. advance: called with the bytes done since the last call."""
+
+    def __init__(self, path: Path, advance: Advance) -> None:
+        self._file, self._advance = os.open(path, os.O_RDONLY), advance
+        self._other: tuple[Path, int] | None = None
+        self._buffers = bytearray(BLOCK), bytearray(BLOCK)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
+        if self._other is not None:
+            os.close(self._other[1])
+
+    def unlike_file(self, at: int, origin: Path, place: int, size: int) -> int | None:
+        """The place from `at` on that is unlike another file from `place` on; None where `size` bytes are equal."""
+        if self._other is None or self._other[0] != origin:
+            if self._other is not None:
+                os.close(self._other[1])
+            self._other = origin, os.open(origin, os.O_RDONLY)
+        return self._unlike(at, _read(self._other[1], self._buffers[1], place, size))
+
+    def unlike(self, at: int, wanted: bytes | memoryview) -> int | None:
+        """The first place from `at` on that is unlike the wanted bytes; None where all are equal."""
+        view = memoryview(wanted).cast("B")
+        for done in range(0, len(view), BLOCK):
+            found = self._unlike(at + done, view[done : done + BLOCK])
+            if found is not None:
+                return found
+        return None
+
+    def _unlike(self, at: int, wanted: bytearray | memoryview) -> int | None:
+        ours = _read(self._file, self._buffers[0], at, len(wanted))
+        self._advance(len(wanted))
+        if ours == wanted:  # of a bytearray and any buffer: memcmp
+            return None
+        count = min(len(ours), len(wanted))
+        left, right = np.frombuffer(ours, np.uint8, count), np.frombuffer(wanted, np.uint8, count)
+        return at + int(np.argmax(left != right)) if (left != right).any() else at + count
+
+
+Task = Callable[[Reader], "int | None"]
+"""Compares a piece, and returns the place of the first other byte, or None."""
+
+
+def first_difference(path: Path, ranges: Sequence[Range], advance: Advance = lambda done: None) -> int | None:
+    """A place in which a file is not as its ranges say, None where it is; what no range covers has to be zero.
+
+    path: the file. ranges: in order. advance: called with the bytes compared since the last call. Raises OSError.
+    """
+    lock, found = Lock(), list[int]()
+    tasks = chain.from_iterable(one.tasks() for one in _with_zeros(ranges, path.stat().st_size))
+
+    def counted(done: int) -> None:
+        with lock:
+            advance(done)
+
+    def work(_: int) -> None:
+        with Reader(path, counted) as reader:
+            while True:
+                with lock:
+                    task = None if found else next(tasks, None)
+                if task is None:
+                    return
+                place = task(reader)
+                if place is not None:
+                    found.append(place)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
+    return min(found, default=None)
+
+
+def _with_zeros(ranges: Sequence[Range], size: int) -> Iterator[Range]:
+    at = 0
+    for one in ranges:
+        if one.start > at:
+            yield Made(at, one.start, _zeros)
+        yield one
+        at = one.stop
+    if at < size:
+        yield Made(at, size, _zeros)
+
+
+def _zeros(at: int, size: int) -> bytes:
+    return bytes(size)
+
+
+def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
+    """Bytes of an open file, fewer where it ends: in the buffer, or for other sizes in a new one."""
+    place = buffer if size == len(buffer) else bytearray(size)
+    with memoryview(place) as view:
+        done = 0
+        while done < size and (count := os.preadv(file, [view[done:]], at + done)):
+            done += count
+    return place if done == size else place[:done]

@@ -1,0 +1,45 @@
+"""How the JSON of an output differs from that of its plan, in meaning: keys and values, not layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "_commit_hash")
+"""Keys that no runtime computes with."""
+OF_CODE = ("auto_map", "architectures", "model_type")
+"""Keys that name the code of a model."""
+LONGEST = 80  # letters of a value in a message
+
+
+def json_differences(found: str, wanted: str) -> list[tuple[str, str]] | None:
+    """Keys in which two JSON objects differ, as (key, clause); None where one of them is no JSON object.
+
+    found: the text of the file. wanted: that of the plan. Keys inside of others are joined by points.
+    """
+    try:
+        ours, theirs = json.loads(found), json.loads(wanted)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(ours, dict) or not isinstance(theirs, dict):
+        return None
+    return list(_differences(ours, theirs, ""))
+
+
+def _differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key in dict.fromkeys((*theirs, *ours)):
+        name = f"{prefix}{key}"
+        if key not in ours:
+            yield name, f"has no {name}, which is {_short(theirs[key])} there"
+        elif key not in theirs:
+            yield name, f"has {name} = {_short(ours[key])}, which is not there"
+        elif isinstance(ours[key], dict) and isinstance(theirs[key], dict):
+            yield from _differences(ours[key], theirs[key], f"{name}.")
+        elif type(ours[key]) is not type(theirs[key]) or ours[key] != theirs[key]:
+            yield name, f"has {name} = {_short(ours[key])}, where {_short(theirs[key])} belongs"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

@@ -1,0 +1,198 @@
+"""Draws mutants by seed, runs each against the tests of its own room, and prints what survived."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .forks import copy_of, fork, import_libraries, kill
+from .mutants import File, Mutant, equivalent
+from .tests_by_line import Tests, tests_of
+from .under_pytest import Chosen
+
+ROOT = Path(__file__).parent.parent.parent
+ROOMS = ("rope", "formats", "encode", "runtimes", "receipts", "bake")
+LEAST = 0.92
+NOTHING_FAILED = 0
+
+
+@dataclass
+class Room:
+    """A package under mutation: mutants in the order that the seed gives, and what became of them."""
+
+    name: str
+    files: list[File]
+    order: list[tuple[File, int]]
+    tests: Tests
+    seconds: float = 0.0
+    killed: int = 0
+    equivalent: int = 0
+    survivors: list[Mutant] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return self.killed + len(self.survivors)
+
+    @property
+    def score(self) -> float:
+        return self.killed / self.total if self.total else 1.0
+
+    def draw(self) -> Mutant | None:
+        """The next mutant that is not known to be equivalent and that compiles."""
+        while self.order:
+            file, index = self.order.pop()
+            mutant = file.mutant(index)
+            try:
+                compile(mutant.source, mutant.path, "exec")
+            except (SyntaxError, ValueError):
+                continue
+            if equivalent(mutant) is None:
+                return mutant
+            self.equivalent += 1
+        return None
+
+
+@dataclass
+class Running:
+    """A mutant under test."""
+
+    room: Room
+    mutant: Mutant | None
+    tree: Path
+    started: float
+    limit: float
+
+
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser.add_argument("files", nargs="*", metavar="FILES", help="only mutants of these files of ropeconv/")
+    parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn (0)")
+    parser.add_argument("--minutes", type=float, default=10, help="how long mutants are run (10), once tests are known")
+    parser.add_argument("--count", type=int, default=0, help="end at this number of mutants in each room")
+    parser.add_argument("--room", nargs="*", default=[], choices=ROOMS, help="only these packages")
+    parser.add_argument("--list", action="store_true", help="only print the mutants that would be drawn")
+    return parser.parse_args(arguments)
+
+
+def drawn(root: Path, name: str, seed: int, only: list[str]) -> tuple[list[File], list[tuple[File, int]]]:
+    """The files of a room, and its mutants in the order of the seed."""
+    paths = sorted(str(path.relative_to(root)) for path in (root / "ropeconv" / name).rglob("*.py"))
+    files = [File(root, path) for path in paths if not only or any(path.endswith(part) for part in only)]
+    order = [(file, index) for file in files for index in range(len(file))]
+    random.Random(f"{seed} {name}").shuffle(order)
+    return files, order
+
+
+def start(room: Room, mutant: Mutant | None, tree: Path) -> tuple[int, Running]:
+    """Starts the tests of a mutant, or of the source as it is, in a copy."""
+    if mutant is None:
+        tests = sorted(room.tests.seconds, key=lambda test: room.tests.seconds[test])[:100]
+    else:
+        lines = mutant.source.count("\n") - (ROOT / mutant.path).read_text().count("\n")
+        tests = room.tests.of(mutant.path, mutant.line, mutant.line + max(0, lines), most=60, more=20)
+        (tree / mutant.path).write_text(mutant.source)
+
+    def run() -> int:
+        import pytest
+
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files], plugins=[Chosen(tests)]))
+
+    limit = 3 * sum(room.tests.seconds.get(test, 0.0) for test in tests) + 60
+    process = fork(tree, run, tree.parent / f"{tree.name}.log") if tests else fork(tree, lambda: NOTHING_FAILED)
+    return process, Running(room, mutant, tree, time.monotonic(), limit)
+
+
+def end(running: Running, status: int) -> None:
+    """Counts what became of a mutant and restores the copy."""
+    room, mutant = running.room, running.mutant
+    room.seconds += time.monotonic() - running.started
+    failed = os.waitstatus_to_exitcode(status) != NOTHING_FAILED
+    if mutant is None:
+        if failed:
+            log = (running.tree.parent / f"{running.tree.name}.log").read_text()[-2000:]
+            sys.exit(f"{log}\nthe tests of {room.name} fail on the source as it is; nothing can be said about mutants")
+        return
+    (running.tree / mutant.path).write_bytes((ROOT / mutant.path).read_bytes())
+    if failed:
+        room.killed += 1
+        return
+    room.survivors.append(mutant)
+    print(f"{mutant.path}:{mutant.line} ({mutant.function})\n  - {mutant.original}\n  + {mutant.mutated}", flush=True)
+
+
+def run_mutants(rooms: list[Room], trees: list[Path], minutes: float, count: int) -> None:
+    """Runs mutants, of the room that had least time so far, until the time is over."""
+    finish = time.monotonic() + 60 * minutes
+    controls = list(rooms)
+    running: dict[int, Running] = {}
+    free = list(trees)
+    while True:
+        while free and time.monotonic() < finish:
+            open_rooms = [r for r in rooms if r.order and not (count and r.total + _under(running, r) >= count)]
+            if controls:
+                room, mutant = controls.pop(), None
+            elif open_rooms:
+                room = min(open_rooms, key=lambda r: (r.seconds + _under(running, r), r.name))
+                mutant = room.draw()
+                if mutant is None:
+                    continue
+            else:
+                break
+            process, work = start(room, mutant, free.pop())
+            running[process] = work
+        if not running:
+            return
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if process in running:
+            free.append(running[process].tree)
+            end(running.pop(process), status)
+            continue
+        for late, work in running.items():
+            if time.monotonic() - work.started > work.limit:
+                kill(late)
+        time.sleep(0.02)
+
+
+def _under(running: dict[int, Running], room: Room) -> int:
+    return sum(1 for work in running.values() if work.room is room)
+
+
+def main() -> int:
+    """Prints the survivors as they are found, then a line for each room; 1 where a room is below the least score."""
+    chosen = options()
+    names = chosen.room or ROOMS
+    if chosen.list:
+        for name in names:
+            _, order = drawn(ROOT, name, chosen.seed, chosen.files)
+            for file, index in order[::-1][: chosen.count or 10]:
+                mutant = file.mutant(index)
+                print(f"{mutant.path}:{mutant.line} ({mutant.function})\n  - {mutant.original}\n  + {mutant.mutated}")
+        return 0
+    import_libraries()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        trees = [copy_of(ROOT, Path(folder) / f"copy{n}") for n in range(int(os.environ.get("JOBS", "2")))]
+        rooms = []
+        for name in names:
+            files, order = drawn(ROOT, name, chosen.seed, chosen.files)
+            if files:
+                rooms.append(Room(name, files, order, tests_of(trees[0], name, ROOT / ".mutants")))
+                for test in rooms[-1].tests.failed:
+                    print(f"left out, it fails or is skipped on the source as it is: {test}", file=sys.stderr)
+        run_mutants(rooms, trees, chosen.minutes, chosen.count)
+    print(f"\nseed {chosen.seed}\n{'room':<10} {'killed':>7} {'of':>5} {'score':>7} {'equivalent':>11}  mutants in all")
+    for room in rooms:
+        every = sum(len(file) for file in room.files)
+        print(f"{room.name:<10} {room.killed:>7} {room.total:>5} {room.score:>7.1%} {room.equivalent:>11} {every:>8,}")
+    return int(any(room.score < LEAST for room in rooms))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

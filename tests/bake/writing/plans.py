@@ -1,0 +1,138 @@
+"""Plans of every kind of file without a model, and runs of them that are killed at a chosen call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake.planned import FilePlan, PlannedFile
+from ropeconv.formats import renaming
+from ropeconv.receipts import Receipt
+from ropeconv.receipts.original import SourceRecord
+from ropeconv.receipts.receipt import ScheduleRecord
+from ropeconv.sources.folder import FolderSource
+
+SIZE = 300_000
+EVENTS = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate")
+"""What changes names on a disk, as Python's audit hooks call it; `open` for writing is one more."""
+
+
+@dataclass(frozen=True)
+class SmallPlan(FilePlan):
+    """A plan with a text, two copies and two made files, one of them in a folder. label: written into the text."""
+
+    label: str = "first"
+
+    @property
+    def identity(self) -> str:
+        return self.label
+
+    def origin(self, file: PlannedFile) -> Path | None:
+        return Path(self.source.reference) / file.name if file.action == "copy" else None
+
+    def receipt(self) -> Receipt | None:
+        return Receipt(
+            ropeconv="0", source=SourceRecord("model", "folder"), recipe={"method": self.label}, encoding="native",
+            schedule=ScheduleRecord("digest"),
+        )  # fmt: skip
+
+
+def source_folder(root: Path) -> Path:
+    """A folder with two files of random bytes and one of text."""
+    folder = root / "model"
+    (folder / "more").mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    (folder / "model.safetensors").write_bytes(generator.bytes(SIZE))
+    (folder / "more" / "weights.bin").write_bytes(generator.bytes(SIZE // 3))
+    (folder / "LICENSE").write_text("terms")
+    return folder
+
+
+def small_plan(folder: Path, out: Path, label: str = "first", extra: tuple[PlannedFile, ...] = ()) -> SmallPlan:
+    """The plan of an output of `source_folder`. extra: more files."""
+
+    def make(target: Path, advance: Callable[[int], None]) -> None:
+        target.write_bytes((folder / "more" / "weights.bin").read_bytes()[::-1])
+        advance(SIZE // 3)
+
+    text = f'{{"label": "{label}"}}\n'
+    files = (
+        PlannedFile("write", "config.json", len(text), text=text),
+        PlannedFile("copy", "LICENSE", 5),
+        PlannedFile("copy", "model.safetensors", SIZE),
+        PlannedFile("convert", "more/made.bin", SIZE // 3, make=make),
+        PlannedFile("patch", "patched.bin", SIZE // 3, make=make),
+        *extra,
+    )
+    return SmallPlan(source=FolderSource(folder), out=out, files=files, skipped=(), label=label)
+
+
+def write(plan: FilePlan, **options: bool) -> Path:
+    """Executes a plan."""
+    return execute_plan(plan, ApplyOptions(**options))
+
+
+def killed(work: Callable[[], object], call: int, without: str = "") -> bool:
+    """Runs something in a process that is killed before its n-th change of the disk; whether that came.
+
+    work: what to run. call: n, from 0. without: "exchange" for a system that cannot exchange names, nor rename without
+    replacing.
+    """
+    process = os.fork()
+    if process == 0:
+        try:
+            _count(call, without)
+            work()
+        except BaseException as problem:
+            print(problem, file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(process, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, status
+    return os.WIFSIGNALED(status)
+
+
+def _count(call: int, without: str) -> None:
+    left = [call]
+
+    def step() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def hook(event: str, given: tuple[object, ...]) -> None:
+        writes = event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes or event in EVENTS:
+            step()
+
+    inner = renaming._renameat2
+
+    def renameat2(source: Path, target: Path, flags: int) -> bool:
+        if without == "exchange":
+            return False
+        step()
+        return inner(source, target, flags)
+
+    renaming._renameat2 = renameat2
+    sys.addaudithook(hook)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """The content of every file in a folder by its name, hidden ones too, without receipts."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != "ropeconv.json"
+    }
+
+
+def beside(out: Path) -> list[str]:
+    """Names in the folder of an output, besides itself and its source."""
+    return sorted(path.name for path in out.parent.iterdir() if path.name not in (out.name, "model"))

@@ -1,0 +1,142 @@
+"""One process at a time writes an output."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake.planned import FilePlan
+from ropeconv.bake.writing.hidden import locked
+from ropeconv.errors import RopeconvError
+from ropeconv.receipts.receipt import CheckRecord
+
+from ...faults.extent import sample, tally
+from .plans import beside, small_plan, source_folder, tree, write
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from ropeconv.bake.writing.hidden import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
+    folder, out = source_folder(tmp_path), tmp_path / "out"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    try:
+        with pytest.raises(RopeconvError, match=r"another ropeconv is writing .*/out; wait for it, or choose"):
+            write(small_plan(folder, out))
+        assert not out.exists()
+        write(small_plan(folder, tmp_path / "elsewhere"))  # the negative control: another output is no conflict
+    finally:
+        process.kill()  # which is no word to the lock: the system takes it back
+        process.wait()
+    write(small_plan(folder, out))
+    assert tree(out)["config.json"] == b'{"label": "first"}\n'
+
+
+def test_two_names_of_one_place_are_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").symlink_to("here")
+    with locked(tmp_path / "here" / "out"), pytest.raises(RopeconvError, match="another ropeconv"):
+        write(small_plan(source_folder(tmp_path), tmp_path / "there" / "out"))
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_refusal_leaves_no_hidden_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("of the user")
+    with pytest.raises(RopeconvError, match="is not an output of ropeconv"):
+        write(small_plan(source_folder(tmp_path), out), force=True)
+    assert beside(out) == []
+
+
+def test_who_waited_for_a_folder_that_was_removed_makes_a_new_one(tmp_path: Path) -> None:
+    """The lock of a folder that is gone protects nothing: many threads, and never two of them inside."""
+    inside, most = [0], [0]
+
+    def work() -> None:
+        mine = 0
+        while mine < 20:
+            with suppress(RopeconvError), locked(tmp_path / "out"):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0.0005)
+                mine += 1
+                inside[0] -= 1
+
+    threads = [Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_at_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("of the user")
+    (tmp_path / ".out.ropeconv-partial").symlink_to(other)
+    with pytest.raises(RopeconvError, match="is a link"):
+        write(small_plan(source_folder(tmp_path), tmp_path / "out"))
+    assert [path.name for path in other.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("pair", sample(range(20), 3))
+def test_two_processes_at_once_make_one_output_of_one_plan(tmp_path: Path, pair: int) -> None:
+    folder, out = source_folder(tmp_path), tmp_path / "out"
+    plans: list[FilePlan] = [small_plan(folder, out, label) for label in ("first", "second")]
+    children = []
+    for index, plan in enumerate(plans):
+        child = os.fork()
+        if child == 0:
+            time.sleep(0.001 * (pair % 5) * index)
+            try:
+                execute_plan(plan, ApplyOptions())
+            except RopeconvError:
+                os._exit(1)
+            except BaseException:
+                os._exit(2)
+            os._exit(0)
+        children.append(child)
+    codes = [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children]
+    assert sorted(codes) == [0, 1]
+    label = ("first", "second")[codes.index(0)]
+    assert tree(out)["config.json"] == f'{{"label": "{label}"}}\n'.encode()
+    assert f'"method": "{label}"' in (out / "ropeconv.json").read_text()
+    assert beside(out) == []
+    tally("pair", "apply and apply", 1)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_comes_while_it_is_written_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    """The last look at the name is just before the rename; this comes after it, while the receipt is on its way."""
+    folder, out = source_folder(tmp_path), tmp_path / "out"
+
+    def meanwhile(partial: Path) -> CheckRecord | None:
+        out.mkdir() if kind == "folder" else out.write_text("of the user")
+        if kind == "folder":
+            (out / "notes.txt").write_text("of the user")
+        return None
+
+    with pytest.raises(RopeconvError, match="exists; choose another place"):
+        execute_plan(small_plan(folder, out), ApplyOptions(), meanwhile)
+    assert (out.read_text() if kind == "file" else (out / "notes.txt").read_text()) == "of the user"
+    with pytest.raises(RopeconvError, match="is not an output of ropeconv"):
+        write(small_plan(folder, out), force=True)

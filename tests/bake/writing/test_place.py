@@ -1,0 +1,131 @@
+"""Where an output may be, and what of an earlier one is replaced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.errors import RopeconvError
+from ropeconv.receipts.receipt import CheckRecord
+
+from .plans import beside, small_plan, source_folder, tree, write
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("target", ["folder", "earlier", "nothing"])
+def test_a_link_is_neither_replaced_nor_followed(tmp_path: Path, target: str, force: bool) -> None:
+    folder = source_folder(tmp_path)
+    (tmp_path / "folder").mkdir()
+    earlier = write(small_plan(folder, tmp_path / "earlier"))
+    before, out = tree(earlier), tmp_path / "out"
+    out.symlink_to(target)
+    with pytest.raises(RopeconvError, match=rf"out is a link to {target}; give the place itself with -o"):
+        write(small_plan(folder, out, "second"), force=force)
+    assert os.readlink(out) == target
+    assert tree(earlier) == before
+    assert list((tmp_path / "folder").iterdir()) == []
+    write(small_plan(folder, tmp_path / "folder", "second"))  # the negative control: the place itself
+
+
+def test_below_a_link_it_is_written_where_that_leads(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    write(small_plan(source_folder(tmp_path), tmp_path / "link" / "out"))
+    assert tree(tmp_path / "disk" / "out")["LICENSE"] == b"terms"
+
+
+def test_a_shard_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    from ropeconv.rope.methods import REGISTRY
+    from ropeconv.rope.recipe import Recipe
+
+    from ...baking import apply, make_plan
+    from ...gguf_files import write as write_gguf
+
+    write_gguf(tmp_path / "model.gguf", split=1)
+    (tmp_path / "out-00003-of-00004.gguf").symlink_to("model-00003-of-00004.gguf")
+    plan = make_plan(tmp_path / "model-00001-of-00004.gguf", Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out.gguf")
+    with pytest.raises(RopeconvError, match="out-00003-of-00004.gguf is a link"):
+        apply(plan, force=True)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_folder_without_a_name_of_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = source_folder(tmp_path)
+    (tmp_path / "other" / "inside").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other" / "inside")
+    with pytest.raises(RopeconvError, match="without a name of its own"):
+        write(small_plan(folder, Path(name)))
+
+
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    out = write(small_plan(source_folder(tmp_path), tmp_path / "out"))
+    assert tree(out)["LICENSE"] == b"terms"
+    assert beside(out) == []
+
+
+ADDED = ["README.md", "notes/more.txt", ".git/HEAD", "report.html"]
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_force_does_not_delete_what_the_user_has_added(tmp_path: Path, name: str) -> None:
+    folder = source_folder(tmp_path)
+    out = write(small_plan(folder, tmp_path / "out"))
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text("of the user")
+    before = tree(out)
+    with pytest.raises(RopeconvError, match=rf"out has {name}, which ropeconv did not write.*move it away, or choose"):
+        write(small_plan(folder, out, "second"), force=True)
+    assert tree(out) == before
+    assert beside(out) == []
+    (out / name).unlink()
+    assert tree(write(small_plan(folder, out, "second"), force=True))["config.json"] == b'{"label": "second"}\n'
+
+
+def test_force_counts_what_was_added_and_links_to_folders_too(tmp_path: Path) -> None:
+    folder = source_folder(tmp_path)
+    out = write(small_plan(folder, tmp_path / "out"))
+    (out / "a").symlink_to(folder)
+    (out / "b").write_text("")
+    with pytest.raises(RopeconvError, match="out has a and 1 more, which"):
+        write(small_plan(folder, out, "second"), force=True)
+
+
+def test_force_replaces_what_the_hubs_client_and_a_killed_validation_leave(tmp_path: Path) -> None:
+    folder = source_folder(tmp_path)
+    out = write(small_plan(folder, tmp_path / "out"))
+    (out / ".cache" / "huggingface").mkdir(parents=True)
+    (out / ".cache" / "huggingface" / "config.json.metadata").write_text("")
+    (out / ".ropeconv.json.new").write_text("{")
+    write(small_plan(folder, out, "second"), force=True)
+    assert not (out / ".cache").exists()
+
+
+def test_what_the_user_adds_while_the_replacement_is_written_is_kept_too(tmp_path: Path) -> None:
+    folder = source_folder(tmp_path)
+    out = write(small_plan(folder, tmp_path / "out"))
+
+    def meanwhile(partial: Path) -> CheckRecord | None:
+        (out / "README.md").write_text("of the user")
+        return None
+
+    with pytest.raises(RopeconvError, match=r"out has README\.md"):
+        execute_plan(small_plan(folder, out, "second"), ApplyOptions(force=True), meanwhile)
+    assert tree(out)["README.md"] == b"of the user"
+    (out / "README.md").unlink()
+    write(small_plan(folder, out, "second"), force=True)
+    assert beside(out) == []
+
+
+def test_an_earlier_output_with_a_damaged_receipt_is_not_replaced(tmp_path: Path) -> None:
+    folder = source_folder(tmp_path)
+    out = write(small_plan(folder, tmp_path / "out"))
+    (out / "ropeconv.json").write_text("")
+    with pytest.raises(RopeconvError):
+        write(small_plan(folder, out, "second"), force=True)
+    assert tree(out)["config.json"] == b'{"label": "first"}\n'

@@ -1,0 +1,123 @@
+"""A source that is written to while it is read makes no output."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake import Plan
+from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.errors import BadSource
+from ropeconv.receipts.receipt import CheckRecord
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ...baking import make_plan
+from ...faults.scenes import checkpoint
+from ...gguf_files import write as write_gguf
+from .plans import SIZE, beside, small_plan, source_folder, write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+
+
+def rewritten(path: Path) -> None:
+    """Other bytes of the same length, in the same file."""
+    time.sleep(0.02)
+    with path.open("r+b") as file:
+        first = file.read(1)
+        file.seek(0)
+        file.write(bytes([first[0] ^ 1]))
+
+
+def replaced(path: Path) -> None:
+    """Another file of the same size and time, under the same name."""
+    status, data = path.stat(), path.read_bytes()
+    draft = path.with_name("draft")
+    draft.write_bytes(data[::-1])
+    os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
+    draft.replace(path)
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("change", [rewritten, replaced, removed])
+@pytest.mark.parametrize("name", ["LICENSE", "model.safetensors", "more/weights.bin"])
+def test_a_change_while_it_is_read_keeps_nothing(
+    tmp_path: Path, name: str, change: Callable[[Path], None], link: bool
+) -> None:
+    """Copies, and what is made from the source: `more/weights.bin` is not copied, only read."""
+    folder, out = source_folder(tmp_path), tmp_path / "out"
+
+    def meanwhile(partial: Path) -> CheckRecord | None:
+        change(folder / name)
+        return None
+
+    with pytest.raises(BadSource, match="changed while it was read; leave the source alone and run again"):
+        execute_plan(small_plan(folder, out), ApplyOptions(link=link), meanwhile)
+    assert not out.exists()
+    assert beside(out) == []
+
+
+def test_a_change_between_plan_and_run_keeps_nothing(tmp_path: Path) -> None:
+    folder, out = source_folder(tmp_path), tmp_path / "out"
+    plan = small_plan(folder, out)
+    rewritten(folder / "model.safetensors")
+    with pytest.raises(BadSource, match=r"model\.safetensors changed"):
+        write(plan)
+    write(small_plan(folder, out))  # the negative control: the plan of what is there now
+
+
+def test_a_source_that_was_only_read_meanwhile_is_the_same(tmp_path: Path) -> None:
+    folder, out = source_folder(tmp_path), tmp_path / "out"
+
+    def meanwhile(partial: Path) -> CheckRecord | None:
+        assert len((folder / "model.safetensors").read_bytes()) == SIZE
+        (folder / "another").write_text("a file that is not part of the plan")
+        return None
+
+    execute_plan(small_plan(folder, out), ApplyOptions(), meanwhile)
+
+
+def plans(tmp_path: Path) -> dict[str, Callable[[], Plan]]:
+    """Plans of every kind that reads a source."""
+    checkpoint(tmp_path)
+    write_gguf(tmp_path / "model.gguf")
+    model, out = tmp_path / "model", tmp_path / "out"
+    return {
+        "weights": lambda: make_plan(model, YARN, out, encoding="weights"),
+        "to gguf": lambda: make_plan(model, YARN, tmp_path / "out.gguf", to="gguf"),
+        "gguf": lambda: make_plan(tmp_path / "model.gguf", YARN, tmp_path / "out.gguf"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["weights", "to gguf", "gguf"])
+def test_sources_of_folds_and_conversions_and_gguf_are_watched(tmp_path: Path, kind: str) -> None:
+    plan = plans(tmp_path)[kind]()
+    done = False
+
+    def stop(size: int) -> None:
+        nonlocal done
+        if not done:
+            done = True
+            name = "model.gguf" if kind == "gguf" else "model/model-00001-of-00002.safetensors"
+            rewritten(tmp_path / name)
+
+    with pytest.raises(BadSource, match="changed while it was"):
+        execute_plan(plan, ApplyOptions(), advance=stop)
+    assert done
+    assert not plan.out.exists()
+    execute_plan(plans_again(tmp_path, kind), ApplyOptions())  # the negative control
+
+
+def plans_again(tmp_path: Path, kind: str) -> Plan:
+    for path in (tmp_path / "model").iterdir():
+        path.unlink()
+    (tmp_path / "model").rmdir()
+    return plans(tmp_path)[kind]()

@@ -1,0 +1,142 @@
+"""A case on the bench: its folder ready, its undisturbed result and its writing calls known, and runs with faults."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from .cases import Case, Command
+from .harness import KILLED, Call, Fault, Mode, Outcome, Server, tree, under
+from .power import lose
+
+
+@dataclass
+class Found:
+    """What a fault left. outcome: of the command. after: the folder then. again, at_last: the same of the rerun."""
+
+    outcome: Outcome
+    after: dict[str, str]
+    again: Outcome
+    at_last: dict[str, str]
+
+
+class Bench:
+    """A case with its folder. server: that runs its commands. folder: for copies of the folder that it runs in."""
+
+    def __init__(self, server: Server, folder: Path, case: Case) -> None:
+        self.server, self.folder, self.case = server, folder, case
+
+    @cached_property
+    def ready(self) -> Path:
+        """The folder as it is before the command."""
+        folder = self.folder / "ready"
+        folder.mkdir(parents=True)
+        self.case.scene(folder)
+        for command in self.case.before:
+            self.undisturbed(folder, command)
+        return folder
+
+    @cached_property
+    def before(self) -> dict[str, str]:
+        """What is in that folder."""
+        return tree(self.ready)
+
+    @cached_property
+    def expected(self) -> dict[str, str]:
+        """What is there after the command without a fault."""
+        return self._counted[0]
+
+    @cached_property
+    def twice(self) -> dict[str, str]:
+        """What is there after the command has run again, which it may refuse."""
+        folder = self.copy()
+        self.undisturbed(folder, self.case.command)
+        assert self.server.run(folder, self.case.command).said()
+        return tree(folder)
+
+    @property
+    def calls(self) -> list[Call]:
+        """The writing calls of the command without a fault."""
+        return self._counted[1]
+
+    def undisturbed(self, folder: Path, command: Command) -> Outcome:
+        """Runs a command that must succeed."""
+        outcome = self.server.run(folder, command)
+        assert outcome.code == 0, f"{command}: {outcome.output}"
+        return outcome
+
+    def copy(self) -> Path:
+        """A new copy of the folder, where the same command may have been killed before."""
+        folder = self.folder / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.ready, folder, symlinks=True)
+        if self.case.killed:
+            first = self.server.run(folder, self.case.command, Fault(Mode.KILL, self._first_kill))
+            assert first.code == KILLED
+        return folder
+
+    def strike(self, fault: Fault, cut: bool | None = None) -> Found:
+        """Runs the command with a fault, and again without one. cut: of the model of lost power, None without it."""
+        folder = self.copy()
+        outcome = self.server.run(folder, self.case.command, fault)
+        if cut is not None:
+            lose(folder, outcome.report, cut)
+        after = tree(folder)
+        again = self.server.run(folder, self.case.command)
+        return Found(outcome, after, again, tree(folder))
+
+    def wrong(self, found: Found) -> str:
+        """What is wrong with what a fault left; empty where it is sound.
+
+        Sources are as they were. Under the final name is nothing, the earlier output as a whole, or the new one as a
+        whole. Running the same command again leaves exactly what it leaves without a fault, hidden things included; or
+        where the fault came after all was done, what it leaves when it runs twice.
+        """
+        outcome, again = found.outcome, found.again
+        if outcome.code != KILLED and not outcome.said():
+            return f"ended in {outcome.code}: {outcome.output[-600:]}"
+        if outcome.code == 0 and found.after != self.expected:
+            return f"ended in 0, and left {_difference(found.after, self.expected)}"
+        sources = under(self.before, [name for name in self.before if not under({name: ""}, self.case.output)])
+        if under(found.after, list(sources)) != sources:
+            return f"changed sources: {_difference(found.after, sources)}"
+        if not self._whole(found.after):
+            return f"left a part: {_difference(under(found.after, self.case.output), self.expected)}"
+        if not again.said():
+            return f"the rerun ended in {again.code}: {again.output[-600:]}"
+        complete = under(found.after, self.case.output) == under(self.expected, self.case.output)
+        if found.at_last != (self.twice if complete else self.expected):
+            return f"the rerun ({again.code}: {again.output[-300:]}) left {_difference(found.at_last, self.expected)}"
+        return ""
+
+    def _whole(self, after: dict[str, str]) -> bool:
+        now = under(after, self.case.output)
+        earlier, new = under(self.before, self.case.output), under(self.expected, self.case.output)
+        journal = self.case.in_place and f".{self.case.output[0]}.ropeconv-journal" in after
+        return journal or self.case.output[0] not in after or now in (earlier, new)
+
+    @cached_property
+    def _first_kill(self) -> int:
+        folder = self.folder / "first"
+        shutil.copytree(self.ready, folder, symlinks=True)
+        calls = self.server.run(folder, self.case.command, Fault(Mode.COUNT)).calls()
+        return round(self.case.killed * len(calls))
+
+    @cached_property
+    def _counted(self) -> tuple[dict[str, str], list[Call]]:
+        folder = self.copy()
+        outcome = self.server.run(folder, self.case.command, Fault(Mode.COUNT))
+        assert outcome.code == 0, f"{self.case.command}: {outcome.output}"
+        return tree(folder), outcome.calls()
+
+
+def _difference(now: dict[str, str], wanted: dict[str, str]) -> dict[str, list[str]]:
+    both = now.keys() & wanted.keys()
+    found = {
+        "missing": sorted(wanted.keys() - now.keys()),
+        "too many": sorted(now.keys() - wanted.keys()),
+        "different": sorted(name for name in both if now[name] != wanted[name]),
+    }
+    return {kind: names for kind, names in found.items() if names}

@@ -1,0 +1,168 @@
+"""Runs commands with a fault at one of their writing calls, and reads what they left."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+SHIM = Path(__file__).with_name("shim")
+ROOT = Path(__file__).parents[2]
+KILLED = -9
+
+
+class Mode(IntEnum):
+    """What happens at a writing call. The numbers are those of shim/calls.c."""
+
+    COUNT = 0
+    KILL = 1
+    KILL_HALF = 2
+    FAIL_ONCE = 3
+    FAIL_ON = 4
+    SHORT = 5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault. mode: its kind. at: the number of the call, from 1. error: the errno of a call that fails."""
+
+    mode: Mode
+    at: int = 0
+    error: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.mode.name} {self.at} {errno.errorcode.get(self.error, '')}".strip()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A writing call of a command. kind: its name. moves: whether it moves bytes. takes: whether it needs space."""
+
+    kind: str
+    moves: bool
+    takes: bool
+    path: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended. code: its exit code, negative for a signal. output: what it printed. report: of the shim."""
+
+    code: int
+    output: str
+    report: str = ""
+
+    def calls(self) -> list[Call]:
+        """The writing calls, where they were counted."""
+        found = []
+        for line in self.report.splitlines():
+            if line.startswith("call "):
+                _, kind, flags, path = line.split(" ", 3)
+                found.append(Call(kind, bool(int(flags) & 1), bool(int(flags) & 2), path))
+        return found
+
+    def said(self) -> bool:
+        """Whether it ended as a command should: done, or with one sentence and an exit code of its own."""
+        sentences = [line for line in self.output.splitlines() if line.startswith("ropeconv: ")]
+        clean = "Traceback" not in self.output and "unexpected" not in self.output
+        return clean and (self.code == 0 or (self.code in (1, 2, 3) and len(sentences) == 1))
+
+
+def reason_without() -> str:
+    """Why faults cannot be made here, or empty."""
+    if sys.platform != "linux":
+        return "the shim counts the calls of Linux"
+    return "" if shutil.which("cc") else "there is no C compiler"
+
+
+def compiled(folder: Path) -> Path:
+    """The shim, compiled into a folder."""
+    target = folder / "shim.so"
+    command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(target)]
+    subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
+    return target
+
+
+class Server:
+    """Starts commands by fork. folder: for the shim and what commands print, outside of the folders they run in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        quiet = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(compiled(folder)), "COLUMNS": "500"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.server"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **threads, **quiet}, cwd=ROOT,
+        )  # fmt: skip
+        assert self._answer() == "ready"
+
+    def run(self, folder: Path, command: Sequence[str], fault: Fault | None = None) -> Outcome:
+        """Runs a command in a folder, with a fault or without one."""
+        return self.together(folder, [command], [0.0], fault)[0]
+
+    def together(
+        self, folder: Path, commands: Sequence[Sequence[str]], delays: Sequence[float], fault: Fault | None = None
+    ) -> list[Outcome]:
+        """Runs commands in a folder at the same time.
+
+        folder: that they run in, and whose writing calls count. commands: an action and its arguments each. delays: in
+        seconds, before each begins. fault: of every one of them.
+        """
+        runs = [
+            {
+                "folder": str(folder.resolve()),
+                "command": list(command),
+                "delay": delay,
+                "mode": None if fault is None else int(fault.mode),
+                "at": 0 if fault is None else fault.at,
+                "error": 0 if fault is None else fault.error,
+                "output": str(self.folder / f"output-{number}"),
+                "report": str(self.folder / f"report-{number}"),
+            }
+            for number, (command, delay) in enumerate(zip(commands, delays, strict=True))
+        ]
+        assert self.process.stdin is not None
+        print(json.dumps(runs), file=self.process.stdin, flush=True)
+        codes = json.loads(self._answer())
+        return [
+            Outcome(code, Path(str(run["output"])).read_text("utf-8", "replace"), Path(str(run["report"])).read_text())
+            for code, run in zip(codes, runs, strict=True)
+        ]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """What is in a folder, hidden things too: sha256 of files, by their names."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            found[name] = f"link to {os.readlink(path)}"
+        else:
+            found[name] = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def under(contents: dict[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The part of a tree that has one of these names or is below it."""
+    return {
+        path: digest
+        for path, digest in contents.items()
+        if any(path == name or path.startswith(f"{name}/") for name in names)
+    }

@@ -1,0 +1,73 @@
+"""Seeds: folders with small checkpoints, made without torch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.models import COMMON, FAMILIES
+
+SMALL = {"hidden_size": 32, "intermediate_size": 16, "head_dim": 16, "vocab_size": 8}
+
+
+def small_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
+    """A config as publishers write it, with one layer of few numbers."""
+    settings = {**COMMON, **FAMILIES[model_type], **(SMALL if model_type == "llama" else {}), **changes}
+    settings = {key: copy.deepcopy(value) for key, value in settings.items() if value is not None}
+    return {"model_type": model_type, "rope_theta": 10000.0, **settings}
+
+
+@cache
+def small_header() -> dict[str, Any]:
+    """The entries of the safetensors file of `small_config`, float32."""
+    shapes = {"model.embed_tokens.weight": [8, 32], "lm_head.weight": [8, 32], "model.norm.weight": [32]}
+    for layer in range(2):
+        shapes |= {
+            f"model.layers.{layer}.{name}.weight": shape
+            for name, shape in (
+                ("input_layernorm", [32]), ("post_attention_layernorm", [32]), ("self_attn.q_proj", [32, 32]),
+                ("self_attn.k_proj", [16, 32]), ("self_attn.v_proj", [16, 32]), ("self_attn.o_proj", [32, 32]),
+                ("mlp.up_proj", [16, 32]), ("mlp.gate_proj", [16, 32]), ("mlp.down_proj", [32, 16]),
+            )
+        }  # fmt: skip
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, shape in shapes.items():
+        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    return entries
+
+
+def data_bytes(entries: dict[str, Any]) -> int:
+    """Bytes of data behind a header."""
+    return max(entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__")
+
+
+def safetensors(header: bytes, data: int) -> bytes:
+    """The bytes of a file. header: its JSON. data: how many bytes follow."""
+    return struct.pack("<Q", len(header)) + header + b"\x01\x3c" * (data // 2) + b"\0" * (data % 2)
+
+
+def write_checkpoint(folder: Path, config: dict[str, Any] | None = None) -> Path:
+    """A checkpoint of one safetensors file with an index, a generation config and a tokenizer config."""
+    folder.mkdir(parents=True)
+    entries = small_header()
+    (folder / "config.json").write_text(json.dumps(small_config() if config is None else config))
+    (folder / "model.safetensors").write_bytes(safetensors(json.dumps(entries).encode(), data_bytes(entries)))
+    (folder / "generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": 2}')
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 64, "tokenizer_class": "LlamaTokenizer"}')
+    return folder
+
+
+def index_of_small() -> dict[str, Any]:
+    """The index of `write_checkpoint`."""
+    names = [name for name in small_header() if name != "__metadata__"]
+    return {
+        "metadata": {"total_size": data_bytes(small_header())},
+        "weight_map": dict.fromkeys(names, "model.safetensors"),
+    }

@@ -1,0 +1,89 @@
+"""Small models that commands run on, made without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from ..gguf_files import plain_tensors, write
+
+VOCABULARY, HIDDEN, LAYERS = 300, 128, 2
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": HIDDEN,
+    "intermediate_size": 96, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "head_dim": 64, "max_position_embeddings": 64, "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
+    "torch_dtype": "float16", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+}  # fmt: skip
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def tensors() -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    """The tensors of a Llama, float16."""
+    shapes = {"model.embed_tokens": (VOCABULARY, HIDDEN), "lm_head": (VOCABULARY, HIDDEN), "model.norm": (HIDDEN,)}
+    for layer in range(LAYERS):
+        shapes |= {
+            f"model.layers.{layer}.{name}": shape
+            for name, shape in {
+                "self_attn.q_proj": (128, HIDDEN), "self_attn.k_proj": (64, HIDDEN), "self_attn.v_proj": (64, HIDDEN),
+                "self_attn.o_proj": (HIDDEN, 128), "mlp.gate_proj": (96, HIDDEN), "mlp.up_proj": (96, HIDDEN),
+                "mlp.down_proj": (HIDDEN, 96), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
+            }.items()
+        }  # fmt: skip
+    generator = np.random.default_rng(0)
+    return {f"{name}.weight": generator.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+
+
+def checkpoint(folder: Path) -> None:
+    """A Llama in two shards in the folder `model`, with a tokenizer."""
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    model = folder / "model"
+    model.mkdir()
+    parts: list[dict[str, np.ndarray]] = [{}, {}]  # type: ignore[type-arg]
+    for number, (name, tensor) in enumerate(tensors().items()):
+        parts[number % 2][name] = tensor
+    index: dict[str, str] = {}
+    for shard, part in zip(SHARDS, parts, strict=True):
+        save_file(part, model / shard, {"format": "pt"})
+        index |= dict.fromkeys(part, shard)
+    total = sum(tensor.nbytes for part in parts for tensor in part.values())
+    _json(model / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
+    _json(model / "config.json", CONFIG)
+    _json(model / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})
+    _json(model / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>", "model_max_length": 64,
+                                            "tokenizer_class": "PreTrainedTokenizerFast"})  # fmt: skip
+    alphabet = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    made = Tokenizer(models.BPE({token: number for number, token in enumerate(alphabet)}, [], unk_token="<unk>"))
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    made.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    made.save(str(model / "tokenizer.json"))
+
+
+def gguf_file(folder: Path) -> None:
+    """A GGUF file `model.gguf`, as other tools write it."""
+    write(folder / "model.gguf")
+
+
+def gguf_shards(folder: Path) -> None:
+    """A GGUF model in two shards, `model-00001-of-00002.gguf` and the next."""
+    write(folder / "model.gguf", split=2)
+
+
+def reordered_gguf(folder: Path) -> None:
+    """A GGUF file whose rows a bake of `--mixed` reorders: tensors change."""
+    write(folder / "model.gguf", "qwen2", extra={"feed_forward_length": 96})
+
+
+def large_gguf(folder: Path, size: int) -> None:
+    """The same of about `size` bytes, so that a change takes a while."""
+    rows = size // (4 * 128)
+    more = np.random.default_rng(1).standard_normal((rows, 128), dtype=np.float32)
+    write(folder / "model.gguf", "qwen2", {"feed_forward_length": 96}, {**plain_tensors(), "output.weight": more})
+
+
+def _json(path: Path, data: object) -> None:
+    path.write_text(json.dumps(data, indent=2) + "\n")

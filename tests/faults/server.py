@@ -1,0 +1,100 @@
+"""A process that has imported ropeconv and forks once for each command, with the shim loaded.
+
+Reads a JSON list of runs on each line of stdin, starts them at the same time, and answers with their exit codes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import io
+import json
+import os
+import pkgutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import ropeconv
+
+from . import scenes
+from .actions import ACTIONS
+
+SECONDS = 120
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
+def import_all() -> None:
+    """Imports what commands import when they run, so that each fork need not."""
+    for module in pkgutil.walk_packages(ropeconv.__path__, "ropeconv."):
+        if not module.name.endswith(("program", "__main__")):
+            importlib.import_module(module.name)
+    for name in ("gguf", "rich.progress", "rich.table"):
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        os.chdir(folder)  # what is read once and kept, such as the table of families, is read here
+        scenes.checkpoint(Path(folder))
+        scenes.gguf_file(Path(folder))
+        for arguments in ("model --yarn 4", "model --mixed 4 --to gguf", "model.gguf --yarn 4"):
+            assert ACTIONS["ropeconv"](["apply", *arguments.split(), "--dry-run"]) == 0
+        os.chdir("/")
+
+
+def child(run: dict[str, Any], begin: int) -> int:
+    """Runs a command in this process. begin: a pipe that says when."""
+    signal.alarm(SECONDS)
+    output = os.open(run["output"], FLAGS, 0o600)
+    report = os.open(run["report"], FLAGS, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(run["folder"])
+    shim = ctypes.CDLL(None)
+    os.read(begin, 1)
+    time.sleep(run["delay"])
+    if run["mode"] is not None:
+        shim.fault_arm(os.fsencode(run["folder"]), ctypes.c_long(run["at"]), run["mode"], run["error"], report)
+    try:
+        code = ACTIONS[run["command"][0]](run["command"][1:])
+    except BaseException:
+        traceback.print_exc()
+        code = 99
+    if run["mode"] is not None:
+        shim.fault_report()
+    return code
+
+
+def start(run: dict[str, Any], begin: int, other: int) -> int:
+    """Forks for a run, and returns the process id."""
+    process = os.fork()
+    if process:
+        return process
+    code = 98
+    try:
+        os.close(other)
+        code = child(run, begin)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    import_all()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        begin, release = os.pipe()
+        processes = [start(run, begin, release) for run in json.loads(line)]
+        os.write(release, bytes(len(processes)))
+        codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        os.close(begin)
+        os.close(release)
+        print(json.dumps(codes), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The comparison of logits alone: right bakes are neither refused nor inconclusive, wrong ones always refused.
+
+The checks of files, frequencies and folded weights, which see most of these faults sooner, are left out here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+
+from ropeconv.validate.rule.validation import Validation
+
+from ..baking import validate
+from ..llamacpp import lively
+from ..models import make
+from .extent import sample, tally
+from .wrong_bakes import CASES, FAMILIES, METHODS, Wrong, bake
+
+RIGHT = tuple((family, method) for family in FAMILIES for method in METHODS)
+USUAL, FLAT, SHARP = 0.35, 0.002, 1.0  # initializer_range
+EXTREME_RIGHT = tuple((size, family, method) for size in (FLAT, SHARP) for family, method in RIGHT)
+EXTREME_WRONG = tuple((size, wrong, family) for size in (FLAT, SHARP) for wrong, family in CASES)
+
+Place = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A folder with a checkpoint of a family in `source`, made once: weights, biases and norms are random."""
+    made: dict[tuple[str, float], Path] = {}
+
+    def get(family: str, size: float = USUAL) -> Path:
+        if (family, size) not in made:
+            folder = tmp_path_factory.mktemp(family)
+            lively(make(family, folder / "source", initializer_range=size))
+            if size == SHARP:
+                stored_in_bfloat16(folder / "source")
+            made[family, size] = folder
+        return made[family, size]
+
+    return get
+
+
+def stored_in_bfloat16(source: Path) -> None:
+    path = source / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, path, {"format": "pt"})
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+
+
+def compared(folder: Path, method: str, name: str, wrong: Wrong | None = None, dtype: str = "auto") -> Validation:
+    out = bake(folder / "source", folder / name, method)
+    if wrong is not None:
+        wrong.change(out)
+    return validate(out, folder / "source", device="cpu", tokens=128, dtype=dtype)
+
+
+def named(case: tuple[object, ...]) -> str:
+    return "-".join(getattr(part, "what", str(part)) for part in case).replace(" ", "_")
+
+
+@pytest.mark.parametrize("case", sample(RIGHT, 10), ids=named)
+def test_a_right_bake_agrees(case: tuple[str, str], place: Place) -> None:
+    family, method = case
+    result = compared(place(family), method, named(("right", *case)))
+    tally("right bake", family, 1, int(not result.agrees))
+    assert result.agrees, result.sentence
+
+
+@pytest.mark.parametrize("case", sample(CASES, 12), ids=named)
+def test_a_wrong_bake_disagrees(case: tuple[Wrong, str], place: Place) -> None:
+    wrong, family = case
+    result = compared(place(family), wrong.method, named(case), wrong)
+    refused = result.sentence.startswith("Disagrees")
+    tally("wrong bake", family, 1, int(not refused))
+    assert refused, result.sentence
+
+
+@pytest.mark.parametrize("case", sample(EXTREME_RIGHT, 3), ids=named)
+def test_a_right_bake_of_a_flat_or_sharp_model_agrees(case: tuple[float, str, str], place: Place) -> None:
+    """Weights near zero give uniform attention and logits; large ones in bfloat16 give one-hot attention and noise."""
+    size, family, method = case
+    result = compared(
+        place(family, size), method, named(("right", *case)), dtype="bfloat16" if size == SHARP else "auto"
+    )
+    tally("right bake", f"{'sharp' if size == SHARP else 'flat'} {family}", 1, int(not result.agrees))
+    assert result.agrees, result.sentence
+
+
+@pytest.mark.parametrize("case", sample(EXTREME_WRONG, 3), ids=named)
+def test_a_wrong_bake_of_a_flat_or_sharp_model_disagrees(case: tuple[float, Wrong, str], place: Place) -> None:
+    size, wrong, family = case
+    result = compared(place(family, size), wrong.method, named(case), wrong)
+    refused = result.sentence.startswith("Disagrees")
+    tally("wrong bake", f"{'sharp' if size == SHARP else 'flat'} {family}", 1, int(not refused))
+    assert refused, result.sentence
+
+
+def test_the_table_covers_what_it_says() -> None:
+    assert len(RIGHT) == 14 * 8
+    assert len(CASES) >= 60
+    assert {family for _, family in CASES} == set(FAMILIES)
+    assert len({wrong.what for wrong, _ in CASES}) == len({wrong for wrong, _ in CASES})

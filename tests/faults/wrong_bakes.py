@@ -1,0 +1,161 @@
+"""Right bakes, and ways to make them wrong: a table of what is changed, in which of them, and of which families.
+
+Only faults that change what a model computes are here. Logits cannot see what changes nothing in it (a schema that this
+version of transformers does not read, a row of the embedding that no text uses, a factor on queries or values that a
+norm behind them removes): that is for the comparison of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..baking import apply, make_plan
+from .edits import (
+    Change,
+    all_rows,
+    both_lists,
+    exchanged,
+    fold_again,
+    interleaved,
+    per_rope,
+    rope,
+    rounded,
+    scaled,
+    setting,
+    switched,
+    without_bias,
+)
+
+FAMILIES = (
+    "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "stablelm", "gpt_neox", "olmo2",
+    "cohere", "deepseek_v3", "granite",
+)  # fmt: skip
+
+Options = dict[str, Any]
+
+
+def _lists(pairs: int) -> Recipe:
+    return Recipe(REGISTRY["longrope"]((4.0,) * pairs, (2.0,) * pairs), context=1024)
+
+
+METHODS: dict[str, tuple[Callable[[int], Recipe], Options]] = {
+    "theta": (lambda pairs: Recipe(REGISTRY["theta"](160000.0), context=1024), {}),
+    "linear": (lambda pairs: Recipe(REGISTRY["linear"](16.0)), {}),
+    "by-parts": (lambda pairs: Recipe(REGISTRY["by-parts"](16.0)), {}),
+    "yarn": (lambda pairs: Recipe(REGISTRY["yarn"](16.0)), {}),
+    "yarn folded": (lambda pairs: Recipe(REGISTRY["yarn"](16.0)), {"encoding": "weights"}),
+    "mixed": (lambda pairs: Recipe(REGISTRY["mixed"](16.0), attention_factor=1.0), {}),
+    "llama3": (lambda pairs: Recipe(REGISTRY["llama3"](16.0)), {}),
+    "longrope": (_lists, {}),
+}
+"""The eight methods and encodings of the right bakes, from the number of frequencies to the recipe."""
+
+OTHERS: dict[str, tuple[Callable[[int], Recipe], Options]] = {
+    "log-n": (
+        lambda pairs: Recipe(REGISTRY["yarn"](16.0), log_n="clamped"),
+        {"encoding": "ministral3", "allow_approximate": True},
+    ),
+    "mscale": (lambda pairs: Recipe(REGISTRY["yarn"](16.0, mscale=1.0, mscale_all_dim=1.0)), {}),
+}
+"""What only some families can have."""
+
+
+def bake(source: Path, out: Path, method: str) -> Path:
+    """A right bake of a source, by the name of a method in one of the tables."""
+    recipe, options = (METHODS | OTHERS)[method]
+    before = make_plan(source, Recipe(REGISTRY["linear"](2.0))).before
+    return apply(make_plan(source, recipe(before.rotary_dim // 2), out, **options))
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A fault. what: it is. method: of the right bake. families: that it is tried on. change: makes a bake wrong."""
+
+    what: str
+    method: str
+    families: tuple[str, ...]
+    change: Change
+
+
+def _of(names: str) -> tuple[str, ...]:
+    return tuple(names.split())
+
+
+K, Q, V = r"layers\.0\..*k_proj\.weight", r"layers\.0\..*q_proj\.weight", r"layers\.0\..*v_proj\.weight"
+
+WRONG = (
+    Wrong("theta off by 1 %", "yarn", _of("llama qwen3 gemma2 granite"), rope(rope_theta=lambda old: old * 1.01)),
+    Wrong("theta times ten", "yarn", _of("mistral olmo2 mixtral cohere"), rope(rope_theta=lambda old: old * 10)),
+    Wrong("factor 15 for 16", "yarn", _of("qwen2 stablelm gemma3_text deepseek_v3"), rope(factor=15.0)),
+    Wrong("no attention factor", "yarn", _of("llama gpt_neox cohere olmo2"), rope(attention_factor=1.0)),
+    Wrong("attention factor off by 1 %", "yarn", _of("mixtral gemma2 qwen3"), rope(attention_factor=1.29)),
+    Wrong("betas swapped", "yarn", _of("mixtral qwen2 granite"), rope(beta_fast=1.0, beta_slow=32.0)),
+    Wrong("ramp begins later", "yarn", _of("llama deepseek_v3 gemma2"), rope(beta_slow=2.0)),
+    Wrong("ramp without rounding", "yarn", _of("mistral stablelm olmo2"), rope(truncate=False)),
+    Wrong("trained length doubled", "yarn", _of("llama gemma3_text gpt_neox"),
+          rope(original_max_position_embeddings=128)),
+    Wrong("method not written", "yarn", _of("llama gemma2 cohere deepseek_v3"), rope(rope_type="default")),
+    Wrong("linear for yarn", "yarn", _of("qwen2 gpt_neox olmo2 stablelm"), rope(rope_type="linear")),
+    Wrong("factor upside down", "linear", _of("mistral gemma2 qwen3"), rope(factor=1 / 16)),
+    Wrong("factor off by 1 %", "linear", _of("llama granite cohere"), rope(factor=16.16)),
+    Wrong("theta of the source", "theta", _of("qwen3 phi3 mixtral"), rope(rope_theta=10000.0)),
+    Wrong("theta off by 0.1 %", "theta", _of("mistral gemma3_text stablelm"), rope(rope_theta=160160.0)),
+    Wrong("high_freq_factor 3", "llama3", _of("llama qwen2 olmo2"), rope(high_freq_factor=3.0)),
+    Wrong("low_freq_factor 2", "llama3", _of("granite mistral gpt_neox"), rope(low_freq_factor=2.0)),
+    Wrong("llama3 for by-parts", "by-parts", _of("llama qwen3 cohere"),
+          rope(low_freq_factor=1.0, high_freq_factor=4.0)),
+    Wrong("one frequency off by 1 %", "mixed", _of("llama qwen2 phi3 olmo2 deepseek_v3"),
+          both_lists(lambda old: [old[0], 1.01 * old[1], *old[2:]])),
+    Wrong("factors off by one", "mixed", _of("mistral gemma2 phi3 granite"),
+          both_lists(lambda old: [old[0], *old[:-1]])),
+    Wrong("factors backwards", "mixed", _of("qwen3 gpt_neox cohere"), both_lists(lambda old: old[::-1])),
+    Wrong("factors upside down", "mixed", _of("stablelm mixtral phi3"),
+          both_lists(lambda old: [1 / value for value in old])),
+    Wrong("short and long list swapped", "longrope", _of("llama qwen2 phi3 cohere"), switched),
+    Wrong("another length for the lists", "longrope", _of("mistral granite olmo2"),
+          setting(original_max_position_embeddings=256, each=True)),
+    Wrong("half of the rotated dimensions", "yarn", _of("stablelm gpt_neox"),
+          rope(partial_rotary_factor=0.25, top=("rotary_pct",))),
+    Wrong("no log-n", "log-n", _of("llama mistral"), rope(llama_4_scaling_beta=0.0, beta=0.0)),
+    Wrong("log-n to another base", "log-n", _of("llama mistral"),
+          rope(llama_4_scaling_beta=lambda old: 1.3 * old, beta=lambda old: 1.3 * old)),
+    Wrong("softmax scale forgotten", "mscale", _of("deepseek_v3"), rope(mscale_all_dim=0.0, mscale=0.0)),
+    Wrong("a smaller window", "yarn", _of("gemma2 gemma3_text"), setting(sliding_window=16)),
+    Wrong("a window where none was", "yarn", _of("mistral mixtral"), setting(sliding_window=64)),
+    Wrong("kinds of layers exchanged", "yarn", _of("gemma3_text"),
+          setting(layer_types=["full_attention", "sliding_attention", "full_attention"])),
+    Wrong("method on local layers too", "linear", _of("gemma3_text"),
+          per_rope("sliding_attention", rope_type="linear", factor=16.0)),
+    Wrong("theta of local layers", "yarn", _of("gemma3_text"), per_rope("sliding_attention", rope_theta=20000.0)),
+    Wrong("another logit scale", "yarn", _of("cohere"), setting(logit_scale=0.066)),
+    Wrong("another attention scale", "yarn", _of("gemma2 gemma3_text"), setting(query_pre_attn_scalar=66)),
+    Wrong("another scale of experts", "yarn", _of("deepseek_v3"), setting(routed_scaling_factor=2.6)),
+    Wrong("another eps", "linear", _of("llama qwen3 mixtral"), setting(rms_norm_eps=1e-3)),
+    Wrong("keys by A, not A^2", "yarn folded", FAMILIES, fold_again(-1)),
+    Wrong("keys folded twice", "yarn folded", _of("llama stablelm olmo2 phi3"), fold_again(2)),
+    Wrong("fold over all rows", "yarn folded", _of("stablelm gpt_neox phi3"), all_rows),
+    Wrong("fold forgotten in one layer", "yarn folded", _of("mistral qwen2 gpt_neox granite"),
+          fold_again(-2, only="layers.1.")),
+    Wrong("keys of one layer x 1.01", "yarn", _of("llama mixtral qwen2 granite gemma2"), scaled(K, 1.01)),
+    Wrong("a head of queries x 1.003", "yarn", _of("llama mistral granite gemma2"), scaled(Q, 1.003, slice(0, 64))),
+    Wrong("values of one layer x 1.01", "linear", _of("qwen3 stablelm cohere"), scaled(V, 1.01)),
+    Wrong("one norm x 1.01", "theta", _of("gemma2 qwen2 llama"), scaled(r"layers\.1\.input_layernorm\.weight", 1.01)),
+    Wrong("norm of keys x 1.02", "yarn", _of("qwen3 olmo2 gemma3_text"), scaled(r"layers\.0\..*k_norm\.weight", 1.02)),
+    Wrong("fused projection x 1.01", "linear", _of("phi3 gpt_neox"),
+          scaled(r"layers\.0\..*(qkv_proj|query_key_value)\.weight", 1.01)),
+    Wrong("latent keys x 1.01", "linear", _of("deepseek_v3"), scaled(r"layers\.0\..*kv_a_proj_with_mqa\.weight", 1.01)),
+    Wrong("heads of queries exchanged", "linear", _of("llama qwen2 cohere"), exchanged(Q)),
+    Wrong("keys in the interleaved layout", "yarn", _of("llama mistral granite"), interleaved(K)),
+    Wrong("head x 1.01", "yarn", _of("llama phi3 gpt_neox"), scaled(r"(lm_head|embed_out)\.weight", 1.01)),
+    Wrong("biases lost", "linear", _of("qwen2 gpt_neox"), without_bias),
+    Wrong("router x 1.1", "yarn", _of("mixtral"), scaled(r"layers\.0\..*gate\.weight", 1.1)),
+    Wrong("weights rounded to bfloat16", "theta", _of("llama mistral phi3 stablelm"), rounded),
+)  # fmt: skip
+
+CASES = tuple((wrong, family) for wrong in WRONG for family in wrong.families)

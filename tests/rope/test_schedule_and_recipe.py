@@ -1,0 +1,203 @@
+"""Schedules, specs and recipes: what they take, what they refuse, and what is written of them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.forms import Interpolated, LongRope, Plain
+from ropeconv.rope.log_n import LogN, QueryScaling
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
+
+THETA, TRAINED = 10000.0, 4096
+
+
+def spec(**changes: Any) -> RopeSpec:
+    given = {
+        "head_dim": 8, "rotary_dim": 8, "form": Plain(THETA), "original_context": TRAINED, "context": TRAINED,
+    }  # fmt: skip
+    return RopeSpec(**{**given, **changes})
+
+
+def made(method: str, *values: object, of: RopeSpec | None = None, **modifiers: Any) -> Schedule:
+    return Recipe(REGISTRY[method](*values), **modifiers).schedule(of or spec())
+
+
+BASE = [1.0, 0.1, 0.01, 0.001]
+"""10000^(-2i/8)."""
+
+
+def plain(**changes: Any) -> Schedule:
+    return Schedule(
+        **{**{"inv_freq": np.array(BASE), "attention_factor": 1.0, "context": 64, "original_context": 32}, **changes}
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inv_freq": np.array([1.0, -0.1])}, {"inv_freq": np.array([1.0, np.inf])}, {"inv_freq": np.array([np.nan])},
+        {"short_inv_freq": np.array([-1.0])}, {"attention_factor": 0.0}, {"attention_factor": -1.0},
+        {"attention_factor": math.nan}, {"attention_factor": math.inf}, {"context": 0}, {"context": -1},
+    ],
+)  # fmt: skip
+def test_no_schedules(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError):
+        plain(**wrong)
+
+
+def test_the_smallest_schedule() -> None:
+    assert plain(context=1, inv_freq=np.array([0.0]), attention_factor=1e-9).context == 1
+
+
+def test_the_digest_covers_every_number_that_changes_a_logit() -> None:
+    first, second = struct.pack("<4d", *BASE), struct.pack("<dd", 1.0, 1.0)
+    parts = [b"ropeconv schedule 1", first, b"", second]
+    lengths = b"".join(struct.pack("<q", len(part)) for part in parts)
+    assert plain().digest == hashlib.sha256(lengths + b"".join(parts)).hexdigest()
+    changed = [
+        plain(), plain(inv_freq=np.array([1.0, 0.1, 0.01, 0.002])), plain(attention_factor=2.0),
+        plain(softmax_scale=2.0),
+        plain(short_inv_freq=np.array(BASE)), plain(log_n=LogN("full", 64)), plain(log_n=LogN("clamped", 64)),
+        plain(log_n=LogN("full", 65)), plain(query_scaling=QueryScaling(1.0, 2)),
+        plain(query_scaling=QueryScaling(1.0, 3)),
+        plain(query_scaling=QueryScaling(2.0, 2)), plain(query_scaling=QueryScaling(1.0, 2, 3.0)),
+    ]  # fmt: skip
+    assert len({schedule.digest for schedule in changed}) == len(changed)
+    assert plain(context=128).digest == plain().digest
+
+
+def test_a_schedule_as_data_names_what_is_not_usual() -> None:
+    assert plain().to_dict() == {
+        "inv_freq": BASE, "attention_factor": 1.0, "context": 64, "original_context": 32, "digest": plain().digest,
+    }  # fmt: skip
+    whole = plain(
+        short_inv_freq=np.array(BASE), softmax_scale=2.0, log_n=LogN("full", 64), query_scaling=QueryScaling(1.0, 2)
+    ).to_dict()
+    assert whole["short_inv_freq"] == BASE
+    assert whole["softmax_scale"] == 2.0
+    assert whole["log_n"] == {"kind": "full", "length": 64}
+    assert whole["query_scaling"] == {"beta": 1.0, "length": 2, "gain": 1.0}
+
+
+def test_a_spec() -> None:
+    partial = spec(head_dim=20)
+    assert (partial.unrotated, spec().unrotated, spec(mla=True).unrotated) == (6, 0, 4)
+    assert not spec().scaled
+    assert spec(attention_factor=1.1).scaled
+    scaled = spec(form=Interpolated(THETA, 4.0), context=16384, attention_factor=1.1, softmax_scale=1.2)
+    assert scaled.scaled
+    assert scaled.unscaled() == spec()
+    now = scaled.current()
+    assert (now.context, now.original_context, now.attention_factor, now.softmax_scale) == (16384, TRAINED, 1.1, 1.2)
+    np.testing.assert_allclose(now.inv_freq, [value / 4 for value in BASE])
+    assert now.short_inv_freq is None
+
+
+def test_a_spec_with_two_lists_has_both() -> None:
+    one, two = (1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0)
+    found = spec(form=LongRope(THETA, one, two, 64)).current()
+    np.testing.assert_allclose(found.inv_freq, [value / 2 for value in BASE])
+    np.testing.assert_allclose(found.short_inv_freq, BASE)
+    assert spec(form=LongRope(THETA, two, two, 64)).current().short_inv_freq is None
+
+
+def test_windows_of_the_layers_that_rotate() -> None:
+    layers = ("global", "local", "none")
+    assert [spec(layers=layers).count(kind) for kind in ("global", "local", "none")] == [1, 1, 1]
+    assert spec(layers=layers, windows=(None, 32, None)).rotating_window is None
+    assert spec(layers=layers, windows=(64, 128, None)).rotating_window == 64
+    assert spec(layers=("global", "global"), windows=(64, 128)).rotating_window == 128
+    assert spec(layers=("global", "global"), windows=(64, None)).rotating_window is None
+    assert spec().rotating_window is None
+    windowed = spec(layers=("global",), windows=(64,))
+    assert [windowed.visible(32), windowed.visible(64), windowed.visible(128), spec().visible(128)] == [32, 64, 64, 128]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"context": 0}, "--context"), ({"original_context": -1}, "--original-context"),
+        ({"attention_factor": 0.0}, "--attention-factor"), ({"temperature_slope": 0.0}, "--temperature-slope"),
+        ({"temperature_intercept": -1.0}, "--temperature-intercept"), ({"log_n": "half"}, "clamped or full"),
+        ({"attention_factor": 1.0, "temperature_slope": 0.1}, "pass one of them"),
+        ({"attention_factor": 1.0, "temperature_intercept": 0.1}, "pass one of them"),
+        ({"log_n_length": 64}, "needs --log-n"), ({"log_n": "full", "log_n_length": 0}, "--log-n-length"),
+        ({"on_top": True, "original_context": 64}, "leave --original-context out"), ({"on_top": 1}, "true or false"),
+        ({"keep_short": "yes"}, "true or false"), ({"keep_short": True, "log_n": "full"}, "leave one of them out"),
+    ],
+)  # fmt: skip
+def test_modifiers_that_contradict_each_other(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        Recipe(REGISTRY["yarn"](4.0), **wrong)
+
+
+def test_as_is_takes_a_context_only() -> None:
+    assert Recipe(REGISTRY["as-is"](), context=64).context == 64
+    with pytest.raises(RecipeError, match="--attention-factor has no place"):
+        Recipe(REGISTRY["as-is"](), attention_factor=1.1)
+
+
+def test_modifiers_replace_what_the_method_has() -> None:
+    assert made("linear", 4.0, context=9000).context == 9000
+    assert made("linear", 4.0, original_context=1000).context == 4000
+    assert made("linear", 4.0, original_context=1000).original_context == 1000
+    assert made("yarn", 4.0, attention_factor=1.5).attention_factor == 1.5
+    assert made("linear", math.e, temperature_slope=0.2).attention_factor == pytest.approx(1.2)
+    assert made("linear", math.e, temperature_intercept=0.5).attention_factor == pytest.approx(0.6)
+    assert made("theta", 1e6, context=4 * TRAINED, temperature_slope=0.2).attention_factor == pytest.approx(
+        0.2 * math.log(4) + 1
+    )
+    assert made("linear", 4.0, log_n="full").log_n == LogN("full", TRAINED)
+    assert made("linear", 4.0, log_n="full", log_n_length=64).log_n == LogN("full", 64)
+    assert made("linear", 4.0).log_n is None
+    assert made("theta", 1e6).context == TRAINED
+    assert made("theta", 1e6, of=spec(context=8192)).context == 8192
+    assert made("theta", 1e6, original_context=9000).context == 9000
+
+
+def test_a_recipe_starts_from_the_unscaled_rope() -> None:
+    scaled = spec(form=Interpolated(THETA, 4.0), context=16384)
+    assert Recipe(REGISTRY["yarn"](4.0)).start(scaled) == spec()
+    assert Recipe(REGISTRY["yarn"](4.0), on_top=True).start(scaled) is scaled
+    assert Recipe(REGISTRY["as-is"]()).start(scaled) is scaled
+    longer = spec(context=8192)
+    assert Recipe(REGISTRY["yarn"](4.0)).start(longer) is longer
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([], "JSON object"), ({"method": "yarn", "parameters": [4]}, "JSON object"), ({"method": "cubic"}, "'cubic'"),
+        ({}, "names the method None"),
+        ({"method": "yarn", "parameters": {"factor": 4.0}, "more": 1}, "unknown key 'more'"),
+        ({"method": "yarn", "parameters": {"factor": 4.0, "more": 1}}, "unknown key 'more'"),
+        ({"method": "yarn", "parameters": {}}, "the recipe for yarn needs"), ({"method": "yarn"}, "needs"),
+    ],
+)  # fmt: skip
+def test_no_recipes(data: Any, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        Recipe.from_dict(data)
+
+
+def test_a_recipe_as_data() -> None:
+    recipe = Recipe(REGISTRY["yarn"](4.0), context=64, on_top=True)
+    assert recipe.to_dict() == {
+        "method": "yarn",
+        "parameters": {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
+        "context": 64,
+        "on_top": True,
+    }
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+    lists = Recipe(REGISTRY["inv-freq"]((1.0, 0.5, 0.25, 0.125)))
+    assert lists.to_dict()["parameters"]["inv_freq"] == [1.0, 0.5, 0.25, 0.125]
+    assert Recipe.from_dict(lists.to_dict()) == lists

@@ -1,4 +1,4 @@
-"""Output: all that commands print, data on stdout and everything else on stderr."""
+"""Output: all that commands print, data on stdout and everything else on stderr, without control characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..formats.copying import Advance
 from ..version import SCHEMA
-from .printable import printable
+from .printable import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,8 +32,9 @@ class Output:
 
     def data(self, document: dict[str, Any]) -> None:
         """Prints the JSON document of a command, with its schema."""
-        text = json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=False)
-        sys.stdout.write(text + "\n")
+        ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+        text = json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=ascii_only)
+        sys.stdout.write(printable_json(text) + "\n")
 
     def table(
         self,
@@ -139,7 +140,7 @@ class Output:
             yield lambda message: None
             return
         with self._console(stderr=True).status("") as status:
-            yield status.update
+            yield lambda message: status.update(printable(message))
 
     def _console(self, stderr: bool = False) -> Console:
         from rich.console import Console

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import RopeconvError
 from ..extras import require
+from ..secrets import without_secrets
 
 # name: number in llama.h's llama_ftype, bits per weight of a usual model
 FTYPES: dict[str, tuple[int, float]] = {
@@ -33,7 +34,7 @@ def quantise(source: Path, target: Path, outtype: str) -> None:
     """
     require("llama_cpp", f"--outtype {outtype}")
     command = [sys.executable, "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
     if done.returncode != 0:
         said = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower() or "fail" in line.lower()]
         raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {(said or ['it said nothing'])[-1][:300]}")

@@ -52,8 +52,9 @@ def answers(reference: str) -> Iterator[None]:
         raise BadSource(
             f"the Hub's answer about {reference} {problem}; try again later, or check HF_ENDPOINT"
         ) from None
-    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
-        if _of_library(type(problem).__module__) or not _in_library(problem.__traceback__):
+    except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as problem:
+        of_system = isinstance(problem, OSError) and problem.errno is not None  # such as a full disk
+        if of_system or _of_library(type(problem).__module__) or not _in_library(problem.__traceback__):
             raise
         raise BadSource(
             f"the Hub's answer about {reference} cannot be understood ({type(problem).__name__}); check HF_ENDPOINT, "

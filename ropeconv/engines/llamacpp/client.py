@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import RopeconvError
 from ...extras import require
 from ...formats.scratch import scratch
+from ...secrets import without_secrets
 
 Override = tuple[str, int | float | str]
 
@@ -28,7 +29,8 @@ def run(path: Path, job: dict[str, Any]) -> Any:
         out = folder / "answer.npy"
         command = [sys.executable, "-m", "ropeconv.engines.llamacpp.program"]
         asked = json.dumps({**job, "path": str(path), "out": str(out)})
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+        environment = without_secrets()
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=environment)
         if done.returncode != 0:
             raise RopeconvError(f"llama.cpp cannot run {path.name}: {last_words(done.stderr, done.returncode)}")
         return np.load(out)

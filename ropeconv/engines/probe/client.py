@@ -10,11 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ...secrets import without_secrets
+
 
 class Probe:
     """A running `program.py`, which imports torch and transformers while its caller plans and copies.
 
-    python: the interpreter. env: of the process, None for that of the caller.
+    python: the interpreter. env: of the process, None for that of the caller without its secrets.
     """
 
     def __init__(self, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
@@ -25,7 +27,7 @@ class Probe:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=env,
+            env=without_secrets() if env is None else env,
         )
 
     @staticmethod

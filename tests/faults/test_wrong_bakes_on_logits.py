@@ -37,20 +37,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         if (family, size) not in made:
             folder = tmp_path_factory.mktemp(family)
             lively(make(family, folder / "source", initializer_range=size))
-            if size == SHARP:
-                stored_in_bfloat16(folder / "source")
+            if size != USUAL:
+                resized(folder / "source", size)
             made[family, size] = folder
         return made[family, size]
 
     return get
 
 
-def stored_in_bfloat16(source: Path) -> None:
+def resized(source: Path, size: float) -> None:
+    """Makes biases as small as flat weights are, and stores sharp weights in bfloat16."""
     path = source / "model.safetensors"
     tensors = safetensors.torch.load_file(path)
-    safetensors.torch.save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, path, {"format": "pt"})
+    for name, tensor in tensors.items():
+        tensors[name] = tensor * size / USUAL if size == FLAT and name.endswith(".bias") else tensor
+        tensors[name] = tensors[name].bfloat16() if size == SHARP else tensors[name]
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
     config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    dtype = "bfloat16" if size == SHARP else "float32"
+    (source / "config.json").write_text(json.dumps(config | {"dtype": dtype}))
 
 
 def compared(folder: Path, method: str, name: str, wrong: Wrong | None = None, dtype: str = "auto") -> Validation:

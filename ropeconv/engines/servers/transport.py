@@ -50,7 +50,7 @@ class Response:
     location: str = ""
 
 
-class _TooLarge(Exception):
+class TooLarge(RopeconvError):
     """The body has more bytes than it may."""
 
 
@@ -99,7 +99,7 @@ def _read(
             for part in response.iter_raw(BLOCK):
                 size += len(part)
                 if size > limits.size:
-                    raise _TooLarge
+                    raise TooLarge
                 parts.append(part)
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise httpx.DecodingError("it compresses its answers, which it was asked not to")
@@ -110,7 +110,7 @@ def _read(
 
 
 def _sentence(problem: BaseException, url: str, path: str, limits: Limits) -> RopeconvError:
-    if isinstance(problem, _TooLarge):
+    if isinstance(problem, TooLarge):
         return RopeconvError(
             f"the answer of the server at {url} to {path} has more than {limits.size:,} bytes, too many for what was "
             "asked; correct --server"

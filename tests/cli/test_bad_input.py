@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import execute
+from ropeconv.bake.writing import files, place
 from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -163,7 +163,7 @@ def test_too_little_space_is_noticed_before_writing(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
-    monkeypatch.setattr(execute, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(place, "free_bytes", lambda folder: 1000)
     with pytest.raises(RopeconvError, match=r"has 1\.0 kB free and the output needs .* MB"):
         apply(plan)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -175,7 +175,7 @@ def test_a_disk_that_fills_up(llama: Path, tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plan = make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
-    monkeypatch.setattr(execute, "copy_file", copy)
+    monkeypatch.setattr(files, "copy_file", copy)
     before = hashes(llama)
     with pytest.raises(RopeconvError, match="the disk is full"):
         apply(plan)

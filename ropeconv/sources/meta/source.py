@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from ...errors import BadSource
 from ...extras import require
 from ...families.config import Config
 from ...formats import jsontext
+from ...formats.identity import FileIdentity
 from ...formats.typed import typed
 from ..folder import FolderSource
 from ..source import GeneratedFile, Source, SourceFile
@@ -111,8 +112,8 @@ class MetaSource(Source):
     def path(self, name: str) -> Path:
         return self.inner.path(name)
 
-    def local_paths(self) -> tuple[Path, ...]:
-        return self.inner.local_paths()
+    def seen(self) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.seen()
 
     def text(self, name: str) -> str | None:
         return self._made[name] if name in self._made else self.inner.text(name)

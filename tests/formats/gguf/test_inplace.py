@@ -13,7 +13,7 @@ import pytest
 
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, read_header, room, string, u32
-from ropeconv.formats.gguf.edit import RESERVED
+from ropeconv.formats.gguf.edit import RESERVED, Layout
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
 from ropeconv.formats.gguf.write import write_new
 
@@ -133,6 +133,32 @@ def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
     header = read_header(first)
     assert header.get("llama.context_length") == 4096
     assert header.get("split.tensors.count") == 5
+
+
+def back(first: GgufFile, tail: int) -> Edit:
+    """What brings the first file back after `edit`. tail: bytes after its last tensor."""
+    header, double = first.header, Change(64, lambda old: (np.frombuffer(old, np.float32) * 2).tobytes())
+    layout = Layout(header.version, header.data_start, tail)
+    removed = frozenset({"rope_freqs.weight"})
+    return Edit(base=header.values, changes={"output_norm.weight": double}, removed=removed, layout=layout)
+
+
+def test_the_first_file_comes_back_byte_for_byte_after_a_kill_at_any_step(path: Path) -> None:
+    original, first = path.read_bytes(), GgufFile.open(path)
+    tail = first.header.size - first.header.data_start - first.header.data_size
+    list(phases(first, edit()))
+    changed = path.read_bytes()
+    walked = list(phases(GgufFile.open(path), back(first, tail)))
+    assert path.read_bytes() == original
+    assert (tail > 0, "room" in walked) == (not path.name.startswith("model"),) * 2
+    for step in walked[:-1]:
+        path.write_bytes(changed)
+        walk = phases(GgufFile.open(path), back(first, tail))
+        while next(walk) != step:
+            pass
+        walk.close()  # type: ignore[attr-defined]
+        assert recover(path)
+        assert path.read_bytes() == changed, step
 
 
 def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:

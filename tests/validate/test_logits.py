@@ -183,7 +183,7 @@ def test_the_command(run: Run, llama: Path, tmp_path: Path) -> None:
     refused = run(*edited)
     assert (refused.returncode, "is not the file that ropeconv wrote" in refused.stderr) == (1, True)
     disagrees = run(*edited, "--ignore-receipt")
-    assert (disagrees.returncode, "computes other global frequencies" in disagrees.stderr) == (3, True)
+    assert (disagrees.returncode, "rope_scaling.factor = 8.0, where 16.0 belongs" in disagrees.stderr) == (3, True)
 
 
 def test_buckets_double_up_to_the_context() -> None:

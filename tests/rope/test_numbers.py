@@ -16,8 +16,9 @@ from ropeconv.rope.spec import RopeSpec
 
 from ..faults.inputs.kinds.recipe import SEEDS
 
-INFINITE = (float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 10**400, -(10**400), 5e-324, 1e31)
+INFINITE = (float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 10**400, -(10**400), 1e31)
 OTHER = (
+    5e-324,
     0,
     -1,
     -0.5,

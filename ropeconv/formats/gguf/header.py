@@ -26,6 +26,7 @@ MAX_ALIGNMENT = 1 << 16
 """llama.cpp takes any power of two; published files have 32."""
 MAX_KEYS, MAX_TENSORS = 1 << 14, 1 << 16
 """Published files have some hundred keys, and up to some thousand tensors."""
+MAX_ELEMENTS = 1 << 20
 MAX_VALUES = 1 << 26
 """Bytes of all values. A vocabulary of 262,144 tokens with its merges has 15 million."""
 
@@ -69,8 +70,15 @@ class Header:
     size: int
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, decoded to Python's types; `default` where the key is absent."""
+        """The value of a key, decoded to Python's types; `default` where the key is absent.
+
+        Raises BadSource for arrays that are longer than any vocabulary.
+        """
         value = self.values.get(key)
+        if value is not None and value.count() > MAX_ELEMENTS:
+            raise BadSource(
+                f"the header has {value.count():,} values under {key!r}, too many there; fetch the file again"
+            )
         return default if value is None else value.decode()
 
     def whole(self, key: str, default: int = 0) -> int:

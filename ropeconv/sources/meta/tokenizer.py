@@ -11,6 +11,7 @@ from ...errors import BadSource
 from ...extras import require
 
 SPECIALS = 256
+MOST_LETTERS = 2048  # of base64, for one token
 MOST_BYTES = 1 << 24
 """Of a tokenizer.model: that of Llama 3 has 2 million."""
 PATTERN = (
@@ -44,11 +45,14 @@ def vocabulary_size(path: Path) -> int:
 
 
 def _ranks(path: Path) -> int:
-    """Number of tokens of a tiktoken vocabulary. Raises BadSource for lines that are not base64 and rank in order."""
+    """Number of tokens of a tiktoken vocabulary. Raises BadSource for lines that are not base64 and rank in order.
+
+    Converting takes the square of the length of a token; those of Llama 3 have up to 128 bytes.
+    """
     with path.open("rb") as file:
         lines = [line.split() for line in file if line.strip()]
     for rank, line in enumerate(lines):
-        if len(line) != 2 or line[1] != str(rank).encode() or not _base64(line[0]):
+        if len(line) != 2 or len(line[0]) > MOST_LETTERS or line[1] != str(rank).encode() or not _base64(line[0]):
             raise BadSource(f"{path.name} is no vocabulary of tiktoken in line {rank + 1}; download it again")
     return len(lines)
 
@@ -113,8 +117,10 @@ def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
     names = special_tokens(version)
     # transformers 5 renamed the argument; either version ignores the other's
     specials = {"extra_special_tokens": names, "additional_special_tokens": names}
-    converter = TikTokenConverter(vocab_file=str(model), pattern=PATTERN, **specials)
-    tokenizer = converter.converted()
+    try:
+        tokenizer = TikTokenConverter(vocab_file=str(model), pattern=PATTERN, **specials).converted()
+    except Exception as problem:  # of transformers, for tokens that are there twice and the like
+        raise BadSource(f"{model.name} cannot be converted ({type(problem).__name__}); download it again") from None
     begin = tokenizer.token_to_id(names[0])
     tokenizer.post_processor = processors.Sequence(
         [

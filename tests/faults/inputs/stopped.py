@@ -16,6 +16,8 @@ def stop(*given: Any, **named: Any) -> NoReturn:
 
 def stop_before_forward() -> None:
     """Lets `validate` begin in this process, and end where it would load a model or ask transformers."""
+    import torch  # noqa: F401
+
     from ropeconv.engines import probe
     from ropeconv.engines.llamacpp import llamacpp_engine
     from ropeconv.engines.transformers import TransformersEngine

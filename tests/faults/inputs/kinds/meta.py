@@ -105,7 +105,12 @@ def _other_objects(random: Random) -> bytes:
     return saved(found)
 
 
-@register("pth")
+def _with_torch() -> None:
+    """Imports torch, which takes seconds."""
+    import torch  # noqa: F401
+
+
+@register("pth", _with_torch)
 def write_weights(random: Random, folder: Path) -> Commands:
     model = write_release(folder / "model")
     kind = random.random()

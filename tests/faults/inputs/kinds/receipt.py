@@ -82,9 +82,15 @@ def _baked(folder: Path, source: str, out: str) -> None:
 
 
 @cache
+def _kept() -> tempfile.TemporaryDirectory[str]:
+    """A folder that is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="ropeconv-outputs-")
+
+
+@cache
 def outputs() -> Path:
     """A folder with a small checkpoint and a GGUF file, and an output of each."""
-    folder = Path(tempfile.mkdtemp(prefix="ropeconv-outputs-"))
+    folder = Path(_kept().name)
     write_checkpoint(folder / "model")
     write_gguf(folder / "a.gguf")
     _baked(folder, "model", "baked")
@@ -117,9 +123,8 @@ def _changed(random: Random, seed: dict[str, Any]) -> bytes:
     return text_of(random, seed)
 
 
-@register("receipt")
+@register("receipt", stop_before_forward)
 def write(random: Random, folder: Path) -> Commands:
-    stop_before_forward()
     for name in ("model", "baked"):
         shutil.copytree(outputs() / name, folder / name)
     path = folder / "baked" / "ropeconv.json"
@@ -127,9 +132,8 @@ def write(random: Random, folder: Path) -> Commands:
     return random.sample(ON_FOLDER, 2)
 
 
-@register("receipt in gguf")
+@register("receipt in gguf", stop_before_forward)
 def write_in_gguf(random: Random, folder: Path) -> Commands:
-    stop_before_forward()
     shutil.copy(outputs() / "a.gguf", folder)
     parts = taken_apart((outputs() / "b.gguf").read_bytes())
     for place, (name, _, raw) in enumerate(parts.keys):

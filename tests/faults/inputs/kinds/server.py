@@ -126,12 +126,10 @@ def _url() -> str:
     return f"http://127.0.0.1:{server.server_port}"
 
 
-@register("server answers")
+@register("server answers", stop_before_forward)
 def write(random: Random, folder: Path) -> Commands:
-    import torch  # noqa: F401
-
-    stop_before_forward()
     for name in ("model", "baked"):
         shutil.copytree(outputs() / name, folder / name)
     _Handler.served = _bodies(random)
+    (folder / "answers.txt").write_text(repr(_Handler.served))
     return [["validate", "baked", "--against", "model", "--server", _url(), "-q"]]

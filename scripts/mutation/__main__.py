@@ -178,12 +178,13 @@ def main() -> int:
         return 0
     import_libraries()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        trees = [copy_of(ROOT, Path(folder) / f"copy{n}") for n in range(int(os.environ.get("JOBS", "2")))]
+        jobs = int(os.environ.get("JOBS", "2"))
+        trees = [copy_of(ROOT, Path(folder) / f"copy{number}") for number in range(jobs)]
         rooms = []
         for name in names:
             files, order = drawn(ROOT, name, chosen.seed, chosen.files)
             if files:
-                rooms.append(Room(name, files, order, tests_of(trees[0], name, ROOT / ".mutants")))
+                rooms.append(Room(name, files, order, tests_of(trees[0], name, ROOT / ".mutants", jobs)))
                 for test in rooms[-1].tests.failed:
                     print(f"left out, it fails or is skipped on the source as it is: {test}", file=sys.stderr)
         run_mutants(rooms, trees, chosen.minutes, chosen.count)

@@ -77,6 +77,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10, help="how long mutants are run (10), once tests are known")
     parser.add_argument("--count", type=int, default=0, help="end at this number of mutants in each room")
     parser.add_argument("--room", nargs="*", default=[], choices=ROOMS, help="only these packages")
+    parser.add_argument("--tests", nargs="*", default=[], help="only files of tests with such a name: a lower bound")
     parser.add_argument("--list", action="store_true", help="only print the mutants that would be drawn")
     return parser.parse_args(arguments)
 
@@ -184,7 +185,7 @@ def main() -> int:
         for name in names:
             files, order = drawn(ROOT, name, chosen.seed, chosen.files)
             if files:
-                rooms.append(Room(name, files, order, tests_of(trees[0], name, ROOT / ".mutants", jobs)))
+                rooms.append(Room(name, files, order, tests_of(trees[0], name, ROOT / ".mutants", jobs, chosen.tests)))
                 for test in rooms[-1].tests.failed:
                     print(f"left out, it fails or is skipped on the source as it is: {test}", file=sys.stderr)
         run_mutants(rooms, trees, chosen.minutes, chosen.count)

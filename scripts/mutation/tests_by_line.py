@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def _digest(paths: list[Path]) -> str:
     return found.hexdigest()[:20]
 
 
-def tests_of(root: Path, room: str, kept: Path, jobs: int) -> Tests:
+def tests_of(root: Path, room: str, kept: Path, jobs: int, only: Sequence[str] = ()) -> Tests:
     """Runs the tests of a room once per file of tests, unless a run over the same source and tests is kept.
 
     Args:
@@ -69,6 +70,7 @@ def tests_of(root: Path, room: str, kept: Path, jobs: int) -> Tests:
         room: The package under `ropeconv/`.
         kept: The folder of earlier runs.
         jobs: How many files of tests run at a time.
+        only: Parts of the names of files of tests; all of them where it is empty.
     """
     support = [*(root / "tests").glob("*.py"), *(root / "tests" / room).rglob("*.py")]
     support = [path for path in support if not path.name.startswith("test_")]
@@ -77,6 +79,7 @@ def tests_of(root: Path, room: str, kept: Path, jobs: int) -> Tests:
     files = {
         kept / f"{room}-{path.stem}-{_digest([path])}-{source}.json": path
         for path in sorted((root / "tests" / room).rglob("test_*.py"))
+        if not only or any(part in path.name for part in only)
     }
     waiting = [(place, path) for place, path in files.items() if not place.exists()]
     running: dict[int, tuple[Path, Path]] = {}

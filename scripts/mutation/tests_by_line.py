@@ -62,7 +62,7 @@ def _digest(paths: list[Path]) -> str:
     return found.hexdigest()[:20]
 
 
-def tests_of(root: Path, room: str, kept: Path, jobs: int, only: Sequence[str] = ()) -> Tests:
+def tests_of(root: Path, room: str, kept: Path, jobs: int, only: Sequence[str]) -> Tests:
     """Runs the tests of a room once per file of tests, unless a run over the same source and tests is kept.
 
     Args:

@@ -98,6 +98,7 @@ class _Places(cst.CSTVisitor):
         self.found: list[tuple[cst.CSTNode, cst.CSTNode, int, str]] = []
         self.inside: list[str] = []
         self.keywords = set(_data()["never"]["keywords"])
+        self.assigned = set(_data()["never"]["assigned"])
         self.names = set(_data()["never"]["conditions"])
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -105,6 +106,9 @@ class _Places(cst.CSTVisitor):
             isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value in self.keywords
         ):
             return False
+        if isinstance(node, cst.Assign) and m.matches(node.targets[0].target, m.Name()):
+            if cst.ensure_type(node.targets[0].target, cst.Name).value in self.assigned:
+                return False
         if isinstance(node, cst.If) and isinstance(node.test, cst.Name) and node.test.value in self.names:
             return False
         if isinstance(node, cst.FunctionDef | cst.ClassDef):

@@ -234,7 +234,9 @@ def test_which_factor_list_is_read(lists: str, short: list[float], long: list[fl
 @pytest.mark.parametrize("wrong", [[1.0] * 3, [1.0] * 5, "x", None, [1.0, "2", 3.0, 4.0]])
 @pytest.mark.parametrize("key", ["short_factor", "long_factor"])
 def test_factor_lists_of_another_length(key: str, wrong: Any) -> None:
-    with pytest.raises(BadSource, match=key):
+    have = len(wrong) if isinstance(wrong, list) else 0
+    words = f"has {have} numbers in {key}, and 4 pairs rotate; write 4 numbers" if have != 4 else f"{key} = '2'"
+    with pytest.raises(BadSource, match=words):
         read({**LISTS, key: wrong})
 
 

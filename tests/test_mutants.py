@@ -50,6 +50,7 @@ def test_operators_constants_conditions_values_and_statements_are_changed(tmp_pa
 
 def test_what_nobody_can_see_is_left_alone(tmp_path: Path) -> None:
     assert changes(tmp_path, "if TYPE_CHECKING:\n    import a\n") == set()
+    assert changes(tmp_path, "class A:\n    order = 10\n") == set()
     assert changes(tmp_path, "@dataclass(frozen=True)\nclass A:\n    a: int | None\n") == set()
 
 

@@ -106,9 +106,9 @@ class _Places(cst.CSTVisitor):
             isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value in self.keywords
         ):
             return False
-        if isinstance(node, cst.Assign) and m.matches(node.targets[0].target, m.Name()):
-            if cst.ensure_type(node.targets[0].target, cst.Name).value in self.assigned:
-                return False
+        target = node.targets[0].target if isinstance(node, cst.Assign) else None
+        if isinstance(target, cst.Name) and target.value in self.assigned:
+            return False
         if isinstance(node, cst.If) and isinstance(node.test, cst.Name) and node.test.value in self.names:
             return False
         if isinstance(node, cst.FunctionDef | cst.ClassDef):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 ROOMS = ("rope", "formats", "encode", "runtimes", "receipts", "bake")
 LEAST = 0.92
 NOTHING_FAILED = 0
+LONGEST = 900  # seconds that tests of a mutant may wait for something
 
 
 @dataclass
@@ -66,7 +68,6 @@ class Running:
     mutant: Mutant | None
     tree: Path
     started: float
-    limit: float
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -100,15 +101,17 @@ def start(room: Room, mutant: Mutant | None, tree: Path) -> tuple[int, Running]:
         tests = room.tests.of(mutant.path, mutant.line, mutant.line + max(0, lines), most=60, more=20)
         (tree / mutant.path).write_text(mutant.source)
 
+    limit = int(3 * sum(room.tests.seconds.get(test, 0.0) for test in tests)) + 30
+
     def run() -> int:
         import pytest
 
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # a mutant may loop for ever
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files], plugins=[Chosen(tests)]))
 
-    limit = 3 * sum(room.tests.seconds.get(test, 0.0) for test in tests) + 60
     process = fork(tree, run, tree.parent / f"{tree.name}.log") if tests else fork(tree, lambda: NOTHING_FAILED)
-    return process, Running(room, mutant, tree, time.monotonic(), limit)
+    return process, Running(room, mutant, tree, time.monotonic())
 
 
 def end(running: Running, status: int) -> None:
@@ -157,7 +160,7 @@ def run_mutants(rooms: list[Room], trees: list[Path], minutes: float, count: int
             end(running.pop(process), status)
             continue
         for late, work in running.items():
-            if time.monotonic() - work.started > work.limit:
+            if time.monotonic() - work.started > LONGEST:
                 kill(late)
         time.sleep(0.02)
 

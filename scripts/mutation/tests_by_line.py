@@ -26,7 +26,7 @@ include = {root}/ropeconv/*
 
 @dataclass
 class Tests:
-    """The tests of a room: how long each takes, and the lines of each file that it executes."""
+    """The tests of a room: the processor time of each, and the lines of each file that it executes."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Tests:
 
         Args:
             path, line, end: The file, and the first and last line that are changed.
-            most: No more tests are taken when those that execute the lines take this many seconds.
+            most: No more tests are taken when those that execute the lines take this many seconds of processor time.
             more: The same for those that execute the file only, which matter where a result is kept in memory.
         """
         file = self.lines.get(path, {})
@@ -128,7 +128,7 @@ def _started(root: Path, path: Path, work: Path) -> int:
 
 
 def _gathered(root: Path, work: Path) -> dict[str, Any]:
-    """How long each test took, the lines that it executed, and which tests failed or were skipped."""
+    """The processor time of each test, the lines that it executed, and which tests failed or were skipped."""
     import coverage
 
     out = work / "tests.json"

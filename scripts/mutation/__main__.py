@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 ROOMS = ("rope", "formats", "encode", "runtimes", "receipts", "bake")
 LEAST = 0.92
 NOTHING_FAILED = 0
+LONGEST = 900  # seconds that tests of a mutant may wait for something
 
 
 @dataclass
@@ -66,7 +68,6 @@ class Running:
     mutant: Mutant | None
     tree: Path
     started: float
-    limit: float
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -77,6 +78,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10, help="how long mutants are run (10), once tests are known")
     parser.add_argument("--count", type=int, default=0, help="end at this number of mutants in each room")
     parser.add_argument("--room", nargs="*", default=[], choices=ROOMS, help="only these packages")
+    parser.add_argument("--tests", nargs="*", default=[], help="only files of tests with such a name: a lower bound")
     parser.add_argument("--list", action="store_true", help="only print the mutants that would be drawn")
     return parser.parse_args(arguments)
 
@@ -99,15 +101,17 @@ def start(room: Room, mutant: Mutant | None, tree: Path) -> tuple[int, Running]:
         tests = room.tests.of(mutant.path, mutant.line, mutant.line + max(0, lines), most=60, more=20)
         (tree / mutant.path).write_text(mutant.source)
 
+    limit = int(3 * sum(room.tests.seconds.get(test, 0.0) for test in tests)) + 30
+
     def run() -> int:
         import pytest
 
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # a mutant may loop for ever
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files], plugins=[Chosen(tests)]))
 
-    limit = 3 * sum(room.tests.seconds.get(test, 0.0) for test in tests) + 60
     process = fork(tree, run, tree.parent / f"{tree.name}.log") if tests else fork(tree, lambda: NOTHING_FAILED)
-    return process, Running(room, mutant, tree, time.monotonic(), limit)
+    return process, Running(room, mutant, tree, time.monotonic())
 
 
 def end(running: Running, status: int) -> None:
@@ -156,7 +160,7 @@ def run_mutants(rooms: list[Room], trees: list[Path], minutes: float, count: int
             end(running.pop(process), status)
             continue
         for late, work in running.items():
-            if time.monotonic() - work.started > work.limit:
+            if time.monotonic() - work.started > LONGEST:
                 kill(late)
         time.sleep(0.02)
 
@@ -178,12 +182,13 @@ def main() -> int:
         return 0
     import_libraries()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        trees = [copy_of(ROOT, Path(folder) / f"copy{n}") for n in range(int(os.environ.get("JOBS", "2")))]
+        jobs = int(os.environ.get("JOBS", "2"))
+        trees = [copy_of(ROOT, Path(folder) / f"copy{number}") for number in range(jobs)]
         rooms = []
         for name in names:
             files, order = drawn(ROOT, name, chosen.seed, chosen.files)
             if files:
-                rooms.append(Room(name, files, order, tests_of(trees[0], name, ROOT / ".mutants")))
+                rooms.append(Room(name, files, order, tests_of(trees[0], name, ROOT / ".mutants", jobs, chosen.tests)))
                 for test in rooms[-1].tests.failed:
                     print(f"left out, it fails or is skipped on the source as it is: {test}", file=sys.stderr)
         run_mutants(rooms, trees, chosen.minutes, chosen.count)

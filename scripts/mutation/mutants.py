@@ -98,12 +98,16 @@ class _Places(cst.CSTVisitor):
         self.found: list[tuple[cst.CSTNode, cst.CSTNode, int, str]] = []
         self.inside: list[str] = []
         self.keywords = set(_data()["never"]["keywords"])
+        self.assigned = set(_data()["never"]["assigned"])
         self.names = set(_data()["never"]["conditions"])
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Annotation | cst.Import | cst.ImportFrom) or (
             isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value in self.keywords
         ):
+            return False
+        target = node.targets[0].target if isinstance(node, cst.Assign) else None
+        if isinstance(target, cst.Name) and target.value in self.assigned:
             return False
         if isinstance(node, cst.If) and isinstance(node.test, cst.Name) and node.test.value in self.names:
             return False

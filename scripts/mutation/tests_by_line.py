@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ include = {root}/ropeconv/*
 
 @dataclass
 class Tests:
-    """The tests of a room: how long each takes, and the lines of each file that it executes."""
+    """The tests of a room: the processor time of each, and the lines of each file that it executes."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class Tests:
 
         Args:
             path, line, end: The file, and the first and last line that are changed.
-            most: No more tests are taken when those that execute the lines take this many seconds.
+            most: No more tests are taken when those that execute the lines take this many seconds of processor time.
             more: The same for those that execute the file only, which matter where a result is kept in memory.
         """
         file = self.lines.get(path, {})
@@ -61,26 +62,40 @@ def _digest(paths: list[Path]) -> str:
     return found.hexdigest()[:20]
 
 
-def tests_of(root: Path, room: str, kept: Path) -> Tests:
+def tests_of(root: Path, room: str, kept: Path, jobs: int, only: Sequence[str]) -> Tests:
     """Runs the tests of a room once per file of tests, unless a run over the same source and tests is kept.
 
     Args:
         root: The copy of the repository.
         room: The package under `ropeconv/`.
         kept: The folder of earlier runs.
+        jobs: How many files of tests run at a time.
+        only: Parts of the names of files of tests; all of them where it is empty.
     """
     support = [*(root / "tests").glob("*.py"), *(root / "tests" / room).rglob("*.py")]
     support = [path for path in support if not path.name.startswith("test_")]
     source = _digest([*(root / "ropeconv").rglob("*.py"), *(root / "ropeconv").rglob("*.toml"), *support])
-    together = Tests()
     kept.mkdir(parents=True, exist_ok=True)
-    for path in sorted((root / "tests" / room).rglob("test_*.py")):
-        name = f"{room}-{path.stem}-{_digest([path])}-{source}.json"
-        if not (kept / name).exists():
+    files = {
+        kept / f"{room}-{path.stem}-{_digest([path])}-{source}.json": path
+        for path in sorted((root / "tests" / room).rglob("test_*.py"))
+        if not only or any(part in path.name for part in only)
+    }
+    waiting = [(place, path) for place, path in files.items() if not place.exists()]
+    running: dict[int, tuple[Path, Path]] = {}
+    while waiting or running:
+        if waiting and len(running) < jobs:
+            place, path = waiting.pop(0)
             print(f"  which lines {path.relative_to(root)} executes", file=sys.stderr, flush=True)
-            found = _gather(root, path)
-            (kept / name).write_text(json.dumps(found), encoding="utf-8")
-        found = json.loads((kept / name).read_text())
+            work = Path(tempfile.mkdtemp(dir=root.parent))
+            running[_started(root, path, work)] = (place, work)
+            continue
+        process, _ = os.waitpid(-1, 0)
+        place, work = running.pop(process)
+        place.write_text(json.dumps(_gathered(root, work)), encoding="utf-8")
+    together = Tests()
+    for place in files:
+        found = json.loads(place.read_text())
         together.seconds |= found["seconds"]
         together.failed += found["failed"]
         for file, lines in found["lines"].items():
@@ -90,13 +105,11 @@ def tests_of(root: Path, room: str, kept: Path) -> Tests:
     return together
 
 
-def _gather(root: Path, path: Path) -> dict[str, Any]:
+def _started(root: Path, path: Path, work: Path) -> int:
+    """Starts a file of tests under coverage; returns the id of the process. work: a folder for what it writes."""
     import coverage
 
-    work = root.parent / "coverage"
-    subprocess.run(["rm", "-rf", str(work)], check=True)
-    work.mkdir()
-    settings, out = work / "settings", work / "tests.json"
+    settings = work / "settings"
     settings.write_text(SETTINGS.format(data=work / "data", root=root))
 
     def run() -> int:
@@ -105,14 +118,20 @@ def _gather(root: Path, path: Path) -> dict[str, Any]:
         measured = coverage.Coverage(config_file=str(settings))
         measured.start()
         arguments = ["-q", "-p", "no:cacheprovider", str(path.relative_to(root))]
-        code = pytest.main(arguments, plugins=[Gather(measured, out)])
+        code = pytest.main(arguments, plugins=[Gather(measured, work / "tests.json")])
         measured.stop()
         measured.save()
         return int(code)
 
     # coverage starts itself in processes that tests start, where this is set
-    process = fork(root, run, work / "log", COVERAGE_PROCESS_START=str(settings), COVERAGE_CORE="ctrace")
-    os.waitpid(process, 0)
+    return fork(root, run, work / "log", COVERAGE_PROCESS_START=str(settings), COVERAGE_CORE="ctrace")
+
+
+def _gathered(root: Path, work: Path) -> dict[str, Any]:
+    """The processor time of each test, the lines that it executed, and which tests failed or were skipped."""
+    import coverage
+
+    out = work / "tests.json"
     record = json.loads(out.read_text()) if out.exists() else {"seconds": {}, "passed": {}, "fixtures": {}}
     data = coverage.CoverageData(basename=str(work / "data"))
     for file in sorted(work.glob("data.*")):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource, UsageError
@@ -20,7 +21,7 @@ from ropeconv.formats.copying import copy_file, copy_part, free_bytes, human, li
 from ropeconv.formats.digest import BLOCK, sha256
 from ropeconv.formats.floats import STORED, widened
 from ropeconv.formats.index import INDEX, index_of, safe_name, shards, tensors, with_shard, with_size
-from ropeconv.formats.safetensors import header_bytes, read_header, tensor_bytes, write_stream
+from ropeconv.formats.safetensors import BITS, header_bytes, read_header, tensor_bytes, write_stream
 from ropeconv.formats.template import render
 from ropeconv.formats.tokenizer_config import limit, raised
 from ropeconv.formats.vectors import read_lists
@@ -96,6 +97,22 @@ def test_large_copies_are_asked_for_in_pieces(tmp_path: Path, monkeypatch: pytes
     copy_file(tmp_path / "source", tmp_path / "target")
     assert asked == [10, 10, 5]
     assert (tmp_path / "target").read_bytes() == bytes(25)
+
+
+def test_a_filesystem_that_shares_blocks_copies_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared(reader: int, writer: int) -> bool:
+        os.pwrite(writer, os.pread(reader, 100, 0), 0)
+        return True
+
+    def never(*arguments: object) -> int:
+        raise AssertionError("copied")
+
+    monkeypatch.setattr(copying, "_reflink", shared)
+    monkeypatch.setattr(os, "copy_file_range", never)
+    (tmp_path / "source").write_bytes(b"12345")
+    done: list[int] = []
+    copy_file(tmp_path / "source", tmp_path / "target", done.append)
+    assert ((tmp_path / "target").read_bytes(), done) == (b"12345", [5])
 
 
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EMLINK, errno.EPERM])
@@ -346,3 +363,18 @@ def test_templates_want_every_value() -> None:
     names = sorted(path.name for path in (Path(copying.__file__).parents[2] / "templates").iterdir() if path.is_file())
     with pytest.raises(jinja2.UndefinedError):
         render(next(name for name in names if "card" in name or "report" in name))
+
+
+@pytest.mark.parametrize("dtype", BITS)
+def test_the_types_are_those_of_safetensors(tmp_path: Path, dtype: str) -> None:
+    """Eight numbers take as many bytes as one has bits; the reference implementation refuses any other size."""
+    for size in (BITS[dtype] - 1, BITS[dtype], BITS[dtype] + 1):
+        path = odd(tmp_path / "x", {"a": entry(dtype, [8], 0, size)}, bytes(size))
+        if size == BITS[dtype]:
+            assert deserialize(path.read_bytes())[0][1]["dtype"] == dtype
+            assert read_header(path).tensors["a"].dtype == dtype
+            continue
+        with pytest.raises(SafetensorError):
+            deserialize(path.read_bytes())
+        with pytest.raises(BadSource):
+            read_header(path)

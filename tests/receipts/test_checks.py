@@ -132,6 +132,12 @@ def test_infinite_numbers_are_not_divided(tmp_path: Path) -> None:
         write_divided(lambda: tmp_path / "now", [scaled(2.0, (0, 2))], tmp_path / "then", lambda done: None)
 
 
+def test_what_a_receipt_says_is_checked_again_when_it_is_divided(tmp_path: Path) -> None:
+    save_file({"t": torch.ones(8)}, tmp_path / "now")
+    with pytest.raises(BadSource, match="which is no power of two"):
+        write_divided(lambda: tmp_path / "now", [scaled(3.0)], tmp_path / "then", lambda done: None)
+
+
 # Folders
 
 

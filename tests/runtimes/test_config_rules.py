@@ -234,7 +234,9 @@ def test_which_factor_list_is_read(lists: str, short: list[float], long: list[fl
 @pytest.mark.parametrize("wrong", [[1.0] * 3, [1.0] * 5, "x", None, [1.0, "2", 3.0, 4.0]])
 @pytest.mark.parametrize("key", ["short_factor", "long_factor"])
 def test_factor_lists_of_another_length(key: str, wrong: Any) -> None:
-    with pytest.raises(BadSource, match=key):
+    have = len(wrong) if isinstance(wrong, list) else 0
+    words = f"has {have} numbers in {key}, and 4 pairs rotate; write 4 numbers" if have != 4 else f"{key} = '2'"
+    with pytest.raises(BadSource, match=words):
         read({**LISTS, key: wrong})
 
 
@@ -289,11 +291,11 @@ def test_the_trained_length_of_others() -> None:
     assert (read().original_context, read().original_context_source) == (1024, "declared")
     known = read_spec({**CONFIG, "max_position_embeddings": 2048}, by_model_type()["llama"], runtime())
     assert (known.original_context, known.original_context_source) == (2048, "declared")  # doubtful facts do not count
-    for family in by_model_type().values():
-        for fact in family.trained:
-            if not fact.doubt and family.name == "qwen2":
-                found = read(of="qwen2", max_position_embeddings=fact.declared)
-                assert (found.original_context, found.original_context_reference) == (fact.trained, fact.source)
+    qwen = read(of="qwen3", max_position_embeddings=40960)  # 32768 trained, 8192 more for the answer
+    assert (qwen.original_context, qwen.original_context_source) == (32768, "family")
+    assert qwen.original_context_reference.startswith("https://huggingface.co/Qwen/Qwen3-8B")
+    assert read(of="qwen3", max_position_embeddings=40961).original_context == 40961
+    assert read(of="qwen2", max_position_embeddings=131072).original_context == 131072  # its fact is in doubt
 
 
 # Window layers, softmax and query scaling

@@ -1,0 +1,324 @@
+"""Verdicts, groups of versions and comparisons, on runtimes and verdicts that are made for the test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.families import by_model_type
+from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.forms import Interpolated, LongRope, Plain, Yarn
+from ropeconv.rope.log_n import QueryScaling
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.runtimes.compare import describe, difference, frequencies, unscaled
+from ropeconv.runtimes.evidence import Evidence, ModelRecord
+from ropeconv.runtimes.find import canonical, find
+from ropeconv.runtimes.grouping import grouped
+from ropeconv.runtimes.runtime import Runtime, row_from
+from ropeconv.runtimes.two_lists import crossing
+from ropeconv.runtimes.verdict import Verdict, judge, judge_code
+from ropeconv.runtimes.versions import VersionRange, before, choose, version_key, within
+
+LLAMA = by_model_type()["llama"]
+CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 256, "num_hidden_layers": 2,
+          "rope_theta": 10000.0}  # fmt: skip
+ROPE = {"rope_type": "linear", "factor": 4.0}
+BEFORE = RopeSpec(8, 8, Plain(10000.0), 64, 64)
+FORM = Interpolated(10000.0, 4.0)
+SCHEDULE = Schedule(FORM.inv_freq(8), 1.0, 256, 64, FORM)
+
+
+def runtime(families: list[dict[str, Any]] | None = None, types: dict[str, Any] | None = None, **rules: Any) -> Runtime:
+    own = {key: rules.pop(key) for key in ("quantization", "custom_code", "custom_code_reason") if key in rules}
+    generic = {
+        "schemas": ["rope_scaling"],
+        "theta": "top",
+        "types": {"linear": {}, "default": {}, **(types or {})},
+        **rules,
+    }
+    return row_from({
+        "name": "made", "version": "1.0", "title": "Made", "source": "row", "rules": {"generic": generic}, **own,
+        "families": [{"names": ["llama"], "rules": "generic", "source": "family"}] if families is None else families,
+    })  # fmt: skip
+
+
+def judged(
+    by: Runtime, schedule: Schedule = SCHEDULE, rope: dict[str, Any] | None = ROPE, **config: Any
+) -> tuple[str, str, str]:
+    found = judge({**CONFIG, "rope_scaling": rope, **config}, LLAMA, schedule, BEFORE, by)
+    return found.status, found.reason, found.source
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        (runtime(), ("exact", "", "family")),
+        (runtime(types={"linear": {"window": "says less"}}), ("exact", "says less", "family")),
+        (runtime([]), ("unknown", "nobody has looked at llama in it", "row")),
+        (runtime([{"names": ["llama"], "unknown": "not yet"}]), ("unknown", "not yet", "row")),
+        (runtime([{"names": ["llama"], "unsupported": "never"}]), ("unsupported", "never", "row")),
+        (runtime(status="ignored", reason="all of it"), ("ignored", "all of it", "family")),
+        (runtime(status="ignored", reason="all of it", source="set"), ("ignored", "all of it", "set")),
+        (runtime(required={"absent": "refused"}), ("refused", "it fails without absent", "family")),
+        (runtime(required={"absent": "differs"}), ("differs", "it reads absent alone, which is absent", "family")),
+        (runtime(required={"rope_theta": "refused"}), ("exact", "", "family")),
+        (runtime(required={"factor": "refused"}), ("refused", "it fails without factor", "family")),
+        (runtime(need=[{"key": "bias", "value": False, "default": False}]), ("exact", "", "family")),
+        (runtime(need=[{"key": "bias", "value": True, "default": False}]),
+        ("refused", "it takes bias True only", "family")),
+        (runtime(types={"linear": {"status": "refused", "reason": "no"}}), ("refused", "no", "family")),
+        (runtime(types={"linear": {"required": ["alpha"]}}), ("refused", "it fails without alpha", "family")),
+        (runtime(types={"linear": {"required": ["factor"]}}), ("exact", "", "family")),
+        (runtime(types={"linear": {"forbidden": ["factor"]}}), ("refused", "it fails on factor", "family")),
+        (runtime(types={"linear": {"forbidden": ["alpha"]}}), ("exact", "", "family")),
+        (runtime(types={"linear": {"partial": "refused", "half_only": "refused"}}), ("exact", "", "family")),
+        (runtime(types={"linear": {"formula_always": True}}), ("exact", "", "family")),
+        (runtime(types={"linear": {"factor": "max/original"}}),
+        ("ignored", "it computes other frequencies (linear, theta "
+                 "10000, factor 1)", "family")),
+        (runtime(theta=500.0), ("differs", "it computes other frequencies (linear, theta 500, factor 4)", "family")),
+    ],
+)  # fmt: skip
+def test_each_rule_has_its_verdict(by: Runtime, expected: tuple[str, str, str]) -> None:
+    assert judged(by) == expected
+
+
+def test_what_holds_only_beyond_the_trained_length() -> None:
+    by = runtime(types={"linear": {"status": "refused", "reason": "no", "beyond_trained": True}})
+    assert judged(by)[0] == "refused"
+    within_it = replace(SCHEDULE, context=64)
+    assert judged(by, within_it)[0] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("other", "status", "words"),
+    [("unknown", "unknown", "nobody has looked at rope_type cubic"),
+    ("ignored", "ignored", "it does not apply rope_type cubic"),
+     ("refused", "refused", "it fails on rope_type cubic")],
+)  # fmt: skip
+def test_rope_types_without_rules(other: str, status: str, words: str) -> None:
+    assert judged(runtime(other=other), rope={"rope_type": "cubic"})[:2] == (status, words)
+    assert judged(runtime(other=other, other_reason="so"), rope={"rope_type": "cubic"})[1] == "so"
+    assert judged(runtime(other=other), rope={"rope_type": "dynamic", "factor": 2.0})[0] == "unknown"
+
+
+def test_two_lists_and_what_they_become() -> None:
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0,
+            "original_max_position_embeddings": 64}  # fmt: skip
+    form = LongRope(10000.0, (1.0,) * 4, (2.0,) * 4, 64)
+    two = Schedule(form.inv_freq(8), 1.0, 256, 64, form, form.short_inv_freq(8))
+    for lists, status in (("refused", "refused"), ("long", "differs"), ("mixed", "differs"), ("window", "differs"),
+                          ("trained", "exact")):  # fmt: skip
+        assert judged(runtime(types={"longrope": {"lists": lists}}), two, rope)[0] == status
+    same = {**rope, "short_factor": [2.0] * 4}
+    one = Schedule(form.inv_freq(8), 1.0, 256, 64, form)
+    for lists in ("refused", "long", "mixed", "window"):
+        assert judged(runtime(types={"longrope": {"lists": lists}}), one, same)[0] == "exact"
+    assert judged(runtime(types={"longrope": {"formula_always": True}}), one, {
+        **same, "original_max_position_embeddings": 1})[0] == "refused"  # fmt: skip
+    remark = runtime(types={"longrope": {"window": "less"}})
+    assert judged(remark, one, same)[1] == "less"
+    assert judged(remark, one, {**same, "original_max_position_embeddings": 256})[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "loads", "expected"),
+    [
+        ({"quant_method": "awq"}, None, ("unknown", "nobody has looked whether it loads awq weights")),
+        ({"quant_method": "awq"}, {"fp8": ""}, ("unsupported", "it does not load awq weights")),
+        ({"quant_method": "awq"}, {"awq": ""}, ("exact", "")),
+        ({"quant_method": "awq"}, {"awq": "on Hopper"}, ("unknown", "it loads awq weights on Hopper")),
+        ({"group_size": 64}, {"mlx": ""}, ("exact", "")),
+        ({}, {"mlx": ""}, ("unsupported", "it does not load of an unnamed method weights")),
+        ("x", {"mlx": ""}, ("exact", "")),
+    ],
+)
+def test_quantised_weights(setting: Any, loads: dict[str, str] | None, expected: tuple[str, str]) -> None:
+    assert judged(runtime(quantization=loads), quantization_config=setting)[:2] == expected
+
+
+def test_interleaved_and_partial_models() -> None:
+    family = by_model_type()["gpt_neox"]
+    config = {**CONFIG, "model_type": "gpt_neox", "rotary_pct": 0.5, "rope_scaling": ROPE}
+    by = runtime([{"names": [family.name, "cohere"], "rules": "generic"}], {"linear": {"partial": "refused"}})
+    found = judge(config, family, SCHEDULE, BEFORE, by)
+    assert (found.status, found.reason) == ("refused", "it fails where 4 dimensions of 8 rotate")
+    cohere = by_model_type()["cohere"]
+    half = runtime([{"names": ["cohere"], "rules": "generic"}], {"linear": {"half_only": "differs"}})
+    found = judge({**CONFIG, "model_type": "cohere", "rope_scaling": ROPE}, cohere, SCHEDULE, BEFORE, half)
+    assert (found.status, found.reason) == ("differs", "it rotates halves of the head")
+
+
+def test_a_text_model_inside_a_config_of_its_own_kind() -> None:
+    by = runtime(own_text_config="refused", own_text_config_reason="two of a kind")
+    inner = {**CONFIG, "rope_scaling": ROPE}
+    for whole, status in (
+        ({"model_type": "llama", "text_config": inner}, "refused"),
+        ({"model_type": "llava", "text_config": inner}, "exact"),
+        (inner, "exact"),
+    ):
+        assert judge(whole, LLAMA, SCHEDULE, BEFORE, by).status == status
+    assert judge({"model_type": "llama", "text_config": inner}, LLAMA, SCHEDULE, BEFORE, runtime()).status == "exact"
+
+
+def test_code_of_a_checkpoint() -> None:
+    statuses = {verdict.status for verdict in judge_code(LLAMA)}
+    assert {"exact", "refused"} <= statuses
+
+
+# Comparisons
+
+
+def seen(**changes: Any) -> RopeSpec:
+    return replace(RopeSpec(8, 8, FORM, 64, 256), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""), ({"form": Interpolated(10000.0, 4.0 * (1 + 5e-7))}, ""), ({"attention_factor": 1 + 5e-7}, ""),
+        ({"form": Interpolated(10000.0, 4.0 * (1 + 5e-6))}, "it computes other frequencies (linear"),
+        ({"rotary_dim": 4}, "it computes other frequencies"),
+        ({"attention_factor": 1.1}, "it uses the attention factor 1.1000, not 1.0000"),
+        ({"attention_factor": 0.9}, "it uses the attention factor 0.9000, not 1.0000"),
+        ({"softmax_scale": 1.1}, "it scales logits by 1.1000, not 1.0000"),
+        ({"query_scaling": QueryScaling(0.1, 64)}, "it scales queries otherwise"),
+        ({"query_scaling": QueryScaling(0.1, 256)}, ""), ({"query_scaling": QueryScaling(0.1, 255)}, "otherwise"),
+        ({"form": LongRope(10000.0, (1.0,) * 4, (4.0,) * 4, 64)}, "it computes other frequencies inside the trained"),
+        ({"form": LongRope(10000.0, (4.0,) * 4, (4.0,) * 4, 64)}, ""),
+    ],
+)  # fmt: skip
+def test_the_first_difference_is_named(changes: dict[str, Any], words: str) -> None:
+    found = difference(SCHEDULE, BEFORE, seen(**changes))
+    assert words in found
+    assert bool(found) is bool(words)
+
+
+def test_differences_of_window_layers_and_query_scaling() -> None:
+    local = replace(BEFORE, local_form=Plain(500.0))
+    assert difference(SCHEDULE, local, seen(local_form=Plain(500.0))) == ""
+    assert difference(SCHEDULE, local, seen(local_form=Interpolated(500.0, 1.0))) == ""
+    assert "changes the window layers as well (linear" in difference(SCHEDULE, local, seen(local_form=FORM))
+    assert "(none)" in difference(SCHEDULE, local, seen())
+    scaled = replace(SCHEDULE, query_scaling=QueryScaling(0.1, 64))
+    assert difference(scaled, BEFORE, seen()) == "it does not scale queries by position"
+    assert difference(scaled, BEFORE, seen(query_scaling=QueryScaling(0.1, 64))) == ""
+    for other in (QueryScaling(0.1, 65), QueryScaling(0.2, 64)):
+        assert difference(scaled, BEFORE, seen(query_scaling=other)) == "it scales queries otherwise"
+    form = LongRope(10000.0, (1.0,) * 4, (4.0,) * 4, 64)
+    two = replace(SCHEDULE, form=form, short_inv_freq=form.short_inv_freq(8))
+    assert difference(two, BEFORE, seen(form=form)) == ""
+    assert "inside the trained context" in difference(two, BEFORE, seen())
+
+
+def test_what_is_left_unscaled() -> None:
+    assert unscaled(seen(form=Plain(10000.0)), BEFORE, SCHEDULE)
+    assert not unscaled(seen(), BEFORE, SCHEDULE)
+    assert not unscaled(seen(form=Plain(10000.0), attention_factor=1.1), BEFORE, SCHEDULE)
+    plain = Schedule(Plain(10000.0).inv_freq(8), 1.0, 256, 64)
+    assert not unscaled(seen(form=Plain(10000.0)), BEFORE, plain)
+    assert unscaled(seen(form=Plain(10000.0)), BEFORE, replace(plain, attention_factor=1.1))
+
+
+def test_forms_for_people() -> None:
+    assert describe(Yarn(10000.0, 4.0, 4096)) == (
+        "yarn, theta 10000, factor 4, original_context 4096, beta_fast 32, beta_slow 1"
+    )
+    assert describe(Yarn(10000.0, 4.0, 4096, truncate=False)).endswith(", truncate false")
+    assert (describe(None), describe(Plain(500.0)), frequencies(SCHEDULE)) == (
+        "none",
+        "default, theta 500",
+        describe(FORM),
+    )
+    assert frequencies(Schedule(np.ones(4), 1.0, 64, 64)) == "custom inv_freq"
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("version", "first", "last", "inside"),
+    [
+        ("4.50", "4.48", "4.52", True), ("4.48", "4.48", "4.52", True), ("4.52", "4.48", "4.52", True),
+        ("4.52.9", "4.48", "4.52", True), ("4.47.9", "4.48", "4.52", False), ("4.53", "4.48", "4.52", False),
+        ("5.0", "4.48", "4.52", False), ("4.48.0", "4.48", "4.48", True), ("4.48.1", "4.48.2", "4.52", False),
+    ],
+)  # fmt: skip
+def test_versions_within_a_range(version: str, first: str, last: str, inside: bool) -> None:
+    assert within(version, first, last) is inside
+    row = VersionRange(name="a", version=first, title="A", source="", through=last)
+    assert row.covers(version) is inside
+
+
+def test_names_of_ranges() -> None:
+    def row(version: str, through: str = "", current: bool = True) -> VersionRange:
+        return VersionRange(name="a", version=version, title="A", source="", through=through, current=current)
+
+    assert (row("1").key, row("").key, row("1").last, row("1", "2").last) == ("a@1", "a", "1", "2")
+    assert (row("1").display_name, row("1", "1").display_name, row("1", "2").display_name) == ("A 1", "A 1", "A 1-2")
+    assert (before("5.2"), before("5.0"), before("4.10.3")) == ("5.1", "before 5.0", "4.9")
+    assert version_key("4.10.rc1.2") == (4, 10, 2)
+    rows = [row("1", "2", False), row("3", "4"), row("4", "5")]
+    assert choose("a", "", rows) == tuple(rows[1:])
+    assert [one.display_name for one in choose("a@4.1", "4.1", rows)] == ["A 4.1"]
+    with pytest.raises(RecipeError, match="--runtime a@9: nobody has looked at that version; known: 1-2, 3-4, 4-5"):
+        choose("a@9", "9", rows)
+    assert [canonical(name) for name in (" GGUF ", "llama.cpp@1", "vLLM@0.3")] == [
+        "llama-cpp",
+        "llama-cpp@1",
+        "vllm@0.3",
+    ]
+    assert all(one.current for one in find("all"))
+
+
+def verdict(version: str, status: Any = "exact", name: str = "a", grade: Any = "run", title: str = "A") -> Verdict:
+    return Verdict(f"{name}@{version.split('-')[0]}", f"{title} {version}", status, "", "", "", Evidence(grade))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([verdict("1.1"), verdict("1.2"), verdict("1.3-1.5")], [("exact", "A 1.1-1.5")]),
+        ([verdict("1.1"), verdict("1.3")], [("exact", "A 1.1 and 1.3")]),
+        ([verdict("1.9"), verdict("2.0")], [("exact", "A 1.9-2.0")]),
+        ([verdict("1.9"), verdict("2.1")], [("exact", "A 1.9 and 2.1")]),
+        (
+            [verdict("1.1"), verdict("1.2", "differs"), verdict("1.3")],
+            [("exact", "A 1.1 and 1.3"), ("differs", "A 1.2")],
+        ),
+        ([verdict("1.1"), verdict("1.2", grade="read")], [("exact", "A 1.1; read: A 1.2")]),
+        ([verdict("1.1"), verdict("1.2", name="b", title="B")], [("exact", "A 1.1, B 1.2")]),
+        ([verdict("1.1", "refused"), verdict("1.2", "exact")], [("exact", "A 1.2"), ("refused", "A 1.1")]),
+        ([Verdict("b", "B", "exact", "", ""), Verdict("c", "", "exact", "", "")], [("exact", "B, c")]),
+        ([], []),
+    ],
+)
+def test_verdicts_in_groups(verdicts: list[Verdict], expected: list[tuple[str, str]]) -> None:
+    assert grouped(verdicts) == expected
+
+
+def test_what_a_verdict_covers() -> None:
+    one = Verdict("a@1.2", "A", "exact", "", "", "1.4")
+    rows = {
+        version: VersionRange(name="a", version=version, title="A", source="")
+        for version in ("1.1", "1.2", "1.4", "1.5")
+    }
+    assert [one.covers(row) for row in rows.values()] == [False, True, True, False]
+    assert not one.covers(VersionRange(name="b", version="1.2", title="B", source=""))
+    assert one.to_dict()["evidence"] is None
+    assert verdict("1").to_dict()["evidence"] == "run"
+
+
+def test_records_of_the_lab() -> None:
+    record = ModelRecord("d", ("yarn",), "exact", {"differs": {"how": ("a", "b")}, "refused": {"x": ("c",)}})
+    assert record.statuses(("a", "c", "z")) == {"a": "differs", "c": "refused", "z": "exact"}
+
+
+def test_a_cache_that_crosses_the_length() -> None:
+    assert "past 4,096 tokens" in crossing(4096)
+    assert "give such a prompt whole" in crossing(4096)
+    assert "computes the cache of this family anew" in crossing(4096, recomputed=True)

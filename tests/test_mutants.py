@@ -1,0 +1,124 @@
+"""scripts/mutants: which mutants there are, which tests run, and that what no test notices is printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.mutation import mutants
+from scripts.mutation.__main__ import drawn
+from scripts.mutation.mutants import File, Mutant, equivalent
+from scripts.mutation.tests_by_line import Tests
+
+ROOT = Path(__file__).parent.parent
+SOURCE = '''
+from __future__ import annotations
+
+
+def f(a: int | None, b: int = 2) -> float:
+    """Text with 3 numbers."""
+    if a < b and not a:
+        raise ValueError("no")
+    return a * b
+'''
+
+
+def changes(tmp_path: Path, source: str) -> set[tuple[str, str]]:
+    (tmp_path / "x.py").write_text(source)
+    file = File(tmp_path, "x.py")
+    return {(one.original, one.mutated) for one in map(file.mutant, range(len(file)))}
+
+
+def test_operators_constants_conditions_values_and_statements_are_changed(tmp_path: Path) -> None:
+    condition, head = "if a < b and not a:", "def f(a: int | None, b: int = {}) -> float:"
+    assert changes(tmp_path, SOURCE) == {
+        (condition, "if a <= b and not a:"),
+        (condition, "if a < b or not a:"),
+        (condition, "if a < b and a:"),
+        (condition, "if not (a < b and not a):"),
+        (head.format(2), head.format(3)),
+        ('raise ValueError("no")', "pass"),
+        ("return a * b", "return a / b"),
+        ("return a * b", "return None"),
+    }
+
+
+def test_what_nobody_can_see_is_left_alone(tmp_path: Path) -> None:
+    assert changes(tmp_path, "if TYPE_CHECKING:\n    import a\n") == set()
+    assert changes(tmp_path, "class A:\n    order = 10\n") == set()
+    assert changes(tmp_path, "@dataclass(frozen=True)\nclass A:\n    a: int | None\n") == set()
+
+
+def test_equivalent_mutants_are_known_by_their_text_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"file": "x.py", "function": "f", "original": "a", "mutated": "b", "reason": "same"}
+    monkeypatch.setattr(mutants, "_data", lambda: {"mutant": [row]})
+    assert equivalent(Mutant("x.py", 7, "f", "a", "b", "")) == "same"
+    assert equivalent(Mutant("x.py", 9, "f", "a", "b", "other")) == "same"
+    for other in (
+        Mutant("y.py", 7, "f", "a", "b", ""),
+        Mutant("x.py", 7, "g", "a", "b", ""),
+        Mutant("x.py", 7, "f", "a", "c", ""),
+    ):
+        assert equivalent(other) is None
+
+
+def test_every_equivalent_mutant_is_one_of_the_source_and_has_a_reason() -> None:
+    for row in mutants._data().get("mutant", []):
+        file = File(ROOT, row["file"])
+        found = [one for one in map(file.mutant, range(len(file))) if one.original == row["original"]]
+        assert row["mutated"] in [one.mutated for one in found], row
+        assert len(row["reason"]) > 20
+
+
+def test_the_same_seed_draws_the_same_mutants() -> None:
+    def order(seed: int) -> list[tuple[str, int]]:
+        return [(file.path, index) for file, index in drawn(ROOT, "receipts", seed, ["write.py", "divided.py"])[1]]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+    assert sorted(order(1)) == sorted(order(2))
+    assert {file.path for file, _ in drawn(ROOT, "receipts", 1, ["receipts/write.py"])[1]} == {
+        "ropeconv/receipts/write.py"
+    }
+
+
+def test_tests_that_execute_the_line_run_first_and_the_quick_ones_of_them() -> None:
+    seconds = {"a": 3.0, "b": 1.0, "tests/test_x.py::c": 2.0, "d": 1.0, "e": 0.1, "f": 50.0}
+    tests = Tests(seconds, {"ropeconv/x.py": {4: ["a", "tests/test_x.py::c"], 5: ["b", "f"], 9: ["d"]}})
+    assert tests.of("ropeconv/x.py", 4, 5, most=60, more=8) == ["tests/test_x.py::c", "b", "a", "f", "d", "e"]
+    assert tests.of("ropeconv/x.py", 4, 4, most=60, more=0) == ["tests/test_x.py::c", "a"]
+    assert tests.of("ropeconv/x.py", 4, 5, most=4, more=0) == ["tests/test_x.py::c", "b"]
+
+
+@pytest.mark.slow
+def test_what_no_test_notices_is_printed_and_the_working_tree_stays_as_it_is(tmp_path: Path) -> None:
+    """Four mutants of two functions, of which the tests look at one."""
+    files = {
+        "ropeconv/__init__.py": "",
+        "ropeconv/rope/__init__.py": "",
+        "ropeconv/rope/x.py": "def seen(a):\n    return a * 3\n\n\ndef unseen(a):\n    return a + 5\n",
+        "tests/__init__.py": "",
+        "tests/rope/__init__.py": "",
+        "tests/rope/test_x.py": "from ropeconv.rope.x import seen\n\n\ndef test_x():\n    assert seen(2) == 6\n",
+        ".gitignore": ".mutants/\n__pycache__/\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shutil.copytree(ROOT / "scripts" / "mutation", tmp_path / "scripts" / "mutation")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.mutation", "--room", "rope", "--minutes", "5"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": "", "JOBS": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.split("\nseed")[0].split("ropeconv/rope/x.py:6 (unseen)\n")[1:]
+    survivors = {line.strip() for line in done.stdout.splitlines() if line.startswith("  + ")}
+    assert survivors == {"+ return a - 5", "+ return a + 6", "+ return None"}
+    assert done.stdout.splitlines()[-1].split() == ["rope", "3", "6", "50.0%", "0", "6"]
+    assert {name: (tmp_path / name).read_text() for name in files} == files

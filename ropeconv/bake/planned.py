@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..formats.identity import FileIdentity, identity
+from ..formats.identity import FileIdentity
 from ..receipts import Receipt
 from ..receipts.receipt import Action
 from ..sources import Origin
@@ -37,7 +37,7 @@ class FilePlan:
     """The files of an output.
 
     source: what it is made from. out: a folder, or a GGUF file (of several shards the first). files: to write. skipped:
-    names of files of the source that are left out. seen: local files of the source as they were when it was planned.
+    names of files of the source that are left out. seen: files of the source as they were before anything was read.
     """
 
     source: Origin
@@ -47,7 +47,7 @@ class FilePlan:
     seen: Mapping[Path, FileIdentity | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seen", {path: identity(path) for path in self.source.local_paths()})
+        object.__setattr__(self, "seen", self.source.seen())
 
     @property
     def is_folder(self) -> bool:

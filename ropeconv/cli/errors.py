@@ -10,6 +10,7 @@ from collections.abc import Callable
 import typer
 
 from ..errors import RopeconvError
+from ..extras import EXTRAS, missing
 from .printable import printable
 from .process import drop_output, interrupted
 
@@ -43,6 +44,8 @@ STATUSES = {
     429: "the Hub has had too many requests: wait some minutes and run again",
 }
 """What is said of answers with these statuses where the error itself has no sentence of its own."""
+
+LATE = {name.partition(".")[0] for name in EXTRAS}
 
 
 def run(app: Callable[..., object]) -> int:
@@ -87,6 +90,8 @@ def _report(problem: BaseException) -> int:
     for name in names:
         if name in ERRORS:
             return _say(ERRORS[name], 1)
+    if isinstance(problem, ModuleNotFoundError) and (problem.name or "").partition(".")[0] in LATE:
+        return _say(str(missing((problem.name or "").partition(".")[0])), 1)
     if isinstance(problem, OSError):
         return _say(
             f"{problem.strerror or problem}: {problem.filename or 'the output'}; check the path and its permissions", 1

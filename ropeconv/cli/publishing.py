@@ -132,7 +132,7 @@ def publish_staged(
     with scratch() as folder:
         plan = replace(plan, out=folder / plan.out.name)
         with output.progress("Writing", plan.bytes) as advance:
-            done = apply(plan, staged=True, checksum=checksum, advance=advance, probe=probe)
+            done = apply(plan, staged=True, checksum=checksum, fsync=False, advance=advance, probe=probe)
         output.note(done.reason and f"Not checked: {done.reason}.")
         return done.check, send(from_plan(plan, done.path), how, output)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import Interrupted, RopeconvError, UsageError
+from ..extras import require
 from ..rope.lengths import parse_tokens
 from .choices import Dtype, Reference
 from .command import OUTPUT, RUNNING
@@ -174,6 +175,8 @@ def _check_places(report: Path | None, plot: Path | None) -> None:
     """Raises UsageError for files that could not be written at the end."""
     from ..pictures.style import checked
 
+    if report is not None or plot is not None:
+        require("matplotlib", "--report" if plot is None else "--plot")
     if plot is not None:
         checked(plot)
     for path in (report, plot):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import RopeconvError
+from ..extras import require
 from ..secrets import without_secrets
 
 # name: number in llama.h's llama_ftype, bits per weight of a usual model
@@ -31,10 +32,7 @@ def quantise(source: Path, target: Path, outtype: str) -> None:
 
     outtype: a key of FTYPES. Raises RopeconvError where llama.cpp is not installed or fails.
     """
-    import importlib.util
-
-    if importlib.util.find_spec("llama_cpp") is None:
-        raise RopeconvError(f"--outtype {outtype} needs llama.cpp's quantiser; pip install 'ropeconv[llamacpp]'")
+    require("llama_cpp", f"--outtype {outtype}")
     command = [sys.executable, "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
     if done.returncode != 0:

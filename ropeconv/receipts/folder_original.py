@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
 from ..errors import BadSource, RopeconvError
 from ..families.config import detect
 from ..formats.digest import sha256
+from ..formats.identity import FileIdentity
 from ..formats.index import INDEX, tensors
 from ..formats.safetensors import Header
 from ..rope.spec import RopeSpec
@@ -121,8 +123,8 @@ class OriginalSource(Source):
             raise BadSource(f"{self.reference} has no {now}; take the source again, {self.first}")
         return self.inner.path(now)
 
-    def local_paths(self) -> tuple[Path, ...]:
-        return self.inner.local_paths()
+    def seen(self) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.seen()
 
     def text(self, name: str) -> str | None:
         if name in self._texts:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
 from ..errors import BadSource, shown
+from ..formats.identity import FileIdentity, identity
 from ..formats.index import safe_name
 from ..formats.regular import check_regular
 from .links import check_link
@@ -27,6 +28,7 @@ class FolderSource(Source):
         self.root = root
         self.reference = reference or str(root)
         self.name = root.resolve().name
+        self._seen: dict[str, FileIdentity | None] = {}
 
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
@@ -36,9 +38,10 @@ class FolderSource(Source):
             if not path.exists():
                 continue
             check_link(path, self.root)
-            seen = path.stat()
-            check_regular(seen.st_mode, path)
-            found.append(SourceFile(name, seen.st_size))
+            status = path.stat()
+            check_regular(status.st_mode, path)
+            found.append(SourceFile(name, status.st_size))
+            self._seen[name] = identity(path)
             if len(found) > MOST_FILES:
                 raise BadSource(
                     f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one checkpoint"
@@ -67,8 +70,8 @@ class FolderSource(Source):
         check_link(path, self.root)
         return path
 
-    def local_paths(self) -> tuple[Path, ...]:
-        return tuple(self.root / file.name for file in self._files)
+    def seen(self) -> Mapping[Path, FileIdentity | None]:
+        return {self.root / file.name: self._seen[file.name] for file in self._files}
 
     def tensor_names(self) -> tuple[str, ...] | None:
         """Names of all tensors, from the headers of all shards, which are checked."""
@@ -86,6 +89,7 @@ class ConfigSource(Source):
         self.name = file.stem if file.name != "config.json" else file.resolve().parent.name
         if file.suffix != ".json":
             raise BadSource(f"{file} is a file that is not a config.json; give a checkpoint folder or a Hub id")
+        self._seen = {file: identity(file)}
 
     def files(self) -> tuple[SourceFile, ...]:
         return (SourceFile("config.json", self.file.stat().st_size),)
@@ -93,5 +97,5 @@ class ConfigSource(Source):
     def path(self, name: str) -> Path:
         return self.file
 
-    def local_paths(self) -> tuple[Path, ...]:
-        return (self.file,)
+    def seen(self) -> Mapping[Path, FileIdentity | None]:
+        return self._seen

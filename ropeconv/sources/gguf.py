@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ..errors import BadSource
 from ..formats.gguf import GgufFile
 from ..formats.gguf.file import SHARD
 from ..formats.gguf.journal import refuse_changing
+from ..formats.identity import FileIdentity
 from .hub_client import answers
 from .source import Origin
 
@@ -56,5 +58,5 @@ class GgufSource(Origin):
         found.refuse_changed()
         return found
 
-    def local_paths(self) -> tuple[Path, ...]:
-        return tuple(self.file.paths)
+    def seen(self) -> Mapping[Path, FileIdentity | None]:
+        return dict(zip(self.file.paths, self.file.seen, strict=True))

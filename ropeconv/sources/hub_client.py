@@ -15,7 +15,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
-from ..errors import BadSource
+from ..errors import BadSource, RopeconvError
 
 CONNECT, READ = 10.0, 60.0
 """Seconds until a connection is there, and until the next bytes come."""
@@ -35,7 +35,7 @@ WAITS = ("retry-after", "ratelimit")
 _listed = [ANSWER_BYTES]
 
 
-class Endless(Exception):
+class Endless(RopeconvError):
     """An answer that has no end: it is larger or slower than it may be."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -13,6 +13,7 @@ from typing import BinaryIO
 from ..errors import BadSource, shown
 from ..families.config import Config
 from ..formats import jsontext
+from ..formats.identity import FileIdentity
 from ..formats.index import INDEX, safe_name, shards, tensors
 from ..formats.regular import open_regular, read_text
 from ..formats.safetensors import Header, Tensor, read_header
@@ -69,9 +70,9 @@ class Origin:
         """Reference, kind and commit as JSON-ready data."""
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
-    def local_paths(self) -> tuple[Path, ...]:
-        """The files of this disk that it is read from; empty where they are in the Hub's cache, which nobody edits."""
-        return ()
+    def seen(self) -> Mapping[Path, FileIdentity | None]:
+        """The files of this disk that it is read from, as they were before that; none of the Hub's cache."""
+        return {}
 
 
 class Source(Origin, ABC):

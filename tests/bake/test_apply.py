@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ropeconv
+from ropeconv.bake import check
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.receipts import read_receipt
@@ -72,3 +73,33 @@ def test_gguf_is_written_by_the_same_function(tmp_path: Path) -> None:
     done = ropeconv.apply(make_plan(path, YARN, in_place=True))
     assert done.path == path
     assert read_receipt(path).recipe == YARN.to_dict()
+
+
+def test_the_check_reads_the_config_that_is_there(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached answer to the planned config says nothing about another one."""
+    asked: list[Path] = []
+
+    class Stub:
+        def __enter__(self) -> Stub:
+            return self
+
+        def __exit__(self, *given: object) -> None:
+            pass
+
+        def stop(self) -> None:
+            pass
+
+        def ask(self, folder: Path, context: int) -> dict[str, str]:
+            asked.append(folder)
+            return {"error": "asked"}
+
+    monkeypatch.setattr(check, "Probe", Stub)
+    monkeypatch.setattr(check.ProbeCache, "get", lambda cache, key: {"modules": {}} if key else None)
+    plan = make_plan(llama, YARN, tmp_path / "out")
+    query = check.probe_query(plan, Stub())  # type: ignore[arg-type]
+    text = next(file.text for file in plan.files if file.name == "config.json") or ""
+    (tmp_path / "config.json").write_text(text)
+    assert query(tmp_path) == {"modules": {}}
+    (tmp_path / "config.json").write_text(text.replace('"factor": 4.0', '"factor": 4.5'))
+    assert query(tmp_path) == {"error": "asked"}
+    assert asked == [tmp_path]

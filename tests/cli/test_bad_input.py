@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import execute
+from ropeconv.bake.writing import files, place
 from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -73,6 +74,14 @@ def broken_json(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": ')
 
 
+def fifo(folder: Path) -> None:
+    os.mkfifo(folder / "notes.txt")
+
+
+def link(folder: Path) -> None:
+    (folder / "notes.txt").symlink_to("/etc/hostname")
+
+
 SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 
 
@@ -133,6 +142,13 @@ def test_arguments(run: Run, llama: Path, tmp_path: Path, arguments: tuple[str, 
         (index(a="/etc/x.safetensors"), "which is not inside the folder"),
         (index(a="C:\\x.safetensors"), "which is not inside the folder"),
         (index(a="model-00002-of-00002.safetensors"), "which is not there"),
+        (edit(num_hidden_layers=300_000_000), "write a positive whole number there, at most 10,000"),
+        (edit(head_dim=400_000), "write a positive whole number there, at most 2,048"),
+        (edit(rope_theta=[]), "rope_theta = []; write a number above 1 there"),
+        (edit(model_type=[]), "model_type [] is not known"),
+        (edit(name="\ud800"), "half of a character"),
+        (fifo, "notes.txt is a FIFO, and a regular file is needed there"),
+        (link, "outside the checkpoint, whose content would be copied"),
         (truncate, "is truncated"),
         (huge_header, "claims a header of 1152921504606846976 bytes"),
     ],
@@ -163,7 +179,7 @@ def test_too_little_space_is_noticed_before_writing(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
-    monkeypatch.setattr(execute, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(place, "free_bytes", lambda folder: 1000)
     with pytest.raises(RopeconvError, match=r"has 1\.0 kB free and the output needs .* MB"):
         apply(plan)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -175,7 +191,7 @@ def test_a_disk_that_fills_up(llama: Path, tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plan = make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
-    monkeypatch.setattr(execute, "copy_file", copy)
+    monkeypatch.setattr(files, "copy_file", copy)
     before = hashes(llama)
     with pytest.raises(RopeconvError, match="the disk is full"):
         apply(plan)

@@ -148,7 +148,7 @@ def test_every_document_has_its_schema(run: Run, arguments: tuple[str, ...]) -> 
 
 def test_an_interrupted_apply_says_how_to_go_on(llama: Path, tmp_path: Path) -> None:
     code = (
-        "import signal, threading, time, ropeconv.bake.execute as e, ropeconv.cli as c\n"
+        "import signal, threading, time, ropeconv.bake.writing.files as e, ropeconv.cli as c\n"
         "copy, main = e.copy_file, threading.main_thread().ident\n"
         "e.copy_file = lambda *given: (signal.pthread_kill(main, signal.SIGINT), time.sleep(1), copy(*given))\n"
         "c.main()\n"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from itertools import product
+
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.index import shards
+from ropeconv.formats import jsontext
+from ropeconv.formats.index import LONGEST, shards, with_size
 
 
 @pytest.mark.parametrize(
@@ -22,6 +26,32 @@ from ropeconv.formats.index import shards
 def test_refuses(text: str) -> None:
     with pytest.raises(BadSource, match="index.json"):
         shards(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"weight_map": {"a": "\\ud800"}}', "no readable weight_map"),
+        ('{"weight_map": {"a": "x"}, "metadata": NaN}', "no readable weight_map"),
+        ('{"weight_map": ' + "[" * 100_000 + "}", "no readable weight_map"),
+        ('{"weight_map": {"a": "x"}, "b": "' + "x" * (1 << 20) + '"}', "bytes beside them, and at most"),
+        ('{"weight_map": {' + ",".join(f'"{n}": "x"' for n in range(300_001)) + "}}", "names 300,001 tensors"),
+        ('{"weight_map": {"a": "' + "x" * LONGEST + '"}}', "at most 25,165,824 are read"),
+    ],
+)
+def test_refuses_what_is_too_large_or_no_text(text: str, words: str) -> None:
+    with pytest.raises(BadSource, match=words):
+        shards(text)
+
+
+def test_the_largest_published_checkpoints_fit() -> None:
+    name = "model.layers.{}.mlp.experts.{}.{}_proj.weight{}"
+    parts = [name.format(*p) for p in product(range(60), range(384), ("up", "gate", "down"), ("", "_scale_inv"))]
+    index = {"metadata": {"total_size": 10**12}, "weight_map": dict.fromkeys(parts, "model-00061-of-00061.safetensors")}
+    text = jsontext.dump(index)
+    assert len(parts) > 138_000
+    assert shards(text) == ("model-00061-of-00061.safetensors",)
+    assert json.loads(with_size(text, 5)) == index | {"metadata": {"total_size": 10**12 + 5}}
 
 
 def test_shards_are_listed_once() -> None:

@@ -15,7 +15,10 @@ from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource
 from ropeconv.formats.index import safe_name
-from ropeconv.formats.safetensors import header_bytes, read_header, write_stream
+from ropeconv.formats.safetensors import MAX_HEADER, header_bytes, read_header, write_stream
+from ropeconv.sources import Source, open_source
+
+from ..faults.inputs.folders import write_checkpoint
 
 
 def test_reads_what_safetensors_writes(tmp_path: Path) -> None:
@@ -61,12 +64,31 @@ ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         (packed({"a": ONE}, b"00"), "is truncated"),
         (packed({"a": ONE}, b"000000"), "bytes behind its last tensor"),
         (packed(b"[" * 100_000), "no readable"),
+        (packed({"a": {**ONE, "dtype": "F5"}}, b"0000"), "'a' has the dtype 'F5', which is not known"),
+        (packed({"a": {**ONE, "dtype": []}}, b"0000"), "no readable"),
+        (packed({"a": {**ONE, "shape": [1] * 65}}, b"0000"), "no readable"),
+        (packed({"a": {**ONE, "shape": [1.0]}}, b"0000"), "no readable"),
+        (packed({"a": {**ONE, "data_offsets": [0, 2**64]}}, b"0000"), "no readable"),
+        (packed({"__metadata__": {"a": 1}}), "no readable"),
+        (packed(b'{"a": NaN}'), "no readable"),
+        (packed(b'{"\\ud800": 1}'), "no readable"),
+        (packed(b" " * (MAX_HEADER + 1)), "at most 16,777,216 are read"),
     ],
 )
 def test_refuses(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
     with pytest.raises(BadSource, match=words):
         read_header(tmp_path / "x.safetensors")
+
+
+def test_headers_that_are_large_together_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(str(write_checkpoint(tmp_path / "model")))
+    assert isinstance(source, Source)
+    monkeypatch.setattr("ropeconv.sources.source.MAX_HEADERS", 100)
+    with pytest.raises(BadSource, match="the headers of .* have more than 100 bytes"):
+        _ = source.headers
+    monkeypatch.undo()
+    assert list(source.headers) == ["model.safetensors"]
 
 
 @given(st.binary(max_size=200))

@@ -84,7 +84,8 @@ class Writer:
         path, done = self.root / file.name, self.journal.finished.get(file.name)
         if done is None or identity(path) != done.identity or not _right_size(file, done.identity.size):
             return False
-        origin = self.plan.origin(file) if file.action == "copy" else None
+        local = file.action == "copy" and self.plan.source.kind != "hub"
+        origin = self.plan.origin(file) if local else None
         sample = sampled(path)
         return sample == done.sample and (origin is None or sample == sampled(origin))
 

@@ -96,7 +96,8 @@ def _remove(hidden: Hidden) -> None:
 def _take(hidden: Hidden) -> BinaryIO:
     path = hidden.root / LOCK
     while True:
-        hidden.root.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            hidden.root.mkdir()
         try:
             file = path.open("ab")
         except FileNotFoundError:

@@ -48,8 +48,9 @@ class Probe:
         assert self.process.stdout is not None
         self._send({"path": str(folder.resolve()), "context": context, "own": own})
         line = self.process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "transformers ended without an answer"}
-        return answer
+        from .answer import parsed
+
+        return parsed(line) or {"error": "transformers ended without an answer that can be read"}
 
     def _send(self, question: dict[str, Any]) -> None:
         assert self.process.stdin is not None

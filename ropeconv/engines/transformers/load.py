@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadSource
+from ...extras import require
 from ...sources import Source
 from .device import DeviceSpec, free_gpu_bytes
 from .distributed import tp_kwargs, world_size
@@ -32,6 +33,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     if world_size() > 1:
         given |= tp_kwargs()
     elif at.device_map or at.device != "cpu":
+        require("accelerate", f"--device-map {at.device_map}" if at.device_map else f"--device {at.device}")
         given["device_map"] = at.device_map or at.device
     if config is not None:
         given["config"] = config

@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_who_waited_for_a_folder_that_was_removed_makes_a_new_one(tmp_path: Path
     """The lock of a folder that is gone protects nothing: many threads, and never two of them inside."""
     inside, most = [0], [0]
 
-    def work() -> None:
+    def work() -> int:
         mine = 0
         while mine < 20:
             with suppress(RopeconvError), locked(tmp_path / "out"):
@@ -78,12 +78,11 @@ def test_who_waited_for_a_folder_that_was_removed_makes_a_new_one(tmp_path: Path
                 time.sleep(0.0005)
                 mine += 1
                 inside[0] -= 1
+        return mine
 
-    threads = [Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        running = [pool.submit(work) for _ in range(6)]
+    assert [future.result() for future in running] == [20] * 6
     assert most == [1]
     assert list(tmp_path.iterdir()) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ropeconv.errors import BadSource
 from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources.folder import FolderSource
 
 from ...baking import make_plan
 from ...faults.scenes import checkpoint
@@ -121,3 +123,13 @@ def plans_again(tmp_path: Path, kind: str) -> Plan:
         path.unlink()
     (tmp_path / "model").rmdir()
     return plans(tmp_path)[kind]()
+
+
+def test_a_change_between_reading_and_planning_keeps_nothing(tmp_path: Path) -> None:
+    """What was seen is what was there before the first file was read."""
+    folder, out = source_folder(tmp_path), tmp_path / "out"
+    source = FolderSource(folder)
+    assert source.text("LICENSE") == "terms"
+    rewritten(folder / "model.safetensors")
+    with pytest.raises(BadSource, match=r"model\.safetensors changed"):
+        write(replace(small_plan(folder, out), source=source))

@@ -19,11 +19,17 @@ of the commands. The command lines are without `ropeconv`.
 """
 
 
-def register(name: str) -> Callable[[Write], Write]:
-    """Decorator: adds a format. name: as in the table of `scripts/faults`."""
+PREPARE: dict[str, Callable[[], None]] = {}
+"""What a worker does once, before the inputs of a format."""
+
+
+def register(name: str, prepare: Callable[[], None] | None = None) -> Callable[[Write], Write]:
+    """Decorator: adds a format. name: as in the table of `scripts/faults`. prepare: what a worker does before."""
 
     def add(write: Write) -> Write:
         FORMATS[name] = write
+        if prepare is not None:
+            PREPARE[name] = prepare
         return write
 
     return add

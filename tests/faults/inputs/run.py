@@ -15,8 +15,8 @@ from .worker import SECONDS, Outcome
 WORKER = [sys.executable, "-m", "tests.faults.inputs.worker"]
 CHUNK = 250
 """Inputs per process."""
-HANGS = 6 * SECONDS
-"""Seconds of silence after which a worker is ended: processors may be shared with other tests."""
+HANGS = 24 * SECONDS
+"""Seconds of silence after which a worker is ended: `SECONDS` of a processor that may be shared with other tests."""
 
 
 def run_inputs(name: str, numbers: Sequence[int]) -> Iterator[Outcome]:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from .formats import load, write_input
+from .formats import PREPARE, load, write_input
 
 SECONDS, MEGABYTES = 5.0, 500.0
 """Processor time and memory beyond what the process has before, per command."""
@@ -176,6 +176,7 @@ def main(name: str, numbers: list[int]) -> None:
         os.environ["XDG_CACHE_HOME"] = os.environ["HF_HOME"] = f"{root}/cache"
         os.environ["HF_HUB_OFFLINE"] = "1"
         _prepare()
+        PREPARE.get(name, lambda: None)()
         for number in numbers:
             print(json.dumps({"begins": number}), file=stdout, flush=True)
             for outcome in run_input(name, number, Path(root)):

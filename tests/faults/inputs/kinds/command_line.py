@@ -38,7 +38,7 @@ BASES: Commands = [
     ["bound"], ["bound", "4k"], ["bound", "config.json"], ["advise", "config.json"],
     ["advise", "config.json", "--context", "256"],
     ["compare", "config.json"], ["inspect"], ["restore"], ["plot", "config.json", "--yarn", "4", "-o", "p.png"],
-    ["runtimes"], ["families"], ["methods"], ["archs"],
+    ["families"], ["methods"], ["archs"],
 ]  # fmt: skip
 
 

@@ -1,0 +1,58 @@
+"""Every option of every command that takes a number refuses what is none, in one sentence, and writes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from ropeconv.cli.app import app
+
+from ..faults.inputs.folders import small_config
+from ..faults.inputs.worker import run_command
+
+VALUES = ("nan", "inf", "-inf", "1e308", "1e999", "-1e308", "-1")
+NUMBERS = {"S", "TOKENS", "B"}
+BASE = {
+    "apply": ["config.json", "--dry-run"],
+    "advise": ["config.json", "--context", "256"],
+    "plot": ["config.json", "-o", "plot.png"],
+    "bound": ["config.json"],
+    "schedule": ["--head-dim", "16"],
+    "validate": ["config.json"],
+}
+METHOD = ["--yarn", "4"]
+
+
+def options() -> list[tuple[str, str, bool]]:
+    """Every numeric option: its command, its flag, and whether it chooses a method."""
+    group: Any = typer.main.get_command(app)
+    found = []
+    for command in BASE:
+        for param in group.commands[command].params:
+            if param.param_type_name != "option":
+                continue
+            if param.type_descriptor.annotation in (int, float) or param.metavar in NUMBERS:
+                found.append((command, param.opts[0], param.rich_help_panel == "Method (one of them)"))
+    return found
+
+
+def test_there_are_as_many_as_there_seem_to_be() -> None:
+    assert len({flag for _, flag, _ in options()}) > 25
+
+
+@pytest.mark.parametrize(("command", "flag", "method"), options())
+def test_no_number_is_taken_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str, method: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(small_config()))
+    monkeypatch.chdir(tmp_path)
+    for value in VALUES:
+        beside = [] if method or command == "advise" else METHOD
+        done = run_command(0, [command, *BASE[command], *beside, f"{flag}={value}"], tmp_path)
+        assert done.problem == "", (value, done)
+        assert done.code in (1, 2), (value, done)
+        assert done.message.count("\n") == 1

@@ -1,0 +1,100 @@
+"""Keys of config.json with another type, or out of range, are refused by their names before anything is computed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.families import families
+from ropeconv.families.config import detect, text_part
+from ropeconv.families.schema import ROPE, WORDS, _types_of
+from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
+
+from ..faults.inputs.folders import small_config
+from ..faults.inputs.json_mutations import VALUES, Raw
+from ..models import FAMILIES
+
+HOSTILE = [value for value in VALUES if not isinstance(value, Raw)] + [float("nan"), float("inf"), -float("inf")]
+
+
+def read(config: dict[str, Any]) -> None:
+    read_spec(config, detect(config))
+
+
+def sentence(config: dict[str, Any]) -> str:
+    """The refusal of a config, or empty. Any other error is raised."""
+    try:
+        read(config)
+    except (BadSource, UnknownRopeType) as problem:
+        return str(problem)
+    return ""
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_the_configs_of_all_families_pass(model_type: str) -> None:
+    read(small_config(model_type))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("num_hidden_layers", 300_000_000, "num_hidden_layers = 300000000; write a positive whole number there"),
+        ("num_hidden_layers", "2", "write the number 2 without quotes"),
+        ("num_hidden_layers", 2.5, "write a positive whole number there"),
+        ("head_dim", 400_000, "head_dim = 400000; write a positive whole number there, at most 2,048"),
+        ("head_dim", True, "head_dim = True; write a positive whole number there"),
+        ("max_position_embeddings", 10**400, "write a positive whole number there, at most 2,147,483,647"),
+        ("max_position_embeddings", float("nan"), "max_position_embeddings = nan; write a positive whole number"),
+        ("hidden_size", [1], "hidden_size = \\[1\\]; write a positive whole number there"),
+        ("rope_theta", float("inf"), "rope_theta = inf; write a number above 1 there"),
+        ("rope_theta", {}, "rope_theta = {}; write a number above 1 there"),
+        ("layer_types", ["full_attention"] * 20_000, "write a list of at most 10,000 names"),
+        ("layer_types", [[]], "write a list of at most 10,000 names"),
+        ("rope_scaling", 4.0, "write an object there, or null"),
+        ("rope_parameters", {"full_attention": 3}, "write an object there, or null"),
+        ("rope_scaling", {"rope_type": []}, "rope_type = \\[\\] in its RoPE settings; write a name"),
+        ("rope_scaling", {"rope_type": "yarn", "factor": 10**400}, "in its RoPE settings; write a positive number"),
+        ("rope_scaling", {"rope_type": "yarn", "factor": 4.0, "beta_fast": 0}, "beta_fast = 0 in its RoPE settings"),
+        ("rope_scaling", {"rope_type": "longrope", "long_factor": [1.0, None]}, "long_factor = \\[1.0, None\\] in its"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named(key: str, value: object, words: str) -> None:
+    with pytest.raises(BadSource, match=words):
+        read(small_config() | {key: value})
+
+
+@pytest.mark.parametrize("key", sorted(_types_of(next(f for f in families() if f.name == "llama"))))
+def test_every_value_at_every_key_is_taken_or_refused_in_a_sentence(key: str) -> None:
+    for value in HOSTILE:
+        assert len(sentence(small_config() | {key: value})) < 500
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3", "longrope", "dynamic", "default"])
+def test_every_value_at_every_key_of_the_rope_settings_too(kind: str) -> None:
+    seed = {
+        "rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
+    }  # fmt: skip
+    read(small_config() | {"rope_scaling": seed})
+    for key in ROPE:
+        for value in HOSTILE:
+            assert len(sentence(small_config() | {"rope_scaling": {**seed, key: value}})) < 110_000
+
+
+def test_every_type_has_its_words() -> None:
+    for family in families():
+        assert set(_types_of(family).values()) <= set(WORDS)
+    assert set(ROPE.values()) <= set(WORDS)
+
+
+def test_a_config_is_checked_in_microseconds() -> None:
+    config = small_config()
+    family = detect(config)
+    text_part(config, family)
+    start = time.process_time()
+    for _ in range(200):
+        text_part(config, family)
+    assert (time.process_time() - start) / 200 < 0.002

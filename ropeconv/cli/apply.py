@@ -25,7 +25,7 @@ from .options import (
     with_recipe,
 )
 from .output import Output
-from .publishing import named, refuse_without_push, send, with_publish
+from .publishing import named, refuse_without_push, send, with_publish, written_before
 from .target_options import build_target, with_target
 
 if TYPE_CHECKING:
@@ -158,7 +158,13 @@ def apply_command(
             else:
                 show_plan(plan, output, explain)
             return
-        done = _execute(plan, probe, named(how, push) if push else None, output, link, force, checksum, not no_fsync)
+        if push and not force and written_before(plan):
+            output.note(f"{plan.out} is there from an earlier run of this command, and is published as it is.")
+            done = Outcome(plan.out)
+        else:
+            done = _execute(
+                plan, probe, named(how, push) if push else None, output, link, force, checksum, not no_fsync
+            )
     if validate != "off" and done.path is not None:
         done.proof = _validated(plan, done.path, validate, output)
     if push and not done.published and done.path and (done.proof is None or done.proof.agrees):

@@ -21,7 +21,7 @@ from .output import Output
 from .printable import printable
 
 if TYPE_CHECKING:
-    from ..bake import CheckpointPlan
+    from ..bake import CheckpointPlan, Plan
     from ..engines.probe import Probe
     from ..hub.upload_set import UploadSet
     from ..receipts.receipt import CheckRecord
@@ -89,6 +89,32 @@ def named(how: PublishOptions, repo_id: str) -> PublishOptions:
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
         raise UsageError(f"{repo_id} is no repository; write owner/name")
     return replace(how, repo_id=repo_id)
+
+
+def written_before(plan: Plan) -> bool:
+    """Whether the output of a plan is there, from a run that was stopped before it had published it.
+
+    Raises BadSource where files of a folder have been changed since.
+    """
+    import msgspec
+
+    from ..errors import BadSource
+    from ..receipts import Receipt, read_receipt
+    from ..validate.checks.files import check_files
+
+    def made_from(receipt: Receipt) -> bytes:
+        return msgspec.json.encode([receipt.source, receipt.recipe, receipt.target, receipt.schedule, receipt.encoding])
+
+    if plan.is_folder and plan.target.out is None:  # it is published from a temporary folder
+        return False
+    try:
+        found = read_receipt(plan.out) if plan.out.exists() else None
+    except BadSource:
+        return False
+    if found is None or made_from(found) != made_from(plan.receipt()):
+        return False
+    check_files(plan.out, found)
+    return True
 
 
 def publish_staged(

@@ -19,7 +19,7 @@ from ..errors import BadSource, RopeconvError
 
 CONNECT, READ = 10.0, 60.0
 """Seconds until a connection is there, and until the next bytes come."""
-ANSWER_BYTES, ANSWER_SECONDS = 64 << 20, 60.0
+ANSWER_BYTES, ANSWER_SECONDS = 16 << 20, 60.0
 """Of an answer about a repository, and of any whose length is not given."""
 SLOWEST, PATIENCE = 1024, 60.0
 """Bytes per second at least that a download has after so many seconds."""

@@ -193,6 +193,17 @@ def test_a_body_without_an_end(where: str, hub: Hostile, monkeypatch: pytest.Mon
     assert time.monotonic() - begun < 5
 
 
+def test_a_large_listing_is_refused_before_it_is_decoded(hub: Hostile) -> None:
+    import tracemalloc
+
+    hub.change = b'{"id": "me/tiny", "siblings": [' + b"{}," * (8 << 20) + b"{}]}"
+    tracemalloc.start()
+    with pytest.raises(BadSource, match=r"me/tiny is longer than 16,777,216 bytes"):
+        read()
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
+
+
 def test_a_listing_without_sizes(hub: Hostile) -> None:
     sizes = {file.name: file.size for file in HubSource("me/tiny", None).files()}
     for change in (rows(size=None), lambda info: {**info, "siblings": [{"rfilename": name} for name in sizes]}):

@@ -149,7 +149,8 @@ def echo_server() -> Iterator[str]:
 
 
 def test_the_key_of_a_server_and_the_password_in_its_url(hub: Echo, tmp_path: Path) -> None:
-    assert said(tmp_path, hub, "apply", "model", "--yarn", "16", "-o", "out", "-q").returncode == 0
+    bake = ("apply", "model", "--yarn", "16", "-o", "out", "-q")
+    assert said(tmp_path, hub, *bake, program=WITH_TORCH).returncode == 0
     with echo_server() as place:
         for url, debug in ((f"http://{place}", ""), (f"http://me:{PASSWORD}@{place}", "1")):
             given = ("validate", "out", "--against", "model", "--server", url)

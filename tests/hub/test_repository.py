@@ -88,3 +88,31 @@ def test_a_repository_to_which_somebody_committed_is_not_removed(push: Push, hub
     assert (done.returncode, "has changed while this was prepared" in done.stderr) == (1, True), done.stderr
     assert (hub.repos["me/race"] / "theirs.txt").read_text() == "of somebody else"
     assert hub.deleted == []
+
+
+@pytest.mark.parametrize("form", ["folder", "gguf"])
+def test_an_output_that_was_written_and_not_published_is_published_by_the_same_command(
+    form: str, push: Push, hub: WritingHub, tmp_path: Path
+) -> None:
+    from ..llamacpp import checkpoint
+
+    hub.repos["base/words"] = checkpoint("llama", tmp_path / "words")
+    out = {"folder": ("-o", "out"), "gguf": ("-o", "out.gguf", "--to", "gguf", "--outtype", "f16")}[form]
+    given = ("apply", "base/words", "--yarn", "16", *out, "--push", "me/late")
+    hub.faults["commit"] = 99
+    assert push(*given).returncode == 1
+    hub.faults["commit"] = 0
+    before = hashes(tmp_path / "out") if form == "folder" else {}
+    other = push("apply", "base/words", "--yarn", "8", *out, "--push", "me/late")
+    assert (other.returncode, "exists; choose another place with -o" in other.stderr) == (1, True), other.stderr
+    done = push(*given)
+    assert (done.returncode, "is there from an earlier run" in done.stderr) == (0, True), done.stderr
+    made = hashes(hub.repos["me/late"])
+    if form == "folder":
+        assert hashes(tmp_path / "out") == before
+        assert made.items() >= {name: digest for name, digest in before.items() if name != "README.md"}.items()
+        (tmp_path / "out" / "config.json").write_text("{}")
+        changed = push(*given)
+        assert (changed.returncode, "is not the file that ropeconv wrote" in changed.stderr) == (1, True)
+    else:
+        assert made["out-F16.gguf"] == hashes(tmp_path)["out.gguf"]

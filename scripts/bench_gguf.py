@@ -1,7 +1,7 @@
 """GGUF: patching against `cp` and `gguf-new-metadata`, exporting against llama.cpp's convert_hf_to_gguf.py.
 
-None of them waits for the disk. Each command several times in a row, the first time left out where there are more; prints medians and the largest
-process of each.
+None of them waits for the disk. Each command several times in a row, the first time left out where there are more;
+prints medians and the largest process of each.
 """
 
 import argparse

@@ -10,6 +10,9 @@ def main() -> None:
     import gc
 
     gc.disable()  # a fifth of the start-up; what runs for long turns it on again
+    from .process import prepare
+
+    prepare()
     _silence_libraries()
     from .app import app
     from .errors import run

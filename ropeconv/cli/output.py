@@ -1,4 +1,4 @@
-"""Output: all that commands print, data on stdout and everything else on stderr."""
+"""Output: all that commands print, data on stdout and everything else on stderr, without control characters."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..formats.copying import Advance
 from ..version import SCHEMA
+from .printable import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +32,9 @@ class Output:
 
     def data(self, document: dict[str, Any]) -> None:
         """Prints the JSON document of a command, with its schema."""
-        text = json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=False)
-        sys.stdout.write(text + "\n")
+        ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+        text = json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=ascii_only)
+        sys.stdout.write(printable_json(text) + "\n")
 
     def table(
         self,
@@ -50,10 +52,15 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        console, body = self._console(), [tuple(row) for row in rows]
+        console, body = self._console(), [tuple(map(printable, row)) for row in rows]
         kept = _fitting(columns, body, optional, console.width)
         table = Table(
-            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+            title=printable(title),
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
         )
         for index in kept:
             table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
@@ -66,16 +73,16 @@ class Output:
 
     def say(self, message: str) -> None:
         """Prints a sentence on stdout, wrapped between words."""
-        self._console().print(message, markup=False, highlight=False)
+        self._console().print(printable(message), markup=False, highlight=False)
 
     def copyable(self, text: str) -> None:
         """Prints a command or a path on stdout, which is never wrapped, so that it can be copied."""
-        self._console().print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console().print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def note(self, message: str) -> None:
         """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
         if message and not self.quiet:
-            self._console(stderr=True).print(message, markup=False, highlight=False)
+            self._console(stderr=True).print(printable(message), markup=False, highlight=False)
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
@@ -133,7 +140,7 @@ class Output:
             yield lambda message: None
             return
         with self._console(stderr=True).status("") as status:
-            yield status.update
+            yield lambda message: status.update(printable(message))
 
     def _console(self, stderr: bool = False) -> Console:
         from rich.console import Console

@@ -18,6 +18,7 @@ from .command import HUB
 from .option_group import option_group
 from .options import sentence
 from .output import Output
+from .printable import printable
 
 if TYPE_CHECKING:
     from ..bake import CheckpointPlan
@@ -64,11 +65,11 @@ def how_to_publish(given: dict[str, Any]) -> PublishOptions:
         private=True if given["private"] else False if given["public"] else None,
         create_pr=given["create_pr"],
         revision=given["revision"] or None,
-        message=given["commit_message"],
+        message=printable(given["commit_message"]),
         exist_ok=given["exist_ok"],
         overwrite_card=given["overwrite_card"],
         token=given["token"] or None,
-        command="ropeconv " + shlex.join(words),
+        command=printable("ropeconv " + shlex.join(words)),
         given=tuple(f"--{name.replace('_', '-')}" for name in OPTIONS if given[name]),
     )
 

@@ -24,6 +24,9 @@ from .tensors import DTYPES, OutTensor, infos, out_tensors
 from .tokenizer import tokenizer_keys
 from .write import converted
 
+LONGEST = 64 << 20
+"""Bytes of a text file; the longest published tokenizer.json has 37 million."""
+MOST_TOKENS = 1 << 22
 OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
 SMALL = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -77,7 +80,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         present = {file.name for file in source.files()}
         for file in SMALL:
             if file in present:
-                (folder / file).write_bytes(source.path(file).read_bytes())
+                (folder / file).write_bytes(_small(source.path(file)))
         repository = source.reference if source.kind == "hub" else None
         size = sum(prod(item.shape) for item in stored)
         described = describe(folder, source.name, repository, label, size)
@@ -103,9 +106,19 @@ def _kind(outtype: str, dtypes: list[str]) -> int:
     return OUTTYPES[outtype]
 
 
+def _small(path: Path) -> bytes:
+    """The content of a text file. Raises BadSource where it is longer than any such file."""
+    if path.stat().st_size > LONGEST:
+        raise BadSource(f"{path.name} is longer than {LONGEST:,} bytes, which no such file is; download it again")
+    return path.read_bytes()
+
+
 def _vocabulary(headers: list[tuple[Path, Any]]) -> int:
     for _, header in headers:
         for name, tensor in header.tensors.items():
             if name.endswith(("embed_tokens.weight", "embed_in.weight", "wte.weight")):
-                return int(tensor.shape[0])
+                rows = tensor.shape[0] if tensor.shape else 0
+                if not 0 < rows <= MOST_TOKENS:
+                    raise BadSource(f"{name} has {rows:,} rows, and at most {MOST_TOKENS:,} are converted")
+                return rows
     raise BadSource("the checkpoint has no token embeddings; download it again")

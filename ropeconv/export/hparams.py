@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import BadSource, UnsupportedBake
+from ..errors import BadSource, UnsupportedBake, shown
 from ..families import Family
 from ..families.config import Config, positive_int, text_part
 from ..families.family import Gguf
@@ -13,6 +13,8 @@ from ..formats.gguf import Value, boolean, f32, string, u32
 from ..formats.gguf.values import bools
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp import find_arch
+
+LARGEST = 3e38  # of f32
 
 
 def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
@@ -40,7 +42,7 @@ def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> 
         f"{arch}.rope.freq_base": f32(spec.rope_theta),
         f"{arch}.vocab_size": u32(vocabulary),
     }
-    found |= {f"{arch}.{key}": u32(int(part[name])) for key, name in rules.u32.items() if part.get(name) is not None}
+    found |= {f"{arch}.{key}": u32(_count(part, name)) for key, name in rules.u32.items() if part.get(name) is not None}
     for key, name in rules.f32.items():
         if part.get(name) is not None:
             found[f"{arch}.{key}"] = f32(_number(part, name))
@@ -72,7 +74,7 @@ def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
         value = part.get(need.key)
         if (need.default if value is None else value) != need.value:
             raise UnsupportedBake(
-                f"{need.key} = {value!r}",
+                f"{need.key} = {shown(value)}",
                 f"GGUF as {rules.arch}",
                 f"llama.cpp computes {need.value!r}",
                 "keep safetensors",
@@ -80,7 +82,7 @@ def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
     act = {"swish": "silu"}.get(str(part.get("hidden_act")), part.get("hidden_act"))
     if rules.act and act not in (None, rules.act):
         raise UnsupportedBake(
-            f"hidden_act = {act!r}", f"GGUF as {rules.arch}", f"llama.cpp computes {rules.act}", "keep safetensors"
+            f"hidden_act = {shown(act)}", f"GGUF as {rules.arch}", f"llama.cpp computes {rules.act}", "keep safetensors"
         )
     for key in rules.not_null:
         if key in part and part[key] is None:
@@ -107,11 +109,11 @@ def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
 
 def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     large = part.get("num_hidden_layers") == rules.scale_layers
-    width = part["hidden_size"] // part["num_attention_heads"] if large else spec.head_dim
+    width = _whole(part, "hidden_size") // _whole(part, "num_attention_heads") if large else spec.head_dim
     scalar = part.get("query_pre_attn_scalar", 256)
     if scalar != width:
         raise UnsupportedBake(
-            f"query_pre_attn_scalar = {scalar!r}",
+            f"query_pre_attn_scalar = {shown(scalar)}",
             f"GGUF as {rules.arch}",
             f"llama.cpp computes {width} for this size",
             "keep safetensors",
@@ -137,12 +139,11 @@ def _window(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> dict[s
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, Value]:
     """The keys of Ministral 3's query scaling, whose length is the original context; empty for other architectures."""
     rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
-    beta = rope.get("llama_4_scaling_beta")
-    if arch != "mistral3" or not beta:
+    if arch != "mistral3" or not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
         return {}
-    original = int(rope.get("original_max_position_embeddings") or spec.original_context)
+    original = positive_int(rope, ("original_max_position_embeddings",)) or spec.original_context
     return {
-        f"{arch}.attention.temperature_scale": f32(float(beta)),
+        f"{arch}.attention.temperature_scale": f32(_number(rope, "llama_4_scaling_beta")),
         f"{arch}.rope.scaling.original_context_length": u32(original),
     }
 
@@ -154,8 +155,15 @@ def _whole(part: Config, name: str) -> int:
     return value
 
 
+def _count(part: Config, name: str) -> int:
+    value: Any = part[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
+        raise BadSource(f"config.json has {name} = {shown(value)}; write a whole number there")
+    return value
+
+
 def _number(part: Config, name: str) -> float:
     value: Any = part[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadSource(f"config.json has {name} = {value!r}; write a number there")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
+        raise BadSource(f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}")
     return float(value)

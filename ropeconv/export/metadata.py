@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 from ..formats.gguf import Value, string, u32
 from .writer import values_of
 
+MOST_CARD = 100_000
+"""Bytes of front matter: YAML is read at some 100 kB per second."""
+END = re.compile(rb"\n---\r?(\n|$)")
+ANCHOR = re.compile(rb"[\s\[,:-]&\w")
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 
 
@@ -20,9 +25,15 @@ def describe(folder: Path, name: str, repository: str | None, label: str, parame
     """
     import gguf
 
-    logging.getLogger("gguf").setLevel(logging.ERROR)
-    card = gguf.Metadata.load_model_card(folder)
-    found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, Path(repository or name), parameters)
+    for logger in ("gguf", "metadata"):  # gguf-py says on stderr what it makes of a card
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    given = (Path(repository or name), parameters)
+    try:
+        card = gguf.Metadata.load_model_card(folder) if _readable(folder / "README.md") else {}
+        found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, *given)
+        values_of(found.set_gguf_meta_model)
+    except Exception:  # of gguf-py, for cards of other types than it expects
+        found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), {}, {}, *given)
     found.name = found.name or name
     found.size_label = found.size_label or gguf.size_label(parameters, 0, parameters, 0)
     base = {"name": found.name}
@@ -34,6 +45,16 @@ def describe(folder: Path, name: str, repository: str | None, label: str, parame
     found.finetune = "-".join(filter(None, (found.finetune, label))) or None
     found.name = " ".join(filter(None, (found.name, label)))
     return found
+
+
+def _readable(card: Path) -> bool:
+    """Whether the front matter of a model card is short, and refers to no part of itself, which can multiply it."""
+    if not card.is_file():
+        return False
+    with card.open("rb") as file:
+        text = file.read(MOST_CARD + 1)
+    end = END.search(text, 3)
+    return end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
 
 
 def metadata_keys(found: Any, outtype: str) -> dict[str, Value]:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 from ..errors import RopeconvError
+from ..extras import require
+from ..secrets import without_secrets
 
 # name: number in llama.h's llama_ftype, bits per weight of a usual model
 FTYPES: dict[str, tuple[int, float]] = {
@@ -30,12 +32,9 @@ def quantise(source: Path, target: Path, outtype: str) -> None:
 
     outtype: a key of FTYPES. Raises RopeconvError where llama.cpp is not installed or fails.
     """
-    import importlib.util
-
-    if importlib.util.find_spec("llama_cpp") is None:
-        raise RopeconvError(f"--outtype {outtype} needs llama.cpp's quantiser; pip install 'ropeconv[llamacpp]'")
+    require("llama_cpp", f"--outtype {outtype}")
     command = [sys.executable, "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
     if done.returncode != 0:
         said = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower() or "fail" in line.lower()]
         raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {(said or ['it said nothing'])[-1][:300]}")

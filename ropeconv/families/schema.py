@@ -14,7 +14,7 @@ from ..rope.lengths import MOST_TOKENS
 from .family import Family
 
 MOST_LAYERS = 10_000
-WIDEST_HEAD = 8_192
+WIDEST_HEAD = 2_048
 LARGEST = 1e30
 """A bound on every other number, so that their products stay within float64."""
 
@@ -41,7 +41,7 @@ WORDS: dict[Any, str] = {
     Name: "a name", Flag: "true or false",
     Names: f"a list of at most {MOST_LAYERS:,} names", Flags: f"a list of at most {MOST_LAYERS:,} flags",
     Layers: f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128 layers",
-    Width: f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up to 1,024",
+    Width: f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up to 576",
     Size: "a positive whole number there", Index: "a whole number there",
     Tokens: f"a positive whole number there, at most {MOST_TOKENS:,}",
     Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 import msgspec
 
@@ -11,14 +12,9 @@ from ..errors import BadSource, shown
 from . import jsontext
 
 INDEX = "model.safetensors.index.json"
-LONGEST = 32 << 20
-"""Characters of an index that are read; that of the largest published checkpoints has 15 million."""
-
-
-class _Index(msgspec.Struct):
-    """What is read of an index."""
-
-    weight_map: dict[str, str]
+LONGEST, MOST_TENSORS, LONGEST_REST = 24 << 20, 300_000, 1 << 20
+"""Characters of an index, its tensors, and the characters of everything but `weight_map`. The largest published
+checkpoints have 140,000 tensors, whose names take 14 million characters."""
 
 
 def shards(text: str) -> tuple[str, ...]:
@@ -45,19 +41,23 @@ def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
 
     text: of the index. shard: the name of the new file. added: its tensors, name to bytes.
     """
-    _weight_map(text)
-    index = jsontext.parse(with_size(text, sum(added.values())), INDEX, LONGEST)
+    index = _grown(text, sum(added.values()))
     index["weight_map"] |= dict.fromkeys(added, shard)
     return jsontext.dump(index, like=text)
 
 
 def with_size(text: str, more: int) -> str:
     """The text of an index whose `total_size` is `more` bytes larger."""
+    return jsontext.dump(_grown(text, more), like=text)
+
+
+def _grown(text: str, more: int) -> dict[str, Any]:
+    _weight_map(text)
     index = jsontext.parse(text, INDEX, LONGEST)
     known = index.get("metadata")
     if isinstance(known, dict) and isinstance(known.get("total_size"), int):
         known["total_size"] += more
-    return jsontext.dump(index, like=text)
+    return index
 
 
 def index_of(shard: str, sizes: Mapping[str, int]) -> str:
@@ -73,9 +73,17 @@ def _weight_map(text: str) -> dict[str, str]:
     if len(text) > LONGEST:
         raise BadSource(f"{INDEX} has {len(text):,} characters, and at most {LONGEST:,} are read; download it again")
     try:
-        return msgspec.json.decode(text, type=_Index).weight_map
+        entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        weight_map = msgspec.json.decode(entries.pop("weight_map", b"null"), type=dict[str, str])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise BadSource(f"{INDEX} has no readable weight_map ({problem}); download it again") from None
+    rest = sum(len(bytes(raw)) for raw in entries.values())
+    if len(weight_map) > MOST_TENSORS or rest > LONGEST_REST:
+        raise BadSource(
+            f"{INDEX} names {len(weight_map):,} tensors and has {rest:,} bytes beside them, and at most "
+            f"{MOST_TENSORS:,} and {LONGEST_REST:,} are read; download it again"
+        )
+    return weight_map
 
 
 def safe_name(name: str) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RopeconvError, UsageError
+from ..errors import UsageError
+from ..extras import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,11 +36,9 @@ def figure(*panels: Panel) -> Figure:
 
     panels: functions that draw on the axes that they are called with.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise RopeconvError("pictures need matplotlib, which is not installed; pip install 'ropeconv[plot]'") from None
+    require("matplotlib", "a picture")
+    import matplotlib
+    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
         made = Figure(figsize=(4 * len(panels), 3.6), layout="constrained")

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..formats import jsontext
+from ..formats.regular import read_text
+from ..formats.typed import typed
 from ..sources import RECEIPT, GgufSource
 from ..version import SCHEMA
 from .receipt import Receipt
 
 OLD_NAMES = {"verdict": "status", "because": "reason", "staircase": "query_scaling"}
 """Keys of schema 1, and their names in the current schema."""
+RESULTS = ("validation", "servers")
+MOST = 1 << 63
+
+
+class Results(msgspec.Struct, frozen=True):
+    """The validation results of a GGUF file of `size` bytes, with the fields of a receipt."""
+
+    schema: int = 1
+    size: int = -1
+    validation: dict[str, Any] | None = None
+    servers: dict[str, dict[str, Any]] | None = None
 
 
 def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
@@ -33,7 +47,7 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
     path = baked / RECEIPT
     if not path.is_file():
         raise BadSource(f"{baked} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
-    return parse_receipt(path.read_text("utf-8"), str(path))
+    return parse_receipt(read_text(path, str(path)), str(path))
 
 
 def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None) -> Receipt:
@@ -43,16 +57,14 @@ def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None)
     `validation` and `servers` where they are stored apart. Raises BadSource for other text, and for a later schema.
     """
     data = jsontext.parse(text, name)
-    try:
-        json.dumps(data, ensure_ascii=False).encode()
-    except (UnicodeEncodeError, RecursionError) as problem:
-        raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
+    _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
     schema = data.get("schema", 1)
     if isinstance(schema, int) and schema > SCHEMA:
-        raise BadSource(f"{name} is of a later ropeconv ({data.get('ropeconv', 'unknown')}); upgrade this one")
+        version = shown(data.get("ropeconv", "unknown"))
+        raise BadSource(f"{name} is of a later ropeconv ({version}); upgrade this one")
     try:
         return msgspec.convert((_upgraded(data) if schema == 1 else data) | (validated or {}), Receipt)
-    except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
+    except (msgspec.ValidationError, AttributeError, KeyError, TypeError, ValueError) as problem:
         raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
 
 
@@ -64,11 +76,30 @@ def validations_path(gguf: Path) -> Path:
 def validations(gguf: Path) -> dict[str, Any]:
     """The fields `validation` and `servers` of a GGUF file; empty where its size has changed since."""
     path = validations_path(gguf)
-    found = jsontext.parse(path.read_text("utf-8"), path.name) if path.is_file() else {}
-    if found.get("size") != gguf.stat().st_size:
+    data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}
+    found = typed(data, Results, path.name)
+    if found.size != gguf.stat().st_size:
         return {}
-    kept = {key: found[key] for key in ("validation", "servers") if found.get(key)}
-    return _upgraded_results(kept) if found.get("schema", 1) == 1 else kept
+    kept = {key: value for key in RESULTS if (value := getattr(found, key))}
+    return _upgraded_results(kept) if found.schema == 1 else kept
+
+
+def _check_numbers(data: Any, name: str) -> None:
+    """Raises BadSource for numbers that no receipt has, such as NaN, with which every comparison would be False."""
+    level = [data]
+    while level:
+        for item in level:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise BadSource(f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply again")
+            if isinstance(item, int) and abs(item) > MOST:
+                raise BadSource(f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again")
+        level = [inner for item in level for inner in _inside(item)]
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return item.values()
+    return item if isinstance(item, list) else ()
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
-from ..errors import BadSource
+from ..errors import BadSource, RopeconvError
 
 CONNECT, READ = 10.0, 60.0
 """Seconds until a connection is there, and until the next bytes come."""
@@ -35,7 +35,7 @@ WAITS = ("retry-after", "ratelimit")
 _listed = [ANSWER_BYTES]
 
 
-class Endless(Exception):
+class Endless(RopeconvError):
     """An answer that has no end: it is larger or slower than it may be."""
 
 
@@ -52,8 +52,9 @@ def answers(reference: str) -> Iterator[None]:
         raise BadSource(
             f"the Hub's answer about {reference} {problem}; try again later, or check HF_ENDPOINT"
         ) from None
-    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
-        if _of_library(type(problem).__module__) or not _in_library(problem.__traceback__):
+    except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as problem:
+        of_system = isinstance(problem, OSError) and problem.errno is not None  # such as a full disk
+        if of_system or _of_library(type(problem).__module__) or not _in_library(problem.__traceback__):
             raise
         raise BadSource(
             f"the Hub's answer about {reference} cannot be understood ({type(problem).__name__}); check HF_ENDPOINT, "

@@ -48,7 +48,7 @@ def read_listing(info: Any, reference: str) -> Listing:
         ) from None
     seen: set[str] = set()
     for file in listing.files:
-        if not safe_name(file.name):
+        if not safe_name(file.name) or not file.name.isprintable():
             raise BadSource(f"{reference} holds a file named {file.name!r}, outside itself; do not trust it")
         if file.name in seen:
             raise BadSource(f"{reference} lists {file.name} twice; do not trust it")

@@ -20,7 +20,7 @@ from .comparison import Comparison
 from .hidden_states import ComparisonSpec
 from .power import read_with_power
 from .rule.measures import summarise
-from .rule.validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, rule
+from .rule.validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, otherwise, rule
 from .sampling.token_runs import TokenRun
 from .settings import Settings
 from .source_reading import SourceReading
@@ -67,8 +67,7 @@ def validate_checkpoint(
         sentence += f" The source with the method in its config {words} with the reference ({kl})."
     if states.formula:
         sentence += compared.distance_from_formula()
-    if reading.changes:
-        sentence += f" Compared otherwise than usual, to tell more: {', '.join(reading.changes)}."
+    sentence += otherwise(reading.changes)
     partial = [len(run.kept) for run in cut] != [len(run.kept) for run in runs]
     if partial:
         sentence += " It was stopped before its end."
@@ -108,12 +107,15 @@ class _Compared:
             wanted, read = states.reference[number], states.baked[number]
             found = reading.measured(reading.head, wanted, stock, read, run.targets())
             if run.kind == "spread":
-                control, noise = reading.controls[number]
-                results.append(bucket_result(run.buckets[0], summarise(found), control, noise, floor=SAME_KERNELS))
+                control = reading.controls[number]
+                figures = summarise(found)
+                results.append(
+                    bucket_result(run.buckets[0], figures, control.kl, control.noise, "spread", control.allowed)
+                )
                 continue
             for like, (bucket, rows) in zip(list(results), run.parts(), strict=False):
-                figures, control, noise = summarise(found[rows]), like.control_kl, like.noise_kl
-                results.append(bucket_result(bucket, figures, control, noise, "whole", SAME_KERNELS))
+                figures, noise = summarise(found[rows]), like.noise_kl
+                results.append(bucket_result(bucket, figures, like.control_kl, noise, "whole", like.tolerance))
             curve = tuple((run.positions[k], kl) for k, kl in zip(run.kept, found.kl.tolist(), strict=False))
         return results, curve
 

@@ -21,8 +21,20 @@ from ..runtimes.llamacpp.read_file import arch_of, rope_tensors
 from ..runtimes.llamacpp.read_header import WINDOW_NORM
 from ..sources import GgufSource
 from .comparison import Comparison
-from .rule.measures import compare_logits
-from .rule.validation import BucketResult, Validation, bucket_result, conclusion, with_rounded_weights
+from .rule.measures import compare_logits, spread_of
+from .rule.validation import (
+    KL_FLOOR,
+    POWER,
+    SAME_KERNELS,
+    BucketResult,
+    Validation,
+    bucket_result,
+    conclusion,
+    otherwise,
+    rule,
+    tolerance,
+    with_rounded_weights,
+)
 from .sampling.positions import Bucket, tail_buckets, usual_length
 from .settings import Settings
 
@@ -66,32 +78,53 @@ def validate_gguf(
         control, reference = _patched(comparison, ids, kept, progress)
     engine = LlamaCppEngine(comparison.baked)
     stock = torch.as_tensor(engine.logits(ids, kept, progress))
-    results = _judged(runs, reference, stock, control, bool(rounded))
+    floor = SAME_KERNELS if isinstance(source, GgufSource) else KL_FLOOR
+    results, temperature = _judged(runs, reference, stock, control, floor, bool(rounded)), 1.0
+    if not rounded and _power(results) < POWER:
+        spread = spread_of(reference)
+        over_spread = _judged(runs, reference, stock, control, floor, temperature=spread)
+        if _power(over_spread) > _power(results):
+            results, temperature = over_spread, spread
     same = not rounded and bool((reference == stock).all())
     agrees, sentence = _sentence(*conclusion(results, comparison.unchanged), same, rounded)
+    sentence += otherwise([f"logits divided by their spread of {temperature:.2g}"] if temperature != 1 else [])
     if isinstance(comparison.scale, QueryScaling):
         sentence += " The reference scales queries in the steps that were written, which is not log-n to the letter."
     return Validation(
         "", "cpu", schedule.digest, length, settings.seed, tuple(results), agrees, sentence, runtime=engine.runtime,
-        **comparison.described(),
+        temperature=temperature, rule=rule(floor), **comparison.described(),
     )  # fmt: skip
 
 
-def _judged(runs: list[Bucket], reference: Any, stock: Any, control: Any, rounded: bool) -> list[BucketResult]:
+def _judged(
+    runs: list[Bucket],
+    reference: Any,
+    stock: Any,
+    control: Any,
+    floor: float,
+    rounded: bool = False,
+    temperature: float = 1.0,
+) -> list[BucketResult]:
     """The result of each bucket of positions.
 
-    runs: the buckets. reference, stock, control: logits [positions, vocabulary]. rounded: whether weights are
-    quantised.
+    runs: the buckets. reference, stock, control: logits [positions, vocabulary]. floor: the KL that is always allowed.
+    rounded: whether weights are quantised. temperature: by which logits are divided for the KL.
     """
     results, first = [], 0
     for run in runs:
         rows = slice(first, first + len(run.positions))
         first = rows.stop
         known = reference[rows]
-        away = compare_logits(known, control[rows]).kl_mean
-        result = bucket_result(run, compare_logits(known, stock[rows, : known.shape[1]]), away)
+        away = compare_logits(known, control[rows], temperature).kl_mean
+        figures = compare_logits(known, stock[rows, : known.shape[1]], temperature)
+        result = bucket_result(run, figures, away, allowed=tolerance(run.positions[-1], 0.0, floor))
         results.append(with_rounded_weights(result) if rounded else result)
     return results
+
+
+def _power(results: list[BucketResult]) -> float:
+    """The smallest KL of the control over the one that is allowed, beyond the trained context."""
+    return min(result.control_kl / result.tolerance for result in results[1:] or results)
 
 
 def _by_overrides(

@@ -17,14 +17,12 @@ from ..engines.transformers.load import fits_in_gpu
 from ..engines.transformers.patch import nudged
 from .hidden_states import PARTS, ComparisonSpec
 from .rule.measures import measure, spread_of
-from .rule.validation import SAME_KERNELS, SEPARATION, tolerance
+from .rule.validation import DETAIL, POWER, SAME_KERNELS, SEPARATION, tolerance
 from .sampling.positions import doubling_buckets
 from .sampling.token_runs import TokenRun
 from .sampling.tokens import synthetic
 from .source_reading import FAINT, SourceReading
 
-POWER = 1000.0  # of the control; errors of 3 % of what the method changes are noticed then
-DETAIL = 10.0  # of a faint fault
 TOKENS = 256  # of spread runs at least, where a shorter one had not enough power
 TRIED = 128  # tokens of the runs by which the factor of the attention scores is found
 FACTORS = tuple(16.0**exponent for exponent in range(-5, 9))
@@ -55,8 +53,8 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
 
 
 def _worth(reading: SourceReading) -> float:
-    """How near a reading comes to enough power and detail; 1 is enough."""
-    return min(reading.power / POWER, reading.detail / DETAIL)
+    """How near a reading comes to enough power, and half of the detail that there can be; 1 is enough."""
+    return min(reading.power / POWER, reading.detail / (DETAIL / 2))
 
 
 def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[SourceReading]:

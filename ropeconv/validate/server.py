@@ -118,6 +118,10 @@ def _judged(
     states: of the source. head: the source, for logits of these. said: log-probabilities from the server. rounded:
     whether its weights are quantised.
     """
+    if any(token >= head.vocabulary for row in said for token in row):
+        raise RopeconvError(
+            f"the server names tokens beyond the {head.vocabulary:,} of the source; it runs another model"
+        )
     wanted = states.reference[0]
     targets = run.targets().tolist()
 

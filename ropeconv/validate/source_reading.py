@@ -21,6 +21,20 @@ SPREAD_POSITIONS = 64  # of each run, for the spread of the logits
 
 
 @dataclass(frozen=True)
+class Control:
+    """What a spread run tells about the test itself: KL from the reference in nats.
+
+    kl: mean, of the unscaled source. faint: mean, of the reference with attention scores 2 % larger; infinite where a
+    model has no softmax scale. noise: the noise floor. allowed: the tolerance.
+    """
+
+    kl: float
+    faint: float
+    noise: float
+    allowed: float
+
+
+@dataclass(frozen=True)
 class SourceReading:
     """The source, read once in all variants that a comparison needs.
 
@@ -81,45 +95,33 @@ class SourceReading:
         return replace(self, temperature=spread, changes=(*self.changes, said))
 
     @cached_property
-    def controls(self) -> list[tuple[float, float]]:
-        """The mean KL of the control and the noise floor, per spread run, in nats."""
-        found, noise = [], 0.0  # does not fall with the position
+    def controls(self) -> list[Control]:
+        """The control of each spread run, which come first among the runs."""
+        found, noise, states = [], 0.0, self.states  # does not fall with the position
         folded = bool(self.spec.comparison.rounded_weights(self.at.dtype))
         part = 1.0 if folded else 1 / NOISE  # folded keys round to other numbers in low precision
-        for number, run in enumerate(self.runs):
-            if run.kind != "spread":
-                continue
-            wanted, targets = self.states.reference[number], run.targets()
-            control = self.measured(self.head, wanted, self.head, self.states.control[number], targets)
-            floors = [
-                self.measured(self.head, wanted, own or self.head, read[number], targets).kl.quantile(0.95).item()
-                for own, read in self.states.noise_runs
-            ]
-            noise = max(noise, noise_floor(*self.states.by_precision(floors), part))
-            found.append((control.kl.mean().item(), noise))
+        for number, (run, read) in enumerate(zip(self.runs, states.control, strict=False)):
+
+            def kl(other: TransformersEngine, read: Any, number: int = number) -> Any:
+                wanted, targets = self.states.reference[number], self.runs[number].targets()
+                return self.measured(self.head, wanted, other, read, targets).kl
+
+            floors = [kl(own or self.head, other[number]).quantile(0.95).item() for own, other in states.noise_runs]
+            noise = max(noise, noise_floor(*states.by_precision(floors), part))
+            faint = kl(self.head, states.faint[number]).mean().item() if states.faint else math.inf
+            allowed = tolerance(run.positions[-1], noise, SAME_KERNELS, faint)
+            found.append(Control(kl(self.head, read).mean().item(), faint, noise, allowed))
         return found
 
     @property
     def power(self) -> float:
         """The KL of the control over the one that is allowed, where it is smallest beyond the trained context."""
-        return self._least([control for control, _ in self.controls])
+        return min(control.kl / control.allowed for control in self.controls[1:] or self.controls)
 
-    @cached_property
+    @property
     def detail(self) -> float:
         """The KL of a faint fault over the one that is allowed, as `power`: small where attention is one-hot."""
-        if not self.states.faint:
-            return math.inf
-        pairs = zip(self.runs, self.states.reference, self.states.faint, strict=False)
-        found = [self.measured(self.head, a, self.head, b, run.targets()).kl.mean().item() for run, a, b in pairs]
-        return self._least(found)
-
-    def _least(self, found: list[float]) -> float:
-        """The smallest ratio of a KL in nats, one per spread run, to the one that is allowed beyond the context."""
-        ratios = [
-            kl / tolerance(run.positions[-1], noise, SAME_KERNELS)
-            for run, kl, (_, noise) in zip(self.runs, found, self.controls, strict=False)
-        ]
-        return min(ratios[1:] or ratios)
+        return min(control.faint / control.allowed for control in self.controls[1:] or self.controls)
 
     def measured(
         self, head: TransformersEngine, wanted: Any, other: TransformersEngine, read: Any, targets: Any

@@ -45,7 +45,7 @@ def plan_again(comparison: Comparison) -> Plan:
             except RopeconvError as refused:
                 problem = str(refused)
                 continue
-            if plan.result.encoding == receipt.encoding and plan.identity == receipt.schedule.digest:
+            if plan.result.encoding == receipt.encoding and plan.schedule.digest == receipt.schedule.digest:
                 return plan
     finally:
         source.name = named

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..bake import CheckpointPlan
+from ..encode import all_encodings
 from ..errors import Disagreement, RopeconvError
 from ..formats.copying import Advance
 from ..sources import GgufSource, Source
-from ..validate.checks.files import check_files
+from ..validate.checks.files import check_files, check_same_model, check_tokenizer
 from ..validate.checks.trust import needs_trust
 from ..validate.comparison import Comparison
 from .again import plan_again, unlike_plan
@@ -33,9 +34,10 @@ def verify_output(
     options, baked = options or Options(), comparison.baked
     found, folder = Found(options), baked.suffix != ".gguf"
     if folder:
-        needs_trust(baked, options.code)
         if not options.edited:
             check_files(baked, comparison.receipt, weights=False)
+        needs_trust(baked, options.code)
+        _check_source(comparison)
     try:
         plan = plan_again(comparison)
     except RopeconvError as problem:
@@ -53,6 +55,14 @@ def verify_output(
     elif isinstance(plan, CheckpointPlan):
         FolderCheck(baked, plan, found, advance).run()
     return found.result(baked)
+
+
+def _check_source(comparison: Comparison) -> None:
+    """Raises BadSource where the source is another model, which is more to the point than its first difference."""
+    source, encoding = comparison.source, all_encodings().get(comparison.receipt.encoding)
+    if isinstance(source, Source) and source.kind in ("folder", "hub") and encoding is not None:
+        check_same_model(comparison.baked, source, encoding)
+        check_tokenizer(comparison.baked, source)
 
 
 def _compare_copies(comparison: Comparison, found: Found, advance: Advance) -> None:

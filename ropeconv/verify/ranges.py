@@ -106,7 +106,9 @@ class Reader:
             if self._other is not None:
                 os.close(self._other[1])
             self._other = origin, os.open(origin, os.O_RDONLY)
-        return self._unlike(at, _read(self._other[1], self._buffers[1], place, size))
+        wanted = _read(self._other[1], self._buffers[1], place, size)
+        found = self._unlike(at, wanted)
+        return at + len(wanted) if found is None and len(wanted) < size else found
 
     def unlike(self, at: int, wanted: bytes | memoryview) -> int | None:
         """The first place from `at` on that is unlike the wanted bytes; None where all are equal."""

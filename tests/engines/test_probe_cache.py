@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ropeconv.engines.probe import Probe, ProbeCache
+from ropeconv.engines.probe.answer import parsed
 
 from ..conftest import Run
 
+RIGHT: dict[str, Any] = {"modules": {"global": {"inv_freq": [1.0], "short": [1.0], "attention_factor": 1.0}}}
 CONFIG = '{"model_type": "llama"}'
 
 
@@ -34,12 +38,28 @@ def test_the_key_covers_what_the_answer_depends_on(monkeypatch: pytest.MonkeyPat
 
 
 def test_answers_come_back_and_failures_are_not_kept(cache: Path) -> None:
-    ProbeCache().put("a", {"modules": {"global": {}}})
+    ProbeCache().put("a", RIGHT)
     ProbeCache().put("b", {"error": "no"})
-    assert ProbeCache().get("a") == {"modules": {"global": {}}}
+    assert ProbeCache().get("a") == RIGHT
     assert ProbeCache().get("b") is None
     (cache / "a.json").write_text("half")
     assert ProbeCache().get("a") is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"attention_factor": math.nan}, {"attention_factor": "1"}, {"inv_freq": None}, {"inv_freq": [1.0, "x"]},
+        {"short": 3}, {"inv_freq": [math.inf]},
+    ],
+)  # fmt: skip
+def test_answers_of_other_types_are_none(cache: Path, odd: dict[str, object]) -> None:
+    """NaN would pass every comparison that looks for a difference."""
+    ProbeCache().put("a", RIGHT)
+    (cache / "a.json").write_text(json.dumps({"modules": {"global": RIGHT["modules"]["global"] | odd}}))
+    assert ProbeCache().get("a") is None
+    assert parsed((cache / "a.json").read_text()) is None
+    assert parsed('{"error": "no"}') == {"error": "no"}
 
 
 def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

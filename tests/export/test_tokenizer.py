@@ -14,6 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from ropeconv.errors import BadSource
 from ropeconv.export.tokenizer import tokenizer_keys
+from ropeconv.export.tokenizer.files import TokenizerJson, decoded
 from ropeconv.export.tokenizer.pre import pre_table, recognise
 from ropeconv.formats.gguf import Edit, GgufFile
 from ropeconv.formats.gguf.write import write_new
@@ -45,6 +46,11 @@ def byte_level(pre: Any, ignore_merges: bool) -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
     made.train_from_iterator(corpus(), trainer)
     return made
+
+
+def parsed(text: str) -> TokenizerJson:
+    """A tokenizer.json as the conversion reads it."""
+    return decoded(text.encode(), TokenizerJson, "tokenizer.json")
 
 
 def as_pre_tokenizer(steps: tuple[str, ...]) -> Any:
@@ -97,7 +103,7 @@ def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
 
 
 def test_families_call_some_of_them_otherwise() -> None:
-    data = json.loads(byte_level(as_pre_tokenizer(("digits", "gpt2")), False).to_str())
+    data = parsed(byte_level(as_pre_tokenizer(("digits", "gpt2")), False).to_str())
     assert recognise(data, {}) == "starcoder"
     assert recognise(data, {"starcoder": "command-r"}) == "command-r"
 
@@ -113,14 +119,14 @@ def test_families_call_some_of_them_otherwise() -> None:
     ids=str,
 )
 def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> None:
-    data = json.loads(byte_level(pre, False).to_str())
+    data = parsed(byte_level(pre, False).to_str())
     with pytest.raises(BadSource, match="pass --pre NAME"):
         recognise(data, {})
 
 
 def test_a_known_pattern_with_other_merging_is_another_one() -> None:
     qwen2 = next(pre for pre in pre_table() if pre.name == "qwen2")
-    data = json.loads(byte_level(as_pre_tokenizer(qwen2.steps), True).to_str())
+    data = parsed(byte_level(as_pre_tokenizer(qwen2.steps), True).to_str())
     with pytest.raises(BadSource, match="pass --pre NAME"):
         recognise(data, {})
 

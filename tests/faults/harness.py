@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -78,15 +79,15 @@ class Outcome:
 
 def reason_without() -> str:
     """Why faults cannot be made here, or empty."""
-    if sys.platform != "linux":
-        return "the shim counts the calls of Linux"
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        return "the shim counts the calls of glibc on Linux"
     return "" if shutil.which("cc") else "there is no C compiler"
 
 
 def compiled(folder: Path) -> Path:
     """The shim, compiled into a folder."""
     target = folder / "shim.so"
-    command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(target)]
+    command = ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", str(target)]
     subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
     return target
 

@@ -16,6 +16,7 @@ import pytest
 from ..conftest import hashes
 from ..hub_writing import WritingHub, serving_writes
 from .extent import ALL, sample, tally
+from .harness import KILLED, Fault, Mode, Outcome, Server
 
 COMMANDS = {
     "a config alone": ("apply", "base/tiny", "--yarn", "16"),
@@ -98,6 +99,28 @@ def test_a_killed_push_is_completed_by_the_same_command(what: str, place: Place)
     assert refused == []
     assert kills >= 3, "the kills must have happened"
     tally("kill", f"push, {what}", kills, len(refused))
+
+
+@pytest.mark.parametrize("mode", [Mode.KILL, Mode.KILL_HALF])
+def test_a_push_killed_at_a_writing_call_is_completed(mode: Mode, place: Place, server: Server) -> None:
+    def run(number: int, fault: Fault | None) -> Outcome:
+        folder = place.folder / f"run-{number}"
+        (folder / "temporary").mkdir(parents=True, exist_ok=True)
+        given = (*COMMANDS["changed weights"], "--push", f"me/run-{number}")
+        return server.run(folder, ("on-hub", place.hub.url, *given), fault)
+
+    calls = run(0, Fault(Mode.COUNT)).calls()
+    wanted, refused = published(place.hub.repos["me/run-0"]), {}
+    numbers = sample([number for number, call in enumerate(calls, 1) if mode is Mode.KILL or call.moves], 3)
+    for number in numbers:
+        assert run(number, Fault(mode, number)).code == KILLED
+        again = run(number, None)
+        left = list((place.folder / f"run-{number}" / "temporary").iterdir())
+        if again.code != 0 or left or published(place.hub.repos[f"me/run-{number}"]) != wanted:
+            refused[number] = (again.output, left)
+    tally("kill", f"push, writing calls, {mode.name}", len(numbers), len(refused))
+    assert refused == {}
+    assert len(numbers) >= 3
 
 
 @pytest.mark.parametrize("other", [("--yarn", "16"), ("--linear", "8")])

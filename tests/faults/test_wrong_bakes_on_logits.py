@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.validate.comparison import Comparison
+from ropeconv.validate.gguf import validate_gguf
 from ropeconv.validate.rule.validation import Validation
 
-from ..baking import validate
-from ..llamacpp import lively
+from ..baking import apply, make_plan, validate
+from ..llamacpp import checkpoint, lively
 from ..models import make
 from .extent import sample, tally
 from .wrong_bakes import CASES, FAMILIES, METHODS, Wrong, bake
@@ -23,7 +27,19 @@ from .wrong_bakes import CASES, FAMILIES, METHODS, Wrong, bake
 RIGHT = tuple((family, method) for family in FAMILIES for method in METHODS)
 USUAL, FLAT, SHARP = 0.35, 0.002, 1.0  # initializer_range
 EXTREME_RIGHT = tuple((size, family, method) for size in (FLAT, SHARP) for family, method in RIGHT)
-EXTREME_WRONG = tuple((size, wrong, family) for size in (FLAT, SHARP) for wrong, family in CASES)
+EXTREME_WRONG = tuple(
+    (size, wrong, family)
+    for size in (FLAT, SHARP)
+    for wrong, family in CASES
+    if (size, wrong.what) != (SHARP, "weights rounded to bfloat16")  # sharp ones are stored so
+)
+GGUF_FAMILIES = ("llama", "qwen2", "cohere")
+GGUF_EDITS: dict[str, tuple[str, Callable[[float], float]]] = {
+    "factor 15 for 16": (".rope.scaling.factor", lambda old: 15.0),
+    "attention factor off by 2 %": (".rope.scaling.attn_factor", lambda old: 0.98 * old),
+    "theta off by 1 %": (".rope.freq_base", lambda old: 1.01 * old),
+}
+GGUF_CASES = tuple((family, edit) for family in GGUF_FAMILIES for edit in ("", *GGUF_EDITS))
 
 Place = Callable[..., Path]
 
@@ -37,20 +53,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         if (family, size) not in made:
             folder = tmp_path_factory.mktemp(family)
             lively(make(family, folder / "source", initializer_range=size))
-            if size == SHARP:
-                stored_in_bfloat16(folder / "source")
+            if size != USUAL:
+                resized(folder / "source", size)
             made[family, size] = folder
         return made[family, size]
 
     return get
 
 
-def stored_in_bfloat16(source: Path) -> None:
+def resized(source: Path, size: float) -> None:
+    """Makes biases as small as flat weights are, and stores sharp weights in bfloat16."""
     path = source / "model.safetensors"
     tensors = safetensors.torch.load_file(path)
-    safetensors.torch.save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, path, {"format": "pt"})
+    for name, tensor in tensors.items():
+        tensors[name] = tensor * size / USUAL if size == FLAT and name.endswith(".bias") else tensor
+        tensors[name] = tensors[name].bfloat16() if size == SHARP else tensors[name]
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
     config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    dtype = "bfloat16" if size == SHARP else "float32"
+    (source / "config.json").write_text(json.dumps(config | {"dtype": dtype}))
 
 
 def compared(folder: Path, method: str, name: str, wrong: Wrong | None = None, dtype: str = "auto") -> Validation:
@@ -99,6 +120,29 @@ def test_a_wrong_bake_of_a_flat_or_sharp_model_disagrees(case: tuple[float, Wron
     refused = result.sentence.startswith("Disagrees")
     tally("wrong bake", f"{'sharp' if size == SHARP else 'flat'} {family}", 1, int(not refused))
     assert refused, result.sentence
+
+
+@pytest.mark.parametrize("case", sample(GGUF_CASES, 2, seed=1), ids=named)
+def test_gguf_files_in_llama_cpp(case: tuple[str, str], tmp_path: Path) -> None:
+    """A converted checkpoint agrees, and with one key changed it does not."""
+    gguf = pytest.importorskip("gguf")
+    pytest.importorskip("llama_cpp")
+    family, edit = case
+    source, out = checkpoint(family, tmp_path / "source"), tmp_path / "out.gguf"
+    apply(make_plan(source, Recipe(REGISTRY["yarn"](16.0)), out, to="gguf", outtype="f32"))
+    if edit:
+        key, change = GGUF_EDITS[edit]
+        reader = gguf.GGUFReader(out, "r+")
+        field = next((field for name, field in reader.fields.items() if name.endswith(key)), None)
+        if field is None:
+            pytest.skip(f"{family} has no {key}")
+        value = field.parts[field.data[0]]
+        value[0] = change(float(value[0]))
+        reader.data.flush()
+    result = validate_gguf(Comparison.open(out, str(source)))
+    wanted = "Disagrees" if edit else "Agrees"
+    tally("wrong bake" if edit else "right bake", f"{family} GGUF", 1, int(not result.sentence.startswith(wanted)))
+    assert result.sentence.startswith(wanted), result.sentence
 
 
 def test_the_table_covers_what_it_says() -> None:

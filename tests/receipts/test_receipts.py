@@ -108,3 +108,38 @@ def test_what_is_no_receipt(llama: Path, tmp_path: Path, change: dict[str, objec
     (out / "ropeconv.json").write_text(json.dumps(data))
     with pytest.raises(BadSource, match=words):
         read_receipt(out)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 40, "-1" + "0" * 40])
+def test_numbers_with_which_no_comparison_fails_are_refused(llama: Path, tmp_path: Path, value: str) -> None:
+    """An attention factor of NaN would differ from none."""
+    out = apply(make_plan(llama, YARN, tmp_path / "out"))
+    text = (out / "ropeconv.json").read_text()
+    data = json.loads(text)
+    data["in_config"]["attention_factor"] = "HERE"
+    with pytest.raises(BadSource, match="not a receipt of ropeconv"):
+        parse_receipt(json.dumps(data).replace('"HERE"', value), "ropeconv.json")
+    assert parse_receipt(text, "ropeconv.json").in_config is not None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"validation": [1]},
+        {"validation": "x"},
+        {"servers": [1]},
+        {"servers": {"vLLM": 3}},
+        {"size": "x"},
+        {"schema": {}},
+    ],
+)
+@pytest.mark.parametrize("schema", [1, 2])
+def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, odd: dict[str, object], schema: int) -> None:
+    out = apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf"))
+    path = tmp_path / "b.gguf.validation.json"
+    right = {"schema": schema, "size": out.stat().st_size, "validation": {"agrees": True}, "servers": {}}
+    path.write_text(json.dumps(right))
+    assert read_receipt(out).validation == {"agrees": True}
+    path.write_text(json.dumps(right | odd))
+    with pytest.raises(BadSource, match="b.gguf.validation.json is not as it has to be"):
+        read_receipt(out)

@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.meta.layout import shard_layout
-from ropeconv.sources.meta.params import hf_config
+from ropeconv.sources.meta.params import Params, hf_config
 
 from ..baking import apply, make_plan
 from ..conftest import CONFIGS, Run, hashes
@@ -21,6 +22,11 @@ from ..conftest import CONFIGS, Run, hashes
 VOCABULARY = 400
 PARAMS = {"dim": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 32, "norm_eps": 1e-5}
 AS_IS = Recipe(REGISTRY["as-is"]())
+
+
+def published(name: str) -> Params:
+    """The params.json of a release."""
+    return msgspec.convert(json.loads((CONFIGS / f"{name}.params.json").read_text()), Params)
 
 
 def sentencepiece_model(folder: Path) -> int:
@@ -43,7 +49,7 @@ def weights(params: dict[str, Any], vocabulary: int, dtype: Any) -> dict[str, An
 
     torch.manual_seed(0)
     dim, heads, kv = params["dim"], params["n_heads"], params["n_kv_heads"]
-    inner, width = hf_config(params, vocabulary, "float32")["intermediate_size"], dim // heads
+    inner, width = msgspec.convert(params, Params).intermediate_size, dim // heads
 
     def matrix(rows: int, columns: int) -> Any:
         return (torch.randn(rows, columns) * 0.3).to(dtype)
@@ -198,7 +204,7 @@ def test_the_tokenizer_of_llama_3_loads(tmp_path: Path) -> None:
     [("meta-llama--Llama-2-7b", 4096, 10000.0, 11008), ("meta-llama--Meta-Llama-3-8B-Instruct", 8192, 500000.0, 14336)],
 )
 def test_published_params(name: str, context: int, theta: float, inner: int) -> None:
-    config = hf_config(json.loads((CONFIGS / f"{name}.params.json").read_text()), 32000, "bfloat16")
+    config = hf_config(published(name), 32000, "bfloat16")
     assert (config["max_position_embeddings"], config["rope_theta"], config["intermediate_size"]) == (
         context,
         theta,
@@ -207,7 +213,7 @@ def test_published_params(name: str, context: int, theta: float, inner: int) -> 
 
 
 def test_shards_are_filled_up_to_their_limit() -> None:
-    config = hf_config(json.loads((CONFIGS / "meta-llama--Llama-2-7b.params.json").read_text()), 32000, "float16")
+    config = hf_config(published("meta-llama--Llama-2-7b"), 32000, "float16")
     shards = shard_layout(config)
     assert [shard.name for shard in shards] == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
     assert sum(shard.size for shard in shards) // 10**6 == 13476

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from ropeconv.validate.checks.trust import needs_trust
 
 from ..baking import apply, make_plan
 from ..conftest import Run
+from ..corruptions import edit, renew
 from ..models import make
 from .test_wrong_bakes import YARN
 
@@ -37,23 +36,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def out(source: Path, tmp_path: Path) -> Path:
     return apply(make_plan(source, YARN, tmp_path / "out", encoding="buffers"))
-
-
-def renew(out: Path) -> None:
-    """Writes the sizes and sha256 of the files as they are into the receipt, as an attacker would."""
-    path = out / "ropeconv.json"
-    receipt = json.loads(path.read_text())
-    for file in receipt["files"]:
-        data = (out / file["name"]).read_bytes()
-        file.update(size=len(data), sha256=hashlib.sha256(data).hexdigest())
-    path.write_text(json.dumps(receipt))
-
-
-def edit(out: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-    path = out / name
-    data = json.loads(path.read_text()) if path.exists() else {}
-    change(data)
-    path.write_text(json.dumps(data))
 
 
 def in_a_folder_before_two_dashes(out: Path) -> None:

@@ -19,7 +19,7 @@ from ropeconv.validate.sampling.positions import doubling_buckets
 
 from ..baking import apply, make_plan, validate
 from ..conftest import Run
-from ..models import CANCELS, FAMILIES
+from ..models import CANCELS, FAMILIES, make
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 MIXED = Recipe(REGISTRY["mixed"](16.0))
@@ -81,14 +81,74 @@ def test_other_weights_disagree(tiny: Callable[[str], Path], tmp_path: Path) -> 
     assert not check(out, tiny("llama")).agrees
 
 
-def test_logits_that_cannot_tell_are_called_inconclusive(tmp_path: Path) -> None:
-    """With weights near zero attention is uniform whatever the positions."""
-    from ..models import make
+def changed_weights(folder: Path, part: str, factor: float) -> Path:
+    """The checkpoint in a folder with the weights whose names contain `part` multiplied by a factor."""
+    from safetensors.torch import load_file, save_file
 
-    flat = make("llama", tmp_path / "flat", initializer_range=1e-5)
-    result = check(baked(flat, tmp_path / "out"), flat)
+    path = folder / "model.safetensors"
+    tensors = {name: tensor * factor if part in name else tensor for name, tensor in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    return folder
+
+
+def test_logits_that_cannot_tell_are_called_inconclusive(tmp_path: Path) -> None:
+    """Where the outputs of attention are multiplied by 0, logits are the same whatever the positions."""
+    deaf = changed_weights(make("llama", tmp_path / "deaf"), "o_proj", 0.0)
+    result = check(baked(deaf, tmp_path / "out"), deaf)
     assert not result.agrees
     assert result.sentence.startswith("Inconclusive: ")
+
+
+@pytest.mark.parametrize("family", ["llama", "cohere"])
+def test_flat_models_are_told_apart(family: str, tmp_path: Path) -> None:
+    """With weights near zero attention and logits are uniform: their differences are below any fixed KL."""
+    flat = make(family, tmp_path / "flat", initializer_range=0.002)
+    out = baked(flat, tmp_path / "out")
+    right = check(out, flat)
+    assert right.agrees, right.sentence
+    assert right.temperature < 0.1
+    assert "logits divided by their spread" in right.sentence
+    text = (out / "config.json").read_text()
+    (out / "config.json").write_text(text.replace('"factor": 16.0', '"factor": 15.0'))
+    assert check(out, flat).sentence.startswith("Disagrees")
+
+
+def test_sharp_models_are_told_apart_in_another_precision(tmp_path: Path) -> None:
+    """One-hot attention in bfloat16 is noise; in float32, with smaller attention scores, it is none."""
+    sharp = make("granite", tmp_path / "sharp", initializer_range=0.35)
+    out = baked(sharp, tmp_path / "out", Recipe(REGISTRY["linear"](16.0)))
+
+    def run() -> Validation:
+        return validate(out, sharp, device="cpu", tokens=128, dtype="bfloat16")
+
+    right = run()
+    assert right.agrees, right.sentence
+    assert right.dtype == "float32"
+    assert "float32" in right.sentence
+    text = (out / "config.json").read_text()
+    (out / "config.json").write_text(text.replace('"factor": 16.0', '"factor": 15.9'))
+    assert run().sentence.startswith("Disagrees")
+
+
+def test_attention_scores_are_multiplied_on_both_sides_alike(tmp_path: Path) -> None:
+    """A softmax scale times c is queries times c: checked against a model with such queries, and undone."""
+    import torch
+
+    from ropeconv.engines.transformers.attention_scores import attention_modules, scale_scores
+    from ropeconv.engines.transformers.load import load_stock
+
+    source = make("llama", tmp_path / "source")
+    larger = shutil.copytree(source, tmp_path / "larger")
+    changed_weights(larger, "q_proj", 0.25)
+    ids = torch.arange(64)[None]
+    with torch.no_grad():
+        model, other = load_stock(source, "cpu"), load_stock(larger, "cpu")
+        before = model(ids).logits
+        undo = scale_scores(model, 0.25)
+        torch.testing.assert_close(model(ids).logits, other(ids).logits, rtol=1e-4, atol=1e-4)
+        undo()
+        assert torch.equal(model(ids).logits, before)
+    assert len(attention_modules(model)) == 2
 
 
 def test_as_is_has_no_control(tiny: Callable[[str], Path], tmp_path: Path) -> None:
@@ -123,7 +183,7 @@ def test_the_command(run: Run, llama: Path, tmp_path: Path) -> None:
     refused = run(*edited)
     assert (refused.returncode, "is not the file that ropeconv wrote" in refused.stderr) == (1, True)
     disagrees = run(*edited, "--ignore-receipt")
-    assert (disagrees.returncode, "computes other global frequencies" in disagrees.stderr) == (3, True)
+    assert (disagrees.returncode, "rope_scaling.factor = 8.0, where 16.0 belongs" in disagrees.stderr) == (3, True)
 
 
 def test_buckets_double_up_to_the_context() -> None:

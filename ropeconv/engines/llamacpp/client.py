@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -10,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RopeconvError
+from ...extras import require
 from ...formats.scratch import scratch
+from ...secrets import without_secrets
 
 Override = tuple[str, int | float | str]
-
-
-def available() -> bool:
-    """Whether the package llama-cpp-python is installed."""
-    return importlib.util.find_spec("llama_cpp") is not None
 
 
 def run(path: Path, job: dict[str, Any]) -> Any:
@@ -28,13 +24,13 @@ def run(path: Path, job: dict[str, Any]) -> Any:
     """
     import numpy as np
 
-    if not available():
-        raise RopeconvError("this needs llama.cpp; pip install 'ropeconv[llamacpp]'")
+    require("llama_cpp", "running a GGUF file")
     with scratch() as folder:
         out = folder / "answer.npy"
         command = [sys.executable, "-m", "ropeconv.engines.llamacpp.program"]
         asked = json.dumps({**job, "path": str(path), "out": str(out)})
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+        environment = without_secrets()
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=environment)
         if done.returncode != 0:
             raise RopeconvError(f"llama.cpp cannot run {path.name}: {last_words(done.stderr, done.returncode)}")
         return np.load(out)

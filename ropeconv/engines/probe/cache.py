@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .answer import parsed
+
 
 class ProbeCache:
     """Answers by key, as files of a folder: `ropeconv/checks` in the user's cache. It can be deleted at any time."""
@@ -49,10 +51,10 @@ class ProbeCache:
         if not key:
             return None
         try:
-            answer = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
+            answer = parsed((self.folder / f"{key}.json").read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        return answer if isinstance(answer, dict) and "modules" in answer else None
+        return answer if answer is not None and "modules" in answer else None
 
     def put(self, key: str, answer: dict[str, Any]) -> None:
         """Caches an answer, unless it is an error or the key is empty. A cache that cannot be written is ignored."""

@@ -10,11 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ...secrets import without_secrets
+
 
 class Probe:
     """A running `program.py`, which imports torch and transformers while its caller plans and copies.
 
-    python: the interpreter. env: of the process, None for that of the caller.
+    python: the interpreter. env: of the process, None for that of the caller without its secrets.
     """
 
     def __init__(self, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
@@ -25,7 +27,7 @@ class Probe:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=env,
+            env=without_secrets() if env is None else env,
         )
 
     @staticmethod
@@ -46,8 +48,9 @@ class Probe:
         assert self.process.stdout is not None
         self._send({"path": str(folder.resolve()), "context": context, "own": own})
         line = self.process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "transformers ended without an answer"}
-        return answer
+        from .answer import parsed
+
+        return parsed(line) or {"error": "transformers ended without an answer that can be read"}
 
     def _send(self, question: dict[str, Any]) -> None:
         assert self.process.stdin is not None

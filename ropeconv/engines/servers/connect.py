@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ...errors import RopeconvError
+from ...extras import require
 from .llama_server import LlamaServer
-from .protocol import Server, answer
+from .protocol import ModelEntry, ModelList, Server, ask
 from .sglang import Sglang
 from .vllm import Vllm
 
 PROTOCOLS: tuple[type[Server], ...] = (Vllm, Sglang, LlamaServer)
-TIMEOUT = 3600.0  # seconds for one answer: a long prompt is read before the first byte comes
 
 
 def connect(url: str, model: str = "") -> Server:
@@ -21,6 +20,7 @@ def connect(url: str, model: str = "") -> Server:
     url: of its OpenAI-compatible API, with or without /v1. model: which of several that it runs, empty for the only
     one. Raises RopeconvError where nothing answers there, it does not run `model`, or it is none of the known servers.
     """
+    require("httpx2", "--server")
     import httpx2 as httpx
 
     base = url.rstrip("/").removesuffix("/v1")
@@ -28,26 +28,28 @@ def connect(url: str, model: str = "") -> Server:
         raise RopeconvError(f"--server {url} is no URL; give one such as http://localhost:8000")
     key = os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    client = httpx.Client(base_url=base, headers=headers, timeout=httpx.Timeout(TIMEOUT, connect=10))
-    entries = answer(lambda: client.get("/v1/models"), base)
-    entry = _choose(entries.get("data") if isinstance(entries, dict) else None, model, base)
-    owner = str(entry.get("owned_by", ""))
+    try:
+        client = httpx.Client(base_url=base, headers=headers)
+    except (httpx.InvalidURL, ValueError) as problem:
+        raise RopeconvError(f"--server {url} is no URL ({problem}); give one such as http://localhost:8000") from None
+    entry = _choose(ask(client, "GET", "/v1/models", ModelList).data or [], model, base)
     for protocol in PROTOCOLS:
-        if protocol.owner == owner:
+        if protocol.owner == entry.owned_by:
             return protocol(client, entry)
     raise RopeconvError(
-        f"the server at {base} ({owner or 'unnamed'}) gives no log-probabilities of a prompt by token id, as far as is "
-        "known here; run vLLM, SGLang or llama-server"
+        f"the server at {base} ({entry.owned_by or 'unnamed'}) gives no log-probabilities of a prompt by token id, as "
+        "far as is known here; run vLLM, SGLang or llama-server"
     )
 
 
-def _choose(entries: Any, model: str, base: str) -> dict[str, Any]:
-    if not isinstance(entries, list) or not entries:
+def _choose(entries: list[ModelEntry], model: str, base: str) -> ModelEntry:
+    if not entries:
         raise RopeconvError(f"the server at {base} lists no models; give the base URL of an OpenAI-compatible API")
-    names = [str(entry.get("id")) for entry in entries]
+    names = [entry.id for entry in entries]
     if model and model not in names:
-        raise RopeconvError(f"the server at {base} does not run {model}; it runs {', '.join(names)}")
+        raise RopeconvError(f"the server at {base} does not run {model}; it runs {', '.join(names)[:300]}")
     if not model and len(entries) > 1:
-        raise RopeconvError(f"the server at {base} runs several models; name one with --model: {', '.join(names)}")
-    found: dict[str, Any] = entries[names.index(model) if model else 0]
-    return found
+        raise RopeconvError(
+            f"the server at {base} runs several models; name one with --model: {', '.join(names)[:300]}"
+        )
+    return entries[names.index(model) if model else 0]

@@ -6,12 +6,50 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server (`n_probs`, `cach
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+import msgspec
 
 from ..engine import LogProbs, Progress
-from .protocol import TOP, Served, Server, misread
+from .protocol import TOP, Count, ModelEntry, Name, Served, Server, misread
+from .transport import for_prompt
 
 BIAS = 1e6
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Settings of a slot. n_ctx: tokens that it accepts."""
+
+    n_ctx: Count = 0
+
+
+class Props(msgspec.Struct, frozen=True):
+    """The answer to /props."""
+
+    default_generation_settings: Slot | None = None
+    build_info: Name | None = None
+    model_path: Name | None = None
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    """The answer to /tokenize."""
+
+    tokens: list[Count]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What is said of a token."""
+
+    id: Count
+    logprob: float
+    top_logprobs: tuple[Said, ...] = ()
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """The answer to /completion. tokens_evaluated: of the prompt, None where it is not said."""
+
+    truncated: bool = False
+    tokens_evaluated: Count | None = None
+    completion_probabilities: list[Said] | None = None
 
 
 class LlamaServer(Server):
@@ -24,28 +62,31 @@ class LlamaServer(Server):
         "tokens past the likeliest that it names",
     )
 
-    def describe(self, entry: dict[str, Any]) -> Served:
-        known, meta = self.get("/props"), entry.get("meta") or {}
-        slot = (known.get("default_generation_settings") or {}).get("n_ctx") or meta.get("n_ctx") or 0
-        build = str(known.get("build_info") or "")
-        path, count = str(known.get("model_path") or ""), int(meta.get("n_vocab") or 0)
-        return Served(entry["id"], f"llama-server {build}".strip(), int(slot), path, count)
+    def describe(self, entry: ModelEntry) -> Served:
+        known, slot, meta = self.get("/props", Props), 0, entry.meta
+        if known.default_generation_settings is not None:
+            slot = known.default_generation_settings.n_ctx
+        slot = slot or (meta.n_ctx if meta else 0)
+        runtime = f"llama-server {known.build_info or ''}".strip()
+        return Served(entry.id, runtime, slot, known.model_path or "", meta.n_vocab if meta else 0)
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
         found, done = [], 0
-        plain = self.post("/tokenize", {"content": "a", "add_special": False})["tokens"][-1]
+        plain = self.post("/tokenize", {"content": "a", "add_special": False}, Tokenized).tokens
+        if not plain:
+            raise misread("llama-server", "token for a letter")
         for k in kept:
-            rows = self._after(ids[: k + 1], ids[k + 1]) or self._after(ids[: k + 1], plain)
+            rows = self._after(ids[: k + 1], ids[k + 1]) or self._after(ids[: k + 1], plain[-1])
             if not rows:
                 raise misread("llama-server", "completion_probabilities")
-            found.append({int(entry["id"]): float(entry["logprob"]) for entry in rows})
+            found.append({entry.id: entry.logprob for entry in rows})
             (progress or Progress()).advance(k + 1 - done)
             done = k + 1
         return found
 
-    def _after(self, prefix: Sequence[int], generated: int) -> list[dict[str, Any]]:
+    def _after(self, prefix: Sequence[int], generated: int) -> tuple[Said, ...]:
         """Entries with the log-probabilities after `prefix` of the likeliest tokens, and of the token `generated`.
 
         A bias makes the sampler take that token; the log-probabilities are from before the bias. Empty where the server
@@ -55,8 +96,8 @@ class LlamaServer(Server):
             "model": self.served.model, "prompt": list(prefix), "n_predict": 1, "n_probs": TOP, "temperature": -1,
             "id_slot": 0, "cache_prompt": True, "logit_bias": [[generated, BIAS]],
         }  # fmt: skip
-        said = self.post("/completion", body)
-        if said.get("truncated") or int(said.get("tokens_evaluated", len(prefix))) != len(prefix):
+        said = self.post("/completion", body, Completion, for_prompt(TOP + 1))
+        if said.truncated or said.tokens_evaluated not in (None, len(prefix)):
             raise misread("llama-server", f"whole prompt of {len(prefix)} tokens")
-        entries = said.get("completion_probabilities") or []
-        return [*entries[0].get("top_logprobs", []), entries[0]] if entries else []
+        entries = said.completion_probabilities
+        return (*entries[0].top_logprobs, entries[0]) if entries else ()

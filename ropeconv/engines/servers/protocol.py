@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+import msgspec
 
 from ...errors import RopeconvError
 from ..engine import Engine, LogProbs, Progress
+from .transport import SHORT, Limits, send
 
 if TYPE_CHECKING:
     import httpx2 as httpx
 
+T = TypeVar("T")
 TOP = 20  # likeliest tokens asked for at a position: what vLLM gives by default
+WORDS = 1 << 12  # bytes of an error that are looked at
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Name = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class ModelMeta(msgspec.Struct, frozen=True):
+    """What llama-server says of a model: tokens of its vocabulary and of its context."""
+
+    n_vocab: Count = 0
+    n_ctx: Count = 0
+
+
+class ModelEntry(msgspec.Struct, frozen=True):
+    """A model in /v1/models.
+
+    id: its name. owned_by: by which the protocol is recognised. max_model_len: tokens that it accepts. root: path of
+    its files. meta: of llama-server alone. None where a server does not say.
+    """
+
+    id: Name
+    owned_by: Name = ""
+    max_model_len: Count | None = None
+    root: Name | None = None
+    meta: ModelMeta | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The answer to /v1/models."""
+
+    data: list[ModelEntry] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,13 +78,13 @@ class Server(Engine):
     owner: ClassVar[str]
     computes_in: ClassVar[str] = ""
 
-    def __init__(self, client: httpx.Client, entry: dict[str, Any]) -> None:
+    def __init__(self, client: httpx.Client, entry: ModelEntry) -> None:
         self.client = client
         self.served = self.describe(entry)
         self.runtime = self.served.runtime
 
     @abstractmethod
-    def describe(self, entry: dict[str, Any]) -> Served:
+    def describe(self, entry: ModelEntry) -> Served:
         """The model of an entry of /v1/models. Raises RopeconvError where the server does not answer."""
 
     @abstractmethod
@@ -63,34 +97,48 @@ class Server(Engine):
         with the server's own message where it refuses, and where its answer has another shape.
         """
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Posts JSON to a path, and returns the JSON of the response. Raises RopeconvError as `answer` does."""
-        return answer(lambda: self.client.post(path, json=body), str(self.client.base_url))
+    def post(self, path: str, body: dict[str, Any], kind: type[T], limits: Limits = SHORT) -> T:
+        """Posts JSON, and returns the answer.
 
-    def get(self, path: str) -> Any:
-        """Gets the JSON at a path. Raises RopeconvError as `answer` does."""
-        return answer(lambda: self.client.get(path), str(self.client.base_url))
+        path: of the request. body: to send. kind: of the answer. limits: for it. Raises RopeconvError as `ask`.
+        """
+        return ask(self.client, "POST", path, kind, limits, body)
+
+    def get(self, path: str, kind: type[T]) -> T:
+        """Gets the answer at a path. kind: of the answer. Raises RopeconvError as `ask`."""
+        return ask(self.client, "GET", path, kind)
 
 
-def answer(request: Callable[[], httpx.Response], url: str) -> Any:
-    """The JSON of the response to a request.
+def ask(
+    client: httpx.Client,
+    method: Literal["GET", "POST"],
+    path: str,
+    kind: type[T],
+    limits: Limits = SHORT,
+    body: Any = None,
+) -> T:
+    """The answer to a request, decoded and checked.
 
-    request: sends it. url: of the server, for messages. Raises RopeconvError for no response, an error, and no JSON.
+    client: of the server. method, path: of the request. kind: of the answer. limits: for it. body: what is sent as
+    JSON. Raises RopeconvError for no response, an error, no JSON, and an answer of another kind.
     """
-    import httpx2 as httpx
-
+    url = str(client.base_url)
+    response = send(client, method, path, limits, body)
+    if response.status in (401, 403):
+        raise RopeconvError(f"the server at {url} wants a key ({response.status}); set OPENAI_API_KEY")
+    if response.location:
+        raise RopeconvError(
+            f"the server at {url} sends {path} on to {response.location[:300]}; give the URL of the API"
+        )
+    if response.status != 200:
+        raise RopeconvError(f"the server at {url} refuses ({response.status}): {_words(response.body)}")
     try:
-        response = request()
-    except (httpx.HTTPError, OSError) as problem:
-        why = str(problem) or type(problem).__name__
-        raise RopeconvError(f"the server at {url} does not answer ({why}); start it, or correct --server") from None
-    if response.status_code in (401, 403):
-        raise RopeconvError(f"the server at {url} wants a key ({response.status_code}); set OPENAI_API_KEY")
-    if response.is_error:
-        raise RopeconvError(f"the server at {url} refuses ({response.status_code}): {_words(response)}")
-    try:
-        return response.json()
-    except ValueError:
+        return msgspec.json.decode(response.body, type=kind)
+    except msgspec.ValidationError as problem:
+        raise RopeconvError(
+            f"the answer of the server at {url} to {path} is not as it is known here ({problem}); validate another way"
+        ) from None
+    except (msgspec.DecodeError, RecursionError):
         raise RopeconvError(f"the server at {url} does not answer in JSON; give the base URL of its API") from None
 
 
@@ -102,10 +150,12 @@ def misread(owner: str, what: object) -> RopeconvError:
     return RopeconvError(f"the answer of {owner} has no {what}, so its version is not known here; validate another way")
 
 
-def _words(response: httpx.Response) -> str:
+def _words(body: bytes) -> str:
+    """What a server says of an error, in a few words."""
+    text = body[:WORDS].decode("utf-8", "replace")
     try:
-        found: Any = response.json()
-    except ValueError:
-        return str(response.text)[:300]
+        found: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return text[:300]
     error = found.get("error", found) if isinstance(found, dict) else found
     return str(error.get("message", error) if isinstance(error, dict) else error)[:300]

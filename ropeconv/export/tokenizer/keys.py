@@ -6,11 +6,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...errors import BadSource
-from ...formats import jsontext
 from ...formats.gguf import Value, boolean, f32_array, string
 from ...formats.gguf.values import i32_array, strings
 from ..writer import values_of
+from .files import Added, TokenizerConfig, TokenizerJson, read
 from .pre import recognise
 from .sentencepiece import from_json, from_model
 from .tokens import Kind, Tokens
@@ -23,9 +25,9 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
     the family calls otherwise. pre: tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no
     tokenizer, or one that llama.cpp does not have.
     """
-    model, data = folder / "tokenizer.model", _tokenizer_json(folder)
+    model, data = folder / "tokenizer.model", read(folder / "tokenizer.json", TokenizerJson)
     pieces = from_model(model, vocabulary) if model.is_file() else None
-    if pieces is None and data is not None and data["model"].get("byte_fallback"):
+    if pieces is None and data is not None and data.kind.byte_fallback:
         pieces = from_json(data, vocabulary)
     if pieces is not None:
         tokens, prefix_space = pieces
@@ -38,11 +40,11 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
         raise BadSource(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the tokenizer too"
         )
-    if data["model"].get("type") != "BPE":
-        raise BadSource(f"tokenizer.json holds a {data['model'].get('type')} model, and only BPE is converted to GGUF")
+    if data.kind.type != "BPE":
+        raise BadSource(f"tokenizer.json holds a {data.kind.type} model, and only BPE is converted to GGUF")
     name = pre or recognise(data, names)
     tokens = Tokens.unused(vocabulary)
-    for text, index in data["model"].get("vocab", {}).items():
+    for text, index in data.bpe.vocab.items():
         tokens.put(index, text, Kind.NORMAL)
     tokens.add(_added(folder, data))
     found = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
@@ -50,24 +52,12 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
     return found | _special(folder, vocabulary, merges=True)
 
 
-def _tokenizer_json(folder: Path) -> dict[str, Any] | None:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        return None
-    data = jsontext.parse(path.read_text("utf-8"), path.name)
-    if not isinstance(data.get("model"), dict):
-        raise BadSource("tokenizer.json holds no model; download it again")
-    return data
-
-
-def _added(folder: Path, data: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _added(folder: Path, data: TokenizerJson | None) -> list[Added]:
     if data is not None:
-        return list(data.get("added_tokens") or [])
-    path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return []
-    decoder = jsontext.parse(path.read_text("utf-8"), path.name).get("added_tokens_decoder") or {}
-    return [{**entry, "id": int(index)} for index, entry in decoder.items()]
+        return list(data.added_tokens or ())
+    found = read(folder / "tokenizer_config.json", TokenizerConfig)
+    known = (found.added_tokens_decoder if found else None) or {}
+    return [msgspec.structs.replace(entry, id=index) for index, entry in known.items()]
 
 
 def _lists(tokens: Tokens, scores: bool) -> dict[str, Value]:
@@ -81,7 +71,15 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:
     """The keys that gguf-py makes: merges, ids of special tokens, whether bos and eos are added, the chat template."""
     import gguf
 
-    logging.getLogger("gguf").setLevel(logging.ERROR)
-    return values_of(
-        lambda writer: gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
-    )
+    logging.getLogger("gguf").setLevel(logging.CRITICAL)
+
+    def fill(writer: Any) -> None:
+        try:
+            gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
+        except Exception as problem:  # of gguf-py, which does not check the types of what it reads
+            raise BadSource(
+                f"gguf-py cannot read the special tokens ({type(problem).__name__}: {str(problem)[:200]}); correct "
+                "tokenizer_config.json, tokenizer.json or config.json"
+            ) from None
+
+    return values_of(fill)

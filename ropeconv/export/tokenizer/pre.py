@@ -5,11 +5,11 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import msgspec
 
 from ...errors import BadSource
+from .files import PreTokenizer, TokenizerJson
 
 
 class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,38 +33,37 @@ def pre_table() -> tuple[Pre, ...]:
     return msgspec.convert(tomllib.loads(text), PreTable).pre
 
 
-def recognise(tokenizer: dict[str, Any], names: dict[str, str]) -> str:
+def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
     """The value of tokenizer.ggml.pre for a tokenizer.json.
 
     tokenizer: its content. names: of pre-tokenizers that the family calls otherwise. Raises BadSource where no known
     pre-tokenizer splits text in the same way.
     """
-    found = steps(tokenizer.get("pre_tokenizer"))
-    ignore_merges = bool(tokenizer.get("model", {}).get("ignore_merges"))
+    found = steps(tokenizer.pre_tokenizer)
+    ignore_merges = bool(tokenizer.kind.ignore_merges)
     for pre in pre_table():
         if found == pre.steps and ignore_merges == pre.ignore_merges:
             return names.get(pre.name, pre.name)
-    shown = "; ".join(found or ("nothing",))
+    words = "; ".join(found or ("nothing",))
     raise BadSource(
-        f"tokenizer.json cuts text by a pre-tokenizer that is not in the table ({shown[:200]}), and a guess would "
+        f"tokenizer.json cuts text by a pre-tokenizer that is not in the table ({words[:200]}), and a guess would "
         "change the tokens; if you know what llama.cpp calls it, pass --pre NAME"
     )
 
 
-def steps(pre_tokenizer: Any) -> tuple[str, ...] | None:
+def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
     """The steps of a pre-tokenizer as pre.toml spells them; None where it has a step that pre.toml does not have."""
-    if not isinstance(pre_tokenizer, dict):
+    if pre_tokenizer is None:
         return None
-    if pre_tokenizer.get("type") == "Sequence":
-        inner = [steps(step) for step in pre_tokenizer.get("pretokenizers", [])]
+    kind, pattern = pre_tokenizer.type, pre_tokenizer.pattern
+    if kind == "Sequence":
+        inner = [steps(step) for step in pre_tokenizer.pretokenizers]
         return None if None in inner else tuple(step for found in inner if found for step in found)
-    kind = pre_tokenizer.get("type")
-    if kind == "ByteLevel" and not pre_tokenizer.get("add_prefix_space"):
-        return ("gpt2",) if pre_tokenizer.get("use_regex", True) else ()
-    if kind == "Digits" and pre_tokenizer.get("individual_digits"):
+    if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
+        return ("gpt2",) if pre_tokenizer.use_regex else ()
+    if kind == "Digits" and pre_tokenizer.individual_digits:
         return ("digits",)
-    pattern = pre_tokenizer.get("pattern")
-    if kind == "Split" and isinstance(pattern, dict) and "Regex" in pattern:
-        cuts = (pre_tokenizer.get("behavior"), bool(pre_tokenizer.get("invert")))
-        return (f"split {pattern['Regex']}",) if cuts in (("Isolated", False), ("Removed", True)) else None
+    if kind == "Split" and pattern is not None and pattern.Regex is not None:
+        cuts = (pre_tokenizer.behavior, pre_tokenizer.invert)
+        return (f"split {pattern.Regex}",) if cuts in (("Isolated", False), ("Removed", True)) else None
     return None

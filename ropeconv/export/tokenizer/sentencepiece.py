@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ...errors import BadSource
+from .files import LONGEST, TokenizerJson
 from .tokens import Kind, Tokens, is_byte
 
 SPACE = "▁"
@@ -18,6 +18,8 @@ def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
     """
     from sentencepiece import SentencePieceProcessor
 
+    if path.stat().st_size > LONGEST:
+        raise BadSource(f"{path.name} has more than {LONGEST:,} bytes, which no tokenizer has; download it again")
     processor = SentencePieceProcessor()
     try:
         processor.LoadFromFile(str(path))
@@ -38,34 +40,33 @@ def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
     return tokens, processor.EncodeAsPieces("a")[:1] != ["a"]
 
 
-def from_json(data: dict[str, Any], vocabulary: int) -> tuple[Tokens, bool]:
+def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Tokens, bool]:
     """The tokens of a tokenizer.json with byte fallback, and whether it puts a space before the text.
 
     data: the content of the file. vocabulary: rows of the embeddings. llama.cpp joins the pair whose result has the
     highest score, so a token's score is minus the rank of its first merge. Raises BadSource where spaces are not
     written as SentencePiece writes them.
     """
-    model, unknown = data["model"], data["model"].get("unk_token")
-    if not any(SPACE in text for text in model["vocab"]):
+    model = data.bpe
+    if not any(SPACE in text for text in model.vocab):
         raise BadSource(
             "tokenizer.json has byte fallback without SentencePiece's spaces; this mixture is not converted"
         )
     ranks: dict[str, int] = {}
-    for rank, merge in enumerate(model.get("merges", [])):
-        left, right = merge if isinstance(merge, list) else merge.split(" ", 1)
-        ranks.setdefault(left + right, rank)
+    for rank, merge in enumerate(model.merges):
+        joined = merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge)
+        ranks.setdefault(joined, rank)
     tokens = Tokens.unused(vocabulary)
-    for text, index in model["vocab"].items():
-        kind = Kind.UNKNOWN if text == unknown else Kind.BYTE if is_byte(text) else Kind.NORMAL
+    for text, index in model.vocab.items():
+        kind = Kind.UNKNOWN if text == model.unk_token else Kind.BYTE if is_byte(text) else Kind.NORMAL
         tokens.put(index, text, kind, -float(ranks[text]) if text in ranks else -float(len(ranks)))
     return tokens, _prefix_space(data)
 
 
-def _prefix_space(data: dict[str, Any]) -> bool:
+def _prefix_space(data: TokenizerJson) -> bool:
     """Whether a space is put before the text, by the normalizer or by the pre-tokenizer."""
-    normalizer = data.get("normalizer") or {}
-    parts = [normalizer, *normalizer.get("normalizers", [])]
-    if any(part.get("type") == "Prepend" for part in parts):
+    parts = (data.normalizer, *data.normalizer.normalizers) if data.normalizer else ()
+    if any(part.type == "Prepend" for part in parts):
         return True
-    cutter = data.get("pre_tokenizer") or {}
-    return cutter.get("type") == "Metaspace" and cutter.get("prepend_scheme", "always") != "never"
+    cutter = data.pre_tokenizer
+    return cutter is not None and cutter.type == "Metaspace" and cutter.prepend_scheme != "never"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
-from ...errors import BadSource
+from ...errors import BadSource, shown
+from .files import Added
 
 
 class Kind(IntEnum):
@@ -43,21 +43,23 @@ class Tokens:
         """
         if not 0 <= index < len(self.texts):
             raise BadSource(
-                f"the tokenizer has a token {index} ({text!r}), and the embeddings have {len(self.texts)} rows; "
+                f"the tokenizer has a token {index} ({shown(text)}), and the embeddings have {len(self.texts)} rows; "
                 "give the tokenizer of this model"
             )
         self.texts[index], self.kinds[index], self.scores[index] = text.encode("utf-8", "replace"), kind, score
 
-    def add(self, added: list[dict[str, Any]]) -> None:
+    def add(self, added: list[Added]) -> None:
         """Sets tokens that were added to a vocabulary; special ones, and ones spelled <|...|>, become control tokens.
 
-        added: entries of `added_tokens` in tokenizer.json.
+        added: as in `added_tokens` of tokenizer.json. Raises BadSource for one without an id, and as `put`.
         """
         for entry in added:
-            text, index = str(entry["content"]), int(entry["id"])
+            text, index = entry.content, entry.id
+            if index is None:
+                raise BadSource(f"the added token {shown(text)} has no id; download tokenizer.json again")
             if index < len(self.texts) and self.kinds[index] in (Kind.UNKNOWN, Kind.BYTE):
                 continue
-            control = entry.get("special") or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
+            control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
             self.put(index, text, Kind.CONTROL if control else Kind.USER_DEFINED, -1000.0)
 
 

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource
+from ...errors import BadSource, shown
 from .types import TYPES
 from .values import ARRAY, NAMES, SIZES, STRING, Value
 
@@ -22,6 +22,12 @@ ALIGNMENT = "general.alignment"
 DEFAULT_ALIGNMENT = 32
 MAX_NAME = 64
 MAX_DIMS = 4
+MAX_ALIGNMENT = 1 << 16
+"""llama.cpp takes any power of two; published files have 32."""
+MAX_KEYS, MAX_TENSORS = 1 << 14, 1 << 16
+"""Published files have some hundred keys, and up to some thousand tensors."""
+MAX_VALUES = 1 << 26
+"""Bytes of all values. A vocabulary of 262,144 tokens with its merges has 15 million."""
 
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 
@@ -71,7 +77,9 @@ class Header:
         """The whole number of a key, or `default` where the key is absent. Raises BadSource for another value."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise BadSource(f"the header has {key} = {value!r}, where a whole number belongs; fetch the file again")
+            raise BadSource(
+                f"the header has {key} = {shown(value)}, where a whole number belongs; fetch the file again"
+            )
         return value
 
     @property
@@ -97,12 +105,13 @@ class _Reader:
     """Reads a header from its beginning to its end. Counts are checked against the file size before they are used."""
 
     def __init__(self, view: mmap.mmap, name: str) -> None:
-        self.view, self.name, self.size, self.at = view, name, len(view), 0
+        self.view, self.name, self.size = view, name, len(view)
+        self.at = self.values = 0
 
     def header(self) -> Header:
         version = self._magic()
         tensors, keys = self._number(U64), self._number(U64)
-        self._plausible(keys, 13, "keys")
+        self._plausible(keys, 13, "keys", MAX_KEYS)
         values: dict[str, Value] = {}
         for _ in range(keys):
             key = self._text("a key")
@@ -110,7 +119,7 @@ class _Reader:
                 raise self._bad(f"has the key {key!r} twice")
             values[key] = self._value(key)
         alignment = self._alignment(values.get(ALIGNMENT))
-        self._plausible(tensors, 24, "tensors")
+        self._plausible(tensors, 24, "tensors", MAX_TENSORS)
         infos: dict[str, TensorInfo] = {}
         expected = 0
         for _ in range(tensors):
@@ -143,7 +152,9 @@ class _Reader:
     def _bad(self, what: str) -> BadSource:
         return BadSource(f"{self.name} {what}" if ";" in what else f"{self.name} {what}; download it again")
 
-    def _plausible(self, count: int, least: int, what: str) -> None:
+    def _plausible(self, count: int, least: int, what: str, most: int) -> None:
+        if count > most:
+            raise self._bad(f"claims {count} {what}, and no model has more than {most}")
         if count * least > self.size - self.at:
             raise self._bad(f"claims {count} {what}, more than a file of {self.size} bytes can hold")
 
@@ -183,6 +194,9 @@ class _Reader:
             self._take_over(SIZES[kind], key)
         else:
             raise self._bad(f"has a value of unknown type {kind} under {key!r}")
+        self.values += self.at - start
+        if self.values > MAX_VALUES:
+            raise self._bad(f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as many")
         return Value(kind, self.view[start : self.at])
 
     def _take_over(self, length: int, key: str) -> None:
@@ -191,8 +205,8 @@ class _Reader:
         self.at += length
 
     def _skip_strings(self, count: int, key: str) -> None:
-        if count * 8 > self.size - self.at:
-            raise self._bad(f"claims {count} strings under {key!r}, more than the file can hold")
+        if count * 8 > min(self.size - self.at, MAX_VALUES):
+            raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
         unpack: Callable[[mmap.mmap, int], tuple[int]] = U64.unpack_from
         view, at, last = self.view, self.at, self.size - 8
         for _ in range(count):
@@ -208,7 +222,9 @@ class _Reader:
             return DEFAULT_ALIGNMENT
         alignment = value.decode() if value.type_name == "u32" else 0
         if alignment < 1 or alignment & (alignment - 1):
-            raise self._bad(f"has {ALIGNMENT} {value.decode()!r}, which must be a power of two (u32)")
+            raise self._bad(f"has {ALIGNMENT} {shown(value.decode())}, which must be a power of two (u32)")
+        if alignment > MAX_ALIGNMENT:
+            raise self._bad(f"has {ALIGNMENT} {alignment}, and at most {MAX_ALIGNMENT} is read here; convert it again")
         return int(alignment)
 
     def _tensor(self, expected: int) -> TensorInfo:

@@ -116,13 +116,18 @@ def read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry
     if os.pread(kept, BODY, 0) != MAGIC + digest.digest():
         raise damaged
     inode, size, shift, count = FIXED.unpack(os.pread(kept, FIXED.size, BODY))
+    if inode != status.st_ino:
+        raise BadSource(
+            f"{name} is of another file than the {path.name} that is there now; where that is whole, remove the "
+            "journal, else fetch the model again"
+        )
     at, entries = BODY + FIXED.size, []
     for _ in range(count):
         if at + ENTRY.size > whole:
             raise damaged
         place, length = ENTRY.unpack(os.pread(kept, ENTRY.size, at))
         at += ENTRY.size
-        if length > whole - at or place + length > size:
+        if place + length > size:
             raise damaged
         entries.append((place, length, at))
         at += length
@@ -130,9 +135,4 @@ def read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry
     possible = min(size, size + shift) > 0 and shift % PAGE == 0 and abs(shift) <= MAX_KEPT
     if at != whole or not possible or size > status.st_size + cut_off + max(0, -shift):
         raise damaged
-    if inode != status.st_ino:
-        raise BadSource(
-            f"{name} is of another file than the {path.name} that is there now; where that is whole, remove the "
-            "journal, else fetch the model again"
-        )
     return size, shift, entries

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...errors import Interrupted, RopeconvError
 from ..copying import pieces_of, write_at
+from ..durable import sync_folder
 from .journal import Place, draft_of, journal_of, open_journal, read_journal, write_journal
 from .lock import locked
 from .room import move_data
@@ -29,11 +30,11 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
     try:
         write_journal(kept, file, shift, places)
         os.replace(draft_of(path), journal_of(path))
-        sync_folder(path)
+        sync_folder(path.resolve().parent)
         yield
         journal_of(path).unlink()
         changed = True
-        sync_folder(path)
+        sync_folder(path.resolve().parent)
     except (Exception, KeyboardInterrupt) as problem:
         if changed:
             raise RopeconvError(
@@ -71,15 +72,6 @@ def recover(path: Path) -> bool:
     return True
 
 
-def sync_folder(path: Path) -> None:
-    """Makes the names in the folder of a file durable."""
-    folder = os.open(path.resolve().parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def _undo(path: Path, file: int, kept: int) -> None:
     """Brings a file back from its journal and removes that. Each step can be repeated after a kill."""
     size, shift, entries = read_journal(path, file, kept)
@@ -94,7 +86,7 @@ def _undo(path: Path, file: int, kept: int) -> None:
             write_at(file, block, place + done)
     os.fsync(file)
     journal_of(path).unlink()
-    sync_folder(path)
+    sync_folder(path.resolve().parent)
 
 
 def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:

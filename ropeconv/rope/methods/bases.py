@@ -16,6 +16,9 @@ from ..schedule import Schedule
 from ..spec import RopeSpec
 from .method import Method, Value, param, positive, register, tokens
 
+MOST_COSINES = 1 << 28
+"""Distances times dimensions up to which the bound of a base is looked at unasked: a second or two."""
+
 
 def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
     """The schedule of a plain base: theta^(-2i/r), attention factor 1. context: tokens to declare."""
@@ -132,6 +135,8 @@ class ThetaBound(Method):
 
         Raises RecipeError where the model's own base keeps the bound already, and where the search takes minutes.
         """
+        if context * spec.rotary_dim > MOST_COSINES:
+            raise RecipeError(f"finding a base takes minutes at {context} tokens; --theta-bound {context} does it")
         if first_violation(base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context) is None:
             raise RecipeError(
                 f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context} tokens already"

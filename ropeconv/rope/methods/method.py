@@ -80,8 +80,12 @@ def positive_list(value: Any) -> str | None:
 
 def not_negative_list(value: Any) -> str | None:
     """Check: a list of finite numbers of which none is negative."""
-    good = isinstance(value, tuple) and value and all(entry == 0 or positive(entry) is None for entry in value)
+    good = isinstance(value, tuple) and value and all(_zero_or_positive(entry) for entry in value)
     return None if good else "must be a list of numbers that are finite and not negative"
+
+
+def _zero_or_positive(value: Any) -> bool:
+    return positive(value) is None or (_finite(value) and value == 0)
 
 
 def _finite(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from ...errors import BadSource
+from ...errors import BadSource, shown
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +72,7 @@ def find_arch(name: object) -> Arch:
     table = arch_table()
     if not isinstance(name, str) or name not in table.arch:
         raise BadSource(
-            f"the architecture {name!r} is not in the table of {table.display_name}, and guessing how it rotates would "
-            "be wrong sooner or later; take one of: " + ", ".join(table.arch)
+            f"the architecture {shown(name)} is not in the table of {table.display_name}, and guessing how it rotates "
+            "would be wrong sooner or later; take one of: " + ", ".join(table.arch)
         )
     return table.arch[name]

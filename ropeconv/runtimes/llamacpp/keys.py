@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
-from ...errors import BadSource
+from ...errors import BadSource, shown
 from .archs import Arch
 
 
@@ -36,7 +36,7 @@ class ArchKeys:
             raise BadSource(f"the header has no {self.prefix}{key}, which llama.cpp requires; fetch the file again")
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise BadSource(f"the header has {self.prefix}{key} = {value!r}; a whole number belongs there")
+            raise BadSource(f"the header has {self.prefix}{key} = {shown(value)}; a whole number belongs there")
         return value
 
     def number(self, key: str, default: float, prefix: str | None = None) -> float:
@@ -48,7 +48,7 @@ class ArchKeys:
         value = self.keys.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, float) or not math.isfinite(value):
-            raise BadSource(f"the header has {name} = {value!r}; a finite f32 belongs there")
+            raise BadSource(f"the header has {name} = {shown(value)}; a finite f32 belongs there")
         return value
 
     def text(self, key: str, default: str) -> str:

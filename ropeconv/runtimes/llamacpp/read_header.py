@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import BadSource
+from ...errors import BadSource, shown
 from ...families.family import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.log_n import QueryScaling
@@ -52,7 +52,9 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     head_dim, rotary_dim = _widths(file)
     scaling = file.text("rope.scaling.type", "linear")
     if scaling not in TYPES:
-        raise BadSource(f"rope.scaling.type is {scaling!r}, on which llama.cpp aborts; set one of {', '.join(TYPES)}")
+        raise BadSource(
+            f"rope.scaling.type is {shown(scaling)}, on which llama.cpp aborts; set one of {', '.join(TYPES)}"
+        )
     context = file.whole("context_length")
     original = file.whole("rope.scaling.original_context_length", context)
     theta = file.number("rope.freq_base", 10000.0)
@@ -104,7 +106,7 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
     heads = file.get("attention.head_count")
     heads = max(heads, default=0) if isinstance(heads, list) else heads
     if not isinstance(heads, int) or heads < 1:
-        raise BadSource(f"the header has attention.head_count = {heads!r}; without heads there is no RoPE")
+        raise BadSource(f"the header has attention.head_count = {shown(heads)}; without heads there is no RoPE")
     head_dim = file.whole("attention.key_length", file.whole("embedding_length") // heads)
     rotary_dim = file.whole("rope.dimension_count", head_dim) // (2 if file.arch.halved else 1)
     if file.arch.full_rotation and rotary_dim != head_dim:

@@ -6,16 +6,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from ...errors import BadSource
+from ...extras import require
 from ...families.config import Config
 from ...formats import jsontext
 from ...formats.identity import FileIdentity
+from ...formats.typed import typed
 from ..folder import FolderSource
 from ..source import GeneratedFile, Source, SourceFile
 from .layout import Shard, index_text, shard_layout
-from .params import hf_config, llama_version
+from .params import Params, hf_config
 from .tensors import peek_dtype, shard_blocks, write_shard
 from .tokenizer import is_tiktoken, tokenizer_config, vocabulary_size, write_tokenizer_json
 
@@ -49,9 +50,9 @@ class MetaSource(Source):
         return made
 
     @cached_property
-    def params(self) -> dict[str, Any]:
-        """The content of params.json. Raises BadSource where it is not a JSON object."""
-        return jsontext.parse(self.inner.text("params.json") or "", "params.json")
+    def params(self) -> Params:
+        """The content of params.json. Raises BadSource where it is not as Meta writes it."""
+        return typed(jsontext.parse(self.inner.text("params.json") or "", "params.json"), Params, "params.json")
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -71,7 +72,7 @@ class MetaSource(Source):
 
     @cached_property
     def _config(self) -> Config:
-        size = int(self.params.get("vocab_size") or -1)
+        size = self.params.vocab_size
         return hf_config(self.params, size if size > 0 else vocabulary_size(self._tokenizer), self._dtype)
 
     @property
@@ -87,7 +88,7 @@ class MetaSource(Source):
 
     @cached_property
     def _made(self) -> dict[str, str]:
-        version, config = llama_version(self.params), self._config
+        version, config = self.params.version, self._config
         generation = {"_from_model_config": True, **{key: config[key] for key in ("bos_token_id", "eos_token_id")}}
         made = {
             "config.json": jsontext.dump(config),
@@ -126,7 +127,7 @@ class MetaSource(Source):
             for shard in self._shards
         ]
         if is_tiktoken(self._tokenizer):
-            version, model = llama_version(self.params), self._tokenizer
+            version, model = self.params.version, self._tokenizer
             made.append(
                 GeneratedFile(
                     "tokenizer.json",
@@ -148,7 +149,9 @@ class MetaSource(Source):
 
     def _paths(self) -> list[Path]:
         """The local paths of the parts. Raises BadSource where they hold another type than was planned with."""
+        require("torch", "converting .pth files", "meta")
         paths = [self.inner.path(part) for part in self.parts]
-        if (found := peek_dtype(paths[0])) != self._dtype:
-            raise BadSource(f"{self.parts[0]} holds {found}, not {self._dtype}; fetch the folder and give its path")
+        for path in paths:
+            if (found := peek_dtype(path)) != self._dtype:
+                raise BadSource(f"{path.name} holds {found}, not {self._dtype}; fetch the folder and give its path")
         return paths

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickletools
+import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 
 from ...errors import BadSource
 from ...formats.safetensors import write_stream
-from .layout import Shard, Target
+from .layout import DTYPES, Shard, Target
 
+MOST_ENTRIES, MOST_PICKLE = 100_000, 1 << 20
+"""Llama 3.1 405B has 1,141 entries per part, and a pickle of 200 kB."""
 STORAGES = {"BFloat16Storage": "bfloat16", "HalfStorage": "float16", "FloatStorage": "float32"}
 
 
@@ -22,10 +26,9 @@ def peek_dtype(path: Path) -> str:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            name = next(entry for entry in archive.namelist() if entry.endswith("data.pkl"))
-            operations = pickletools.genops(archive.read(name))
-            found = {STORAGES[word] for word in _words(operations) if word in STORAGES}
-    except (zipfile.BadZipFile, StopIteration, ValueError):
+            pickled = archive.read(_checked_pickle(archive, path))
+        found = {STORAGES[word] for word in _words(pickletools.genops(pickled)) if word in STORAGES}
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, IndexError):
         raise BadSource(
             f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it again"
         ) from None
@@ -34,6 +37,29 @@ def peek_dtype(path: Path) -> str:
             f"{path.name} mixes dtypes or holds none of {', '.join(STORAGES.values())}; convert it with torch first"
         )
     return found.pop()
+
+
+def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
+    """The entry with the pickle. Raises BadSource for an archive that holds more than its file, or no single pickle.
+
+    torch.save never compresses, so an entry that would inflate is none of its own, nor are entries that share bytes.
+    """
+    entries = archive.infolist()
+    if len(entries) > MOST_ENTRIES:
+        raise BadSource(f"{path.name} has {len(entries):,} entries, more than any model; download it again")
+    for entry in entries:
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
+            raise BadSource(f"{path.name} is compressed, which torch.save never does; download it again")
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise BadSource(f"{path.name} has entries that overlap, which torch.save never writes; download it again")
+    found = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
+    if len(found) != 1:
+        raise BadSource(f"{path.name} is not a checkpoint that torch.save wrote; download it again")
+    if found[0].file_size > MOST_PICKLE:
+        raise BadSource(
+            f"{path.name} has a pickle of {found[0].file_size:,} bytes, too many for a model; download it again"
+        )
+    return found[0]
 
 
 def _words(operations: Any) -> Iterator[str]:
@@ -66,34 +92,62 @@ def shard_blocks(shard: Shard, parts: list[Path]) -> Iterator[memoryview]:
     import torch
 
     try:
-        loaded = [torch.load(part, map_location="cpu", weights_only=True, mmap=True) for part in parts]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = [torch.load(part, map_location="cpu", weights_only=True, mmap=True) for part in parts]
     except Exception as problem:
         raise BadSource(
             f"{parts[0].name} cannot be read as plain weights ({type(problem).__name__}); download it again"
         ) from None
 
+    for part, found in zip(parts, loaded, strict=True):
+        if not isinstance(found, dict):
+            raise BadSource(f"{part.name} holds no tensors by name; download it again")
+    dtype = next(name for name, stored in DTYPES.items() if stored == shard.dtype)
     for target in shard.targets:
-        tensor = _make(target, loaded)
-        yield memoryview(tensor.contiguous().view(torch.uint8).numpy().reshape(-1))
+        tensor = _make(target, dtype, loaded)
+        yield memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
 
 
-def _make(target: Target, parts: list[dict[str, Any]]) -> Any:
+def _make(target: Target, dtype: str, parts: list[dict[str, Any]]) -> Any:
     import torch
 
     missing = [part for part in parts if target.origin not in part]
     if missing:
         raise BadSource(f"the .pth files have no {target.origin}; download the checkpoint again")
     pieces = [part[target.origin] for part in parts]
+    for piece in pieces:
+        if not _plain(piece, dtype):
+            raise BadSource(f"{target.origin} is no tensor of {dtype} in the .pth files; download the checkpoint again")
     join = target.join
-    if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1] == target.shape[-1]:
+    if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
         join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
-    whole = pieces[0] if join is None or len(pieces) == 1 else torch.cat(pieces, dim=join)
-    if tuple(whole.shape) != target.shape:
+    if _joined([tuple(piece.shape) for piece in pieces], join) != target.shape:
         raise BadSource(
-            f"{target.origin} has shape {list(whole.shape)} where params.json implies {list(target.shape)}; "
-            "the files do not belong together, download the checkpoint again"
+            f"{target.origin} has shape {list(pieces[0].shape)} in each of {len(pieces)} files where params.json "
+            f"implies {list(target.shape)} in all; the files do not belong together, download the checkpoint again"
         )
+    whole = pieces[0] if join is None or len(pieces) == 1 else torch.cat(pieces, dim=join)
     return _halves(whole, target.heads) if target.heads else whole
+
+
+def _plain(piece: Any, dtype: str) -> bool:
+    """Whether an object of a .pth file is a tensor of a dtype with its numbers in memory."""
+    import torch
+
+    dense = isinstance(piece, torch.Tensor) and piece.layout == torch.strided and piece.device.type == "cpu"
+    return dense and piece.dtype == getattr(torch, dtype)
+
+
+def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
+    """The shape of the parts together; empty where they do not fit. join: as in `Target`."""
+    first = shapes[0]
+    if join is None or len(shapes) == 1:
+        return first
+    rest = {shape[:join] + shape[join + 1 :] for shape in shapes}
+    if len(first) <= join or len(rest) != 1 or any(len(shape) != len(first) for shape in shapes):
+        return ()
+    return (*first[:join], sum(shape[join] for shape in shapes), *first[join + 1 :])
 
 
 def _halves(weight: Any, heads: int) -> Any:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadSource
+from ...extras import require
 
 SPECIALS = 256
+MOST_BYTES = 1 << 24
+"""Of a tokenizer.model: that of Llama 3 has 2 million."""
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -20,10 +23,7 @@ def is_tiktoken(path: Path) -> bool:
     """Whether the file is a tiktoken vocabulary: lines of base64 and rank."""
     with path.open("rb") as file:
         first = file.readline(4096).split()
-    try:
-        return len(first) == 2 and first[1].isdigit() and bool(base64.b64decode(first[0], validate=True))
-    except binascii.Error:
-        return False
+    return len(first) == 2 and first[1].isdigit() and _base64(first[0])
 
 
 def vocabulary_size(path: Path) -> int:
@@ -31,17 +31,33 @@ def vocabulary_size(path: Path) -> int:
 
     Raises BadSource for a file that is neither SentencePiece nor tiktoken, or without sentencepiece for the former.
     """
+    if path.stat().st_size > MOST_BYTES:
+        raise BadSource(f"{path.name} has more than {MOST_BYTES:,} bytes, which no tokenizer has; download it again")
     if is_tiktoken(path):
-        with path.open("rb") as file:
-            return sum(1 for line in file if line.strip()) + SPECIALS
-    try:
-        import sentencepiece
+        return _ranks(path) + SPECIALS
+    import sentencepiece
 
+    try:
         return int(sentencepiece.SentencePieceProcessor(model_file=str(path)).vocab_size())
-    except ImportError:
-        raise BadSource("reading tokenizer.model needs sentencepiece; pip install 'ropeconv[meta]'") from None
     except (RuntimeError, OSError):
         raise BadSource(f"{path.name} is neither SentencePiece nor tiktoken; download it again") from None
+
+
+def _ranks(path: Path) -> int:
+    """Number of tokens of a tiktoken vocabulary. Raises BadSource for lines that are not base64 and rank in order."""
+    with path.open("rb") as file:
+        lines = [line.split() for line in file if line.strip()]
+    for rank, line in enumerate(lines):
+        if len(line) != 2 or line[1] != str(rank).encode() or not _base64(line[0]):
+            raise BadSource(f"{path.name} is no vocabulary of tiktoken in line {rank + 1}; download it again")
+    return len(lines)
+
+
+def _base64(text: bytes) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except binascii.Error:
+        return False
 
 
 def special_tokens(version: float) -> list[str]:
@@ -89,11 +105,11 @@ def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
     model: the vocabulary. target: the file to write. version: of Llama. The tokenizer puts the beginning-of-text token
     first, as in the HF checkpoints. Raises BadSource where transformers is not installed.
     """
-    try:
-        from tokenizers import processors
-        from transformers.convert_slow_tokenizer import TikTokenConverter
-    except ImportError:
-        raise BadSource("converting a Llama 3 tokenizer needs transformers; pip install 'ropeconv[meta]'") from None
+    for package in ("tokenizers", "transformers", "tiktoken"):
+        require(package, "converting a Llama 3 tokenizer", "meta")
+    from tokenizers import processors
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
     names = special_tokens(version)
     # transformers 5 renamed the argument; either version ignores the other's
     specials = {"extra_special_tokens": names, "additional_special_tokens": names}

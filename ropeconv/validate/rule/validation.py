@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -11,7 +13,10 @@ from .measures import Figures
 KL_FLOOR = 1e-5  # float32 noise between different kernels; wrong frequencies give 1e-2 and more
 SAME_KERNELS = 1e-7  # where both sides run in the same ones, whose noise is measured
 ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
+RESOLUTION = 1e-12  # of a KL in float32
 SEPARATION = 10.0
+POWER = 1000.0  # of a control over what is allowed: errors of 3 % of what the method changes are noticed then
+DETAIL = 10.0  # of a faint fault over what is allowed
 NOISE = 5.0
 
 
@@ -22,7 +27,8 @@ def rule(floor: float) -> str:
         f"{NOISE:g} x the noise floor; beyond the trained context the unscaled source has to be {SEPARATION:g} times "
         "further away than that; the noise floor is the sum of the KLs of the reference from itself in other chunks, "
         "with frequencies two steps of float32 away, and with weights rounded where a fold rounds them, or in low "
-        "precision a fifth of that from float32 (all of it with a fold), at the worst up to that bucket"
+        "precision a fifth of that from float32 (all of it with a fold), at the worst up to that bucket; without "
+        "noise, no more is allowed than a tenth of the KL of the reference with all attention scores 2 % larger"
     )
 
 
@@ -124,12 +130,14 @@ class Validation:
         return cls(**{key: value for key, value in data.items() if key in known} | {"buckets": buckets})
 
 
-def tolerance(last: int, noise: float, floor: float = KL_FLOOR) -> float:
+def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = math.inf) -> float:
     """The KL in nats that is allowed in a bucket.
 
-    last: its last position. noise: the noise floor, in nats. floor: what is always allowed.
+    last: its last position. noise: the noise floor, in nats. floor: what is allowed at position 0 without noise. faint:
+    the KL of a faint fault, of which no more than a tenth is allowed besides noise: where attention hardly matters,
+    little is wrong.
     """
-    return floor + (last * ANGLE_ERROR) ** 2 + NOISE * noise
+    return min(floor + (last * ANGLE_ERROR) ** 2, max(faint / DETAIL, RESOLUTION)) + NOISE * noise
 
 
 def bucket_result(
@@ -138,15 +146,16 @@ def bucket_result(
     control_kl: float,
     noise: float = 0.0,
     kind: Literal["spread", "whole"] = "spread",
-    floor: float = KL_FLOOR,
+    allowed: float | None = None,
 ) -> BucketResult:
     """The result of a bucket, with the tolerance at its last position.
 
     run: the bucket. figures: of the output from the reference. control_kl: mean KL of the unscaled source, in nats.
-    noise: the noise floor, in nats. kind: of the run that the bucket belongs to. floor: the KL that is always allowed.
+    noise: the noise floor, in nats. kind: of the run that the bucket belongs to. allowed: the
+    tolerance, by default `tolerance` at the last position.
     """
     last = run.positions[-1]
-    allowed = tolerance(last, noise, floor)
+    allowed = tolerance(last, noise) if allowed is None else allowed
     return BucketResult(
         name=run.name,
         last=last,
@@ -196,3 +205,8 @@ def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]
     if unclear:
         return False, f"Inconclusive: at {unclear[0].name} the unscaled model agrees too, so these logits cannot tell."
     return True, "Agrees everywhere, and the unscaled source does not."
+
+
+def otherwise(changes: Sequence[str]) -> str:
+    """A sentence on what was compared otherwise than usual; empty without `changes`, which are phrases."""
+    return f" Compared otherwise than usual, to tell more: {', '.join(changes)}." if changes else ""

@@ -180,7 +180,7 @@ class FailingDisk:
         self.real(file)
 
 
-JOURNAL, FOLDER, FILE = 1, 2, 3
+JOURNAL, FOLDER, FILE, REMOVED = 1, 2, 3, 4
 """The calls of fsync during a change, in their order."""
 
 
@@ -201,6 +201,26 @@ def test_a_change_that_cannot_be_undone_is_said_to_be_so(path: Path, monkeypatch
         list(phases(GgufFile.open(path), EDIT))
     monkeypatch.undo()
     assert recover(path)
+    assert path.read_bytes() == before
+
+
+def test_what_is_done_is_said_to_be_done_where_the_disk_fails_behind_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, disk = path.read_bytes(), FailingDisk(range(REMOVED, REMOVED + 1), errno.EIO)
+    monkeypatch.setattr(os, "fsync", disk)
+    with pytest.raises(RopeconvError, match="is changed in place, but a loss of power may bring it back"):
+        list(phases(GgufFile.open(path), EDIT))
+    assert disk.calls == REMOVED
+    assert path.read_bytes() != before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_journal_that_cannot_be_made_leaves_the_file_alone(path: Path) -> None:
+    before = path.read_bytes()
+    path.with_name(".model.gguf.ropeconv-journal.part").mkdir()
+    with pytest.raises(IsADirectoryError):
+        list(phases(GgufFile.open(path), EDIT))
     assert path.read_bytes() == before
 
 

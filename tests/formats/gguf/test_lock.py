@@ -87,6 +87,36 @@ def test_a_file_that_was_replaced_is_refused(path: Path) -> None:
         change(planned)
 
 
+def test_a_file_that_is_replaced_while_it_is_locked_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the change would go into a file that has no name any more."""
+    planned, real = GgufFile.open(path), fcntl.flock
+
+    def replaced(file: int, how: int) -> None:
+        shutil.copy2(path, path.with_name("copy.gguf"))
+        path.with_name("copy.gguf").replace(path)
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", replaced)
+    with pytest.raises(RopeconvError, match="was replaced by another file meanwhile; run again"):
+        change(planned)
+
+
+def test_the_journal_of_a_change_that_runs_is_not_used_on_a_file_that_came_meanwhile(path: Path) -> None:
+    """It stands under the same name, and the new file has no lock."""
+    walk = phases(GgufFile.open(path), EDIT)
+    while next(walk) != "header":
+        pass
+    path.with_name("copy.gguf").write_bytes(b"GGUF" + bytes(10_000))
+    path.with_name("copy.gguf").replace(path)
+    now = path.read_bytes()
+    with pytest.raises(RopeconvError, match="another ropeconv is at work with .*ropeconv-journal"):
+        recover(path)
+    walk.close()  # type: ignore[attr-defined]
+    with pytest.raises(BadSource, match="is of another file than the model.gguf that is there now"):
+        recover(path)
+    assert path.read_bytes() == now
+
+
 def test_a_file_with_other_names_is_only_changed_where_that_is_accepted(path: Path) -> None:
     other = path.with_name("other.gguf")
     other.hardlink_to(path)

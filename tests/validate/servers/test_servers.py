@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,3 +132,18 @@ def test_a_coarse_kl_is_a_lower_bound() -> None:
             torch.testing.assert_close(found.kl, whole.kl, rtol=1e-3, atol=1e-7)
             torch.testing.assert_close(found.loss_other, whole.loss_other.double(), rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(found.top5, whole.top5.double())
+
+
+class OtherVocabulary(StandIn):
+    """One that names a token which the source does not have."""
+
+    def vllm(self, body: Any) -> Any:
+        found = super().vllm(body)
+        found["choices"][0]["prompt_logprobs"][-1]["1000000"] = {"logprob": -1.0}
+        return found
+
+
+def test_tokens_that_the_source_does_not_have(made: Path) -> None:
+    code, _, err = ask(made, OtherVocabulary("vllm", made / "yarn"), "--length", "100")
+    assert code == 1
+    assert "names tokens beyond the 320 of the source; it runs another model" in err

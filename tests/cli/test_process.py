@@ -1,0 +1,141 @@
+"""Closed and broken streams, signals, and characters that a terminal should not get."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ropeconv.cli.errors import run as run_app
+from ropeconv.cli.output import Output
+from ropeconv.cli.printable import printable, printable_json
+
+from ..conftest import CONFIGS, Run
+
+LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
+ROPECONV = shlex.join([sys.executable, "-m", "ropeconv"])
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f\u202e\u2066"
+
+
+def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash, with the exit code of the first failing command of a pipe."""
+    command = ["bash", "-o", "pipefail", "-c", line]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    for command in ("runtimes --json", "methods", "methods nothing 2>&1"):
+        done = shell(f"{ROPECONV} {command} | true", tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
+
+
+def test_a_full_disk_behind_the_output_is_said(tmp_path: Path) -> None:
+    done = shell(f"{ROPECONV} methods > /dev/full", tmp_path)
+    assert done.returncode == 1
+    assert re.fullmatch(r"ropeconv: No space left on device: the output; .*\n", done.stderr)
+
+
+def test_files_are_right_though_the_standard_streams_are_closed(run: Run, tmp_path: Path) -> None:
+    assert run("apply", LLAMA_2, "--yarn", "16", "-o", "one").returncode == 0
+    done = shell(f"{ROPECONV} apply {LLAMA_2} --yarn 16 -o two <&- >&- 2>&-", tmp_path)
+    assert done.returncode == 0
+    for file in tmp_path.joinpath("one").iterdir():
+        assert (tmp_path / "two" / file.name).read_bytes() == file.read_bytes()
+    refused = shell(f"{ROPECONV} apply {LLAMA_2} --yarn 16 -o two 2>&-", tmp_path)
+    assert (refused.returncode, refused.stdout) == (1, ""), "an error does not go to stdout"
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_end_a_run_with_a_sentence(stop: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ropeconv", "inspect", "me/tiny"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hub = {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_OFFLINE": "0"}
+        environment = {**os.environ, **hub, "HF_HOME": str(tmp_path)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, text=True, cwd=tmp_path, env=environment, **pipes)  # type: ignore[call-overload]
+        silent.accept()
+        process.send_signal(stop)
+        _, words = process.communicate(timeout=60)
+    assert process.returncode == 128 + stop
+    assert words.startswith("ropeconv: interrupted; ")
+    assert "Traceback" not in words
+
+
+def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
+    folder = tmp_path / "größe"
+    folder.mkdir()
+    (folder / "config.json").write_bytes(Path(LLAMA_2).read_bytes())
+    for options in ("", "--json"):
+        ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+        done = shell(f"{ROPECONV} inspect größe {options}", tmp_path, **ascii_only)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.isascii()
+    assert json.loads(done.stdout)["source"]["reference"] == "größe"
+
+
+def test_names_do_not_reach_the_terminal_as_they_are(run: Run, tmp_path: Path) -> None:
+    hostile = ESCAPES.replace("\r", "")
+    folder = tmp_path / f"model{hostile}"
+    folder.mkdir()
+    config = json.loads(Path(LLAMA_2).read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": f"llama{hostile}", "name": hostile}))
+    for arguments in (("inspect", folder), ("inspect", folder, "--json"), ("apply", folder, "--yarn", "4"),
+                      ("validate", folder), ("schedule", folder, "--yarn", "4"), ("push", folder, f"me/{hostile}"),
+                      ("apply", folder, f"--{hostile}"), ("bound", hostile)):  # fmt: skip
+        done = run(*arguments)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", done.stdout + done.stderr)
+    assert "\\x1b" in run("inspect", folder).stderr
+
+
+def test_json_stays_the_same_document() -> None:
+    document = {"name": ESCAPES + "\udcff é\n"}
+    text = printable_json(json.dumps(document, ensure_ascii=False))
+    assert text.encode()
+    assert json.loads(text) == document
+    assert printable(ESCAPES + "é\t\n").isprintable() is False  # tab and newline alone
+    assert printable(ESCAPES + "é").isprintable()
+    assert printable("größe, 大き, 🙂, |") == "größe, 大き, 🙂, |"
+
+
+def test_tables_notes_and_sentences_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output()
+    output.table(ESCAPES, ["a"], [[ESCAPES]])
+    output.say(ESCAPES)
+    output.copyable(ESCAPES)
+    output.note(ESCAPES)
+    output.data({"name": ESCAPES})
+    said = capsys.readouterr()
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2066]", said.out + said.err)
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (MemoryError(), "there is not enough memory"),
+        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
+        (UnicodeEncodeError("ascii", "é", 0, 1, "no"), "set PYTHONUTF8=1"),
+        (ZeroDivisionError(ESCAPES), "unexpected ZeroDivisionError: \\x1b]0;owned"),
+    ],
+)
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_errors_of_python(
+    problem: Exception, words: str, debug: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def app(**options: object) -> None:
+        raise problem
+
+    monkeypatch.setenv("ROPECONV_DEBUG", debug)
+    assert run_app(app) == 1
+    said = capsys.readouterr().err
+    assert ("Traceback" in said) == bool(debug)
+    assert debug or words in said
+    assert "\x1b" not in said

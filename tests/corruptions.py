@@ -1,0 +1,155 @@
+"""Edits of finished outputs, as an attacker or an accident makes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+Corruption = Callable[[Path], object]
+
+
+def renew(out: Path) -> None:
+    """Writes the sizes and sha256 of the files as they are into the receipt, as an attacker would."""
+    path = out / "ropeconv.json"
+    receipt = json.loads(path.read_text())
+    receipt["files"] = [file for file in receipt["files"] if (out / file["name"]).is_file()]
+    for file in receipt["files"]:
+        data = (out / file["name"]).read_bytes()
+        file.update(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    path.write_text(json.dumps(receipt))
+
+
+def edit(out: Path, name: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes a JSON file in the layout that it has; one that is not there begins empty."""
+    path = out / name
+    data = json.loads(path.read_text()) if path.exists() else {}
+    change(data)
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def at(data: dict[str, Any], place: str) -> tuple[dict[str, Any], str]:
+    """The dictionary that holds a key, and its name there. place: keys joined by points."""
+    *outer, name = place.split(".")
+    for key in outer:
+        data = data[key]
+    return data, name
+
+
+def put(file: str, place: str, value: Any) -> Corruption:
+    """Sets a key of a JSON file to another value than it has."""
+
+    def change(data: dict[str, Any]) -> None:
+        part, name = at(data, place)
+        assert repr(part.get(name, ...)) != repr(value), f"{place} is {value} already"
+        part[name] = value
+
+    return lambda out: edit(out, file, change)
+
+
+def drop(file: str, place: str) -> Corruption:
+    """Deletes a key of a JSON file."""
+
+    def change(data: dict[str, Any]) -> None:
+        part, name = at(data, place)
+        del part[name]
+
+    return lambda out: edit(out, file, change)
+
+
+def add(name: str, data: bytes = b"{}\n") -> Corruption:
+    """Adds a file."""
+
+    def change(out: Path) -> None:
+        path = out / name
+        assert not path.exists(), name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+
+    return change
+
+
+def remove(name: str) -> Corruption:
+    """Removes a file."""
+    return lambda out: (out / name).unlink()
+
+
+def text(name: str, old: str, new: str) -> Corruption:
+    """Replaces a part of a text file."""
+
+    def change(out: Path) -> None:
+        before = (out / name).read_text()
+        assert old in before, old
+        (out / name).write_text(before.replace(old, new, 1))
+
+    return change
+
+
+def tensor(name: str, change: Callable[[np.ndarray], object], file: str = "model.safetensors") -> Corruption:
+    """Changes the numbers of a float32 tensor in place, and nothing else of its file."""
+
+    def corrupt(out: Path) -> None:
+        path = out / file
+        data = bytearray(path.read_bytes())
+        length = int.from_bytes(data[:8], "little")
+        entry = json.loads(data[8 : 8 + length])[name]
+        assert entry["dtype"] == "F32", entry
+        start, stop = (8 + length + place for place in entry["data_offsets"])
+        numbers = np.frombuffer(bytes(data[start:stop]), "<f4").reshape(entry["shape"]).copy()
+        before = numbers.copy()
+        change(numbers)
+        assert not np.array_equal(before, numbers), "nothing was changed"
+        data[start:stop] = numbers.tobytes()
+        path.write_bytes(bytes(data))
+
+    return corrupt
+
+
+def tensors(change: Callable[[dict[str, np.ndarray]], object], file: str = "model.safetensors") -> Corruption:
+    """Changes the tensors of a file, which is written again by safetensors."""
+
+    def corrupt(out: Path) -> None:
+        found = safetensors.numpy.load_file(out / file)
+        change(found)
+        safetensors.numpy.save_file(found, out / file, {"format": "pt"})
+
+    return corrupt
+
+
+def data(change: Callable[[bytearray], object], file: str = "model.safetensors") -> Corruption:
+    """Changes the bytes of a file."""
+
+    def corrupt(out: Path) -> None:
+        path = out / file if out.is_dir() else out
+        found = bytearray(path.read_bytes())
+        before = bytes(found)
+        change(found)
+        assert bytes(found) != before, "nothing was changed"
+        path.write_bytes(bytes(found))
+
+    return corrupt
+
+
+def replaced(old: bytes, new: bytes) -> Callable[[bytearray], None]:
+    """Replaces bytes by as many others, once."""
+
+    def change(found: bytearray) -> None:
+        assert len(old) == len(new)
+        place = found.index(old)
+        found[place : place + len(old)] = new
+
+    return change
+
+
+def scale(rows: Any, factor: float) -> Callable[[np.ndarray], None]:
+    """Multiplies rows of a tensor."""
+
+    def change(numbers: np.ndarray) -> None:
+        numbers[rows] *= np.float32(factor)
+
+    return change

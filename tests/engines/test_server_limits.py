@@ -1,0 +1,194 @@
+"""Answers of servers: typed, and bounded in time and size whatever a server sends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from ropeconv.engines.servers import connect, transport
+from ropeconv.engines.servers.protocol import ModelList, ask
+from ropeconv.engines.servers.transport import Limits, for_prompt, send
+from ropeconv.errors import RopeconvError
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+SIZES = Limits(0.4, 10_000)
+
+
+@contextmanager
+def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The URL of a server that gives every connection to `answer`."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=_answered, args=(connection, answer), daemon=True).start()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.close()
+
+
+def _answered(connection: socket.socket, answer: Callable[[socket.socket], None]) -> None:
+    with connection:
+        connection.recv(65536)
+        try:
+            answer(connection)
+        except OSError:
+            return
+
+
+def whole(body: bytes, head: bytes = HEAD) -> Callable[[socket.socket], None]:
+    return lambda connection: connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def asked(url: str, limits: Limits = SIZES) -> Any:
+    with httpx.Client(base_url=url) as client:
+        return ask(client, "GET", "/v1/models", ModelList, limits)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of these tests: 0.6 seconds for a head, and as many for the rest."""
+    monkeypatch.setattr(transport, "CONNECT", 0.2)
+    monkeypatch.setattr(transport, "REST", 0.6)
+
+
+def silence(connection: socket.socket) -> None:
+    time.sleep(5)
+
+
+def drip_of_a_head(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    for number in range(100):
+        connection.sendall(b"X-%d: y\r\n" % number)
+        time.sleep(0.1)
+
+
+def drip_of_a_body(connection: socket.socket) -> None:
+    connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+    for _ in range(100):
+        connection.sendall(b" ")
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("answer", [silence, drip_of_a_head, drip_of_a_body])
+def test_no_answer_takes_longer_than_both_limits(answer: Callable[[socket.socket], None]) -> None:
+    start = time.monotonic()
+    with serving(answer) as url, pytest.raises(RopeconvError, match=r"takes more than|does not answer \(timed out\)"):
+        asked(url)
+    assert time.monotonic() - start < 2.5
+
+
+def test_a_slow_answer_within_the_limits_is_read() -> None:
+    def slow(connection: socket.socket) -> None:
+        time.sleep(0.2)
+        connection.sendall(HEAD + b"Content-Length: 12\r\n\r\n")
+        time.sleep(0.2)
+        connection.sendall(b'{"data": []}')
+
+    with serving(slow) as url:
+        assert asked(url).data == []
+
+
+def test_an_endless_answer_ends_at_the_size_that_was_asked_for() -> None:
+    def endless(connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        while True:
+            connection.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
+
+    with serving(endless) as url, pytest.raises(RopeconvError, match="more than 10,000 bytes"):
+        asked(url)
+
+
+def test_a_prompt_may_be_answered_at_length() -> None:
+    entry = len(json.dumps({"123456": {"logprob": -12.345678901234567, "rank": 123456, "decoded_token": "x" * 100}}))
+    assert for_prompt(1000).size > 1000 * entry
+    assert for_prompt(1).size < 2_000_000
+    assert for_prompt(1).seconds == 3600
+
+
+def test_compressed_answers_are_refused_unread() -> None:
+    bomb = gzip.compress(b" " * 50_000_000)
+    limits = Limits(0.4, 1 << 20)
+    assert len(bomb) < limits.size
+    with serving(whole(bomb, HEAD + b"Content-Encoding: gzip\r\n")) as url:
+        with pytest.raises(RopeconvError, match="compresses its answers"):
+            asked(url, limits)
+        with httpx.Client(base_url=url) as client:  # what a reader without the limit would hold
+            assert len(client.get("/").content) == 50_000_000
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<!doctype html>", "does not answer in JSON"),
+        (b"", "does not answer in JSON"),
+        (b'{"data": NaN}', "does not answer in JSON"),
+        (b"[" * 100_000, "not as it is known|does not answer in JSON"),
+        (b"[]", r"Expected `object`, got `array`"),
+        (b'{"data": 3}', r"at `\$.data`"),
+        (b'{"data": [3]}', r"at `\$.data\[0\]`"),
+        (b'{"data": [{"id": {}}]}', r"at `\$.data\[0\].id`"),
+        (b'{"data": [{"id": "x", "max_model_len": "64"}]}', r"max_model_len"),
+        (b'{"data": [{"id": "x", "max_model_len": -1}]}', r"max_model_len"),
+        (b'{"data": [{"id": "x", "max_model_len": 1e999}]}', r"max_model_len"),
+        (b'{"data": [{"owned_by": "vllm"}]}', "id"),
+        (b'{"data": [{"id": "\\ud800"}]}', "JSON|not as it is known"),
+        (b'{"data": [{"id": "' + b"x" * 2000 + b'"}]}', "id"),
+    ],
+)
+def test_answers_of_other_types_are_a_sentence(body: bytes, said: str) -> None:
+    with serving(whole(body)) as url, pytest.raises(RopeconvError, match=said):
+        asked(url, Limits(0.4, 1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("status", "head", "said"),
+    [
+        (301, b"Location: http://elsewhere/\r\n", "sends /v1/models on to http://elsewhere/"),
+        (401, b"", "wants a key"),
+        (500, b"", "refuses .500.: it is tired"),
+        (204, b"", "refuses .204."),
+    ],
+)
+def test_other_statuses_are_a_sentence(status: int, head: bytes, said: str) -> None:
+    answer = whole(
+        b'{"error": {"message": "it is tired"}}' if status != 204 else b"", b"HTTP/1.1 %d X\r\n" % status + head
+    )
+    with serving(answer) as url, pytest.raises(RopeconvError, match=said):
+        asked(url)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a:b", "http://a\x00b", "http://" + "a" * 300])
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(RopeconvError):
+        connect(url)
+
+
+def test_the_body_of_a_request_arrives() -> None:
+    seen: list[bytes] = []
+
+    def echo(connection: socket.socket) -> None:
+        whole(b"{}")(connection)
+
+    with (
+        serving(echo) as url,
+        httpx.Client(base_url=url, event_hooks={"request": [lambda r: seen.append(r.read())]}) as client,
+    ):
+        assert send(client, "POST", "/x", SIZES, {"prompt": [1, 2]}).status == 200
+    assert json.loads(seen[0]) == {"prompt": [1, 2]}

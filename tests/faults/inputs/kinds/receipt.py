@@ -1,0 +1,143 @@
+"""Receipts: ropeconv.json of folders, and the key of GGUF files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from ropeconv.receipts.receipt import Receipt
+from tests.gguf_files import write as write_gguf
+
+from ..folders import write_checkpoint
+from ..formats import Commands, register
+from ..gguf_parts import STRING, taken_apart, text
+from ..json_mutations import Raw, changed, text_of
+from ..stopped import stop_before_forward
+
+ON_FOLDER: Commands = [
+    ["inspect", "baked"],
+    ["inspect", "baked", "--json"],
+    ["restore", "baked", "-o", "out"],
+    ["restore", "baked", "--dry-run"],
+    ["apply", "baked", "--linear", "8", "--replace", "-o", "out"],
+    ["apply", "baked", "--yarn", "2", "--on-top", "-o", "out"],
+    ["apply", "baked", "--yarn", "8", "--replace", "--to", "gguf", "-o", "out.gguf"],
+    ["validate", "baked", "--against", "model", "-q"],
+    ["compare", "baked", "model"],
+]
+ON_GGUF: Commands = [
+    ["inspect", "b.gguf"],
+    ["inspect", "b.gguf", "--json"],
+    ["restore", "b.gguf", "-o", "out.gguf"],
+    ["restore", "b.gguf"],
+    ["restore", "b.gguf", "--dry-run"],
+    ["apply", "b.gguf", "--linear", "8", "--replace", "-o", "out.gguf"],
+    ["apply", "b.gguf", "--yarn", "2", "--on-top", "-o", "out.gguf"],
+    ["validate", "b.gguf", "--against", "a.gguf", "-q"],
+    ["compare", "b.gguf", "a.gguf"],
+]
+VALUES = (
+    "config.json", "../config.json", "ropeconv.json", ".hidden", "model.safetensors", "x/y.safetensors", "\x1b[2J\n",
+    "\u202ex", 1 << 62, -1, [[0, 1 << 62]], [[-1, 4]], [["a", 1]], "AAAA", "A", "====", "0" * 64, Raw("1e999"),
+    [{"tensor": "model.norm.weight", "factor": 2.0, "spans": [[0, 4]]}],
+    {"name": "x", "kind": "hub", "reference": "a/b\x1b[31m", "commit": "c"}, {"kind": 8, "raw": "", "spaces": 1 << 40},
+    {"kind": 9, "raw": "BAAAAP////////9/"}, {"method": "yarn", "factor": 4.0}, {"method": "inv-freq", "inv_freq": [0]},
+    "rope_freqs.weight", "blk.0.attn_q.weight", "general.architecture", "general.alignment",
+)  # fmt: skip
+
+
+def keys_of(kind: Any) -> set[str]:
+    """Every name of a field in a struct and in those within it."""
+    found: set[str] = set()
+    for field in msgspec.structs.fields(kind):
+        found.add(field.name)
+        found |= _inside(field.type)
+    return found
+
+
+def _inside(kind: Any) -> set[str]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return keys_of(kind)
+    return set().union(*(_inside(inner) for inner in getattr(kind, "__args__", ())))
+
+
+KEYS = tuple(sorted(keys_of(Receipt) | {"steps", "verdict", "because", "method", "factor", "modifiers"}))
+
+
+def _baked(folder: Path, source: str, out: str) -> None:
+    from ropeconv import apply, make_plan, open_source
+    from ropeconv.bake import Target
+    from ropeconv.rope.methods import REGISTRY
+    from ropeconv.rope.recipe import Recipe
+
+    plan = make_plan(open_source(str(folder / source)), Recipe(REGISTRY["yarn"](4.0)), Target(out=folder / out))
+    apply(plan, check=False)
+
+
+@cache
+def outputs() -> Path:
+    """A folder with a small checkpoint and a GGUF file, and an output of each."""
+    folder = Path(tempfile.mkdtemp(prefix="ropeconv-outputs-"))
+    write_checkpoint(folder / "model")
+    write_gguf(folder / "a.gguf")
+    _baked(folder, "model", "baked")
+    _baked(folder, "a.gguf", "b.gguf")
+    return folder
+
+
+def _old(random: Random) -> dict[str, Any]:
+    folder = Path(__file__).parents[3] / "data" / "receipts"
+    found: dict[str, Any] = json.loads(random.choice(sorted(folder.glob("*.json"))).read_text())
+    return found
+
+
+def _changed(random: Random, seed: dict[str, Any]) -> bytes:
+    """A receipt with changes, often within one of its records."""
+    seed = json.loads(json.dumps(seed))
+    if random.random() < 0.1:
+        seed = _old(random)
+    inner = seed
+    while random.random() < 0.6:
+        records = [value for value in inner.values() if isinstance(value, dict) and value]
+        if not records:
+            break
+        inner = random.choice(records)
+    made = changed(random, inner, KEYS if random.random() < 0.5 else (), VALUES)
+    if inner is seed or not isinstance(made, dict):
+        return text_of(random, made)
+    inner.clear()
+    inner.update(made)
+    return text_of(random, seed)
+
+
+@register("receipt")
+def write(random: Random, folder: Path) -> Commands:
+    stop_before_forward()
+    for name in ("model", "baked"):
+        shutil.copytree(outputs() / name, folder / name)
+    path = folder / "baked" / "ropeconv.json"
+    path.write_bytes(_changed(random, json.loads(path.read_text())))
+    return random.sample(ON_FOLDER, 2)
+
+
+@register("receipt in gguf")
+def write_in_gguf(random: Random, folder: Path) -> Commands:
+    stop_before_forward()
+    shutil.copy(outputs() / "a.gguf", folder)
+    parts = taken_apart((outputs() / "b.gguf").read_bytes())
+    for place, (name, _, raw) in enumerate(parts.keys):
+        if name == b"ropeconv.json":
+            parts.keys[place] = (name, STRING, text(_changed(random, json.loads(raw[8:]))))
+    (folder / "b.gguf").write_bytes(parts.joined())
+    if random.random() < 0.2:
+        size = (folder / "b.gguf").stat().st_size
+        seed = {"schema": 2, "size": size, "validation": {"agrees": True}, "servers": {"vLLM": {"agrees": True}}}
+        (folder / "b.gguf.validation.json").write_bytes(text_of(random, changed(random, seed, ("schema", "third_kl"))))
+    return random.sample(ON_GGUF, 2)

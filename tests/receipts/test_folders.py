@@ -1,0 +1,373 @@
+"""A folder of ropeconv as its first source was: what is recorded, and what is presented."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from ropeconv.errors import BadSource
+from ropeconv.receipts import Receipt, read_receipt
+from ropeconv.receipts.folder_original import OriginalSource, first_source, first_spec, original_source, stated
+from ropeconv.receipts.folder_record import first_record, folder_record
+from ropeconv.receipts.original import FolderRecord, OriginalRecord, ScaledRecord, SourceRecord, TextRecord
+from ropeconv.receipts.read import parse_receipt, validations
+from ropeconv.receipts.receipt import FileRecord, RuntimeRecord, ScheduleRecord
+from ropeconv.receipts.write import add_validation, embedded, write_receipt
+from ropeconv.sources import open_source
+from ropeconv.sources.folder import FolderSource
+
+CONFIG = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
+          "max_position_embeddings": 64, "rope_theta": 10000.0}  # fmt: skip
+OWN = SourceRecord("first", "folder")
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def folder(path: Path, **texts: str) -> FolderSource:
+    """A folder with a config, one shard, and other texts."""
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    save_file({"q": np.arange(1, 9, dtype=np.float32)}, path / "model.safetensors")
+    for name, text in texts.items():
+        (path / name.replace("__", ".")).write_bytes(text.encode())
+    return FolderSource(path)
+
+
+def receipt(record: FolderRecord | None = None, files: tuple[FileRecord, ...] = (), **fields: Any) -> Receipt:
+    given = {
+        "ropeconv": "1", "source": SourceRecord("model", "folder"), "recipe": {"method": "yarn"}, "encoding": "native",
+        "schedule": ScheduleRecord("d"), "files": files, "original": OriginalRecord(OWN, record),
+    }  # fmt: skip
+    return Receipt(**{**given, **fields})
+
+
+def written(path: Path, *names: str) -> tuple[FileRecord, ...]:
+    """Records of files as they are."""
+    return tuple(FileRecord(n, "write", (path / n).stat().st_size, digest((path / n).read_text())) for n in names)
+
+
+def output(path: Path, record: FolderRecord, **texts: str) -> FolderSource:
+    """A folder with a receipt that says what its first source had."""
+    source = folder(path, **texts)
+    names = [name.replace("__", ".") for name in texts]
+    write_receipt(path, receipt(record, written(path, "config.json", *names)))
+    return source
+
+
+def recorded(source: Any, **changes: Any) -> FolderRecord:
+    empty: dict[str, Any] = {
+        "written": {}, "made": (), "renamed": {}, "skipped": (), "scaled": (), "rounded": (),
+    }  # fmt: skip
+    return folder_record(source, **{**empty, **changes})
+
+
+# What is recorded
+
+
+def test_a_changed_text_is_recorded_by_the_part_that_differs(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", x__json="before MIDDLE after", same__json="same")
+    record = recorded(source, written={"x.json": "before another middle after", "same.json": "same"})
+    assert record.texts == (TextRecord("x.json", digest("before MIDDLE after"), "MIDDLE", 7, 6),)
+    assert record.added == ()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "text", "prefix", "suffix"),
+    [
+        ("aXb", "aYb", "X", 1, 1), ("ab", "aYb", "", 1, 1), ("aXb", "ab", "X", 1, 1), ("", "abc", "", 0, 0),
+        ("abc", "", "abc", 0, 0), ("aaa", "aa", "a", 2, 0), ("aa", "aaa", "", 2, 0), ("abab", "ab", "ab", 2, 0),
+        ("Xb", "Yb", "X", 0, 1), ("aX", "aY", "X", 1, 0), ("XY", "ZW", "XY", 0, 0), ("aXYb", "aZb", "XY", 1, 1),
+    ],
+)  # fmt: skip
+def test_the_part_that_differs(tmp_path: Path, was: str, now: str, text: str, prefix: int, suffix: int) -> None:
+    record = recorded(folder(tmp_path / "a", x__json=was), written={"x.json": now})
+    assert record.texts == (TextRecord("x.json", digest(was), text, prefix, suffix),)
+    assert now[:prefix] + text + now[len(now) - suffix :] == was
+
+
+def test_a_config_is_recorded_as_a_whole(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    was = (tmp_path / "a" / "config.json").read_text()
+    assert recorded(source, written={"config.json": was[:-1] + " }"}).texts == (
+        TextRecord("config.json", digest(was), was),
+    )
+
+
+def test_files_that_are_new_renamed_or_left_out(tmp_path: Path) -> None:
+    record = recorded(
+        folder(tmp_path / "a"),
+        written={"b.py": "code", "a.json": "{}"},
+        made=("c.safetensors", "model.safetensors"),
+        renamed={"now.safetensors": "model.safetensors"},
+        skipped=("z.bin", "a.bin", "../x"),
+        scaled=(ScaledRecord("q", 2.0, ((0, 1),)),),
+        rounded=("k", "a"),
+    )
+    assert record == FolderRecord(
+        added=("a.json", "b.py", "c.safetensors"),
+        renamed={"now.safetensors": "model.safetensors"},
+        skipped=("a.bin", "z.bin"),
+        scaled=(ScaledRecord("q", 2.0, ((0, 1),)),),
+        rounded=("a", "k"),
+    )
+
+
+EARLIER = FolderRecord(
+    texts=(TextRecord("x.json", digest("one two"), "one", 0, 4),),
+    added=("code.py", "gone.py"),
+    renamed={"model.safetensors": "old.safetensors"},
+    skipped=("a.bin",),
+    scaled=(ScaledRecord("q", 2.0, ((0, 1),)),),
+    rounded=("k",),
+)
+
+
+def test_a_second_bake_records_the_first_source(tmp_path: Path) -> None:
+    """x.json was "one two" in the first source, is "1 two" now, and becomes another text, or what it was."""
+    source = output(tmp_path / "a", EARLIER, x__json="1 two", code__py="old code")
+    again = recorded(
+        source, written={"x.json": "one 2", "code.py": "new code", "more.py": "m"},
+        renamed={"newest.safetensors": "model.safetensors"}, skipped=("b.bin",),
+        scaled=(ScaledRecord("q", 4.0, ((1, 2),)),), rounded=("v",),
+    )  # fmt: skip
+    assert again.texts == (TextRecord("x.json", digest("one two"), "two", 4, 0),)
+    assert again.added == ("code.py", "more.py")
+    assert again.renamed == {"newest.safetensors": "old.safetensors"}
+    assert again.skipped == ("a.bin", "b.bin")
+    assert [one.factor for one in again.scaled] == [2.0, 4.0]
+    assert again.rounded == ("k", "v")
+    assert recorded(source, written={"x.json": "one two"}).texts == ()
+    assert recorded(source).texts == EARLIER.texts
+    assert first_record(source, SourceRecord("a", "folder")) == OWN
+
+
+def test_the_middle_of_a_recorded_text_counts(tmp_path: Path) -> None:
+    """The first source had "(one)", of which the record holds "one" between a prefix and a suffix of the file."""
+    record = FolderRecord(texts=(TextRecord("x.json", digest("(one)"), "one", 1, 1),))
+    source = output(tmp_path / "a", record, x__json="(1)")
+    assert recorded(source, written={"x.json": "(one!)"}).texts == (TextRecord("x.json", digest("(one)"), "", 4, 1),)
+
+
+def test_without_a_receipt_a_source_is_its_own_first(tmp_path: Path) -> None:
+    own = SourceRecord("a", "folder")
+    assert first_record(folder(tmp_path / "a"), own) is own
+    write_receipt(tmp_path / "a", receipt(original=None))
+    assert first_record(FolderSource(tmp_path / "a"), own) is own
+    assert recorded(FolderSource(tmp_path / "a"), skipped=("b",)).skipped == ("b",)
+
+
+def test_what_is_made_of_an_original_keeps_what_was_left_out_alone(tmp_path: Path) -> None:
+    record = FolderRecord(added=("code.py",), skipped=("a.bin",), texts=(TextRecord("x.json", digest("one"), "one"),))
+    first = original_source(output(tmp_path / "a", record, x__json="1", code__py="c"))
+    assert first_record(first, SourceRecord("a", "folder")) == OWN
+    again = recorded(first, written={"x.json": "one", "code.py": "c"})
+    assert again == FolderRecord(added=("code.py",), skipped=("a.bin",))
+
+
+# What is presented
+
+
+def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
+    record = FolderRecord(
+        texts=(TextRecord("x.json", digest("(one)"), "one", 1, 1),
+               TextRecord("gone.json", digest("whole\u00e9"), "whole\u00e9")),
+        added=("code.py",), renamed={"model.safetensors": "old.safetensors"},
+    )  # fmt: skip
+    source = output(tmp_path / "a", record, x__json="(1)", code__py="c")
+    first = original_source(source)
+    assert [(file.name, file.size) for file in first.files()] == [
+        ("config.json", len(json.dumps(CONFIG))), ("gone.json", 7),
+        ("old.safetensors", (tmp_path / "a" / "model.safetensors").stat().st_size), ("x.json", 5),
+    ]  # fmt: skip
+    assert (first.text("x.json"), first.text("gone.json"), first.text("code.py")) == ("(one)", "whole\u00e9", None)
+    assert first.text("config.json") == json.dumps(CONFIG)
+    assert first.generated_texts() == ("x.json", "gone.json")
+    assert first.generated_files() == ()
+    assert first.path("old.safetensors") == tmp_path / "a" / "model.safetensors"
+    assert (first.kind, first.first) == ("folder", "the local folder 'first'")
+    with pytest.raises(BadSource, match="x.json of .* is not as it was in its source"):
+        first.path("x.json")
+    with pytest.raises(BadSource, match="has no absent; take the source again, the local folder 'first'"):
+        first.path("absent")
+    (tmp_path / "a" / "model.safetensors").unlink()
+    with pytest.raises(BadSource, match="has no model.safetensors"):
+        original_source(FolderSource(tmp_path / "a")).path("old.safetensors")
+
+
+def test_a_text_that_no_longer_comes_out_is_refused(tmp_path: Path) -> None:
+    record = FolderRecord(texts=(TextRecord("x.json", digest("another"), "one", 1, 1),))
+    source = output(tmp_path / "a", record, x__json="(1)")
+    with pytest.raises(BadSource, match="no longer gives x.json as it was"):
+        original_source(source)
+
+
+def test_tensors_that_were_multiplied_are_divided_when_they_are_written(tmp_path: Path) -> None:
+    record = FolderRecord(scaled=(ScaledRecord("q", 2.0, ((0, 4),)),), renamed={"model.safetensors": "old.safetensors"})
+    first = original_source(output(tmp_path / "a", record))
+    with pytest.raises(BadSource, match="run `ropeconv restore` first"):
+        first.path("old.safetensors")
+    (made,) = first.generated_files()
+    assert (made.name, made.size) == ("old.safetensors", (tmp_path / "a" / "model.safetensors").stat().st_size)
+    made.write(tmp_path / "back", lambda done: None)
+    np.testing.assert_array_equal(load_file(tmp_path / "back")["q"], [0.5, 1, 1.5, 2, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [(ScaledRecord("q", 3.0, ((0, 4),)), "no power of two"), (ScaledRecord("absent", 2.0, ()), "has no absent")],
+)
+def test_what_was_not_multiplied_is_not_divided(tmp_path: Path, one: ScaledRecord, words: str) -> None:
+    with pytest.raises(BadSource, match=words):
+        original_source(output(tmp_path / "a", FolderRecord(scaled=(one,)))).generated_files()
+
+
+def test_headers_and_names_of_tensors_by_the_first_sources_files(tmp_path: Path) -> None:
+    index = json.dumps({"metadata": {}, "weight_map": {"q": "old.safetensors"}})
+    record = FolderRecord(
+        renamed={"model.safetensors": "old.safetensors"},
+        texts=(TextRecord("model.safetensors.index.json", digest(index), index),),
+    )
+    first = original_source(output(tmp_path / "a", record))
+    assert list(first.headers) == ["old.safetensors"]
+    assert list(first.headers["old.safetensors"].tensors) == ["q"]
+    assert first.tensor_names() == ("q",)
+    plain = original_source(output(tmp_path / "b", FolderRecord()))
+    assert plain.tensor_names() == ("q",)
+    assert list(plain.headers) == ["model.safetensors"]
+
+
+def test_what_is_an_output_and_unchanged(tmp_path: Path) -> None:
+    source = output(tmp_path / "a", FolderRecord(), x__json="1")
+    assert stated(source) == read_receipt(tmp_path / "a")
+    assert isinstance(first_source(source), OriginalSource)
+    (tmp_path / "a" / "x.json").write_text("2")
+    assert stated(FolderSource(tmp_path / "a")) is not None
+    with pytest.raises(BadSource, match="x.json of .* was changed after ropeconv wrote it"):
+        original_source(FolderSource(tmp_path / "a"))
+    (tmp_path / "a" / "x.json").unlink()
+    with pytest.raises(BadSource, match="x.json of .* was changed"):
+        original_source(FolderSource(tmp_path / "a"))
+    (tmp_path / "a" / "config.json").write_text("{}")
+    assert stated(FolderSource(tmp_path / "a")) is None
+
+
+def test_a_file_whose_digest_nobody_knows_is_taken_as_it_is(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    write_receipt(tmp_path / "a", receipt(FolderRecord(), (FileRecord("config.json", "write", 5),)))
+    assert stated(FolderSource(tmp_path / "a")) is not None
+    assert isinstance(original_source(FolderSource(tmp_path / "a")), OriginalSource)
+    write_receipt(tmp_path / "a", receipt(FolderRecord()))
+    assert stated(source) is None
+
+
+def test_what_is_no_output(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    assert stated(source) is None
+    assert first_source(source) is source
+    with pytest.raises(BadSource, match="has no ropeconv.json, so it is not an output"):
+        original_source(source)
+    write_receipt(tmp_path / "a", receipt(original=None))
+    assert first_source(FolderSource(tmp_path / "a")).kind == "folder"
+    for original in (None, OriginalRecord(OWN)):
+        write_receipt(tmp_path / "a", receipt(original=original))
+        with pytest.raises(BadSource, match="was made before ropeconv kept what its source had"):
+            original_source(FolderSource(tmp_path / "a"))
+    (tmp_path / "a" / "ropeconv.json").write_text("[]")
+    assert stated(FolderSource(tmp_path / "a")) is None
+    with pytest.raises(BadSource, match="a: |ropeconv.json"):
+        first_source(FolderSource(tmp_path / "a"))
+
+
+def test_rounded_weights_cannot_be_taken_back(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match="k of .* was multiplied and rounded.*the local folder 'first'"):
+        original_source(output(tmp_path / "a", FolderRecord(rounded=("k", "q"))))
+
+
+def test_the_rope_of_the_first_source(tmp_path: Path) -> None:
+    was = json.dumps({**CONFIG, "rope_theta": 500.0})
+    source = output(tmp_path / "a", FolderRecord(texts=(TextRecord("config.json", digest(was), was),)))
+    found = first_spec(source, read_receipt(tmp_path / "a"))
+    assert found is not None
+    assert found.rope_theta == 500.0
+    assert first_spec(source, receipt(original=None)) is None
+    assert first_spec(source, receipt(None)) is None
+    assert first_spec(source, receipt(FolderRecord(added=("config.json",)))) is None
+
+
+# Receipts as text
+
+
+def test_a_receipt_is_the_same_on_one_line_and_in_a_file(tmp_path: Path) -> None:
+    one = receipt(FolderRecord(), runtimes=(RuntimeRecord("a@1", "exact", evidence="run"),))
+    assert "\n" not in embedded(one)
+    assert parse_receipt(embedded(one), "x") == one
+    write_receipt(tmp_path, one)
+    assert read_receipt(tmp_path) == one
+    assert os.listdir(tmp_path) == ["ropeconv.json"]
+    assert (one.method, one.runtimes[0].grade, one.schema) == ("yarn", "run", 2)
+    assert receipt(recipe={}).method == ""
+
+
+@pytest.mark.parametrize("server", ["", "vllm@0.33"])
+def test_results_of_a_validation_are_added(tmp_path: Path, server: str) -> None:
+    out, gguf = tmp_path / "out", tmp_path / "out.gguf"
+    out.mkdir()
+    gguf.write_bytes(b"1234")
+    one = receipt(FolderRecord(), servers={"other": {"agrees": False}})
+    for place in (out, gguf):
+        add_validation(place, one, {"agrees": True}, server)
+    found = read_receipt(out)
+    beside = json.loads((tmp_path / "out.gguf.validation.json").read_text())
+    servers = {"other": {"agrees": False}, **({server: {"agrees": True}} if server else {})}
+    assert found.servers == servers
+    assert found.validation == (None if server else {"agrees": True})
+    assert (beside["schema"], beside["size"]) == (2, 4)
+    assert beside.get("servers") == (servers if server else None)
+    assert beside.get("validation") == (None if server else {"agrees": True})
+    assert validations(gguf) == ({"servers": servers} if server else {"validation": {"agrees": True}})
+    gguf.write_bytes(b"12345")
+    assert validations(gguf) == {}
+
+
+def test_both_kinds_of_results_stay_beside_a_gguf(tmp_path: Path) -> None:
+    gguf = tmp_path / "out.gguf"
+    gguf.write_bytes(b"1234")
+    assert validations(gguf) == {}
+    add_validation(gguf, receipt(), {"agrees": True})
+    add_validation(gguf, receipt(), {"agrees": False}, "vllm")
+    assert validations(gguf) == {"validation": {"agrees": True}, "servers": {"vllm": {"agrees": False}}}
+
+
+def test_results_of_this_schema_are_not_renamed(tmp_path: Path) -> None:
+    gguf = tmp_path / "out.gguf"
+    gguf.write_bytes(b"1234")
+    result = {"third_kl": 0.5}
+    for schema, expected in ((2, "third_kl"), (1, "config_reference_kl")):
+        (tmp_path / "out.gguf.validation.json").write_text(
+            json.dumps({"schema": schema, "size": 4, "validation": result})
+        )
+        assert validations(gguf) == {"validation": {expected: 0.5}}
+
+
+def test_a_receipt_is_looked_for_where_it_belongs(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match="has no ropeconv.json"):
+        read_receipt(tmp_path)
+    for schema, good in ((2, True), (3, False)):
+        data = {**receipt().to_dict(), "schema": schema}
+        if good:
+            assert parse_receipt(json.dumps(data), "x").schema == 2
+        else:
+            with pytest.raises(BadSource, match="is of a later ropeconv"):
+                parse_receipt(json.dumps(data), "x")
+    with pytest.raises(BadSource, match="not a receipt"):
+        parse_receipt(json.dumps({**receipt().to_dict(), "ropeconv": "\\ud800"}).replace("\\\\ud800", "\\ud800"), "x")
+    assert isinstance(open_source(str(folder(tmp_path / "a").path("config.json").parent)), FolderSource)

@@ -1,0 +1,385 @@
+"""What each rule of a rule set does to a config, with runtimes made for the test."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.families import by_model_type
+from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.log_n import QueryScaling
+from ropeconv.rope.proportional import Proportional
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.runtimes.read_config import UnknownRopeType, read_spec, rope_dict, rope_type
+from ropeconv.runtimes.runtime import Runtime, row_from
+
+CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 1024, "num_hidden_layers": 2,
+          "rope_theta": 10000.0}  # fmt: skip
+TYPES: dict[str, dict[str, Any]] = {name: {} for name in ("default", "linear", "dynamic", "yarn", "longrope", "llama3")}
+OLD = ["rope_scaling"]
+BOTH = ["rope_parameters", "rope_scaling"]
+
+
+def runtime(types: dict[str, dict[str, Any]] | None = None, **rules: Any) -> Runtime:
+    generic = {"schemas": OLD, "theta": "top", "types": {**TYPES, "proportional": {}, **(types or {})}, **rules}
+    return row_from({"name": "made", "version": "1", "title": "Made", "source": "here", "rules": {"generic": generic}})
+
+
+def read(
+    rope: dict[str, Any] | None = None, *, of: str = "llama", by: Runtime | None = None, drop: str = "", **config: Any
+) -> RopeSpec:
+    whole = {**CONFIG, "model_type": of, **config, **({} if rope is None else {"rope_scaling": rope})}
+    whole.pop(drop, None)
+    return read_spec(whole, by_model_type()[of], by or runtime())
+
+
+# The text part, the base, and the dictionary
+
+
+def test_the_text_part_of_a_config_counts_where_there_is_one() -> None:
+    """LLaVA over Llama has its language model's keys in text_config; a text_config of another model is not read."""
+    inner = {**CONFIG, "rope_theta": 500.0, "max_position_embeddings": 4096}
+    family = by_model_type()["llama"]
+    whole = {"model_type": "llava", "text_config": inner, "rope_theta": 7.0, "max_position_embeddings": 7}
+    found = read_spec(whole, family, runtime())
+    assert (found.rope_theta, found.context) == (500.0, 4096)
+    unnamed = {**CONFIG, "text_config": {key: value for key, value in inner.items() if key != "model_type"}}
+    assert read_spec(unnamed, family, runtime()).rope_theta == 500.0
+    other = {**CONFIG, "text_config": {**inner, "model_type": "another"}}
+    assert read_spec(other, family, runtime()).rope_theta == 10000.0
+
+
+def test_an_absent_base_is_that_of_the_class_and_is_said() -> None:
+    found = read(drop="rope_theta")
+    assert found.rope_theta == 10000.0
+    assert "rope_theta is absent: the class default 10000 holds" in found.notes
+    assert not any("rope_theta" in note for note in read().notes)
+
+
+@pytest.mark.parametrize(
+    ("theta", "expected"), [("top", 10000.0), ("dict", 500.0), (777.0, 777.0)], ids=["top", "dict", "fixed"]
+)
+def test_where_the_base_is_read(theta: Any, expected: float) -> None:
+    assert read({"rope_type": "default", "rope_theta": 500.0}, by=runtime(theta=theta)).rope_theta == expected
+    assert read(by=runtime(theta=theta)).rope_theta == (777.0 if theta == 777.0 else 10000.0)
+
+
+@pytest.mark.parametrize("theta", [1, 1.0, 0.5, -2, "10000", True, float("nan")])
+def test_no_bases(theta: Any) -> None:
+    with pytest.raises(BadSource, match="rope_theta|must be above 1"):
+        read(rope_theta=theta)
+    assert read(rope_theta=1.5).rope_theta == 1.5
+
+
+def test_a_base_may_be_cut_to_a_whole_number() -> None:
+    assert read(rope_theta=10000.7, by=runtime({"default": {"whole_base": True}})).rope_theta == 10000.0
+    assert read(rope_theta=10000.7).rope_theta == 10000.7
+
+
+def test_the_first_schema_that_is_present_counts() -> None:
+    old, new = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 3.0}
+    by = runtime(schemas=BOTH)
+    assert read(old, rope_parameters=new, by=by).form == Interpolated(10000.0, 3.0)
+    assert read(old, rope_parameters={}, by=by).form == Interpolated(10000.0, 2.0)
+    assert read(old, rope_parameters=new).form == Interpolated(10000.0, 2.0)
+    for wrong in ("yarn", [1]):
+        with pytest.raises(BadSource, match="RoPE setting of"):
+            read(rope_scaling=wrong)
+    assert read(rope_scaling=None).form == Plain(10000.0)
+
+
+def test_nested_dictionaries_of_gemma() -> None:
+    family = by_model_type()["gemma3_text"]
+    both = runtime(schemas=BOTH).rule_set("gemma3_text")
+    part = {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0},
+            "sliding_attention": {"rope_theta": 5},
+        },
+        "rope_scaling": {"factor": 4.0},
+    }
+    assert rope_dict(part, family, both) == ({"rope_type": "linear", "factor": 4.0}, [])
+    assert rope_dict({"rope_scaling": {"factor": 4.0}}, family, both) == ({"factor": 4.0}, [])
+    assert rope_dict(part, family, runtime(schemas=["rope_parameters"]).rule_set("g")) == (
+        {"rope_type": "linear", "factor": 8.0}, [],
+    )  # fmt: skip
+    assert rope_dict(part, family, runtime().rule_set("g")) == ({"factor": 4.0}, [])
+    assert rope_dict({}, family, both) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("found", "prefer_type", "prefer_rope_type"),
+    [
+        ({"type": "yarn", "rope_type": "linear"}, "yarn", "linear"), ({"type": "yarn"}, "yarn", "yarn"),
+        ({"rope_type": "linear"}, "linear", "linear"), ({}, "default", "default"),
+        ({"type": "mrope"}, "default", "default"),
+        ({"rope_type": "su"}, "longrope", "longrope"), ({"type": None, "rope_type": "x"}, "x", "x"),
+    ],
+)  # fmt: skip
+def test_names_of_rope_types(found: dict[str, Any], prefer_type: str, prefer_rope_type: str) -> None:
+    assert rope_type(found, runtime(type_key="type").rule_set("llama")) == prefer_type
+    assert rope_type(found, runtime().rule_set("llama")) == prefer_rope_type
+
+
+def test_rope_types_that_are_unknown_or_read_as_others() -> None:
+    with pytest.raises(UnknownRopeType, match="^cubic$"):
+        read({"rope_type": "cubic"})
+    by = runtime({"cubic": {"read_as": "linear"}, "linear": {"factor": "max/original"}})
+    rope = {"rope_type": "cubic", "factor": 3.0, "original_max_position_embeddings": 256}
+    assert read(rope, by=by).form == Interpolated(10000.0, 4.0)
+
+
+# Formulas
+
+
+def test_linear_by_its_factor_or_the_lengths() -> None:
+    rope = {"rope_type": "linear", "factor": 3.0, "original_max_position_embeddings": 256}
+    assert read(rope).form == Interpolated(10000.0, 3.0)
+    for wrong in (0, -1.0, "4", None):
+        with pytest.raises(BadSource, match="factor"):
+            read({**rope, "factor": wrong})
+
+
+def test_llama3_and_what_it_needs() -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.5, "high_freq_factor": 5.0,
+            "original_max_position_embeddings": 256}  # fmt: skip
+    found = read(rope)
+    assert found.form == Llama3(10000.0, 8.0, 256, 1.5, 5.0)
+    assert (found.original_context, found.original_context_source, found.attention_factor) == (256, "config", 1.0)
+    for key in ("low_freq_factor", "high_freq_factor"):
+        with pytest.raises(BadSource, match=key):
+            read({name: value for name, value in rope.items() if name != key})
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "beta_fast": 16.0,
+        "beta_slow": 2.0, "truncate": False}  # fmt: skip
+FORMULA = 0.1 * math.log(4) + 1
+
+
+def test_yarn_with_every_rule() -> None:
+    assert read(YARN).form == Yarn(10000.0, 4.0, 256, 16.0, 2.0, False)
+    for rules, expected in (
+        ({"betas": False}, Yarn(10000.0, 4.0, 256, 32.0, 1.0, False)),
+        ({"truncate": "ignored"}, Yarn(10000.0, 4.0, 256, 16.0, 2.0, True)),
+        ({"truncate": "read-flat"}, Yarn(10000.0, 4.0, 256, 16.0, 2.0, False)),
+        ({"times_original": 4}, Yarn(10000.0, 4.0, 1024, 16.0, 2.0, False)),
+        ({"original": "max"}, Yarn(10000.0, 4.0, 1024, 16.0, 2.0, False)),
+        ({"factor": "max/original"}, Yarn(10000.0, 4.0, 256, 16.0, 2.0, False)),
+    ):
+        assert read(YARN, by=runtime({"yarn": rules})).form == expected, rules
+    bare = {"rope_type": "yarn", "factor": 4.0}
+    assert read(bare).form == Yarn(10000.0, 4.0, 1024)
+    assert read(bare).original_context_source == "declared"
+    assert read(bare, original_max_position_embeddings=512).form == Yarn(10000.0, 4.0, 512)
+    assert read(YARN, original_max_position_embeddings=512).form.original_context == 512  # type: ignore[attr-defined]
+    assert read({"rope_type": "yarn", "original_max_position_embeddings": 256}).form == Yarn(10000.0, 4.0, 256)
+    assert read({**YARN, "factor": 3.0}, by=runtime({"yarn": {"factor": "max/original"}})).form.factor == 4.0  # type: ignore[attr-defined]
+    assert read({**YARN, "truncate": None}).form.truncate is True  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("sources", "rope", "expected"),
+    [
+        (["1"], {"attention_factor": 1.3}, 1.0), (["formula"], {"attention_factor": 1.3}, FORMULA),
+        (["attention_factor", "formula"], {"attention_factor": 1.3}, 1.3),
+        (["attention_factor", "formula"], {}, FORMULA), (["attention_factor", "1", "formula"], {}, FORMULA),
+        (["mscale", "formula"], {"mscale": 2.0, "mscale_all_dim": 1.0}, (0.2 * math.log(4) + 1) / FORMULA),
+        (["mscale", "formula"], {"mscale": 2.0}, FORMULA), (["mscale", "formula"], {"mscale_all_dim": 2.0}, FORMULA),
+        (["short_mscale", "formula"], {"long_mscale": 1.2, "short_mscale": 1.1}, 1.2),
+        (["short_mscale", "formula"], {"short_mscale": 1.1}, FORMULA),
+        (["formula", "attention_factor"], {"attention_factor": 1.3}, FORMULA),
+    ],
+)  # fmt: skip
+def test_sources_of_the_attention_factor(sources: list[str], rope: dict[str, Any], expected: float) -> None:
+    plain = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "attn_factor": 2.0}
+    rules = {"attention_factor": sources}
+    assert read({**plain, **rope}, by=runtime({"yarn": rules})).attention_factor == pytest.approx(expected)
+    times = runtime({"yarn": {**rules, "times_attn_factor": True}})
+    assert read({**plain, **rope}, by=times).attention_factor == pytest.approx(2 * expected)
+    assert read({"rope_type": "linear", "factor": 4.0, **rope}, by=times).attention_factor == 1.0
+
+
+SHORT, LONG = [1.0, 1.0, 1.5, 2.0], [1.0, 2.0, 3.0, 4.0]
+LISTS = {"rope_type": "longrope", "short_factor": SHORT, "long_factor": LONG, "original_max_position_embeddings": 256}
+
+
+@pytest.mark.parametrize(
+    ("lists", "short", "long"),
+    [
+        ("trained", SHORT, LONG),
+        ("mixed", SHORT, LONG),
+        ("long", LONG, LONG),
+        ("window", LONG, LONG),
+        ("short", SHORT, SHORT),
+    ],
+)
+def test_which_factor_list_is_read(lists: str, short: list[float], long: list[float]) -> None:
+    rules = {"longrope": {"lists": lists, "attention_factor": ["formula"]}}
+    found = read(LISTS, by=runtime(rules))
+    assert found.form == LongRope(10000.0, tuple(short), tuple(long), 256)
+    assert (found.original_context, found.original_context_source) == (256, "config")
+    # from the lengths, without a factor: sqrt(1 + ln 4 / ln 256) with 4 = 1024 / 256
+    assert found.attention_factor == pytest.approx(math.sqrt(1.25))
+    assert read({**LISTS, "factor": 16.0}, by=runtime(rules)).attention_factor == pytest.approx(math.sqrt(1.5))
+    at_one = read({**LISTS, "original_max_position_embeddings": 1}, by=runtime(rules))
+    assert at_one.attention_factor == math.inf
+    whole = read({**LISTS, "original_max_position_embeddings": 1024}, by=runtime(rules))
+    assert (whole.original_context, whole.original_context_source, whole.attention_factor) == (1024, "declared", 1.0)
+
+
+@pytest.mark.parametrize("wrong", [[1.0] * 3, [1.0] * 5, "x", None, [1.0, "2", 3.0, 4.0]])
+@pytest.mark.parametrize("key", ["short_factor", "long_factor"])
+def test_factor_lists_of_another_length(key: str, wrong: Any) -> None:
+    with pytest.raises(BadSource, match=key):
+        read({**LISTS, key: wrong})
+
+
+def test_dynamic_and_hunyuans_alpha() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0}
+    assert read(rope).form == DynamicNtk(10000.0, 2.0, 1024)
+    alpha = runtime({"dynamic": {"alpha": True}})
+    found = read(rope, by=alpha)
+    assert found.form.theta == pytest.approx(10000 * 1000 ** (8 / 6))
+    assert any(note.startswith("alpha 1000 makes theta 10000 a fixed base of 100,000,000") for note in found.notes)
+    assert read({"rope_type": "dynamic", "factor": 2.0}, by=alpha).form == DynamicNtk(10000.0, 2.0, 1024)
+    assert read({**rope, "alpha": 1}, by=alpha).form == Plain(10000.0)
+    assert not any("alpha" in note for note in read({**rope, "alpha": 1}, by=alpha).notes)
+    assert read({**rope, "alpha": 1e9}, by=alpha).form.theta > 1e9
+    for wrong in (0.5, 1.1e9, -1):
+        with pytest.raises(BadSource, match="has alpha"):
+            read({**rope, "alpha": wrong}, by=alpha)
+    with pytest.raises(BadSource, match="has alpha"):
+        read(rope, by=alpha, head_dim=2)
+
+
+@pytest.mark.parametrize(("factor", "share"), [(0, 0.5), (-1.0, 0.5), (1.0, 1.1), (1.0, -0.1)])
+def test_proportional(factor: float, share: float) -> None:
+    with pytest.raises(BadSource, match="write a positive factor, and a share from 0 to 1"):
+        read({"rope_type": "proportional", "factor": factor, "partial_rotary_factor": share})
+    assert read({"rope_type": "proportional"}).form == Proportional(10000.0, 1.0, 1.0)
+    for limit in (0, 1):
+        found = read({"rope_type": "proportional", "factor": 0.5, "partial_rotary_factor": limit})
+        assert found.form == Proportional(10000.0, 0.5, limit)
+
+
+@pytest.mark.parametrize(
+    ("rope", "config", "expected"),
+    [
+        ({"factor": 4.0}, {}, (256, "factor")),
+        ({"factor": 3.0}, {}, (341, "factor")),
+        ({"factor": 5000.0}, {}, (1, "factor")),
+        ({"factor": 4.0, "original_max_position_embeddings": 128}, {}, (128, "config")),
+        ({"factor": 4.0}, {"max_sequence_length": 4096}, (1024, "config")),
+        ({"factor": 4.0}, {"max_sequence_length": 4095}, (256, "factor")),
+    ],
+)
+def test_the_trained_length_of_interpolated_models(
+    rope: dict[str, Any], config: dict[str, Any], expected: tuple[int, str]
+) -> None:
+    found = read({"rope_type": "linear", **rope}, **config)
+    assert (found.original_context, found.original_context_source) == expected
+    assert found.context == 1024
+
+
+def test_the_trained_length_of_others() -> None:
+    assert (read().original_context, read().original_context_source) == (1024, "declared")
+    known = read_spec({**CONFIG, "max_position_embeddings": 2048}, by_model_type()["llama"], runtime())
+    assert (known.original_context, known.original_context_source) == (2048, "declared")  # doubtful facts do not count
+    for family in by_model_type().values():
+        for fact in family.trained:
+            if not fact.doubt and family.name == "qwen2":
+                found = read(of="qwen2", max_position_embeddings=fact.declared)
+                assert (found.original_context, found.original_context_reference) == (fact.trained, fact.source)
+
+
+# Window layers, softmax and query scaling
+
+
+def gemma(local: str, nested: bool = True, **config: Any) -> Any:
+    schemas = BOTH if nested else OLD
+    by = runtime(schemas=schemas, local=local, theta="dict")
+    return read(of="gemma3_text", by=by, **{"rope_theta": 1e6, "num_hidden_layers": 6, **config}).local_form
+
+
+def test_what_window_layers_rotate_with() -> None:
+    assert gemma("own") == Plain(10000.0)
+    assert gemma("own", rope_local_base_freq=777.0) == Plain(777.0)
+    assert gemma("own", rope_parameters={"sliding_attention": {"rope_theta": 555.0}}) == Plain(555.0)
+    assert gemma("own", rope_parameters={"sliding_attention": {"rope_type": "default"}}) == Plain(10000.0)
+    assert gemma("own", False, rope_parameters={"sliding_attention": {"rope_theta": 555.0}}) == Plain(10000.0)
+    assert gemma("same-theta") == Plain(1e6)
+    rope = {"rope_type": "linear", "factor": 4.0}
+    assert gemma("same", rope_scaling=rope) == Interpolated(1e6, 4.0)
+    assert read().local_form is None
+
+
+def deepseek(scale: str, **rope: Any) -> float:
+    by = runtime(softmax_scale=scale)
+    sizes = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 8}
+    return read(
+        {"rope_type": "yarn", "factor": 4.0, **rope}, of="deepseek_v3", by=by, drop="head_dim", **sizes
+    ).softmax_scale
+
+
+def test_the_softmax_scale_of_latent_attention() -> None:
+    one, half = (0.1 * math.log(4) + 1) ** 2, (0.05 * math.log(4) + 1) ** 2
+    assert deepseek("mscale_all_dim", mscale_all_dim=0.5) == pytest.approx(half)
+    assert deepseek("mscale_all_dim") == 1.0
+    assert deepseek("factor") == pytest.approx(one)
+    assert deepseek("factor", mscale_all_dim=0.5) == pytest.approx(half)
+    assert deepseek("none", mscale_all_dim=0.5) == 1.0
+    assert deepseek("unless-one", mscale_all_dim=0.5) == pytest.approx(half)
+    assert deepseek("unless-one", mscale_all_dim=0.5, attention_factor=1) == 1.0
+    assert deepseek("unless-one", mscale_all_dim=0.5, attention_factor=1.1) == pytest.approx(half)
+    assert deepseek("mscale_all_dim", mscale_all_dim=0.5, attention_factor=1) == pytest.approx(half)
+    assert deepseek("mscale_all_dim", mscale_all_dim=0.5, factor=None) == 1.0
+    assert read({"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 1.0}).softmax_scale == 1.0
+
+
+def test_query_scaling_of_ministral() -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "llama_4_scaling_beta": 0.1}
+
+    def scaling(rope: dict[str, Any] = rope, config: dict[str, Any] | None = None, **rules: Any) -> QueryScaling | None:
+        return read(rope, of="ministral3", by=runtime(**rules), **(config or {})).query_scaling
+
+    assert scaling(query_beta="rope") == QueryScaling(0.1, 256)
+    assert scaling() is None
+    assert scaling({**rope, "llama_4_scaling_beta": 0}, query_beta="rope") is None
+    unsaid = {key: value for key, value in rope.items() if key != "original_max_position_embeddings"}
+    assert scaling(unsaid, query_beta="rope") == QueryScaling(0.1, 1024)
+    assert scaling(query_beta="rope", types={"yarn": {"query_beta": False}}) is None
+    assert scaling(query_beta="rope", query_length=64) == QueryScaling(0.1, 64)
+    top = {"original_max_position_embeddings": 128}
+    assert scaling(config=top, query_beta="rope", query_length=64) == QueryScaling(0.1, 128)
+    assert scaling(query_beta="top") is None
+    given = {"llama_4_scaling": {"beta": 0.2, "original_max_position_embeddings": 32}}
+    assert scaling(config=given, query_beta="top") == QueryScaling(0.2, 32)
+    assert read(rope, by=runtime(query_beta="rope")).query_scaling is None  # Llama has no such key
+    assert read(rope, by=runtime(query_beta="top"), **given).query_scaling is None
+
+
+def test_sections_of_mrope() -> None:
+    for section, expected in (([1, 1, 2], (1, 1, 2)), ("112", ()), ([1.5], ()), (None, ())):
+        assert read({"rope_type": "default", "mrope_section": section}).mrope_section == expected
+
+
+def test_the_rules_of_a_family_are_found_by_its_name() -> None:
+    row = row_from({
+        "name": "made", "version": "1", "title": "Made", "source": "here",
+        "rules": {"generic": {"schemas": OLD, "theta": "top"}, "own": {"inherits": "generic", "theta": "dict"},
+                  "other": {"inherits": "own", "schemas": BOTH}},
+        "families": [{"names": ["llama"], "rules": "own"},
+                     {"names": ["llama"], "model_types": ["llava"], "rules": "other"}],
+    })  # fmt: skip
+    assert row.rule_set("llama").theta == "dict"
+    assert row.rule_set("llama").schemas == ("rope_scaling",)
+    assert row.rule_set("llama", "llava").schemas == tuple(BOTH)
+    assert row.rule_set("qwen2") is row.rules["generic"]
+    assert row.statement("qwen2") is None
+    assert not row.rule_set("llama").nested
+    assert row.rule_set("llama", "llava").nested
+    np.testing.assert_allclose(read().form.inv_freq(8), [1, 0.1, 0.01, 0.001])

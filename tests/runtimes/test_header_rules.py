@@ -1,0 +1,349 @@
+"""What llama.cpp makes of each key of a header, by the lines of its source that read_header names; no file is read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.log_n import QueryScaling
+from ropeconv.runtimes.llamacpp.archs import Arch, Window, find_arch
+from ropeconv.runtimes.llamacpp.cached_layers import cached_layers
+from ropeconv.runtimes.llamacpp.keys import ArchKeys
+from ropeconv.runtimes.llamacpp.layers import layer_kinds, layer_windows
+from ropeconv.runtimes.llamacpp.read_header import Reading, read, recognise_llama3
+
+PLAIN = Arch(pairs="norm", name="made", freqs="used", betas=True, log_multiplier=True)
+BASE = {"context_length": 1024, "embedding_length": 16, "attention.head_count": 2, "block_count": 4,
+        "rope.freq_base": 10000.0}  # fmt: skip
+
+
+class Keys(dict[str, Any]):
+    """Keys of an architecture by their short names; those with a slash are whole names."""
+
+    def __init__(self, **keys: Any) -> None:
+        named = {**BASE, **{key.replace("__", "."): value for key, value in keys.items()}}
+        super().__init__({f"made.{key}": value for key, value in named.items() if value is not None})
+
+
+def arch(**changes: Any) -> Arch:
+    return msgspec.structs.replace(PLAIN, **changes)
+
+
+def reading(
+    of: Arch = PLAIN, vectors: dict[str, Any] | None = None, whole: dict[str, Any] | None = None, **keys: Any
+) -> Reading:
+    found = Keys(**keys)
+    found.update(whole or {})
+    return read(found, {name: np.array(vector) for name, vector in (vectors or {}).items()}, of)
+
+
+YARN: dict[str, Any] = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0,
+                        "rope__scaling__original_context_length": 256}  # fmt: skip
+LOG = 0.1 * math.log(4)
+
+
+# Widths and formulas
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "widths"),
+    [
+        ({}, {}, (8, 8)), ({"attention__key_length": 12}, {}, (12, 12)), ({"rope__dimension_count": 4}, {}, (8, 4)),
+        ({"attention__head_count": [0, 2, 1]}, {}, (8, 8)), ({"rope__dimension_count": 8}, {"halved": True}, (8, 4)),
+        ({"attention__key_length": 8}, {"full_rotation": True}, (8, 8)), ({"rope__dimension_count": 2}, {}, (8, 2)),
+        ({"embedding_length": 17}, {}, (8, 8)), ({"attention__head_count": 1}, {}, (16, 16)),
+    ],
+)  # fmt: skip
+def test_widths(keys: dict[str, Any], changes: dict[str, Any], widths: tuple[int, int]) -> None:
+    spec = reading(arch(**changes), **keys).spec
+    assert (spec.head_dim, spec.rotary_dim) == widths
+    assert len(spec.form.inv_freq(spec.rotary_dim)) == widths[1] // 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "words"),
+    [
+        ({"attention__head_count": 0}, {}, "without heads"), ({"attention__head_count": []}, {}, "without heads"),
+        ({"attention__head_count": None}, {}, "without heads"), ({"rope__dimension_count": 10}, {}, "10 of 8"),
+        ({"rope__dimension_count": 3}, {}, "3 of 8"), ({"rope__dimension_count": 0}, {}, "0 of 8"),
+        ({"rope__dimension_count": 4}, {"full_rotation": True}, "only when all 8 dimensions rotate, not 4"),
+        ({"context_length": None}, {}, "no made.context_length"), ({"context_length": 0}, {}, "declares 0 tokens"),
+        ({"rope__scaling__original_context_length": 0}, {}, "trained for 0"),
+        ({"rope__scaling__type": "cubic"}, {}, "'cubic', on which llama.cpp aborts"),
+        ({"rope__freq_base": 1.0}, {}, "freq_base 1 "), ({"rope__scaling__factor": -1.0}, {}, "factor -1"),
+        ({"rope__freq_base": 10000}, {}, "a finite f32"), ({"rope__freq_base": math.inf}, {}, "a finite f32"),
+        ({"context_length": True}, {}, "a whole number"), ({"context_length": -1}, {}, "a whole number"),
+        ({"context_length": 4.0}, {}, "a whole number"),
+    ],
+)  # fmt: skip
+def test_headers_that_are_refused(keys: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadSource, match=words):
+        reading(arch(**changes), **keys)
+
+
+def test_the_smallest_numbers_that_are_read() -> None:
+    spec = reading(context_length=1, rope__freq_base=1.5).spec
+    assert (spec.context, spec.rope_theta) == (1, 1.5)
+
+
+def test_formulas_by_type_and_factor() -> None:
+    assert reading(rope__freq_base=None).spec.form == Plain(10000.0)
+    assert reading(rope__scaling__factor=4.0).spec.form == Interpolated(10000.0, 4.0)
+    assert reading(rope__scale_linear=3.0).spec.form == Interpolated(10000.0, 3.0)
+    assert reading(rope__scale_linear=3.0, rope__scaling__factor=4.0).spec.form == Interpolated(10000.0, 4.0)
+    assert reading(rope__scaling__type="none", rope__scaling__factor=4.0).spec.form == Plain(10000.0)
+    assert reading(rope__scaling__factor=0.0).spec.form == Plain(10000.0)
+    assert reading(**YARN).spec.form == Yarn(10000.0, 4.0, 256)
+    assert reading(**{**YARN, "rope__scaling__factor": 1.0}).spec.form == Plain(10000.0)
+    betas = {"rope__scaling__yarn_beta_fast": 16.0, "rope__scaling__yarn_beta_slow": 2.0}
+    assert reading(**YARN, **betas).spec.form == Yarn(10000.0, 4.0, 256, 16.0, 2.0)
+    assert reading(arch(betas=False), **YARN, **betas).spec.form == Yarn(10000.0, 4.0, 256, 32.0, 1.0)
+    assert reading(arch(pairs="neox")).spec.layout == "half"
+    assert reading().spec.layout == "interleaved"
+
+
+# Rope tensors
+
+
+def test_rope_tensors_divide_before_interpolation() -> None:
+    base, divisors = 10000.0 ** (-np.arange(4) / 4), [1.0, 2.0, 5.0, 3.0]
+    found = reading(vectors={"rope_freqs.weight": divisors})
+    np.testing.assert_allclose(found.spec.form.inv_freq(8), base / divisors)
+    linear = reading(vectors={"rope_freqs.weight": divisors}, rope__scaling__factor=4.0)
+    np.testing.assert_allclose(linear.spec.form.inv_freq(8), base / divisors / 4)
+    ramp = Yarn(10000.0, 4.0, 256).ramp(8)
+    yarn = reading(vectors={"rope_freqs.weight": divisors}, **YARN)
+    np.testing.assert_allclose(yarn.spec.form.inv_freq(8), base / divisors * (1 - ramp + ramp / 4))
+    assert reading(vectors={"rope_freqs.weight": [1.0] * 4}).spec.form == Plain(10000.0)
+    assert reading(arch(freqs="ignored"), vectors={"rope_freqs.weight": divisors}).spec.form == Plain(10000.0)
+    still = reading(vectors={"rope_freqs.weight": [1.0, 2.0, 1e30, 1e35]})
+    np.testing.assert_allclose(still.spec.form.inv_freq(8), [1, 0.05, 0, 0])
+    for length in (3, 5):
+        with pytest.raises(BadSource, match=f"has {length} numbers for 4 pairs"):
+            reading(vectors={"rope_freqs.weight": [2.0] * length})
+
+
+def test_two_lists_where_they_are_read() -> None:
+    pair = {"rope_factors_long.weight": [2.0, 3.0, 4.0, 5.0], "rope_factors_short.weight": [1.0, 1.0, 2.0, 2.0]}
+    long_rope = {"rope__scaling__type": "longrope", "rope__scaling__original_context_length": 256}
+    for factors, keys, used in (
+        ("always", {}, True), ("always", long_rope, True), ("longrope", {}, False), ("longrope", long_rope, True),
+        ("ignored", long_rope, False), ("", long_rope, False),
+    ):  # fmt: skip
+        found = reading(arch(freqs="", factors=factors), pair, **keys).spec
+        assert isinstance(found.form, LongRope) is used
+        if isinstance(found.form, LongRope):
+            np.testing.assert_allclose(found.form.long_factor, [2, 3, 4, 5])
+            np.testing.assert_allclose(found.form.short_factor, [1, 1, 2, 2])
+            assert found.notes == (
+                f"short factors hold in windows of up to {256 if keys else 1024} tokens, long ones in larger",
+            )
+    assert reading(arch(freqs="", factors="always"), {"rope_factors_long.weight": [2.0] * 4}).spec.form == Plain(
+        10000.0
+    )
+    same = {name: [2.0, 3.0, 4.0, 9.0] for name in pair}
+    assert reading(arch(freqs="", factors="always"), same).spec.notes == ()
+    ones = {**pair, "rope_factors_short.weight": [1.0] * 4}
+    assert isinstance(reading(arch(freqs="", factors="always"), ones).spec.form, LongRope)
+
+
+@pytest.mark.parametrize("original", [64, 8192, 1 << 20])
+def test_the_divisors_of_llama3_are_recognised(original: int) -> None:
+    form = Llama3(500000.0, 8.0, original)
+    divisors = Plain(500000.0).inv_freq(128) / form.inv_freq(128)
+    noisy = divisors * (1 + 2e-6 * np.cos(np.arange(64)))
+    assert recognise_llama3(Plain(500000.0), noisy, 128) == form
+    assert recognise_llama3(Interpolated(500000.0, 2.0), divisors, 128) is None
+    assert recognise_llama3(Plain(500000.0), divisors * 1.1, 128) is None
+    assert recognise_llama3(Plain(500000.0), divisors * (1 + 1e-5 * np.cos(np.arange(64))), 128) is None
+    assert recognise_llama3(Plain(500000.0), np.ones(64), 128) is None
+    far = Plain(500000.0).inv_freq(128) / Llama3(500000.0, 8.0, 1 << 21).inv_freq(128)
+    assert recognise_llama3(Plain(500000.0), far, 128) is None
+
+
+# Attention factors: src/llama-context.cpp:178-214
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "net", "local"),
+    [
+        ({}, {}, 1.0, 1.0),
+        ({"rope__scaling__attn_factor": 1.5}, {}, 1.5, 1.5),
+        (YARN, {}, 1 + LOG, 1.0),
+        ({**YARN, "rope__scaling__attn_factor": 1.5}, {}, 1.5 * (1 + LOG), 1.5),
+        ({**YARN, "rope__scaling__yarn_log_multiplier": 0.5}, {}, (1 + LOG) / (1 + LOG / 2), 1 / (1 + LOG / 2)),
+        ({**YARN, "rope__scaling__yarn_log_multiplier": 0.5}, {"log_multiplier": False}, 1 + LOG, 1.0),
+        ({**YARN, "rope__scaling__factor": 0.5}, {}, 1.0, 1.0),
+        ({"rope__scaling__factor": 4.0, "rope__scaling__yarn_log_multiplier": 0.5}, {}, 1.0, 1.0),
+    ],
+)
+def test_attention_factors(keys: dict[str, Any], changes: dict[str, Any], net: float, local: float) -> None:
+    found = reading(arch(**changes), **keys)
+    assert found.spec.attention_factor == pytest.approx(net)
+    assert found.local_attention_factor == pytest.approx(local)
+    assert found.spec.softmax_scale == 1.0
+
+
+def test_latent_attention_scales_logits_once_for_both_parts() -> None:
+    """deepseek2.cpp: the multiplier is stored as 0.1 mscale_all_dim; mscale is taken as mscale_all_dim."""
+    keys = {**YARN, "rope__scaling__yarn_log_multiplier": 0.0707}
+    found = reading(arch(mla=True), **keys).spec
+    everywhere = 1 + 0.707 * LOG
+    assert found.attention_factor == pytest.approx(1.0)
+    assert found.softmax_scale == pytest.approx(everywhere**2)
+    one = reading(arch(mla=True), **{**keys, "rope__scaling__yarn_log_multiplier": 0.1}).spec
+    assert (one.attention_factor, one.softmax_scale) == (pytest.approx(1.0), pytest.approx((1 + LOG) ** 2))
+    bare = reading(arch(mla=True), **YARN).spec
+    assert (bare.attention_factor, bare.softmax_scale) == (pytest.approx(1 + LOG), pytest.approx((1 + LOG) ** 2))
+
+
+def test_norms_of_window_layers_take_their_factor_back() -> None:
+    found = reading(whole={"ropeconv.window_norm_scale": 0.5}, rope__scaling__attn_factor=1.5)
+    assert found.local_attention_factor == pytest.approx(0.75)
+
+
+def test_query_scaling() -> None:
+    key = "rope.scaling.original_context_length"
+    assert reading(attention__temperature_scale=0.1).spec.query_scaling is None
+    of = arch(query_length=key)
+    assert reading(of, attention__temperature_scale=0.1).spec.query_scaling == QueryScaling(0.1, 1024)
+    own = reading(of, attention__temperature_scale=0.1, rope__scaling__original_context_length=256)
+    assert own.spec.query_scaling == QueryScaling(0.1, 256)
+    assert reading(of).spec.query_scaling is None
+
+
+def test_the_trained_length() -> None:
+    def trained(**keys: Any) -> tuple[int, str]:
+        spec = reading(**keys).spec
+        return spec.original_context, spec.original_context_source
+
+    stated = {"rope__scaling__original_context_length": 256}
+    assert trained() == (1024, "declared")
+    assert trained(**stated) == (256, "header")
+    assert trained(rope__scaling__original_context_length=1024) == (1024, "declared")
+    assert trained(**stated, attention__temperature_scale=0.1) == (1024, "declared")
+    assert trained(rope__scaling__factor=4.0) == (256, "factor")
+    assert trained(rope__scaling__factor=5000.0) == (1, "factor")
+    assert trained(rope__scaling__factor=4.0, rope__scaling__original_context_length=100) == (100, "header")
+    assert trained(rope__scaling__attn_factor=1.5) == (1024, "declared")
+    assert trained(rope__scaling__attn_factor=1.5, **stated) == (256, "header")
+    assert trained(**YARN) == (256, "header")
+    assert trained(rope__scaling__type="yarn", rope__scaling__factor=4.0) == (1024, "declared")
+
+
+def test_keys_that_nobody_reads() -> None:
+    prefix = "rope__scaling__"
+    unread = {f"{prefix}yarn_attn_factor": 1.5, f"{prefix}yarn_ext_factor": 0.5, f"{prefix}yarn_beta_fast": 8.0,
+              f"{prefix}yarn_beta_slow": 2.0, f"{prefix}yarn_log_multiplier": 0.1, f"{prefix}factor": 4.0}  # fmt: skip
+    assert reading(**unread).dead == ("yarn_ext_factor", "yarn_attn_factor")
+    assert reading(arch(betas=False, log_multiplier=False), **unread, rope__scaling__type="none").dead == (
+        "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier", "factor",
+    )  # fmt: skip
+    usual = {f"{prefix}yarn_attn_factor": 1.0, f"{prefix}yarn_ext_factor": 1.0, f"{prefix}yarn_beta_fast": 32.0,
+             f"{prefix}yarn_beta_slow": 1.0}  # fmt: skip
+    assert reading(arch(betas=False), **usual).dead == ()
+
+
+# Layers
+
+
+def kinds(of: Arch, **keys: Any) -> str:
+    return "".join(kind[0] for kind in layer_kinds(ArchKeys(Keys(**keys), of), of))
+
+
+def windows(of: Arch, **keys: Any) -> tuple[int | None, ...]:
+    return layer_windows(ArchKeys(Keys(**keys), of), of)
+
+
+def test_which_layers_rotate() -> None:
+    assert kinds(PLAIN) == "gggg"
+    assert kinds(PLAIN, nextn_predict_layers=1) == "ggg"
+    assert kinds(arch(nope_interval=2)) == "gngn"
+    assert kinds(arch(pattern=True), attention__rope_pattern=[1, 0, 0, 1, 1]) == "gnng"
+    assert kinds(PLAIN, attention__rope_pattern=[1, 0, 0, 1]) == "gggg"
+    assert kinds(arch(only_layers=4)) == "gggg"
+    assert kinds(PLAIN, block_count=10_000) == "g" * 10_000
+    for keys, of, words in (
+        ({"block_count": 10_001}, PLAIN, "block_count 10001"), ({"nextn_predict_layers": 5}, PLAIN, "block_count -1"),
+        ({}, arch(only_layers=5), "only with 5 layers, and this file has 4"),
+    ):  # fmt: skip
+        with pytest.raises(BadSource, match=words):
+            kinds(of, **keys)
+    granite = arch(name="granitemoe")
+    off = ArchKeys(
+        {f"granitemoe.{key}": value for key, value in {**BASE, "rope.scaling.finetuned": False}.items()}, granite
+    )
+    with pytest.raises(BadSource, match="turns RoPE off in granite"):
+        layer_kinds(off, granite)
+    assert kinds(PLAIN, rope__scaling__finetuned=False) == "gggg"
+
+
+def test_window_layers() -> None:
+    own, sized = arch(window=Window("key", 4, "base", theta=500.0)), {"attention__sliding_window": 32}
+    assert (kinds(own), windows(own)) == ("gggg", (None,) * 4)
+    assert (kinds(own, **sized), windows(own, **sized)) == ("lllg", (32, 32, 32, None))
+    assert windows(own, **sized, attention__sliding_window_pattern=2) == (32, None, 32, None)
+    assert windows(own, **sized, attention__sliding_window_pattern=0) == (32,) * 4
+    assert windows(own, **sized, attention__sliding_window_pattern=[True, False]) == (32, None, None, None)
+    always = arch(window=Window("always", 2, "base"))
+    assert windows(always) == (4096, None, 4096, None)
+    counted = arch(window=Window("4", 2, "base"))
+    assert (kinds(counted), kinds(counted, block_count=5)) == ("lglg", "ggggg")
+    turning = arch(window=Window("key", 2, "base", rotates="window"))
+    assert kinds(turning, **sized) == "gngn"
+    same = arch(window=Window("key", 2, "same"))
+    assert kinds(same, **sized) == "gggg"
+    assert kinds(same, **sized, rope__freq_base_swa=10000.0) == "gggg"
+    assert kinds(same, **sized, rope__freq_base_swa=500.0) == "lglg"
+    assert reading(own, **sized).spec.windows == (32, 32, 32, None)
+
+
+def test_what_window_layers_rotate_with() -> None:
+    sized = {"attention__sliding_window": 32, "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 1.5}
+
+    def local(scaling: str, own: bool = True, theta: float | None = 500.0, **keys: Any) -> tuple[Any, float]:
+        found = reading(arch(window=Window("key", 2, scaling, theta=theta, own_theta=own)), **sized, **keys)  # type: ignore[arg-type]
+        return found.spec.local_form, found.local_attention_factor
+
+    assert local("base") == (Plain(500.0), 1.5)
+    assert local("plain") == (Plain(500.0), 1.0)
+    assert local("base", rope__freq_base_swa=700.0) == (Plain(700.0), 1.5)
+    assert local("base", own=False) == (Plain(10000.0), 1.5)
+    assert local("base", theta=None) == (Plain(10000.0), 1.5)
+    assert local("same", rope__freq_base_swa=700.0) == (Interpolated(700.0, 4.0), 1.5)
+    assert reading(arch(window=Window("key", 2, "base"))).spec.local_form is None
+
+
+def test_the_cache_of_each_layer() -> None:
+    def cached(of: Arch = PLAIN, **keys: Any) -> list[tuple[Any, ...]]:
+        groups = cached_layers(Keys(**keys), of)
+        return [tuple(getattr(group, name) for name in group.__dataclass_fields__) for group in groups]
+
+    assert cached() == [(4, 16, 16, None)]
+    assert cached(attention__head_count_kv=1) == [(4, 8, 8, None)]
+    assert cached(attention__head_count_kv=1, attention__key_length=12, attention__value_length=6) == [(4, 12, 6, None)]
+    assert cached(attention__head_count_kv=[1, 0, 2, 1]) == [(2, 8, 8, None), (1, 16, 16, None)]
+    assert cached(attention__head_count_kv=[1, 1]) == [(2, 8, 8, None)]
+    mla = {"attention__key_length_mla": 8, "attention__value_length_mla": 8, "attention__head_count_kv": 1}
+    assert cached(**mla) == [(4, 8, 0, None)]
+    assert cached(**{**mla, "attention__value_length_mla": 0}) == [(4, 8, 8, None)]
+    window = arch(window=Window("key", 2, "base"))
+    swa = {"attention__sliding_window": 32, "attention__key_length_swa": 4, "attention__head_count_kv": 1}
+    assert cached(window, **swa) == [(2, 8, 8, None), (2, 4, 8, 32)]
+    assert cached(attention__head_count=0) == []
+    for wrong in ([1, -1], [1, True], [1.0, 1]):
+        with pytest.raises(BadSource, match="numbers in made.attention.head_count_kv that are none"):
+            cached(attention__head_count_kv=wrong)
+
+
+def test_names_of_architectures() -> None:
+    assert find_arch("llama").name == "llama"
+    for name in ("cubic", None, 5):
+        with pytest.raises(BadSource, match="is not in the table"):
+            find_arch(name)

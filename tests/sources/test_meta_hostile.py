@@ -1,0 +1,157 @@
+"""Meta's layout from strangers: zips that inflate, pickles, params.json and tokenizers of other types."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.sources import open_source
+from ropeconv.sources.meta import tensors
+from ropeconv.sources.meta.tensors import peek_dtype
+
+from ..baking import apply, make_plan
+from .test_meta import AS_IS, PARAMS, release
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small release."""
+    folder = tmp_path_factory.mktemp("meta") / "model"
+    release(folder, dtype="bfloat16")
+    return folder
+
+
+@pytest.fixture
+def pth(made: Path, tmp_path: Path) -> Path:
+    """Its weights, which may be changed."""
+    path = tmp_path / "consolidated.00.pth"
+    path.write_bytes((made / path.name).read_bytes())
+    return path
+
+
+def repacked(path: Path, kind: int = zipfile.ZIP_STORED, **more: bytes) -> None:
+    """Writes a zip again. kind: of compression. more: entries to add, `pickle` in place of the one that is there."""
+    old = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+    with zipfile.ZipFile(path, "w", kind) as new:
+        for entry in old.infolist():
+            pickled = entry.filename.endswith("data.pkl")
+            new.writestr(entry.filename, more.get("pickle", b"") if pickled and "pickle" in more else old.read(entry))
+        for name in more.keys() - {"pickle"}:
+            new.writestr(name, more[name])
+
+
+def test_a_zip_that_inflates_is_refused_unread(pth: Path) -> None:
+    repacked(pth, zipfile.ZIP_DEFLATED, zeros=bytes(500_000_000))
+    assert pth.stat().st_size < 3_000_000
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with pytest.raises(BadSource, match="is compressed, which torch.save never does"):
+        peek_dtype(pth)
+    assert time.process_time() - start < 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+    repacked(pth, zipfile.ZIP_STORED)
+    with zipfile.ZipFile(pth) as archive:
+        assert "zeros" in archive.namelist()
+    assert peek_dtype(pth) == "bfloat16"  # stored, it is as large as it says
+
+
+def test_entries_that_share_bytes_are_refused(pth: Path) -> None:
+    with zipfile.ZipFile(pth, "a") as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+        for number in range(20):
+            twin = zipfile.ZipInfo(f"archive/data/{1000 + number}")
+            twin.header_offset, twin.CRC = largest.header_offset, largest.CRC
+            twin.file_size = twin.compress_size = largest.file_size
+            archive.filelist.append(twin)
+            archive.NameToInfo[twin.filename] = twin
+        archive._didModify = True  # type: ignore[attr-defined]
+    with pytest.raises(BadSource, match="entries that overlap"):
+        peek_dtype(pth)
+
+
+def test_pickles_larger_than_any_model_has(pth: Path) -> None:
+    repacked(pth, pickle=b"\x80\x02" + b"]" * tensors.MOST_PICKLE + b".")
+    with pytest.raises(BadSource, match="too many for a model"):
+        peek_dtype(pth)
+
+
+@pytest.mark.parametrize(
+    "pickle",
+    [b"", b".", b"\x80\x04\x8d" + b"\xff" * 8, b"I" + b"9" * 5000 + b"\n.", b"S'\xff'\n.", b"\x8b\xff\xff\xff\x7f"],
+)
+def test_pickles_that_are_none(pth: Path, pickle: bytes) -> None:
+    repacked(pth, pickle=pickle)
+    with pytest.raises(BadSource, match="torch.save wrote|mixes dtypes"):
+        peek_dtype(pth)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dim", "128"), ("dim", [128]), ("dim", True), ("dim", 0), ("dim", 10**9), ("n_layers", 3 * 10**8),
+        ("n_heads", None), ("n_heads", 3), ("n_kv_heads", 3), ("multiple_of", 0), ("multiple_of", "a"),
+        ("ffn_dim_multiplier", "x"), ("ffn_dim_multiplier", 1e300), ("norm_eps", {}), ("rope_theta", 0),
+        ("rope_theta", "500000"), ("rope_theta", 10**400), ("use_scaled_rope", 1), ("vocab_size", 1.5),
+        ("vocab_size", 10**12), ("rope_scaling_factor", -8),
+    ],
+)  # fmt: skip
+def test_params_of_other_types(made: Path, tmp_path: Path, key: str, value: Any) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in made.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "params.json").write_text(json.dumps(PARAMS | {key: value}))
+    with pytest.raises(BadSource, match="params.json"):
+        open_source(str(folder)).config()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_params_that_are_not_finite(made: Path, tmp_path: Path, value: str) -> None:
+    text = json.dumps(PARAMS)[:-1] + f', "rope_theta": {value}}}'
+    (tmp_path / "params.json").write_text(text)
+    for name in ("consolidated.00.pth", "tokenizer.model"):
+        (tmp_path / name).write_bytes((made / name).read_bytes())
+    with pytest.raises(BadSource, match="params.json"):
+        open_source(str(tmp_path)).config()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda old: None, lambda old: old.long(), lambda old: [old], lambda old: old.to_sparse(), lambda old: old[:1],
+        lambda old: old.to("meta"), lambda old: old.reshape(-1)[:1].expand(1 << 40), lambda old: old[0, 0],
+    ],
+    ids=["none", "ints", "list", "sparse", "shape", "meta", "expanded", "scalar"],
+)  # fmt: skip
+def test_entries_that_are_no_such_tensors(made: Path, tmp_path: Path, odd: Any) -> None:
+    import torch
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in made.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    found = torch.load(folder / "consolidated.00.pth", weights_only=True)
+    name = "layers.1.attention.wq.weight"
+    torch.save(found | {name: odd(found[name])}, folder / "consolidated.00.pth")
+    with pytest.raises(BadSource, match=f"{name} (has shape|is no tensor of)|mixes dtypes"):
+        apply(make_plan(folder, AS_IS, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", [b"YQ== 0\nYg== 2\n", b"YQ== 0\nYg==\n", b"YQ== 0\n\xff 1\n", b"YQ== 0\nYg== 1 2\n"])
+def test_vocabularies_of_tiktoken_that_are_none(tmp_path: Path, text: bytes) -> None:
+    from ropeconv.sources.meta.tokenizer import vocabulary_size
+
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(text)
+    with pytest.raises(BadSource, match="no vocabulary of tiktoken in line 2"):
+        vocabulary_size(path)
+    path.write_bytes(b"YQ== 0\nYg== 1\n")
+    assert vocabulary_size(path) == 258

@@ -1,7 +1,7 @@
 """GGUF: patching against `cp` and `gguf-new-metadata`, exporting against llama.cpp's convert_hf_to_gguf.py.
 
-Each command several times in a row, the first time left out where there are more; prints medians and the largest
-process of each.
+None of them waits for the disk. Each command several times in a row, the first time left out where there are more;
+prints medians and the largest process of each.
 """
 
 import argparse
@@ -121,7 +121,20 @@ def main() -> None:
     env = {"PYTHONPATH": str(given.converter.parent / "gguf-py")} if given.converter else {}
     here = Path(__file__)
     for outtype in ("bf16", "f16", "q8_0"):
-        ours = [*tool, str(source), "--yarn", "4", "--to", "gguf", "--outtype", outtype, "-q", "-o", str(out)]
+        ours = [
+            *tool,
+            str(source),
+            "--yarn",
+            "4",
+            "--to",
+            "gguf",
+            "--outtype",
+            outtype,
+            "--no-fsync",
+            "-q",
+            "-o",
+            str(out),
+        ]
         runs = {"apply --to gguf": ours}
         if given.converter:
             theirs = [python, str(here.with_name("bench_converter.py")), str(given.converter), str(source)]
@@ -131,7 +144,7 @@ def main() -> None:
     new = [str(Path(python).with_name("gguf-new-metadata")), "--force", "--general-name", "x", str(model), str(out)]
     runs = {
         "cp": ["cp", str(model), str(out)],
-        "apply": [*tool, str(model), "--yarn", "4", "-q", "-o", str(out)],
+        "apply": [*tool, str(model), "--yarn", "4", "--no-fsync", "-q", "-o", str(out)],
         "gguf-new-metadata": new,
         "apply --in-place": [*tool, str(model), "--yarn", "4", "--replace", "--in-place", "-q"],
     }

@@ -92,7 +92,7 @@ class Bench:
 
         Sources are as they were. Under the final name is nothing, the earlier output as a whole, or the new one as a
         whole. Running the same command again leaves exactly what it leaves without a fault, hidden things included; or
-        where the fault came after all was done, what it leaves when it runs twice.
+        where the fault came when all was done, what it leaves when it runs twice.
         """
         outcome, again = found.outcome, found.again
         if outcome.code != KILLED and not outcome.said():
@@ -107,7 +107,7 @@ class Bench:
         if not again.said():
             return f"the rerun ended in {again.code}: {again.output[-600:]}"
         complete = under(found.after, self.case.output) == under(self.expected, self.case.output)
-        if found.at_last != (self.twice if complete else self.expected):
+        if found.at_last != self.expected and not (complete and found.at_last == self.twice):
             return f"the rerun ({again.code}: {again.output[-300:]}) left {_difference(found.at_last, self.expected)}"
         return ""
 

@@ -11,12 +11,12 @@ from ..sampling.positions import Bucket
 from .measures import Figures
 
 KL_FLOOR = 1e-5  # float32 noise between different kernels; wrong frequencies give 1e-2 and more
-SAME_KERNELS = 1e-7  # where both sides run in the same ones, whose noise is measured
+SAME_KERNELS = 1e-5  # sharp models with frequencies rounded otherwise have 7e-6 where 3e-7 is measured
 ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
 RESOLUTION = 1e-12  # of a KL in float32
 SEPARATION = 10.0
 POWER = 1000.0  # of a control over what is allowed: errors of 3 % of what the method changes are noticed then
-DETAIL = 10.0  # of a faint fault over what is allowed
+DETAIL = 100.0  # of a faint fault over what is allowed
 NOISE = 5.0
 
 
@@ -28,7 +28,7 @@ def rule(floor: float) -> str:
         "further away than that; the noise floor is the sum of the KLs of the reference from itself in other chunks, "
         "with frequencies two steps of float32 away, and with weights rounded where a fold rounds them, or in low "
         "precision a fifth of that from float32 (all of it with a fold), at the worst up to that bucket; without "
-        "noise, no more is allowed than a tenth of the KL of the reference with all attention scores 2 % larger"
+        "noise, no more is allowed than a hundredth of the KL of the reference with all attention scores 2 % larger"
     )
 
 
@@ -134,7 +134,7 @@ def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = m
     """The KL in nats that is allowed in a bucket.
 
     last: its last position. noise: the noise floor, in nats. floor: what is allowed at position 0 without noise. faint:
-    the KL of a faint fault, of which no more than a tenth is allowed besides noise: where attention hardly matters,
+    the KL of a faint fault, of which no more than a hundredth is allowed besides noise: where attention hardly matters,
     little is wrong.
     """
     return min(floor + (last * ANGLE_ERROR) ** 2, max(faint / DETAIL, RESOLUTION)) + NOISE * noise

@@ -6,6 +6,10 @@ from ..schedule import Schedule
 from ..spec import RopeSpec
 from .reach import FARTHEST, first_violation
 
+MOST_COSINES = 1 << 28
+"""Distances times pairs that are looked at for a warning, some seconds: 4M tokens for heads of 128 dimensions. A config
+may declare any context, and `ropeconv bound` looks further."""
+
 REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
 
@@ -51,5 +55,6 @@ def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
 
 
 def _below(schedule: Schedule, spec: RopeSpec, length: int) -> int | None:
-    first = first_violation(schedule.inv_freq, spec.unrotated, min(length, FARTHEST))
+    searched = min(length, FARTHEST, MOST_COSINES // len(schedule.inv_freq))
+    first = first_violation(schedule.inv_freq, spec.unrotated, searched)
     return None if first is None else first - 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ropeconv.rope.bound import effective_length, worse_than_source
+from ropeconv.rope.bound import effective, effective_length, worse_than_source
 from ropeconv.rope.forms import Llama3, Plain, Yarn
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -62,3 +62,15 @@ def test_only_distances_that_a_layer_sees_count() -> None:
     assert effective_length(windowed.current(), windowed) is None
     one_sees_all = replace(windowed, layers=("global", "global"))
     assert effective_length(one_sees_all.current(), one_sees_all) == 1706
+
+
+def test_a_context_that_a_config_only_claims_costs_no_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(effective, "first_violation", lambda inv_freq, unrotated, length: asked.append(length))
+    for width in (128, 2048):
+        spec = RopeSpec(width, width, Plain(1e20), 4096, (1 << 31) - 1)
+        effective.effective_length(spec.current(), spec)
+    assert asked == [1 << 22, 1 << 18]
+    spec = RopeSpec(128, 128, Plain(1e6), 4096, 1 << 20)
+    effective.effective_length(spec.current(), spec)
+    assert asked[2] == 1 << 20

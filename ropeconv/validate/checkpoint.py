@@ -17,13 +17,13 @@ from ..engines.transformers.load import local_folder, stored_dtype
 from ..errors import BadSource
 from .checks.trust import needs_trust
 from .comparison import Comparison
-from .hidden_states import ComparisonSpec
-from .power import read_with_power
+from .reading.hidden_states import ComparisonSpec
+from .reading.power import read_with_power
+from .reading.source_reading import SourceReading
 from .rule.measures import summarise
 from .rule.validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, otherwise, rule
 from .sampling.token_runs import TokenRun
 from .settings import Settings
-from .source_reading import SourceReading
 
 Curve = tuple[tuple[int, float], ...]
 

@@ -17,7 +17,7 @@ from ..receipts import Receipt, read_receipt
 from ..sources import GgufSource
 from .comparison import Comparison
 from .gguf import weights_type
-from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
+from .reading.hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .rule.likeliest import coarse, log_probs_of
 from .rule.measures import Measures, in_blocks, summarise
 from .rule.validation import (

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..engines import Progress
-from ..engines.transformers import DeviceSpec, TransformersEngine
-from ..engines.transformers.attention_scores import attention_modules
-from ..engines.transformers.load import fits_in_gpu
-from ..engines.transformers.patch import nudged
+from ...engines import Progress
+from ...engines.transformers import DeviceSpec, TransformersEngine
+from ...engines.transformers.attention_scores import attention_modules
+from ...engines.transformers.load import fits_in_gpu
+from ...engines.transformers.patch import nudged
+from ..rule.measures import measure, spread_of
+from ..rule.validation import DETAIL, POWER, SAME_KERNELS, SEPARATION, tolerance
+from ..sampling.positions import doubling_buckets
+from ..sampling.token_runs import TokenRun
+from ..sampling.tokens import synthetic
 from .hidden_states import PARTS, ComparisonSpec
-from .rule.measures import measure, spread_of
-from .rule.validation import DETAIL, POWER, SAME_KERNELS, SEPARATION, tolerance
-from .sampling.positions import doubling_buckets
-from .sampling.token_runs import TokenRun
-from .sampling.tokens import synthetic
 from .source_reading import FAINT, SourceReading
 
 TOKENS = 256  # of spread runs at least, where a shorter one had not enough power

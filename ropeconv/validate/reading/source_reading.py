@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..engines.transformers import DeviceSpec, TransformersEngine
-from ..engines.transformers.attention_scores import attention_modules
-from ..engines.transformers.load import fits_in_gpu, load_widened
+from ...engines.transformers import DeviceSpec, TransformersEngine
+from ...engines.transformers.attention_scores import attention_modules
+from ...engines.transformers.load import fits_in_gpu, load_widened
+from ..rule.measures import Measures, in_blocks, measure, spread_of
+from ..rule.validation import NOISE, SAME_KERNELS, noise_floor, tolerance
+from ..sampling.token_runs import TokenRun, token_runs
 from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
-from .rule.measures import Measures, in_blocks, measure, spread_of
-from .rule.validation import NOISE, SAME_KERNELS, noise_floor, tolerance
-from .sampling.token_runs import TokenRun, token_runs
 
 FAINT = 1.02  # by which attention scores are multiplied, for a fault that is small
 SPREAD_POSITIONS = 64  # of each run, for the spread of the logits

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..engines import Progress
-from ..engines.transformers import TransformersEngine
-from ..engines.transformers.attention_scores import scale_scores
-from ..engines.transformers.patch import nudged, round_weights
-from ..rope.log_n import LogN, QueryScaling
-from ..rope.schedule import Schedule
-from .comparison import Comparison
-from .sampling.token_runs import TokenRun
-from .settings import Settings
+from ...engines import Progress
+from ...engines.transformers import TransformersEngine
+from ...engines.transformers.attention_scores import scale_scores
+from ...engines.transformers.patch import nudged, round_weights
+from ...rope.log_n import LogN, QueryScaling
+from ...rope.schedule import Schedule
+from ..comparison import Comparison
+from ..sampling.token_runs import TokenRun
+from ..settings import Settings
 
 PARTS = 3  # chunks of a spread run, for the noise floor
 

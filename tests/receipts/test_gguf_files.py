@@ -243,6 +243,8 @@ def test_what_cannot_be_brought_back(file: GgufFile) -> None:
     ):
         with pytest.raises(BadSource, match=words):
             earlier(file, receipt(record), whole=True)
+    with pytest.raises(BadSource, match="was made before ropeconv kept what its source had"):
+        earlier(file, receipt(None, original=None))
     assert earlier(file, receipt(GgufRecord(keys, changed=(NORM,)))).edit.changes == {}
     # a conversion was never anywhere, so a key that is missing was never written
     assert "gone" not in earlier(file, receipt(GgufRecord((*keys, "gone")))).header.values

@@ -107,6 +107,17 @@ def test_lists_fit_the_pairs_of_a_model() -> None:
     for short in ((1.0,) * 3, (1.0,) * 5):
         with pytest.raises(RecipeError, match=f"has {len(short)} numbers and this model rotates 4 pairs"):
             REGISTRY["longrope"](short).schedule(spec())
+        with pytest.raises(
+            RecipeError, match=f"--inv-freq: inv_freq has {len(short)} numbers and this model rotates 4"
+        ):
+            REGISTRY["inv-freq"](short).schedule(spec())
+    with pytest.raises(RecipeError, match="--longrope: short_factor has 3 numbers"):
+        REGISTRY["longrope"]((1.0,) * 4, (1.0,) * 3).schedule(spec())
+    with pytest.raises(RecipeError, match="pair 4 is outside the 4 rotated pairs; choose 1 to 3"):
+        REGISTRY["piecewise"]("8@4").schedule(spec())
+    still = REGISTRY["inv-freq"]((1.0, 0.1, -0.0, 0.0)).schedule(spec(context=9999))
+    assert (still.form, still.context) == (Proportional(10000.0, 1.0, 0.5), 9999)
+    assert str(still.inv_freq[2]) == "0.0"
 
 
 @pytest.mark.parametrize("name", ["yarn", "linear", "ntk", "theta-for", "theta-bound"])

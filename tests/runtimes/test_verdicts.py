@@ -262,10 +262,10 @@ def test_names_of_ranges() -> None:
     assert (row("1").display_name, row("1", "1").display_name, row("1", "2").display_name) == ("A 1", "A 1", "A 1-2")
     assert (before("5.2"), before("5.0"), before("4.10.3")) == ("5.1", "before 5.0", "4.9")
     assert version_key("4.10.rc1.2") == (4, 10, 2)
-    rows = [row("1", "2", False), row("3", "4"), row("4", "5")]
+    rows = [row("1", "2", False), row("3"), row("4", "5")]
     assert choose("a", "", rows) == tuple(rows[1:])
     assert [one.display_name for one in choose("a@4.1", "4.1", rows)] == ["A 4.1"]
-    with pytest.raises(RecipeError, match="--runtime a@9: nobody has looked at that version; known: 1-2, 3-4, 4-5"):
+    with pytest.raises(RecipeError, match="--runtime a@9: nobody has looked at that version; known: 1-2, 3, 4-5$"):
         choose("a@9", "9", rows)
     assert [canonical(name) for name in (" GGUF ", "llama.cpp@1", "vLLM@0.3")] == [
         "llama-cpp",

@@ -53,6 +53,24 @@ def test_values_that_go_beyond_the_file(tmp_path: Path) -> None:
     refused(file(path, (key(4, bytes(4)), key(4, bytes(4)))), "has the key 'k' twice")
 
 
+def test_strings_that_end_where_the_file_ends(tmp_path: Path) -> None:
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + ARCH
+    for count, words in ((3, ""), (4, "claims 4 strings under 'k'")):
+        (tmp_path / "x").write_bytes(head + key(9, struct.pack("<IQ", 8, count) + bytes(24)))
+        if words:
+            refused(tmp_path / "x", words)
+        else:
+            assert read_header(tmp_path / "x").get("k") == ["", "", ""]
+
+
+def test_numbers_of_every_type(tmp_path: Path) -> None:
+    formats = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
+    keys = tuple(key(kind, struct.pack("<" + code, 7), b"k%d" % kind) for kind, code in formats.items())
+    header = read_header(file(tmp_path / "x", (*keys, key(7, b"\1", b"k7"))))
+    assert [header.get(f"k{kind}") for kind in formats] == [7] * len(formats)
+    assert header.get("k7") is True
+
+
 def test_counts_and_lengths_of_names(tmp_path: Path) -> None:
     path = tmp_path / "x"
     for tensors, keys, words in (

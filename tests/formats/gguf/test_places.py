@@ -11,7 +11,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, Header, TensorInfo, read_header, rewrite, string, u32
-from ropeconv.formats.gguf.edit import PAGE, RESERVED, ROOM, Layout, Rewritten
+from ropeconv.formats.gguf.edit import RESERVED, Layout, Rewritten
 from ropeconv.formats.gguf.header import padded
 from ropeconv.formats.gguf.interleave import deinterleave, interleave
 from ropeconv.formats.gguf.values import Value, array, bools, f32_array, i32_array, strings
@@ -20,6 +20,7 @@ from ropeconv.formats.gguf.write import new_size, write_new
 from ...gguf_files import contents, write
 
 F32, F16 = 0, 1
+ROOM, PAGE = 4096, 65536  # bytes of the reserve at least, and of what the kernel copies at once
 
 
 def header(*sizes: int, alignment: int = 32, values: dict[str, Value] | None = None) -> Header:

@@ -371,3 +371,13 @@ def test_a_receipt_is_looked_for_where_it_belongs(tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="not a receipt"):
         parse_receipt(json.dumps({**receipt().to_dict(), "ropeconv": "\\ud800"}).replace("\\\\ud800", "\\ud800"), "x")
     assert isinstance(open_source(str(folder(tmp_path / "a").path("config.json").parent)), FolderSource)
+
+
+def test_what_an_older_receipt_does_not_say() -> None:
+    """A factor that is absent is 1, and a length 0: not known."""
+    from ropeconv.receipts.receipt import BeforeRecord, ConfigRecord
+
+    schedule, config, before = ScheduleRecord("d"), ConfigRecord("native", 1.5), BeforeRecord("a", "b", 1.0, 64)
+    assert (schedule.attention_factor, schedule.softmax_scale, config.softmax_scale) == (1.0, 1.0, 1.0)
+    assert (schedule.context, schedule.original_context, before.original_context, before.reach) == (0, 0, 0, 0)
+    assert (schedule.inv_freq, schedule.short_inv_freq, before.effective_length) == ((), None, None)

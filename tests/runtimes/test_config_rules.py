@@ -73,6 +73,9 @@ def test_no_bases(theta: Any) -> None:
     with pytest.raises(BadSource, match="rope_theta|must be above 1"):
         read(rope_theta=theta)
     assert read(rope_theta=1.5).rope_theta == 1.5
+    for wrong, hint in (("4", "write the number 4 without quotes"), ([4], "write a number there")):
+        with pytest.raises(BadSource, match=hint):
+            read({"rope_type": "linear", "factor": wrong})
 
 
 def test_a_base_may_be_cut_to_a_whole_number() -> None:

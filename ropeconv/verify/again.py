@@ -50,8 +50,8 @@ def plan_again(comparison: Comparison) -> Plan:
     finally:
         source.name = named
     raise BadSource(
-        f"{source.reference} and the recipe of {comparison.baked} give no such output ({problem}); name the source it was "
-        "made from"
+        f"{source.reference} and the recipe of {comparison.baked} give no such output ({problem}); name the source it "
+        "was made from"
     )
 
 

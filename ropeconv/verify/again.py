@@ -49,7 +49,10 @@ def plan_again(comparison: Comparison) -> Plan:
                 return plan
     finally:
         source.name = named
-    raise BadSource(f"{source.reference} and the recipe of {comparison.baked} give no such output: {problem}")
+    raise BadSource(
+        f"{source.reference} and the recipe of {comparison.baked} give no such output ({problem}); name the source it "
+        "was made from"
+    )
 
 
 def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:

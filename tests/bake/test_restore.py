@@ -239,7 +239,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     ),
     "a name that another file has": (record(renamed={"model.safetensors": "other.safetensors"}), "gives 'other.safet"),
     "a file twice": (lambda receipt: receipt["files"].append(receipt["files"][0]), "lists a file twice"),
-    "half of a surrogate pair": (record(added=["\ud800"]), "surrogates"),
+    "half of a surrogate pair": (record(added=["\ud800"]), "half of a character"),
     "a huge span": (scaled(spans=[[0, 1 << 44]]), "to 17592186044416, of 8192"),
     "a reversed span": (scaled(spans=[[5, 1]]), "from element 5 to 1"),
     "an empty span": (scaled(spans=[[5, 5]]), "from element 5 to 5"),

@@ -221,7 +221,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "reordered divisors": (record(interleaved=["rope_freqs.weight"], head_dim=2), "rows of rope_freqs.weight"),
     "contents that are no base64": (record(contents={"rope_freqs.weight": "@@"}), "no readable contents"),
     "divisors of 0": (record(contents={"rope_freqs.weight": base(bytes(128))}), "not positive"),
-    "half of a surrogate pair": (record(keys=["general.architecture", "\ud800"]), "surrogates"),
+    "half of a surrogate pair": (record(keys=["general.architecture", "\ud800"]), "half of a character"),
 }
 
 

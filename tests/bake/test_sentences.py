@@ -303,7 +303,9 @@ def test_tensors_are_added_as_one_more_shard(tmp_path: Path) -> None:
 
 
 def test_files_of_a_plan() -> None:
-    plan = FilePlan(SimpleNamespace(), Path("out"), (PlannedFile("copy", "a", 3), PlannedFile("write", "b", 4)), ())  # type: ignore[arg-type]
+    plan = FilePlan(
+        SimpleNamespace(seen=dict), Path("out"), (PlannedFile("copy", "a", 3), PlannedFile("write", "b", 4)), ()
+    )  # type: ignore[arg-type]
     assert (plan.bytes, plan.is_folder, plan.identity, plan.receipt()) == (7, True, "", None)
     assert plan.origin(plan.files[0]) is None
 

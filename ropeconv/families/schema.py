@@ -26,6 +26,8 @@ Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
 Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
 Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
 Index = Annotated[float, Meta(ge=0, le=1 << 31, multiple_of=1)]
+Sizes = Size | Annotated[list[Size], Meta(max_length=MOST_LAYERS)]
+Interval = Layers | Annotated[str, Meta(max_length=MOST_LAYERS)]
 Tokens = Annotated[float, Meta(ge=1, le=MOST_TOKENS, multiple_of=1)]
 Length = Annotated[float, Meta(ge=1, le=MOST_TOKENS)]
 Base = Annotated[float, Meta(gt=1, le=LARGEST)]
@@ -43,6 +45,8 @@ WORDS: dict[Any, str] = {
     Layers: f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128 layers",
     Width: f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up to 576",
     Size: "a positive whole number there", Index: "a whole number there",
+    Sizes: "a positive whole number there, or one for each layer",
+    Interval: f"a positive whole number there, at most {MOST_LAYERS:,}, or the pattern of the layers as letters",
     Tokens: f"a positive whole number there, at most {MOST_TOKENS:,}",
     Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",
     Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
@@ -66,7 +70,7 @@ ROPE: dict[str, Any] = {
 """The keys of a RoPE dictionary."""
 TOP: dict[str, Any] = {
     "layer_types": Names, "original_max_position_embeddings": Length, "max_sequence_length": Length,
-    "vocab_size": Size, "intermediate_size": Size, "alibi": Flag, "tie_word_embeddings": Flag,
+    "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag, "tie_word_embeddings": Flag,
 }  # fmt: skip
 """Keys that mean the same in all families."""
 
@@ -132,7 +136,7 @@ def _types_of(family: Family) -> dict[str, Any]:
     groups: tuple[tuple[tuple[str, ...], Any], ...] = (
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
         (keys.head_dim, Width), (keys.hidden, Size), (keys.heads, Size), (keys.kv_heads, Size), (keys.layers, Layers),
-        (keys.context, Tokens), ((layers.interval_key,), Layers), ((layers.flags,), Flags), ((window.key,), Size),
+        (keys.context, Tokens), ((layers.interval_key,), Interval), ((layers.flags,), Flags), ((window.key,), Index),
         ((window.switch,), Flag), ((window.first_key,), Index),
     )  # fmt: skip
     if family.query_temperature is not None:

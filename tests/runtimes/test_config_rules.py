@@ -73,7 +73,7 @@ def test_no_bases(theta: Any) -> None:
     with pytest.raises(BadSource, match="rope_theta|must be above 1"):
         read(rope_theta=theta)
     assert read(rope_theta=1.5).rope_theta == 1.5
-    for wrong, hint in (("4", "write the number 4 without quotes"), ([4], "write a number there")):
+    for wrong, hint in (("4", "write the number 4 without quotes"), ([4], "write a positive number there")):
         with pytest.raises(BadSource, match=hint):
             read({"rope_type": "linear", "factor": wrong})
 
@@ -238,7 +238,9 @@ def test_which_factor_list_is_read(lists: str, short: list[float], long: list[fl
 @pytest.mark.parametrize("key", ["short_factor", "long_factor"])
 def test_factor_lists_of_another_length(key: str, wrong: Any) -> None:
     have = len(wrong) if isinstance(wrong, list) else 0
-    words = f"has {have} numbers in {key}, and 4 pairs rotate; write 4 numbers" if have != 4 else f"{key} = '2'"
+    words = f"has {have} numbers in {key}, and 4 pairs rotate; write 4 numbers"
+    if wrong == "x" or have == 4:
+        words = f"config.json has {key} = .*; write positive numbers there"
     with pytest.raises(BadSource, match=words):
         read({**LISTS, key: wrong})
 
@@ -261,9 +263,12 @@ def test_dynamic_and_hunyuans_alpha() -> None:
         read(rope, by=alpha, head_dim=2)
 
 
-@pytest.mark.parametrize(("factor", "share"), [(0, 0.5), (-1.0, 0.5), (1.0, 1.1), (1.0, -0.1)])
-def test_proportional(factor: float, share: float) -> None:
-    with pytest.raises(BadSource, match="write a positive factor, and a share from 0 to 1"):
+@pytest.mark.parametrize(
+    ("factor", "share", "words"),
+    [(0, 0.5, "a positive number"), (-1.0, 0.5, "a positive number"), (1.0, 1.1, "a share"), (1.0, -0.1, "a share")],
+)
+def test_proportional(factor: float, share: float, words: str) -> None:
+    with pytest.raises(BadSource, match=f"write {words}"):
         read({"rope_type": "proportional", "factor": factor, "partial_rotary_factor": share})
     assert read({"rope_type": "proportional"}).form == Proportional(10000.0, 1.0, 1.0)
     for limit in (0, 1):
@@ -368,8 +373,11 @@ def test_query_scaling_of_ministral() -> None:
 
 
 def test_sections_of_mrope() -> None:
-    for section, expected in (([1, 1, 2], (1, 1, 2)), ("112", ()), ([1.5], ()), (None, ())):
+    for section, expected in (([1, 1, 2], (1, 1, 2)), (None, ())):
         assert read({"rope_type": "default", "mrope_section": section}).mrope_section == expected
+    for wrong in ("112", [1.5]):
+        with pytest.raises(BadSource, match="write a list of whole numbers there"):
+            read({"rope_type": "default", "mrope_section": wrong})
 
 
 def test_the_rules_of_a_family_are_found_by_its_name() -> None:

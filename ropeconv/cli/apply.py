@@ -158,7 +158,7 @@ def apply_command(
             else:
                 show_plan(plan, output, explain)
             return
-        if push and not force and written_before(plan):
+        if push and not force and written_before(plan, output):
             output.note(f"{plan.out} is there from an earlier run of this command, and is published as it is.")
             done = Outcome(plan.out)
         else:

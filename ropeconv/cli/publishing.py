@@ -91,16 +91,19 @@ def named(how: PublishOptions, repo_id: str) -> PublishOptions:
     return replace(how, repo_id=repo_id)
 
 
-def written_before(plan: Plan) -> bool:
+def written_before(plan: Plan, output: Output) -> bool:
     """Whether the output of a plan is there, from a run that was stopped before it had published it.
 
-    Raises BadSource where files of a folder have been changed since.
+    plan: what is to be written. output: for progress and notes. Raises BadSource where files of a folder have been
+    changed since, Disagreement where they are not what the source gives now.
     """
     import msgspec
 
-    from ..errors import BadSource
+    from ..errors import BadSource, Disagreement
     from ..receipts import Receipt, read_receipt
-    from ..validate.checks.files import check_files
+    from ..validate.comparison import Comparison
+    from ..verify import Options
+    from .running import compare_files
 
     def made_from(receipt: Receipt) -> bytes:
         return msgspec.json.encode([receipt.source, receipt.recipe, receipt.target, receipt.schedule, receipt.encoding])
@@ -113,7 +116,10 @@ def written_before(plan: Plan) -> bool:
         return False
     if found is None or made_from(found) != made_from(plan.receipt()):
         return False
-    check_files(plan.out, found)
+    try:
+        compare_files(Comparison.open(plan.out, plan.source.reference), Options(), output)
+    except Disagreement as problem:
+        raise Disagreement(f"{problem}, with --force to replace it") from None
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from ..conftest import hashes
 from ..hub_writing import WritingHub
@@ -88,6 +89,26 @@ def test_a_repository_to_which_somebody_committed_is_not_removed(push: Push, hub
     assert (done.returncode, "has changed while this was prepared" in done.stderr) == (1, True), done.stderr
     assert (hub.repos["me/race"] / "theirs.txt").read_text() == "of somebody else"
     assert hub.deleted == []
+
+
+def test_an_output_of_weights_that_have_changed_since_is_not_published(
+    push: Push, hub: WritingHub, llama: Path, tmp_path: Path
+) -> None:
+    given = ("apply", "model", "--yarn", "16", "-o", "out", "--push", "me/late")
+    hub.faults["commit"] = 99
+    assert push(*given).returncode == 1
+    hub.faults["commit"] = 0
+    weights = llama / "model.safetensors"
+    trained = load_file(weights)
+    trained["model.norm.weight"] += 1.0
+    save_file(trained, weights, {"format": "pt"})
+    done = push(*given)
+    assert (done.returncode, "model.norm.weight of model.safetensors differs" in done.stderr) == (3, True), done.stderr
+    assert "me/late" not in hub.repos or not (hub.repos["me/late"] / "model.safetensors").exists()
+    assert push(*given, "--force").returncode == 0
+    assert load_file(hub.repos["me/late"] / "model.safetensors")["model.norm.weight"].equal(
+        trained["model.norm.weight"]
+    )
 
 
 @pytest.mark.parametrize("form", ["folder", "gguf"])

@@ -375,7 +375,7 @@ def test_query_scaling_of_ministral() -> None:
 def test_sections_of_mrope() -> None:
     for section, expected in (([1, 1, 2], (1, 1, 2)), (None, ())):
         assert read({"rope_type": "default", "mrope_section": section}).mrope_section == expected
-    for wrong in ("112", [1.5]):
+    for wrong in ("1 1 2", [1.5]):
         with pytest.raises(BadSource, match="write a list of whole numbers there"):
             read({"rope_type": "default", "mrope_section": wrong})
 

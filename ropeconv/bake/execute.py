@@ -81,7 +81,7 @@ def _write(
         hidden.clear()
         journal.add(Begun(stamp))
     root = hidden.new(plan.out.name if plan.is_folder else "")
-    writer = Writer(plan, root, journal, options, advance, dict(whole.seen))
+    writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.seen))
     refuse_changed(writer.seen)
     pending = writer.resume()
     refuse_full(plan, pending, hidden.root, options.link)

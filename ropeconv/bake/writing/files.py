@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
@@ -28,12 +29,14 @@ COPIED, COPIES = ("copy", "patch"), 2
 class Writer:
     """Writes the files of a plan.
 
-    plan: what to write. root: where. journal: of the hidden folder. options: how. advance: called with the bytes done
-    since the last call. seen: files of the source that are read, as they were before.
+    plan: what to write. root: where. drafts: the folder of files that are not complete yet, since a source may have any
+    name. journal: of the hidden folder. options: how. advance: called with the bytes done since the last call. seen:
+    files of the source that are read, as they were before.
     """
 
     plan: FilePlan
     root: Path
+    drafts: Path
     journal: Journal
     options: ApplyOptions
     advance: Advance
@@ -43,6 +46,8 @@ class Writer:
     def resume(self) -> list[PlannedFile]:
         """Removes everything but finished files that are as they were left, and returns the other files of the plan."""
         self.root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.drafts, ignore_errors=True)
+        self.drafts.mkdir(exist_ok=True)
         pending = [file for file in self.plan.files if not self._is_finished(file)]
         kept = {file.name: file.size for file in self.plan.files if file not in pending}
         for folder, _, names in os.walk(self.root):
@@ -92,8 +97,7 @@ class Writer:
     def _write(self, file: PlannedFile) -> None:
         target = self.root / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(target.name + ".part")
-        draft.unlink(missing_ok=True)
+        draft = self.drafts / f"{self.plan.files.index(file)}{target.suffix}"
         with writing_back(draft) if self.options.fsync else nullcontext():
             self._fill(file, draft)
             found = self._checked(file, draft)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from ...errors import RopeconvError
 
-LOCK, JOURNAL, NEW, OLD = "lock", "journal", "new", "old"
+LOCK, JOURNAL, NEW, OLD, DRAFTS = "lock", "journal", "new", "old", "drafts"
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
@@ -21,8 +21,8 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 class Hidden:
     """The hidden folder of an output.
 
-    out: the output. root: the folder. In it are `lock`, `journal`, `new` with what is to stand beside `out`, and
-    `old` for what stood there, where a system cannot exchange two names.
+    out: the output. root: the folder. In it are `lock`, `journal`, `drafts`, `new` with what is to stand beside `out`,
+    and `old` for what stood there, where a system cannot exchange two names.
     """
 
     out: Path
@@ -38,6 +38,11 @@ class Hidden:
         """The path of the journal."""
         return self.root / JOURNAL
 
+    @property
+    def drafts(self) -> Path:
+        """The folder of files that are not complete yet."""
+        return self.root / DRAFTS
+
     def final(self, name: str) -> Path:
         """The path that something has in the end. name: beside `out`."""
         return self.out.with_name(name)
@@ -52,7 +57,7 @@ class Hidden:
 
     def clear(self) -> None:
         """Removes everything in the folder but the lock. What cannot be removed stays for the next start."""
-        for folder in (self.new(), self.old()):
+        for folder in (self.drafts, self.new(), self.old()):
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             for place in self.root.iterdir():

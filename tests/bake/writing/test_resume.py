@@ -101,6 +101,19 @@ def test_a_file_that_nobody_planned_does_not_get_into_the_output(tmp_path: Path)
     assert sorted(tree(tmp_path / "out")) == sorted(FILES)
 
 
+def test_a_source_may_have_files_with_the_names_of_drafts(tmp_path: Path) -> None:
+    folder = source_folder(tmp_path)
+    names = [f"model.safetensors{ending}" for ending in (".part", ".part.part", ".new", ".draft", ".tmp")]
+    for name in names:
+        (folder / name).write_text(name)
+    extra = tuple(PlannedFile("copy", name, len(name)) for name in names)
+    for number in range(10):
+        out = tmp_path / f"out-{number}"
+        write(small_plan(folder, out, extra=extra))
+        assert {name: (out / name).read_text() for name in names} == dict(zip(names, names, strict=True))
+        assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize("damage", [emptied, cut, lambda path: path.write_bytes(os.urandom(200))])
 def test_a_damaged_journal_means_to_start_again(tmp_path: Path, damage: object) -> None:
     plan = small_plan(source_folder(tmp_path), tmp_path / "out")

@@ -39,12 +39,22 @@ class Comparison:
         """Opens an output and its source.
 
         baked: the output. against: the path or Hub id of the source. Raises BadSource where `baked` has no receipt, and
-        where the recipe gives another schedule for `against`.
+        where the recipe gives another schedule for `against`, which with --replace may be the first source of one that
+        stores its RoPE.
         """
         baked = Path(baked)
         receipt, source = read_receipt(baked), open_source(str(against))
         recipe = Recipe.from_dict(receipt.recipe)
-        seen = inspect_source(source)
+        try:
+            seen = inspect_source(source)
+        except BadSource as problem:
+            if receipt.target is None or not receipt.target.replace or receipt.original is None:
+                raise
+            first = receipt.original.source.described
+            raise BadSource(
+                f"{source.reference} cannot be compared with, and {baked} was made from its own source, {first}, by "
+                "--replace: name that with --against"
+            ) from problem
         spec = seen.spec
         basis = seen.basis(recipe)
         schedule = recipe.schedule(recipe.start(basis), basis)

@@ -83,3 +83,13 @@ def test_another_source_is_refused(llama: Path, tiny: Callable[[str], Path], tmp
     out = apply(make_plan(llama, YARN, tmp_path / "out"))
     with pytest.raises(BadSource, match=r"the recipe gives another schedule; name its source"):
         ropeconv.Comparison.open(out, str(tiny("phi")))
+
+
+def test_an_output_that_replaces_stored_frequencies_is_compared_with_the_first_source(
+    llama: Path, tmp_path: Path
+) -> None:
+    stored = apply(make_plan(llama, YARN, tmp_path / "stored", encoding="buffers"))
+    replaced = apply(make_plan(stored, Recipe(REGISTRY["linear"](4.0)), tmp_path / "replaced", replace=True))
+    with pytest.raises(BadSource, match="the local folder .model., by --replace: name that with --against"):
+        ropeconv.Comparison.open(replaced, str(stored))
+    assert ropeconv.Comparison.open(replaced, str(llama)).schedule.context == 256

@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import RopeconvError
 from ..formats.copying import Advance, human
-from ..formats.durable import sync_folder, sync_tree
+from ..formats.durable import sync_tree
 from ..formats.identity import refuse_changed
 from ..receipts import write_receipt
 from ..receipts.receipt import CheckRecord
@@ -62,10 +62,8 @@ def execute_plan(
         refuse_occupied(plan, options.force)
         # the first shard of several last, since the others cannot be loaded without it
         names = [plan.out.name] if plan.is_folder else [file.name for file in reversed(plan.files)]
-        take_names(hidden, journal, names, options.fsync)
+        take_names(hidden, journal, names, options.force, options.fsync)
         hidden.clear()
-    if options.fsync:
-        sync_folder(plan.out.parent)
     return plan.out
 
 

@@ -100,8 +100,8 @@ def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
     seen = [(str(path), msgspec.to_builtins(found)) for path, found in plan.seen.items()]
     boot = "" if options.fsync or not BOOT.exists() else BOOT.read_text()  # a loss of power undoes what was not synced
     how = [options.link, options.checksum, options.fsync, boot, __version__]
-    identity = [plan.source.reference, plan.source.commit, plan.identity, how, files, seen]
-    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    common = [plan.source.reference, plan.source.commit, plan.resume_key, how, files, seen]
+    return hashlib.sha256(json.dumps(common).encode()).hexdigest()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..errors import RopeconvError
 from ..formats.copying import Advance, human
 from ..formats.durable import sync_tree
 from ..formats.identity import refuse_changed
-from ..receipts import write_receipt
+from ..receipts import clear_drafts, write_receipt
 from ..receipts.receipt import CheckRecord
 from ..version import __version__
 from .planned import FilePlan
@@ -53,6 +53,7 @@ def execute_plan(
     with _sentences(plan), locked(plan.out) as hidden:
         journal = settle(hidden, Journal.read(hidden.journal))
         refuse_occupied(plan, options.force)
+        clear_drafts(plan.out)
         try:
             _write(plan, hidden, journal, options, verify, advance)
         except Exception:

@@ -223,3 +223,11 @@ def test_once_an_output_is_complete_nothing_is_left_that_can_fail(
     write(small_plan(folder, out))
     assert (tmp_path, True) in synced
     assert [path for path, is_at_work in synced if not is_at_work] == []
+
+
+def test_the_draft_that_a_killed_validation_left_is_removed(tmp_path: Path) -> None:
+    """It stands beside an output that may have been removed since."""
+    (tmp_path / ".out.ropeconv.json.new").write_text("{")
+    (tmp_path / ".other.ropeconv.json.new").write_text("{")
+    out = write(small_plan(source_folder(tmp_path), tmp_path / "out"))
+    assert beside(out) == [".other.ropeconv.json.new"]

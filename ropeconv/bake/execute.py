@@ -6,7 +6,7 @@ import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import RopeconvError
 from ..formats.copying import Advance, human
-from ..formats.durable import sync_tree
+from ..formats.durable import sync_folder, sync_tree
 from ..formats.identity import refuse_changed
 from ..receipts import clear_drafts, write_receipt
 from ..receipts.receipt import CheckRecord
@@ -65,6 +65,9 @@ def execute_plan(
         names = [plan.out.name] if plan.is_folder else [file.name for file in reversed(plan.files)]
         take_names(hidden, journal, names, options.force, options.fsync)
         hidden.clear()
+    if options.fsync:
+        with suppress(OSError):  # of the removal of the hidden folder alone: the output is on the disk
+            sync_folder(plan.out.parent)
     return plan.out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -209,20 +210,27 @@ def test_another_folder_that_takes_the_place_after_the_last_look_is_kept(
     assert tree(out) == {"notes.txt": b"of the user"}
 
 
-def test_once_an_output_is_complete_nothing_is_left_that_can_fail(
+def test_a_disk_that_fails_when_the_output_is_complete_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, out = source_folder(tmp_path), tmp_path / "out"
-    sync, synced = durable._sync, []
+    """Only the removal of the hidden folder is not on the disk then; before that, the same failure is one."""
+    folder, out, hidden = source_folder(tmp_path), tmp_path / "out", tmp_path / ".out.ropeconv-partial"
+    sync, failed = durable._sync, []
 
-    def watched(path: Path) -> None:
-        synced.append((path, (tmp_path / ".out.ropeconv-partial").exists()))
+    def failing(path: Path) -> None:
+        if path == tmp_path and hidden.exists() == fails_before:
+            failed.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         sync(path)
 
-    monkeypatch.setattr(durable, "_sync", watched)
-    write(small_plan(folder, out))
-    assert (tmp_path, True) in synced
-    assert [path for path, is_at_work in synced if not is_at_work] == []
+    monkeypatch.setattr(durable, "_sync", failing)
+    fails_before = False
+    assert write(small_plan(folder, out)) == out
+    assert failed == [tmp_path]
+    fails_before = True
+    with pytest.raises(RopeconvError, match="out cannot be written"):
+        write(small_plan(folder, out, "second"), force=True)
+    assert tree(out)["config.json"] == b'{"label": "first"}\n'
 
 
 def test_the_draft_that_a_killed_validation_left_is_removed(tmp_path: Path) -> None:

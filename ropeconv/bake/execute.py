@@ -6,7 +6,7 @@ import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ..errors import RopeconvError
 from ..formats.copying import Advance, human
 from ..formats.durable import sync_folder, sync_tree
 from ..formats.identity import refuse_changed
-from ..receipts import write_receipt
+from ..receipts import clear_drafts, write_receipt
 from ..receipts.receipt import CheckRecord
 from ..version import __version__
 from .planned import FilePlan
@@ -53,6 +53,7 @@ def execute_plan(
     with _sentences(plan), locked(plan.out) as hidden:
         journal = settle(hidden, Journal.read(hidden.journal))
         refuse_occupied(plan, options.force)
+        clear_drafts(plan.out)
         try:
             _write(plan, hidden, journal, options, verify, advance)
         except Exception:
@@ -62,10 +63,11 @@ def execute_plan(
         refuse_occupied(plan, options.force)
         # the first shard of several last, since the others cannot be loaded without it
         names = [plan.out.name] if plan.is_folder else [file.name for file in reversed(plan.files)]
-        take_names(hidden, journal, names, options.fsync)
+        take_names(hidden, journal, names, options.force, options.fsync)
         hidden.clear()
     if options.fsync:
-        sync_folder(plan.out.parent)
+        with suppress(OSError):  # of the removal of the hidden folder alone: the output is on the disk
+            sync_folder(plan.out.parent)
     return plan.out
 
 
@@ -102,8 +104,8 @@ def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
     seen = [(str(path), msgspec.to_builtins(found)) for path, found in plan.seen.items()]
     boot = "" if options.fsync or not BOOT.exists() else BOOT.read_text()  # a loss of power undoes what was not synced
     how = [options.link, options.checksum, options.fsync, boot, __version__]
-    identity = [plan.source.reference, plan.source.commit, plan.identity, how, files, seen]
-    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    common = [plan.source.reference, plan.source.commit, plan.resume_key, how, files, seen]
+    return hashlib.sha256(json.dumps(common).encode()).hexdigest()
 
 
 @contextmanager

@@ -9,12 +9,14 @@ from pathlib import Path
 from ..encode import Target
 from ..encode.gguf import select_gguf
 from ..export import Exported, export
+from ..export.exported import SMALL
 from ..export.metadata import file_name
 from ..export.quantise import FTYPES, quantise
 from ..export.write import write_tensors
 from ..formats.copying import Advance
 from ..formats.gguf import Edit, Rewritten, rewrite, string
 from ..formats.gguf.write import write_changes
+from ..formats.index import INDEX
 from ..inspection.inspect import ConfigInspection
 from ..inspection.kv_cache import gguf_cache
 from ..receipts import embedded
@@ -40,6 +42,12 @@ class ExportPlan(GgufOutput):
     source: Source
     exported: Exported
     edit: Edit
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Names of files of the source that nothing of the output is made of, which may change meanwhile."""
+        read = {*self.source.weights(), *SMALL, INDEX, RECEIPT}
+        return tuple(file.name for file in self.source.files() if file.name not in read)
 
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:

@@ -43,7 +43,7 @@ class Plan(FilePlan):
     original: OriginalRecord | None = field(default=None, kw_only=True)
 
     @property
-    def identity(self) -> str:
+    def resume_key(self) -> str:
         """The digest of the schedule, the recipe and the target."""
         return f"{self.schedule.digest} {self.recipe} {self.target}"
 

@@ -37,7 +37,7 @@ class FilePlan:
     """The files of an output.
 
     source: what it is made from. out: a folder, or a GGUF file (of several shards the first). files: to write. skipped:
-    names of files of the source that are left out. seen: files of the source as they were before anything was read.
+    names of files of the source that are left out. seen: files that are read, as they were before anything was.
     """
 
     source: Origin
@@ -47,7 +47,7 @@ class FilePlan:
     seen: Mapping[Path, FileIdentity | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seen", self.source.seen())
+        object.__setattr__(self, "seen", self.source.seen(self.unread))
 
     @property
     def is_folder(self) -> bool:
@@ -55,7 +55,12 @@ class FilePlan:
         return True
 
     @property
-    def identity(self) -> str:
+    def unread(self) -> tuple[str, ...]:
+        """Names of files of the source that nothing of the output is made of, which may change meanwhile."""
+        return self.skipped
+
+    @property
+    def resume_key(self) -> str:
         """What tells this plan from others over the same files: an interrupted run goes on only with the same."""
         return ""
 

@@ -48,7 +48,7 @@ class RestorePlan(FilePlan):
         return isinstance(self.source, Source)
 
     @property
-    def identity(self) -> str:
+    def resume_key(self) -> str:
         """What tells this plan from others over the same files."""
         return "restore"
 

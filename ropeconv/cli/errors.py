@@ -12,7 +12,7 @@ import typer
 from ..errors import RopeconvError
 from ..extras import EXTRAS, missing
 from .printable import printable
-from .process import drop_output, interrupted
+from .process import drop_output, interrupted, reader_gone
 
 CTRL_C = 130
 READER_GONE = 141
@@ -35,6 +35,7 @@ ERRORS = {
     "HfHubHTTPError": "the Hub answered with an error: try again later",
     "FileMetadataError": "the Hub tells no commit or hash of a file: check HF_ENDPOINT, or give a local folder",
     "HTTPError": "the Hub cannot be reached: check the connection, or give a local folder",
+    "BrokenPipeError": "another process or server closed its connection too early: check it, and run again",
     "ConnectionError": "the Hub cannot be reached: check the connection, or give a local folder",
     "HFValidationError": "that is not a Hub id: write owner/name",
 }
@@ -68,8 +69,13 @@ def run(app: Callable[..., object]) -> int:
 
 
 def _report(problem: BaseException) -> int:
-    if isinstance(problem.__context__ if isinstance(problem, SystemExit) else problem, BrokenPipeError):
-        raise BrokenPipeError  # typer makes an exit code of it as well
+    cause = (
+        problem.__context__ if isinstance(problem, SystemExit) else problem
+    )  # typer makes an exit code of it as well
+    if isinstance(cause, BrokenPipeError):
+        if reader_gone():
+            raise cause
+        problem = cause
     if isinstance(problem, (SystemExit, typer.Exit)):
         code = getattr(problem, "exit_code", getattr(problem, "code", 0))
         return code if isinstance(code, int) else 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 _received: list[int] = []
@@ -36,6 +38,15 @@ def prepare() -> None:
 def interrupted(ctrl_c: int) -> int:
     """The exit code of an interrupted run: 128 and the signal. ctrl_c: the one where no signal came."""
     return 128 + _received[0] if _received else ctrl_c
+
+
+def reader_gone() -> bool:
+    """Whether nobody reads stdout or stderr any more. False for streams that are no files of the system."""
+    watch = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            watch.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
 
 
 def drop_output() -> None:

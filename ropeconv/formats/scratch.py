@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .locks import try_lock
+
 ATTEMPTS = 10
+LOCK, FILES = "lock", "files"
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A new folder among the temporary ones, with a lock on it for as long as this process lives."""
+    """A new and empty temporary folder. One beside it is locked for as long as this process lives. Raises OSError."""
     clear()
     folder, lock = _made()
     try:
-        yield folder
+        (folder / FILES).mkdir()
+        yield folder / FILES
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        _remove(folder, lock)
 
 
 def clear() -> None:
-    """Removes the folders of this user that no living process has a lock on. Links are never followed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
+    """Removes the folders of this user that no living process has a lock on. Links are never followed.
+
+    Nothing is removed where there are no locks, since nothing says there which folders are in use.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
         with suppress(OSError):
-            lock = _locked(path, wait=False)
-            try:
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
+            lock, is_locked = _locked(folder)
+            if is_locked:
+                _remove(folder, lock)
+            else:
                 os.close(lock)
 
 
@@ -44,24 +48,38 @@ def _prefix() -> str:
 def _made() -> tuple[Path, int]:
     for _ in range(ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-"))
-        with suppress(OSError):  # another run may have cleared it before it was locked
-            return folder, _locked(folder, wait=True)
+        try:
+            return folder, _locked(folder)[0]
+        except OSError:  # another run may have cleared it before it was locked
+            shutil.rmtree(folder, ignore_errors=True)
     raise OSError(f"no folder could be kept in {tempfile.gettempdir()}")
 
 
-def _locked(folder: Path, wait: bool) -> int:
-    """The descriptor of a folder of this user with a lock on it.
+def _locked(folder: Path) -> tuple[int, bool]:
+    """The descriptor of the lock file in a folder of this user, and whether it is locked: not where there are no locks.
 
-    folder: its path. wait: for another process to release it. Raises OSError for a link, for what is another user's,
-    for one that another process holds, and for one that is gone.
+    Raises OSError for a link, for what is another user's, for one that another process holds, and for one that is gone.
     """
-    found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(found, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        opened, there = os.fstat(found), os.lstat(folder)
-        if opened.st_uid != os.getuid() or not stat.S_ISDIR(there.st_mode) or opened.st_ino != there.st_ino:
-            raise PermissionError(f"{folder} is not a folder of this run")
-    except OSError:
-        os.close(found)
-        raise
-    return found
+        if os.fstat(place).st_uid != os.getuid():
+            raise PermissionError(f"{folder} is another user's")
+        lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
+        try:
+            found = try_lock(lock)
+            there = os.stat(LOCK, dir_fd=place, follow_symlinks=False)
+            if found == "busy" or not os.path.samestat(os.fstat(lock), there):
+                raise BlockingIOError(f"{folder} is another run's")
+        except OSError:
+            os.close(lock)
+            raise
+    finally:
+        os.close(place)
+    return lock, found == "taken"
+
+
+def _remove(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+    with suppress(OSError):
+        folder.rmdir()  # NFS keeps a removed file in it under another name for as long as that is open

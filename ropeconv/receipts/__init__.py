@@ -2,6 +2,6 @@
 
 from .read import parse_receipt, read_receipt
 from .receipt import Receipt
-from .write import add_validation, embedded, write_receipt
+from .write import add_validation, clear_drafts, embedded, write_receipt
 
-__all__ = ["Receipt", "add_validation", "embedded", "parse_receipt", "read_receipt", "write_receipt"]
+__all__ = ["Receipt", "add_validation", "clear_drafts", "embedded", "parse_receipt", "read_receipt", "write_receipt"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -123,8 +123,8 @@ class OriginalSource(Source):
             raise BadSource(f"{self.reference} has no {now}; take the source again, {self.first}")
         return self.inner.path(now)
 
-    def seen(self) -> Mapping[Path, FileIdentity | None]:
-        return self.inner.seen()
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.seen(unread)
 
     def text(self, name: str) -> str | None:
         if name in self._texts:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from ..formats import jsontext
 from ..formats.durable import sync_file, sync_folder
+from ..formats.locks import try_lock
 from ..sources import RECEIPT
 from .read import validations, validations_path
 from .receipt import Receipt
 
 DRAFT = f".{RECEIPT}.new"
+PAUSE = 0.01  # seconds between two attempts to write a draft
 ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -27,13 +31,14 @@ def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
     be beside, as with a mounted folder. receipt: to write. fsync: wait until it is on the disk. Raises OSError.
     """
     folder, data = folder.resolve(), receipt.to_dict()
-    inside, beside = folder / DRAFT, folder.with_name(f".{folder.name}.{RECEIPT}.new")
+    beside, inside = _drafts(folder)
     try:
         _replace(folder / RECEIPT, beside, data, fsync)
     except OSError as problem:
         if problem.errno not in ELSEWHERE:
             raise
         _replace(folder / RECEIPT, inside, data, fsync)
+    clear_drafts(folder)
 
 
 def embedded(receipt: Receipt) -> str:
@@ -59,20 +64,62 @@ def add_validation(baked: Path, receipt: Receipt, result: dict[str, Any], server
         found["servers"] = receipt.servers
     else:
         found["validation"] = receipt.validation
-    path = validations_path(baked)
-    _replace(path, path.with_name(f".{path.name}.new"), found)
+    _replace(validations_path(baked), _results_draft(baked), found)
+
+
+def clear_drafts(baked: Path) -> None:
+    """Removes the drafts that killed processes left of a receipt, or of the results beside a GGUF file.
+
+    baked: the folder or GGUF file, which need not exist. What another process is writing stays, and what cannot be
+    removed.
+    """
+    for draft in (_results_draft(baked),) if baked.suffix == ".gguf" else _drafts(baked.resolve()):
+        with suppress(OSError):
+            if draft.is_file() and not draft.is_symlink():
+                with draft.open("ab") as file:
+                    if try_lock(file) == "taken":
+                        draft.unlink()
+
+
+def _drafts(folder: Path) -> tuple[Path, Path]:
+    """Where a receipt is drafted: beside its folder, and inside where it cannot be beside."""
+    return folder.with_name(f".{folder.name}.{RECEIPT}.new"), folder / DRAFT
+
+
+def _results_draft(gguf: Path) -> Path:
+    path = validations_path(gguf)
+    return path.with_name(f".{path.name}.new")
 
 
 def _replace(path: Path, draft: Path, data: dict[str, Any], fsync: bool = True) -> None:
-    try:
-        draft.write_text(jsontext.dump(data), "utf-8")
-        if fsync:
-            sync_file(draft)
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()
-        raise
+    with _opened(draft) as file:
+        try:
+            file.truncate(0)  # a kill may have left it
+            file.write(jsontext.dump(data).encode())
+            file.flush()
+            if fsync:
+                sync_file(draft)
+            draft.replace(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()
+            raise
     if fsync:
         for folder in {draft.parent, path.parent}:
             sync_folder(folder)
+
+
+def _opened(draft: Path) -> BinaryIO:
+    """A draft that this process alone writes, after others have moved theirs to its name. Raises OSError."""
+    while True:
+        file = draft.open("ab")
+        try:
+            if try_lock(file) != "busy" and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+        time.sleep(PAUSE)

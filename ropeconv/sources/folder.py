@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -70,8 +70,9 @@ class FolderSource(Source):
         check_link(path, self.root)
         return path
 
-    def seen(self) -> Mapping[Path, FileIdentity | None]:
-        return {self.root / file.name: self._seen[file.name] for file in self._files}
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        left_out = set(unread)
+        return {self.root / file.name: self._seen[file.name] for file in self._files if file.name not in left_out}
 
     def tensor_names(self) -> tuple[str, ...] | None:
         """Names of all tensors, from the headers of all shards, which are checked."""
@@ -97,5 +98,5 @@ class ConfigSource(Source):
     def path(self, name: str) -> Path:
         return self.file
 
-    def seen(self) -> Mapping[Path, FileIdentity | None]:
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return self._seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -58,5 +58,5 @@ class GgufSource(Origin):
         found.refuse_changed()
         return found
 
-    def seen(self) -> Mapping[Path, FileIdentity | None]:
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return dict(zip(self.file.paths, self.file.seen, strict=True))

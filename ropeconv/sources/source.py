@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -70,8 +70,11 @@ class Origin:
         """Reference, kind and commit as JSON-ready data."""
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
-    def seen(self) -> Mapping[Path, FileIdentity | None]:
-        """The files of this disk that it is read from, as they were before that; none of the Hub's cache."""
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        """The files of this disk that it is read from, as they were before that; none of the Hub's cache.
+
+        unread: names of files that are not.
+        """
         return {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,6 +11,7 @@ from ..errors import BadSource
 from ..formats.copying import Advance
 from ..formats.digest import sha256
 from ..formats.safetensors import read_header
+from ..formats.scratch import scratch
 from ..sources import RECEIPT
 from ..sources.source import OTHER_WEIGHTS
 from .extra_files import files_of, is_code, is_document, is_loaded
@@ -75,8 +75,8 @@ class FolderCheck:
     def _other(self, file: PlannedFile, path: Path) -> None:
         """Compares a file that is neither a text of the plan nor weights: one that is copied, or a tokenizer."""
         if file.make is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                made = Path(folder, "made")
+            with scratch() as folder:
+                made = folder / "made"
                 file.make(made, lambda done: None)
                 self._text(file.name, path.read_bytes(), made.read_bytes())
         elif file.sha256 is not None:
@@ -99,8 +99,8 @@ class FolderCheck:
             same = sha256(path) == file.sha256
             self.advance(size)
             return None if same else self.found.differs(f"{file.name} is another one", False)
-        with tempfile.TemporaryDirectory() as folder:
-            place = first_difference(path, self._ranges(file, Path(folder)), self.advance)
+        with scratch() as folder:
+            place = first_difference(path, self._ranges(file, folder), self.advance)
         if place is not None:
             self.found.differs(f"{where(path, place)} of {file.name} differs from byte {place:,} on", False)
         return None

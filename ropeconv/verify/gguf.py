@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from ..export.write import converted
 from ..formats.copying import Advance
 from ..formats.gguf import GgufFile, Header, TensorInfo, Value, read_header, rewrite
 from ..formats.gguf.edit import RESERVED, Change, Rewritten
+from ..formats.scratch import scratch
 from ..sources import RECEIPT
 from .ranges import Copied, Made, Range, Streamed, first_difference
 from .verified import Found
@@ -123,8 +123,8 @@ def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[Rewritten, bool,
         made = rewrite(plan.exported.model.header, plan.edit)
         yield made, True, RangesAt(plan, made, None), 0
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            remade = Path(folder, plan.out.name)
+        with scratch() as folder:
+            remade = folder / plan.out.name
             write = plan.files[0].make
             assert write is not None
             write(remade, lambda done: None)

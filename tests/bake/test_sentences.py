@@ -306,7 +306,7 @@ def test_files_of_a_plan() -> None:
     plan = FilePlan(
         SimpleNamespace(seen=dict), Path("out"), (PlannedFile("copy", "a", 3), PlannedFile("write", "b", 4)), ()
     )  # type: ignore[arg-type]
-    assert (plan.bytes, plan.is_folder, plan.identity, plan.receipt()) == (7, True, "", None)
+    assert (plan.bytes, plan.is_folder, plan.resume_key, plan.receipt()) == (7, True, "", None)
     assert plan.origin(plan.files[0]) is None
 
 

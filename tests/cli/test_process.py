@@ -38,6 +38,19 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 
 
+def test_a_pipe_that_breaks_elsewhere_is_said(tmp_path: Path) -> None:
+    """Such as one to another process, while the output is still read; typer makes an exit code of it as well."""
+    program = (
+        "import os, sys, typer\nfrom ropeconv.cli.errors import run\napp = typer.Typer()\n"
+        "@app.command()\ndef main():\n reader, writer = os.pipe()\n os.close(reader)\n os.write(writer, b'x')\n"
+        "sys.exit(run(app))"
+    )
+    (tmp_path / "program.py").write_text(program)
+    done = shell(f"{shlex.quote(sys.executable)} program.py", tmp_path)
+    assert done.returncode == 1
+    assert re.fullmatch("ropeconv: another process or server closed .*\n", done.stderr)
+
+
 def test_a_full_disk_behind_the_output_is_said(tmp_path: Path) -> None:
     done = shell(f"{ROPECONV} methods > /dev/full", tmp_path)
     assert done.returncode == 1

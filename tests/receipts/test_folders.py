@@ -13,13 +13,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource
+from ropeconv.formats.locks import try_lock
 from ropeconv.receipts import Receipt, read_receipt
 from ropeconv.receipts.folder_original import OriginalSource, first_source, first_spec, original_source, stated
 from ropeconv.receipts.folder_record import first_record, folder_record
 from ropeconv.receipts.original import FolderRecord, OriginalRecord, ScaledRecord, SourceRecord, TextRecord
 from ropeconv.receipts.read import parse_receipt, validations
 from ropeconv.receipts.receipt import FileRecord, RuntimeRecord, ScheduleRecord
-from ropeconv.receipts.write import add_validation, embedded, write_receipt
+from ropeconv.receipts.write import add_validation, clear_drafts, embedded, write_receipt
 from ropeconv.sources import open_source
 from ropeconv.sources.folder import FolderSource
 
@@ -345,6 +346,59 @@ def test_both_kinds_of_results_stay_beside_a_gguf(tmp_path: Path) -> None:
     add_validation(gguf, receipt(), {"agrees": True})
     add_validation(gguf, receipt(), {"agrees": False}, "vllm")
     assert validations(gguf) == {"validation": {"agrees": True}, "servers": {"vllm": {"agrees": False}}}
+
+
+def test_processes_that_write_results_at_once_leave_one_whole_result(tmp_path: Path) -> None:
+    out, gguf = tmp_path / "out", tmp_path / "out.gguf"
+    out.mkdir()
+    gguf.write_bytes(b"1234")
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for _ in range(15):
+                    for place in (out, gguf):
+                        add_validation(place, receipt(), {"figures": [number] * 100 * (number + 1)})
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+    for found in (read_receipt(out).validation, validations(gguf)["validation"]):
+        assert found is not None
+        number = found["figures"][0]
+        assert found == {"figures": [number] * 100 * (number + 1)}
+    assert sorted(os.listdir(tmp_path)) == ["out", "out.gguf", "out.gguf.validation.json"]
+    assert os.listdir(out) == ["ropeconv.json"]
+
+
+def test_a_draft_that_a_kill_left_is_used_up_or_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    drafts = [tmp_path / ".out.ropeconv.json.new", out / ".ropeconv.json.new"]
+    for draft in drafts:
+        draft.write_text("{" * 100_000)
+    write_receipt(out, receipt())
+    assert read_receipt(out) == receipt()
+    assert [draft for draft in drafts if draft.exists()] == []
+
+
+DRAFTS = [("out", ".out.ropeconv.json.new"), ("out.gguf", ".out.gguf.validation.json.new")]
+
+
+@pytest.mark.parametrize(("name", "of_it"), DRAFTS)
+def test_a_draft_that_is_being_written_is_not_removed(tmp_path: Path, name: str, of_it: str) -> None:
+    draft, other = tmp_path / of_it, tmp_path / ".other.ropeconv.json.new"
+    other.write_text("{")
+    with draft.open("ab") as file:
+        assert try_lock(file) == "taken"
+        clear_drafts(tmp_path / name)
+        assert draft.exists()
+    clear_drafts(tmp_path / name)
+    assert not draft.exists()
+    assert other.exists()
 
 
 def test_results_of_this_schema_are_not_renamed(tmp_path: Path) -> None:

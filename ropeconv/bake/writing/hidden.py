@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...errors import RopeconvError
+from ...formats.locks import try_lock
 
 LOCK, JOURNAL, NEW, OLD, DRAFTS = "lock", "journal", "new", "old", "drafts"
-NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}
+"""What the removal of a folder answers on NFS, where a removed file stays in it until it is closed."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,18 @@ def locked(out: Path) -> Iterator[Hidden]:
             ) from None
     finally:
         lock.close()
+        with suppress(OSError):
+            hidden.root.rmdir()
 
 
 def _remove(hidden: Hidden) -> None:
+    is_cleared = not (hidden.new().exists() or hidden.old().exists())
     (hidden.root / LOCK).unlink()  # it holds until it is closed; who waits for it sees that it is gone
-    hidden.root.rmdir()
+    try:
+        hidden.root.rmdir()
+    except OSError as problem:
+        if not (is_cleared and problem.errno in NOT_EMPTY):
+            raise
 
 
 def _take(hidden: Hidden) -> BinaryIO:
@@ -107,7 +116,7 @@ def _take(hidden: Hidden) -> BinaryIO:
             file = path.open("ab")
         except FileNotFoundError:
             continue  # another process has just removed the folder
-        if not _lock(file):
+        if try_lock(file) == "busy":
             file.close()
             raise RopeconvError(
                 f"another ropeconv is writing {hidden.out}; wait for it, or choose another place with -o"
@@ -118,19 +127,3 @@ def _take(hidden: Hidden) -> BinaryIO:
         except FileNotFoundError:
             pass
         file.close()
-
-
-def _lock(file: BinaryIO) -> bool:
-    """Locks a file, without waiting. Returns False where another process has it; True where there are no locks."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        if problem.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        if problem.errno not in NO_LOCKS:
-            raise
-    return True

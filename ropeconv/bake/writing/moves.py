@@ -10,17 +10,20 @@ from ...formats.durable import sync_folder
 from ...formats.renaming import TAKEN, exchange, rename_new
 from .hidden import Hidden
 from .journal import Journal, Move, Moves
-from .place import is_empty
+from .place import is_empty, refuse_foreign
 
 
-def take_names(hidden: Hidden, journal: Journal, names: Iterable[str], fsync: bool) -> None:
+def take_names(hidden: Hidden, journal: Journal, names: Iterable[str], force: bool, fsync: bool) -> None:
     """Moves files or folders to their final names; what is there is kept in the hidden folder.
 
-    hidden: where they are. journal: of it. names: in the order of the moves. fsync: wait until the names are on the
-    disk. Raises RopeconvError where a name was taken meanwhile, OSError where a move fails; all are undone then.
+    hidden: where they are. journal: of it. names: in the order of the moves. force: replace an earlier output. fsync:
+    wait until the names are on the disk. Raises RopeconvError where a name was taken meanwhile, and where somebody has
+    added to what is replaced; OSError where a move fails. All moves are undone then.
     """
     hidden.old().mkdir(exist_ok=True)
-    moves = tuple(Move(name, _inode(hidden.new(name)) or 0, _occupant(hidden.final(name))) for name in names)
+    moves = tuple(
+        Move(name, _inode(hidden.new(name)) or 0, _occupant(hidden.final(name)) if force else None) for name in names
+    )
     journal.add(Moves(moves), sync=fsync)
     parent = hidden.out.parent
     if fsync:
@@ -29,6 +32,9 @@ def take_names(hidden: Hidden, journal: Journal, names: Iterable[str], fsync: bo
     try:
         for move in moves:
             _move(hidden, move)
+        for move in moves:
+            if move.old is not None:
+                refuse_foreign(hidden.new(move.name), hidden.new(hidden.out.name), hidden.final(move.name))
         if fsync:
             sync_folder(parent)
     except BaseException:
@@ -72,7 +78,7 @@ def _undo(hidden: Hidden, moves: Iterable[Move]) -> None:
         if _inode(final) == move.new:
             if _inode(new) == move.new:  # between link and unlink, where the system has no rename that does not replace
                 final.unlink()
-            elif move.old is not None and _inode(new) == move.old:
+            elif _inode(new) is not None:
                 exchange(new, final, old)
             else:
                 rename_new(final, new)

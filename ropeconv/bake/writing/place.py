@@ -46,12 +46,20 @@ def refuse_occupied(plan: FilePlan, force: bool) -> None:
             continue
         if not force:
             raise RopeconvError(f"{place} exists; choose another place with -o, or replace it with --force")
-        if not _ours(place, plan.out):
-            raise RopeconvError(
-                f"{place} exists and is not an output of ropeconv, so --force will not replace it; remove it"
-            )
-        if place.is_dir():
-            _refuse_added(place)
+        refuse_foreign(place, plan.out, place)
+
+
+def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
+    """Raises RopeconvError for what `--force` does not replace: another's file or folder, and added files in a folder.
+
+    place: of an earlier output, or one of its shards. out: the place of its first shard. known_as: for the message.
+    """
+    if not _ours(place, out):
+        raise RopeconvError(
+            f"{known_as} exists and is not an output of ropeconv, so --force will not replace it; remove it"
+        )
+    if place.is_dir():
+        _refuse_added(place, known_as)
 
 
 def refuse_full(plan: FilePlan, pending: Sequence[PlannedFile], folder: Path, link: bool) -> None:
@@ -90,13 +98,13 @@ def _ours(place: Path, out: Path) -> bool:
         return False
 
 
-def _refuse_added(folder: Path) -> None:
+def _refuse_added(folder: Path, known_as: Path) -> None:
     known = {file.name for file in read_receipt(folder).files} | {RECEIPT}
     added = sorted(name for name in _names(folder) if name not in known and name.split("/")[0] not in NOT_ADDED)
     if added:
         more = f" and {len(added) - 1} more" if len(added) > 1 else ""
         raise RopeconvError(
-            f"{folder} has {added[0]}{more}, which ropeconv did not write and --force would delete; move it away, or "
+            f"{known_as} has {added[0]}{more}, which ropeconv did not write and --force would delete; move it away, or "
             "choose another place with -o"
         )
 

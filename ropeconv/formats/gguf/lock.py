@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -10,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...errors import BadSource, RopeconvError
-
-BUSY = {errno.EWOULDBLOCK, errno.EACCES}
+from ..locks import try_lock
 
 
 @contextmanager
@@ -43,7 +41,12 @@ def lock(file: int) -> bool:
 
     Raises RopeconvError on a system or filesystem without locks.
     """
-    return _flock(file, shared=False)
+    found = try_lock(file)
+    if found == "none":
+        raise RopeconvError(
+            "a file is only changed in place under a lock, and this filesystem has none; write a new one with -o"
+        )
+    return found == "taken"
 
 
 def is_locked(path: Path) -> bool:
@@ -53,25 +56,9 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _flock(file, shared=True)
-    except RopeconvError:
-        return False
+        return try_lock(file, shared=True) == "busy"
     finally:
         os.close(file)
-
-
-def _flock(file: int, shared: bool) -> bool:
-    try:
-        import fcntl
-
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except (ImportError, OSError) as problem:
-        if getattr(problem, "errno", None) in BUSY:
-            return False
-        raise RopeconvError(
-            f"a file is only changed in place under a lock, and there is none here ({problem}); write a new one with -o"
-        ) from None
-    return True
 
 
 def _opened(path: Path) -> int:

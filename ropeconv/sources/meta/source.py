@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -112,8 +112,8 @@ class MetaSource(Source):
     def path(self, name: str) -> Path:
         return self.inner.path(name)
 
-    def seen(self) -> Mapping[Path, FileIdentity | None]:
-        return self.inner.seen()
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.seen(unread)
 
     def text(self, name: str) -> str | None:
         return self._made[name] if name in self._made else self.inner.text(name)

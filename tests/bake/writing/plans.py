@@ -31,7 +31,7 @@ class SmallPlan(FilePlan):
     label: str = "first"
 
     @property
-    def identity(self) -> str:
+    def resume_key(self) -> str:
         return self.label
 
     def origin(self, file: PlannedFile) -> Path | None:

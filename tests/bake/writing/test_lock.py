@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.planned import FilePlan
-from ropeconv.bake.writing.hidden import locked
+from ropeconv.bake.writing.hidden import LOCK, NEW, locked
 from ropeconv.errors import RopeconvError
 from ropeconv.receipts.receipt import CheckRecord
 
@@ -24,7 +25,7 @@ from .plans import beside, small_plan, source_folder, tree, write
 HOLD = """
 import sys, time
 from pathlib import Path
-from ropeconv.bake.writing.hidden import locked
+from ropeconv.bake.writing.hidden import LOCK, NEW, locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -139,3 +140,47 @@ def test_what_comes_while_it_is_written_is_not_replaced(tmp_path: Path, kind: st
     assert (out.read_text() if kind == "file" else (out / "notes.txt").read_text()) == "of the user"
     with pytest.raises(RopeconvError, match="is not an output of ropeconv"):
         write(small_plan(folder, out), force=True)
+
+
+def test_a_filesystem_that_keeps_removed_files_until_they_are_closed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS renames an open file that is removed, and the folder around it cannot be removed until it is closed."""
+    unlink, kept = Path.unlink, []
+
+    def unlink_on_nfs(path: Path, missing_ok: bool = False) -> None:
+        if path.name == LOCK:
+            kept.append(path.rename(path.with_name(".nfs0001")))
+        else:
+            unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_on_nfs)
+    out = write(small_plan(source_folder(tmp_path), tmp_path / "out"))
+    assert tree(out)["LICENSE"] == b"terms"
+    assert [path.name for path in kept] == [".nfs0001"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOTEMPTY, errno.EBUSY])
+def test_the_hidden_folder_is_removed_once_its_lock_is_closed(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rmdir, calls = Path.rmdir, []
+
+    def rmdir_on_nfs(path: Path) -> None:
+        calls.append(path.name)
+        if len(calls) == 1:
+            raise OSError(number, os.strerror(number))
+        rmdir(path)
+
+    monkeypatch.setattr(Path, "rmdir", rmdir_on_nfs)
+    with locked(tmp_path / "out"):
+        pass
+    assert calls == [".out.ropeconv-partial"] * 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_could_not_be_cleared_is_said(tmp_path: Path) -> None:
+    said = r"out is complete, and .*ropeconv-partial cannot be removed"
+    with pytest.raises(RopeconvError, match=said), locked(tmp_path / "out") as hidden:
+        hidden.new().mkdir()
+    assert [path.name for path in hidden.root.iterdir()] == [NEW]

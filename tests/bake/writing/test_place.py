@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ropeconv.bake import execute
 from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake.planned import FilePlan
+from ropeconv.bake.writing import moves
 from ropeconv.errors import RopeconvError
+from ropeconv.formats import durable, renaming
 from ropeconv.receipts.receipt import CheckRecord
 
 from .plans import beside, small_plan, source_folder, tree, write
@@ -129,3 +136,106 @@ def test_an_earlier_output_with_a_damaged_receipt_is_not_replaced(tmp_path: Path
     with pytest.raises(RopeconvError):
         write(small_plan(folder, out, "second"), force=True)
     assert tree(out)["config.json"] == b'{"label": "first"}\n'
+
+
+def before_the_moves(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Has something happen once, after the last look at the place of an output and before the first move to it."""
+    inner, left = moves._move, [change]
+
+    def move(*given: Any) -> None:
+        if left:
+            left.pop()()
+        inner(*given)
+
+    monkeypatch.setattr(moves, "_move", move)
+
+
+def written(place: Path) -> None:
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("of the user")
+
+
+@pytest.mark.parametrize("name", ["out", "out/notes.txt"])
+def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = source_folder(tmp_path), tmp_path / "out"
+    refuse = execute.refuse_occupied
+    looks: Iterator[None] = iter([None])
+
+    def then_it_comes(plan: FilePlan, force: bool) -> None:
+        refuse(plan, force)
+        if next(looks, out) is out:
+            written(tmp_path / name)
+
+    monkeypatch.setattr(execute, "refuse_occupied", then_it_comes)
+    with pytest.raises(RopeconvError, match="out came into being while it was written; move that away and run again"):
+        write(small_plan(folder, out))
+    assert (tmp_path / name).read_text() == "of the user"
+    assert out.is_file() or [path.name for path in out.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("without", ["", "exchange"])
+def test_what_is_added_after_the_last_look_is_kept(
+    tmp_path: Path, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier output is back in its place, and the next run says the same or replaces it."""
+    if without:
+        monkeypatch.setattr(renaming, "_renameat2", lambda source, target, flags: False)
+    folder = source_folder(tmp_path)
+    out = write(small_plan(folder, tmp_path / "out"))
+    before = tree(out)
+    before_the_moves(monkeypatch, lambda: written(out / "README.md"))
+    with pytest.raises(RopeconvError, match=r"/out has README\.md, which ropeconv did not write.*move it away"):
+        write(small_plan(folder, out, "second"), force=True)
+    assert tree(out) == {**before, "README.md": b"of the user"}
+    (out / "README.md").unlink()
+    assert tree(write(small_plan(folder, out, "second"), force=True))["config.json"] == b'{"label": "second"}\n'
+    assert beside(out) == []
+
+
+def test_another_folder_that_takes_the_place_after_the_last_look_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = source_folder(tmp_path)
+    out = write(small_plan(folder, tmp_path / "out"))
+
+    def replace() -> None:
+        out.rename(tmp_path / "moved")
+        written(out / "notes.txt")
+
+    before_the_moves(monkeypatch, replace)
+    with pytest.raises(RopeconvError, match="/out exists and is not an output of ropeconv, so --force"):
+        write(small_plan(folder, out, "second"), force=True)
+    assert tree(out) == {"notes.txt": b"of the user"}
+
+
+def test_a_disk_that_fails_when_the_output_is_complete_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the removal of the hidden folder is not on the disk then; before that, the same failure is one."""
+    folder, out, hidden = source_folder(tmp_path), tmp_path / "out", tmp_path / ".out.ropeconv-partial"
+    sync, failed = durable._sync, []
+
+    def failing(path: Path) -> None:
+        if path == tmp_path and hidden.exists() == fails_before:
+            failed.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        sync(path)
+
+    monkeypatch.setattr(durable, "_sync", failing)
+    fails_before = False
+    assert write(small_plan(folder, out)) == out
+    assert failed == [tmp_path]
+    fails_before = True
+    with pytest.raises(RopeconvError, match="out cannot be written"):
+        write(small_plan(folder, out, "second"), force=True)
+    assert tree(out)["config.json"] == b'{"label": "first"}\n'
+
+
+def test_the_draft_that_a_killed_validation_left_is_removed(tmp_path: Path) -> None:
+    """It stands beside an output that may have been removed since."""
+    (tmp_path / ".out.ropeconv.json.new").write_text("{")
+    (tmp_path / ".other.ropeconv.json.new").write_text("{")
+    out = write(small_plan(source_folder(tmp_path), tmp_path / "out"))
+    assert beside(out) == [".other.ropeconv.json.new"]

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import ropeconv
 from ropeconv.bake import Plan
 from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake.restore import restore_plan
 from ropeconv.errors import BadSource
 from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
@@ -133,3 +135,50 @@ def test_a_change_between_reading_and_planning_keeps_nothing(tmp_path: Path) -> 
     rewritten(folder / "model.safetensors")
     with pytest.raises(BadSource, match=r"model\.safetensors changed"):
         write(replace(small_plan(folder, out), source=source))
+
+
+SKIPPED, LOG, READ = "original/consolidated.00.pth", "trainer_log.jsonl", "tokenizer_config.json"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "is_read"),
+    [
+        ("weights", SKIPPED, False), ("weights", "model.bin", False), ("to gguf", SKIPPED, False),
+        ("to gguf", LOG, False), ("weights", LOG, True), ("weights", READ, True), ("to gguf", READ, True),
+        ("to gguf", "README.md", True),
+    ],
+)  # fmt: skip
+def test_only_files_that_something_is_made_of_have_to_stay(tmp_path: Path, kind: str, name: str, is_read: bool) -> None:
+    """A log that training goes on writing is copied into a folder, and no part of a GGUF file."""
+    checkpoint(tmp_path)
+    path = tmp_path / "model" / name
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("# Tiny\n")
+    makes = {"weights": {"encoding": "weights"}, "to gguf": {"to": "gguf"}}
+    out = tmp_path / ("out.gguf" if kind == "to gguf" else "out")
+    plan = make_plan(tmp_path / "model", YARN, out, **makes[kind])
+    time.sleep(0.02)
+    with path.open("a") as file:
+        file.write("more\n")
+    if is_read:
+        with pytest.raises(BadSource, match=f"{path.name} changed while it was read"):
+            execute_plan(plan, ApplyOptions())
+    else:
+        execute_plan(plan, ApplyOptions())
+    assert out.exists() != is_read
+
+
+def test_files_that_a_restoration_leaves_out_may_change(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    baked = execute_plan(make_plan(tmp_path / "model", YARN, tmp_path / "baked"), ApplyOptions())
+    (baked / LOG).write_text("")
+    plan = restore_plan(ropeconv.open_source(str(baked)), tmp_path / "out")
+    (baked / LOG).write_text("more")
+    execute_plan(plan, ApplyOptions())
+    assert not (tmp_path / "out" / LOG).exists()
+    (baked / LOG).unlink()
+    again = restore_plan(ropeconv.open_source(str(baked)), tmp_path / "again")
+    rewritten(baked / "generation_config.json")
+    with pytest.raises(BadSource, match=r"generation_config\.json changed"):
+        execute_plan(again, ApplyOptions())

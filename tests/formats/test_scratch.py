@@ -1,0 +1,96 @@
+"""Temporary folders, with locks and on filesystems without them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ropeconv.formats import scratch
+from ropeconv.formats.locks import try_lock
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for temporary ones."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def left_by_a_kill(temporary: Path) -> Path:
+    folder = temporary / f"ropeconv-{os.getuid()}-1-dead"
+    (folder / "files").mkdir(parents=True)
+    (folder / "files" / "weights").write_bytes(b"x")
+    return folder
+
+
+def test_a_folder_is_empty_and_is_removed_with_what_was_written(temporary: Path) -> None:
+    with scratch.scratch() as folder:
+        assert list(folder.iterdir()) == []
+        (folder / "file").write_text("x")
+        assert folder.is_relative_to(temporary)
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_kill_left_is_removed_and_what_is_in_use_is_not(temporary: Path) -> None:
+    dead = left_by_a_kill(temporary)
+    with scratch.scratch() as folder:
+        assert not dead.exists()
+        scratch.clear()
+        assert folder.is_dir()
+
+
+def test_nfs_which_locks_only_what_is_open_for_writing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fcntl.flock
+
+    def flock_on_nfs(file: int, how: int) -> None:
+        if how & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock_on_nfs)
+    dead = left_by_a_kill(temporary)
+    with scratch.scratch() as folder:
+        (folder / "file").write_text("x")
+        assert not dead.exists()
+    assert list(temporary.iterdir()) == []
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def test_without_locks_a_folder_is_made_and_none_is_cleared(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, errno.ENOLCK)
+    other = left_by_a_kill(temporary)
+    with scratch.scratch() as folder:
+        (folder / "file").write_text("x")
+    assert list(temporary.iterdir()) == [other], "which another process may be using"
+    assert (other / "files" / "weights").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EWOULDBLOCK])
+def test_attempts_that_fail_leave_no_folders(temporary: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, number)
+    with pytest.raises(OSError, match="no folder could be kept in"), scratch.scratch():
+        pass
+    assert list(temporary.iterdir()) == []
+
+
+def test_locks_are_taken_busy_or_none(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (temporary / "lock").open("ab") as one, (temporary / "lock").open("ab") as other:
+        assert try_lock(one) == "taken"
+        assert try_lock(other) == try_lock(other, shared=True) == "busy"
+        assert try_lock(one, shared=True) == try_lock(other, shared=True) == "taken"
+        failing(monkeypatch, errno.EOPNOTSUPP)
+        assert try_lock(one) == "none"
+        failing(monkeypatch, errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            try_lock(one)

@@ -124,12 +124,16 @@ class Source(Origin, ABC):
             raise BadSource(f"{INDEX} names {missing[0]}, which is not there; download the checkpoint again")
         return listed
 
+    def header(self, name: str) -> Header:
+        """The header of a safetensors file, which is fetched where it is not local. name: as in `files`."""
+        return read_header(self.path(name))
+
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The headers of the model's safetensors files, by file name. Files that are not local are fetched."""
+        """The headers of the model's safetensors files, by file name. Raises BadSource where they are too large."""
         found, left = {}, MAX_HEADERS
         for name in self.weights():
-            found[name] = read_header(self.path(name))
+            found[name] = self.header(name)
             left -= found[name].data_start
             if left < 0:
                 raise BadSource(f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes; it is damaged")

@@ -12,6 +12,7 @@ from ..formats.gguf.file import SHARD
 from ..receipts import Receipt, read_receipt
 from ..runtimes.llamacpp.read_file import read_file
 from ..sources import RECEIPT, GgufSource
+from ..sources.folder import FolderSource
 
 CARD = "README.md"
 
@@ -67,14 +68,13 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
 
 
 def from_folder(folder: Path) -> UploadSet:
-    """The upload set of a folder that `apply` wrote; unchanged files of a source on the Hub are copied by the Hub."""
+    """The upload set of a folder that `apply` wrote; unchanged files of a source on the Hub are copied by the Hub.
+
+    Hidden files are left out. Raises BadSource for links that lead outside the folder, and for FIFOs and devices.
+    """
     receipt, copies = read_receipt(folder), {}
     known = {file.name: file for file in receipt.files}
-    adds = {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] not in (".cache", ".git")
-    }
+    adds = {file.name: folder / file.name for file in FolderSource(folder).files()}
     for name in list(adds):
         file = known.get(name)
         if receipt.source.repository and file and file.action == "copy" and file.sha256:

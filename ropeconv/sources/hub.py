@@ -10,7 +10,7 @@ from ..errors import BadSource
 from ..formats.digest import sha256
 from ..formats.safetensors import Header, parse_header, read_header
 from .folder import FolderSource
-from .hub_client import READ, answers, expect
+from .hub_client import READ, answers
 from .hub_listing import LARGEST, read_listing
 from .source import Source, SourceFile, whole
 
@@ -46,7 +46,6 @@ class HubSource(Source):
         self.commit = listed.commit
         sizes = self._sizes([file.name for file in listed.files if file.size is None])
         files = [SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256) for file in listed.files]
-        expect(max((file.size for file in files), default=0))
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _sizes(self, names: list[str]) -> dict[str, int]:
@@ -80,20 +79,16 @@ class HubSource(Source):
         self.commit = Path(found).parent.name
         return FolderSource(Path(found).parent).files()
 
-    @cached_property
-    def headers(self) -> dict[str, Header]:
-        """The headers of the model's safetensors files by name: from the cache, else from their first bytes."""
-        sizes = {file.name: file.size for file in self.files()}
-        return {name: self._header(name, sizes[name]) for name in self.weights()}
-
-    def _header(self, name: str, size: int) -> Header:
+    def header(self, name: str) -> Header:
+        """The header of a safetensors file: from the cache, else from its first bytes. name: as in `files`."""
         from huggingface_hub import HfFileSystem
 
         cached = self._local(name)
         if cached is not None:
             return read_header(cached)
+        size = self._listed(name).size
         with (
-            answers(self.reference),
+            answers(self.reference, size),
             HfFileSystem().open(self._place(name), "rb", block_size=BLOCK, cache_type="readahead") as file,
         ):
             return parse_header(file, size, name)
@@ -103,7 +98,10 @@ class HubSource(Source):
 
         if self._local(name) is not None:
             return super().read(name, start, stop)
-        with answers(self.reference), HfFileSystem().open(self._place(name), "rb", cache_type="none") as file:
+        with (
+            answers(self.reference, self._listed(name).size),
+            HfFileSystem().open(self._place(name), "rb", cache_type="none") as file,
+        ):
             return whole(file, name, start, stop)
 
     def _local(self, name: str) -> Path | None:
@@ -111,6 +109,9 @@ class HubSource(Source):
 
         cached = try_to_load_from_cache(self.repo_id, name, revision=self.commit)
         return Path(cached) if isinstance(cached, str) else None
+
+    def _listed(self, name: str) -> SourceFile:
+        return next((file for file in self.files() if file.name == name), SourceFile(name, 0))
 
     def _place(self, name: str) -> str:
         return f"{self.repo_id}@{self.commit}/{name}"
@@ -122,20 +123,19 @@ class HubSource(Source):
         """The path of a file in the cache. Raises BadSource where it arrives with another content than is listed."""
         from huggingface_hub import hf_hub_download
 
-        listed = {file.name: file for file in self._listing}
+        listed = self._listed(name)
         if name == "config.json" and self.revision != self.commit:
             # by its branch once, so that the cache knows where the branch is when it is used offline
-            with answers(self.reference):
+            with answers(self.reference, listed.size):
                 path = Path(hf_hub_download(self.repo_id, name, revision=self.revision, library_name="ropeconv"))
             if path.parent.name == self.commit:
                 return path
         known = self._local(name)
         if known is not None:
             return known
-        with answers(self.reference):
+        with answers(self.reference, listed.size):
             path = Path(hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv"))
-        wanted = listed[name].sha256 if name in listed else None
-        if wanted is not None and sha256(path) != wanted:
+        if listed.sha256 is not None and sha256(path) != listed.sha256:
             path.resolve().unlink()
             path.unlink(missing_ok=True)
             raise BadSource(f"{name} of {self.reference} arrived with another sha256 than the Hub lists; run again")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
-from ..errors import BadSource, RopeconvError
+from ..errors import BadSource, RopeconvError, shown
 
 CONNECT, READ = 10.0, 60.0
 """Seconds until a connection is there, and until the next bytes come."""
@@ -31,24 +31,25 @@ HEADERS = {"x-repo-commit": COMMIT, "x-linked-etag": ETAG, "etag": ETAG}
 """Headers of files that become names in the cache, and what they may be."""
 WAITS = ("retry-after", "ratelimit")
 
+_largest = ContextVar("_largest", default=ANSWER_BYTES)
+"""Bytes of a file whose length an answer does not give."""
 
-_listed = [ANSWER_BYTES]
 
-
-class Endless(RopeconvError):
-    """An answer that has no end: it is larger or slower than it may be."""
+class BadAnswer(RopeconvError):
+    """An answer that is larger, slower or of another form than it may be. The message begins with the verb."""
 
 
 @contextmanager
-def answers(reference: str) -> Iterator[None]:
+def answers(reference: str, size: int = 0) -> Iterator[None]:
     """Around calls to huggingface_hub: sets the limits, and raises BadSource for answers that it does not understand.
 
-    reference: the repository, for the message.
+    reference: the repository, for the message. size: of the file that is read, as it is listed.
     """
     limit()
+    previous = _largest.set(max(ANSWER_BYTES, size))
     try:
         yield
-    except Endless as problem:
+    except BadAnswer as problem:
         raise BadSource(
             f"the Hub's answer about {reference} {problem}; try again later, or check HF_ENDPOINT"
         ) from None
@@ -60,6 +61,8 @@ def answers(reference: str) -> Iterator[None]:
             f"the Hub's answer about {reference} cannot be understood ({type(problem).__name__}); check HF_ENDPOINT, "
             "or try again later"
         ) from None
+    finally:
+        _largest.reset(previous)
 
 
 def _of_library(module: str) -> bool:
@@ -74,30 +77,34 @@ def _in_library(trace: TracebackType | None) -> bool:
     return False
 
 
-def expect(size: int) -> None:
-    """Allows for files of `size` bytes, which a listing has, where an answer does not give its length."""
-    _listed[0] = max(_listed[0], size)
-
-
-@cache
 def limit() -> None:
-    """Sets the limits for all requests of huggingface_hub in this process, which it allows since its version 1.0."""
+    """Sets the limits for all requests of huggingface_hub in this process, which it allows since its version 1.0.
+
+    They are added to the clients that the program around this package makes with a factory of its own.
+    """
     import huggingface_hub
+    from huggingface_hub.utils import _http
 
-    if not hasattr(huggingface_hub, "set_client_factory"):
-        return
-    from huggingface_hub.utils._http import default_client_factory
+    current = getattr(_http, "_GLOBAL_CLIENT_FACTORY", None)
+    if current is not None and not isinstance(current, LimitedClients):
+        huggingface_hub.set_client_factory(LimitedClients(current))
 
-    def factory() -> Any:
-        client = default_client_factory()
-        httpx = importlib.import_module(type(client).__module__.partition(".")[0])
+
+class LimitedClients:
+    """Makes clients with the limits. make: the factory of clients without them."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __call__(self) -> Any:
+        """A client of httpx."""
+        client = self.make()
+        httpx = importlib.import_module(type(client.timeout).__module__.partition(".")[0])
         client.timeout = httpx.Timeout(READ, connect=CONNECT, pool=None)
         client.headers["Accept-Encoding"] = "identity"  # so that what arrives is as large as it is said to be
         hooks = client.event_hooks
         client.event_hooks = {**hooks, "response": [*hooks["response"], _hook(httpx)]}
         return client
-
-    huggingface_hub.set_client_factory(factory)
 
 
 def _hook(httpx: Any) -> Any:
@@ -113,11 +120,11 @@ def _hook(httpx: Any) -> Any:
                 done += len(part)
                 seconds = time.monotonic() - begun
                 if self.most is not None and done > self.most:
-                    raise Endless(f"is longer than {self.most:,} bytes")
+                    raise BadAnswer(f"is longer than {self.most:,} bytes")
                 if self.download and seconds > PATIENCE and done < SLOWEST * seconds:
-                    raise Endless(f"comes with less than {SLOWEST:,} bytes per second")
+                    raise BadAnswer(f"comes with less than {SLOWEST:,} bytes per second")
                 if not self.download and seconds > ANSWER_SECONDS:
-                    raise Endless(f"takes longer than {ANSWER_SECONDS:.0f} seconds")
+                    raise BadAnswer(f"takes longer than {ANSWER_SECONDS:.0f} seconds")
                 yield part
 
         def close(self) -> None:
@@ -127,16 +134,16 @@ def _hook(httpx: Any) -> Any:
         for name, pattern in HEADERS.items() if "/resolve" in response.url.path else ():
             value = response.headers.get(name)
             if value and not pattern.fullmatch(value):
-                raise Endless(f"has the header {name}: {value[:80]!r}, which is none")
+                raise BadAnswer(f"has {shown(value)} in its header {name}, where a hash or a commit belongs")
         for name in WAITS:
             if any(int(number) > LONGEST_WAIT for number in re.findall(r"\d+", response.headers.get(name, ""))):
                 del response.headers[name]
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise Endless("is compressed, which was not asked for")
+            raise BadAnswer("is compressed, which was not asked for")
         download = "/api/" not in response.url.path
         known = download and response.headers.get("content-length")
         response.stream = Limited(
-            response.stream, None if known else _listed[0] if download else ANSWER_BYTES, download
+            response.stream, None if known else _largest.get() if download else ANSWER_BYTES, download
         )
 
     return check

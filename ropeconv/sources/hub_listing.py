@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..formats.index import safe_name
 from .hub_client import COMMIT
+from .source import MOST_FILES
 
 LARGEST = 1 << 50
 """Bytes of the largest file that is believed."""
-MOST_FILES = 100_000
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -44,12 +44,13 @@ def read_listing(info: Any, reference: str) -> Listing:
         listing = msgspec.convert({"commit": info.sha, "files": rows}, Listing)
     except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
         raise BadSource(
-            f"the Hub's listing of {reference} is none ({problem}); check HF_ENDPOINT, or try again later"
+            f"the Hub's list of the files of {reference} cannot be understood ({problem}); check HF_ENDPOINT, or try "
+            "again later"
         ) from None
     seen: set[str] = set()
     for file in listing.files:
         if not safe_name(file.name) or not file.name.isprintable():
-            raise BadSource(f"{reference} holds a file named {file.name!r}, outside itself; do not trust it")
+            raise BadSource(f"{reference} holds a file named {shown(file.name)}, outside itself; do not trust it")
         if file.name in seen:
             raise BadSource(f"{reference} lists {file.name} twice; do not trust it")
         seen.add(file.name)

@@ -14,7 +14,7 @@ from ..errors import BadSource, shown
 from ..families.config import Config
 from ..formats import jsontext
 from ..formats.identity import FileIdentity
-from ..formats.index import INDEX, safe_name, shards, tensors
+from ..formats.index import INDEX, MOST_TENSORS, safe_name, shards, tensors
 from ..formats.regular import open_regular, read_text
 from ..formats.safetensors import Header, Tensor, read_header
 
@@ -24,8 +24,10 @@ OTHER_WEIGHTS = (
     "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
 )  # fmt: skip
 RECEIPT = "ropeconv.json"
-MAX_HEADERS = 32 << 20
-"""Bytes of all headers together; those of the largest published checkpoints have 15 million."""
+MOST_FILES = 100_000
+"""Files of a folder or repository; published checkpoints have up to some hundred."""
+MAX_HEADERS = 48 << 20
+"""Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have 35 million."""
 
 
 @dataclass(frozen=True)
@@ -127,15 +129,22 @@ class Source(Origin, ABC):
             raise BadSource(f"{INDEX} names {missing[0]}, which is not there; download the checkpoint again")
         return listed
 
+    def header(self, name: str) -> Header:
+        """The header of a safetensors file, which is fetched where it is not local. name: as in `files`."""
+        return read_header(self.path(name))
+
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The headers of the model's safetensors files, by file name. Files that are not local are fetched."""
-        found, left = {}, MAX_HEADERS
+        """The headers of the model's safetensors files, by file name. Raises BadSource where they are too large."""
+        found, size, count = {}, 0, 0
         for name in self.weights():
-            found[name] = read_header(self.path(name))
-            left -= found[name].data_start
-            if left < 0:
-                raise BadSource(f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes; it is damaged")
+            found[name] = self.header(name)
+            size, count = size + found[name].data_start, count + len(found[name].tensors)
+            if size > MAX_HEADERS or count > MOST_TENSORS:
+                raise BadSource(
+                    f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or {MOST_TENSORS:,} "
+                    "tensors; it is damaged"
+                )
         return found
 
     @cached_property

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,29 @@ def test_what_a_terminal_obeys_is_an_escape(character: str) -> None:
 def test_text_stays_as_it_is() -> None:
     text = "Grüße\u00a0aus 你好 😀👍🏽 naïve\n\tπ ≈ 3"
     assert printable(text) == text
+
+
+@pytest.mark.parametrize("variable", ["HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME", "HOME"])
+def test_a_token_that_was_stored_by_the_hubs_client_is_not_printed(variable: str, tmp_path: Path) -> None:
+    program = (
+        "from ropeconv.cli.printable import printable\n"
+        "print(printable('refused: hf_stored_secret'))\n"
+        "from huggingface_hub.constants import HF_TOKEN_PATH as path\n"
+        "import pathlib\n"
+        "pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)\n"
+        "pathlib.Path(path).write_text('hf_stored_secret\\n')\n"
+        "print(path, printable('refused: hf_stored_secret'))"
+    )
+    names = ("HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME", "HF_TOKEN")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**environment, "HOME": str(tmp_path), variable: str(tmp_path / "place")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    before, after = done.stdout.splitlines()
+    assert before == "refused: hf_stored_secret"
+    assert after.startswith(f"{tmp_path / 'place'}")
+    assert after.endswith(" refused: ***")
 
 
 def test_the_name_of_a_gguf_file(run: Run, tmp_path: Path) -> None:

@@ -117,6 +117,24 @@ def test_a_folder_that_was_baked_before(push: Push, hub: WritingHub) -> None:
     assert "# later" in (hub.repos["me/later"] / "README.md").read_text()
 
 
+def test_a_link_out_of_the_output_is_refused_and_hidden_files_stay(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+    assert push("apply", "model", "--yarn", "16", "-o", "out", "-q").returncode == 0
+    (tmp_path / "key").write_text("a key")
+    (tmp_path / "out" / ".env").write_text("a password")
+    (tmp_path / "out" / "notes.txt").write_text("notes")
+    (tmp_path / "out" / "more.txt").symlink_to(tmp_path / "key")
+    done = push("push", "out", "me/linked")
+    assert done.returncode == 1
+    assert "more.txt leads to" in done.stderr
+    assert "outside the checkpoint" in done.stderr
+    assert "me/linked" not in hub.repos
+    (tmp_path / "out" / "more.txt").unlink()
+    done = push("push", "out", "me/linked")
+    assert done.returncode == 0, done.stderr
+    names = hashes(hub.repos["me/linked"])
+    assert ("notes.txt" in names, ".env" in names) == (True, False)
+
+
 def test_a_folder_of_local_files(push: Push, hub: WritingHub, llama: Path) -> None:
     for given in (("apply", "model", "--yarn", "16", "--push", "me/direct"), ("push", "out", "me/folder")):
         if given[0] == "push":

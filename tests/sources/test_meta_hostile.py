@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import resource
+import struct
 import time
 import zipfile
 from pathlib import Path
@@ -60,6 +61,26 @@ def test_a_zip_that_inflates_is_refused_unread(pth: Path) -> None:
     with zipfile.ZipFile(pth) as archive:
         assert "zeros" in archive.namelist()
     assert peek_dtype(pth) == "bfloat16"  # stored, it is as large as it says
+
+
+@pytest.mark.parametrize("zip64", [False, True])
+def test_a_table_of_many_entries_is_refused_unread(tmp_path: Path, zip64: bool) -> None:
+    path, count = tmp_path / "consolidated.00.pth", 400_000
+    table = b"".join(
+        struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0) + b"%06d" % number
+        for number in range(count)
+    )
+    far = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(table), 0)
+    far += struct.pack("<4sLQL", b"PK\6\7", 0, len(table), 1)
+    size = 0xFFFFFFFF if zip64 else len(table)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, size, 0xFFFFFFFF if zip64 else 0, 0)
+    path.write_bytes(table + (far if zip64 else b"") + end)
+    with zipfile.ZipFile(path) as archive:
+        assert len(archive.infolist()) == count
+    start = time.process_time()
+    with pytest.raises(BadSource, match=r"consolidated.00.pth has 20,800,000 bytes of entries, more than any model"):
+        peek_dtype(path)
+    assert time.process_time() - start < 0.2
 
 
 def test_entries_that_share_bytes_are_refused(pth: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickletools
 import struct
 import warnings
@@ -14,9 +15,26 @@ from ...errors import BadSource
 from ...formats.safetensors import write_stream
 from .layout import DTYPES, Shard, Target
 
-MOST_ENTRIES, MOST_PICKLE = 100_000, 1 << 20
-"""Llama 3.1 405B has 1,141 entries per part, and a pickle of 200 kB."""
+MOST_DIRECTORY, MOST_PICKLE = 2 << 20, 1 << 20
+"""Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part, which take 100 kB, and a
+pickle of 200 kB."""
 STORAGES = {"BFloat16Storage": "bfloat16", "HalfStorage": "float16", "FloatStorage": "float32"}
+
+
+class BoundedFile(io.BufferedReader):
+    """A file of which no large part is read at once.
+
+    zipfile takes the size of the table of entries from the end of the file, reads all of it, and makes an object of
+    each entry before it can be asked how many there are.
+    """
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Raises BadSource for more bytes than the table of entries of any model has."""
+        if size is not None and size > MOST_DIRECTORY:
+            raise BadSource(
+                f"{Path(self.name).name} has {size:,} bytes of entries, more than any model; download it again"
+            )
+        return super().read(size)
 
 
 def peek_dtype(path: Path) -> str:
@@ -25,7 +43,7 @@ def peek_dtype(path: Path) -> str:
     Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
         found = {STORAGES[word] for word in _words(pickletools.genops(pickled)) if word in STORAGES}
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, IndexError):
@@ -45,8 +63,6 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
     torch.save never compresses, so an entry that would inflate is none of its own, nor are entries that share bytes.
     """
     entries = archive.infolist()
-    if len(entries) > MOST_ENTRIES:
-        raise BadSource(f"{path.name} has {len(entries):,} entries, more than any model; download it again")
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
             raise BadSource(f"{path.name} is compressed, which torch.save never does; download it again")

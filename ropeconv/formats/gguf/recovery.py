@@ -75,9 +75,7 @@ def recover(path: Path) -> bool:
 def _undo(path: Path, file: int, kept: int) -> None:
     """Brings a file back from its journal and removes that. Each step can be repeated after a kill."""
     size, shift, entries = read_journal(path, file, kept)
-    now = os.fstat(file).st_size
-    moved = now >= size + shift if shift > 0 else now <= size + shift
-    if shift and moved:
+    if shift and os.fstat(file).st_size != size:  # the data has moved; see `refuse_same_size`
         os.ftruncate(file, size + shift)
         move_data(file, -shift)
     os.ftruncate(file, size)

@@ -13,6 +13,7 @@ from ..copying import pieces_of, write_at
 from ..durable import sync_folder
 from .journal import Place, draft_of, journal_of, open_journal, read_journal, write_journal
 from .lock import locked
+from .mark import remove_mark, set_mark
 from .room import move_data
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -31,9 +32,11 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
         write_journal(kept, file, shift, places)
         os.replace(draft_of(path), journal_of(path))
         sync_folder(path.resolve().parent)
+        set_mark(file, journal_of(path.resolve()))
         yield
         journal_of(path).unlink()
         changed = True
+        remove_mark(file)
         sync_folder(path.resolve().parent)
     except (Exception, KeyboardInterrupt) as problem:
         if changed:
@@ -84,6 +87,7 @@ def _undo(path: Path, file: int, kept: int) -> None:
             write_at(file, block, place + done)
     os.fsync(file)
     journal_of(path).unlink()
+    remove_mark(file)
     sync_folder(path.resolve().parent)
 
 

@@ -100,7 +100,7 @@ def written_before(plan: Plan) -> bool:
 
     from ..errors import BadSource
     from ..receipts import Receipt, read_receipt
-    from ..validate.checks.files import check_files
+    from ..receipts.files import check_files
 
     def made_from(receipt: Receipt) -> bytes:
         return msgspec.json.encode([receipt.source, receipt.recipe, receipt.target, receipt.schedule, receipt.encoding])

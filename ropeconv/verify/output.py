@@ -6,8 +6,9 @@ from ..bake import CheckpointPlan
 from ..encode import all_encodings
 from ..errors import Disagreement, RopeconvError
 from ..formats.copying import Advance
-from ..sources import GgufSource, Source
-from ..validate.checks.files import check_files, check_same_model, check_tokenizer
+from ..receipts.files import check_files
+from ..sources import RECEIPT, GgufSource, Source
+from ..validate.checks.files import check_same_model, check_tokenizer
 from ..validate.checks.trust import needs_trust
 from ..validate.comparison import Comparison
 from .again import plan_again, unlike_plan
@@ -47,7 +48,7 @@ def verify_output(
         _compare_copies(comparison, found, advance)
         return found.result(baked)
     for key in unlike_plan(plan, comparison.receipt):
-        found.differs(f"its receipt has another {key}", False)
+        found.differs(f"its receipt has another {key}")
     if is_gguf(plan):
         said, given = comparison.receipt.source, comparison.source
         elsewhere = (said.kind, said.reference) != (given.kind, given.reference if said.reference else None)
@@ -83,12 +84,12 @@ def _compare_copies(comparison: Comparison, found: Found, advance: Advance) -> N
             continue
         found.files += 1
         if origin not in sizes or not path.is_file() or path.stat().st_size != sizes[origin]:
-            found.differs(f"{file.name} is not that of its source", False)
+            found.differs(f"{file.name} is not that of its source")
         elif not (found.options.quick and is_loaded(file.name)):
             ranges = [Copied(0, sizes[origin], source.path(origin), 0)]
             if first_difference(path, ranges, advance) is not None:
-                found.differs(f"{file.name} is not that of its source", False)
+                found.differs(f"{file.name} is not that of its source")
             found.bytes += sizes[origin]
-    listed = {"ropeconv.json", *(file.name for file in comparison.receipt.files)}
+    listed = {RECEIPT, *(file.name for file in comparison.receipt.files)}
     for name in sorted(set(files_of(comparison.baked)) - listed):
-        found.differs(f"{name} is none of its files", not is_loaded(name))
+        found.differs(f"{name} is not among the files that ropeconv wrote", harmless=not is_loaded(name))

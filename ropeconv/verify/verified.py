@@ -65,7 +65,7 @@ class Found:
     files: int = 0
     bytes: int = 0
 
-    def differs(self, what: str, harmless: bool) -> None:
+    def differs(self, what: str, *, harmless: bool = False) -> None:
         """Records a difference. what: a clause. harmless: whether it is only worth a note."""
         (self.notes if harmless else self.wrong).append(what)
 

@@ -6,7 +6,9 @@ Every corruption is tried on an output that is accepted before. The right output
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ import ropeconv
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import Source, open_source
+from ropeconv.validate.checks.files import check_tokenizer
 from ropeconv.verify import Options, verify_output
 
 from ..baking import apply, make_plan
@@ -238,6 +242,11 @@ FILES: dict[str, tuple[str, Corruption]] = {
     "GGUF": ("native", add("model.gguf", b"GGUF")),
     "Meta's settings": ("native", add("params.json")),
     "another folder of weights": ("native", add("original/consolidated.00.pth", b"x")),
+    "weights named as a licence": ("native", add("LICENSE.safetensors", b"\x02\0\0\0\0\0\0\0{}")),
+    "a pickle named as a notice": ("native", add("NOTICE.bin", b"\x80\x02.")),
+    "GGUF named as a policy": ("native", add("USE_POLICY.gguf", b"GGUF")),
+    "a template named as a licence": ("native", add("LICENSE.jinja", b"x")),
+    "a module named as a licence": ("native", add("LICENSE.py", b"x = 1\n")),
     "weights of another framework": ("native", add("model.onnx", b"x")),
 }  # fmt: skip
 
@@ -335,8 +344,11 @@ def test_the_table_has_more_than_sixty_corruptions() -> None:
 
 HARMLESS: dict[str, tuple[Corruption, str]] = {
     "another card": (text("README.md", "A model", "My model"), "README.md is another one"),
-    "a picture": (add("figure.png", b"x"), "figure.png is none of its files"),
-    "notes": (add("notes.md", b"x"), "notes.md is none of its files"),
+    "a picture": (add("figure.png", b"x"), "figure.png is not among the files that ropeconv wrote"),
+    "notes": (add("notes.md", b"x"), "notes.md is not among the files that ropeconv wrote"),
+    "a licence for people": (add("LICENSE-MODEL.txt", b"x"), "LICENSE-MODEL.txt is not among the files"),
+    "a policy": (add("USE_POLICY.md", b"x"), "USE_POLICY.md is not among the files"),
+    "a licence without an end": (add("NOTICE-2.0", b"x"), "NOTICE-2.0 is not among the files"),
     "no licence": (remove("LICENSE"), "it has no LICENSE"),
 }  # fmt: skip
 EDITED: dict[str, tuple[Corruption, str]] = {
@@ -374,3 +386,31 @@ def test_quick_leaves_the_weights_out_and_says_so(baked: Callable[[str], Path], 
     data(replaced(b'"format":"pt"', b'"format":"tf"'))(folder / "out")
     with pytest.raises(Disagreement, match="model.safetensors has another header"):
         verify_output(opened, Options(quick=True))
+
+
+def test_a_long_file_is_refused_without_reading_it_whole(baked: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = tmp_path / "case"
+    shutil.copytree(baked("native"), folder)
+    os.truncate(folder / "out" / "vocab.json", 200 << 20)
+    tracemalloc.start()
+    with pytest.raises(Disagreement, match="vocab.json is another one"):
+        verify_output(ropeconv.Comparison.open(folder / "out", str(folder / "source")), Options(edited=True))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 << 20
+
+
+def test_windows_line_ends_of_a_tokenizer_are_compared_as_they_are(tmp_path: Path) -> None:
+    source = make("llama", tmp_path / "source")
+    (source / "tokenizer.json").write_bytes(b'{\r\n"model": {}\r\n}\r\n')
+    apply(make_plan(source, YARN, tmp_path / "out"))
+    assert not refused(tmp_path / "out", source, Options())
+    opened = open_source(str(source))
+    assert isinstance(opened, Source)
+    check_tokenizer(tmp_path / "out", opened)
+    (tmp_path / "out" / "tokenizer.json").write_bytes(b'{\n"model": {}\n}\n')
+    with pytest.raises(BadSource, match="is not the tokenizer of"):
+        check_tokenizer(tmp_path / "out", opened)
+    (tmp_path / "out" / "tokenizer.json").write_bytes(b"\xff{}")
+    with pytest.raises(BadSource, match="tokenizer.json is not UTF-8 text"):
+        check_tokenizer(tmp_path / "out", opened)

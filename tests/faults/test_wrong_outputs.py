@@ -336,6 +336,100 @@ def test_what_is_wrong_is_refused(baked: Callable[[str], Path], tmp_path: Path) 
     assert passed == []
 
 
+@pytest.fixture(scope="module")
+def unplanned(baked: Callable[[str], Path]) -> Callable[[Path, str], Path]:
+    """Copies a right output, with a receipt that says too little for a plan. encoding: that it says."""
+
+    def copy(folder: Path, encoding: str) -> Path:
+        shutil.copytree(baked("native"), folder)
+
+        def forget(it: dict[str, Any]) -> None:
+            it.pop("target")
+            it["encoding"] = encoding
+            for file in it["files"]:
+                file["action"] = "patch" if file["name"] == ONE else file["action"]
+
+        edit(folder / "out", "ropeconv.json", forget)
+        return folder
+
+    return copy
+
+
+def test_without_a_plan_what_is_right_passes_with_a_note(
+    unplanned: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    folder = unplanned(tmp_path / "case", "ministral3")
+    for name in (GENERATION, TOKENIZER):  # texts that the bake has changed: nothing says how
+        shutil.copy(folder / "source" / name, folder / "out" / name)
+    edit(folder / "out", "ropeconv.json", lambda it: [file.update(action="copy") for file in it["files"]])
+    renew(folder / "out")
+    with pytest.raises(Disagreement, match="what its receipt says of the first source was not compared"):
+        verify_output(ropeconv.Comparison.open(folder / "out", str(folder / "source")))
+    edit(folder / "out", "ropeconv.json", lambda it: it.update(original=None))
+    found = verify_output(ropeconv.Comparison.open(folder / "out", str(folder / "source")))
+    assert [note.split(" (")[0] for note in found.notes] == ["the plan of this older output cannot be made again"]
+    assert found.unverified == ()
+    assert found.bytes == (folder / "out" / ONE).stat().st_size
+
+
+@pytest.mark.parametrize("encoding", ["factors", "weights", "buffers", "ministral3"])
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        tensor(K1, scale(slice(None), 1.01)),
+        tensor("model.embed_tokens.weight", scale(7, 0)),
+        tensors(lambda it: it.__setitem__("model.other", it[K1])),
+        put(CONFIG, "rms_norm_eps", 1e-5),
+        put(GENERATION, "eos_token_id", 7),
+    ],
+    ids=["keys", "embeddings", "a tensor too many", "eps", "end of generation"],
+)
+def test_a_receipt_without_its_target_hides_nothing(
+    encoding: str, corrupt: Corruption, unplanned: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    folder = unplanned(tmp_path / "case", encoding)
+    edit(folder / "out", "ropeconv.json", lambda it: it.update(original=None))
+    corrupt(folder / "out")
+    renew(folder / "out")
+    for how in BOTH:
+        assert refused(folder / "out", folder / "source", how)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda it: it["original"]["folder"].update(added=["x"]),
+        lambda it: it["original"]["folder"]["texts"][0].update(text="x"),
+        lambda it: it["before"].update(context=8),
+        lambda it: it["before"].update(original_context=8),
+    ],
+    ids=["added", "text", "context", "original context"],
+)
+def test_the_receipt_of_another_version_has_the_same_original(
+    forge: Callable[[dict[str, Any]], object], baked: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """`restore` and `apply --replace` take the first source from it."""
+    folder = tmp_path / "case"
+    shutil.copytree(baked("native"), folder)
+    edit(folder / "out", "ropeconv.json", lambda it: it.update(ropeconv="0.0.9"))
+    assert not refused(folder / "out", folder / "source", Options())
+    edit(folder / "out", "ropeconv.json", forge)
+    with pytest.raises(Disagreement, match=r"its receipt has another (original|before)"):
+        verify_output(ropeconv.Comparison.open(folder / "out", str(folder / "source")))
+
+
+def test_an_older_receipt_may_say_nothing_of_the_original(baked: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = tmp_path / "case"
+    shutil.copytree(baked("native"), folder)
+
+    def older(it: dict[str, Any]) -> None:
+        it.update(ropeconv="0.0.9", original=None)
+        it["before"].update(rope="plain", reach=0, original_context=0)
+
+    edit(folder / "out", "ropeconv.json", older)
+    assert not refused(folder / "out", folder / "source", Options())
+
+
 def test_the_table_has_more_than_sixty_corruptions() -> None:
     assert len(TABLE) >= 100
     assert len(TABLE) == sum(map(len, (WEIGHTS, CONFIGS, FILES, RECEIPTS))), "two have one name"

@@ -40,7 +40,7 @@ def push_command(
     """
     from ..hub.upload_set import from_folder, from_gguf, merged
     from ..receipts import read_receipt
-    from ..validate.checks.files import check_files
+    from ..receipts.files import check_files
 
     output, how = Output(False, quiet), named(how, repo_id)
     folder = baked[0]

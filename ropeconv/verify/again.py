@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
+from typing import Any
 
 from ..bake import FoldTarget, GgufTarget, Plan, Target, make_plan
 from ..encode import all_encodings
@@ -24,8 +25,14 @@ FILE_TYPES = {0: "f32", 1: "f16", 32: "bf16", 7: "q8_0"} | {number: name for nam
 """general.file_type of GGUF, llama.h's llama_ftype, and the outtype that gives it."""
 OF_FILES = ("files", "check", "validation", "servers")
 """Keys of a receipt that are known only after the files are written."""
-ALWAYS = ("recipe", "encoding", "schedule", "fold", "in_config", "log_n_approximation")
+ALWAYS = ("recipe", "encoding", "schedule", "fold", "in_config", "log_n_approximation", "before", "original")
 """Keys of a receipt that are the same in every version."""
+ADDED = ("before", "original")
+"""Those of them that earlier receipts lack, or have without some of their fields."""
+LATER = ("original_context", "effective_length", "reach")
+"""Fields of `before` that earlier receipts lack."""
+TEXTS = ("rope", "after")
+"""Fields of `before` that are for people, and may be put otherwise in another version."""
 
 
 def plan_again(comparison: Comparison) -> Plan:
@@ -58,17 +65,31 @@ def plan_again(comparison: Comparison) -> Plan:
 def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
     """Keys of a receipt that are not those of its plan. Paths of the source may differ, and texts of other versions."""
     made = parse_receipt(_receipt_text(plan), "the plan")
-    keys = ALWAYS if receipt.ropeconv != __version__ else tuple(set(made.to_dict()) - {*OF_FILES, "source"})
+    older = receipt.ropeconv != __version__
+    keys = ALWAYS if older else tuple(set(made.to_dict()) - {*OF_FILES, "source"})
     wanted, said = _plain(made), _plain(receipt)
+    if older:
+        _drop_unsaid(wanted, said)
     return [key for key in keys if wanted[key] != said[key] and (key != "target" or receipt.target is not None)]
+
+
+def _drop_unsaid(wanted: dict[str, Any], said: dict[str, Any]) -> None:
+    """Drops what a receipt of another version does not say from both receipts, in place."""
+    for key in ADDED:
+        if said[key] is None:
+            wanted[key] = None
+    if wanted["before"] and said["before"]:
+        unsaid = {*TEXTS, *(key for key in LATER if not said["before"][key])}
+        for side in (wanted, said):
+            side["before"] = {key: value for key, value in side["before"].items() if key not in unsaid}
 
 
 def _receipt_text(plan: Plan) -> str:
     return str(plan.edit.values[RECEIPT].decode()) if is_gguf(plan) else embedded(plan.receipt())
 
 
-def _plain(receipt: Receipt) -> dict[str, object]:
-    data: dict[str, object] = json.loads(json.dumps(receipt.to_dict()))
+def _plain(receipt: Receipt) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(json.dumps(receipt.to_dict()))
     original = data["original"]
     if isinstance(original, dict) and receipt.original is not None:
         original.pop("source")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
+from ..validate.checks.trust import CODE
+
 LOADED = (
     "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.vocab", "*.bpe", "*.spm", "*.safetensors", "*.bin",
     "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.h5", "*.msgpack", "*.npz", "*.npy", "*.gguf", "*.onnx", "*.ot",
@@ -15,15 +16,20 @@ LOADED = (
 )  # fmt: skip
 """Names of files that some runtime loads: configs, tokenizers, templates, weights."""
 DOCUMENTS = (
-    "*.md", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.rst", "*.html", "*.pdf", "*.png", "*.jpg", "*.jpeg", "*.gif",
-    "*.svg", "*.webp", "requirements.txt",
+    "*.md", "*.rst", "*.html", "*.pdf", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "requirements.txt",
+    "LICENSE*.txt", "NOTICE*.txt", "USE_POLICY*.txt",
 )  # fmt: skip
 """Names of files for people."""
+LEGAL = ("LICENSE*", "NOTICE*", "USE_POLICY*")
+"""Names of files for people, unless their ends are those of files that are loaded."""
 
 
 def is_document(name: str) -> bool:
     """Whether a file is for people, and no runtime loads it."""
-    return any(fnmatch(Path(name).name, pattern) for pattern in DOCUMENTS)
+    plain = Path(name).name
+    if _matches(plain, DOCUMENTS):
+        return True
+    return _matches(plain, LEGAL) and not is_code(plain) and not _matches(plain, LOADED)
 
 
 def is_code(name: str) -> bool:
@@ -33,8 +39,11 @@ def is_code(name: str) -> bool:
 
 def is_loaded(name: str) -> bool:
     """Whether some runtime may load a file."""
-    plain = Path(name).name
-    return is_code(name) or (not is_document(name) and any(fnmatch(plain, pattern) for pattern in LOADED))
+    return is_code(name) or (not is_document(name) and _matches(Path(name).name, LOADED))
+
+
+def _matches(plain: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(plain, pattern) for pattern in patterns)
 
 
 def files_of(folder: Path) -> Iterator[str]:

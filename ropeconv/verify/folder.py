@@ -10,6 +10,7 @@ from ..bake import CheckpointPlan, PlannedFile
 from ..errors import BadSource
 from ..formats.copying import Advance
 from ..formats.digest import sha256
+from ..formats.regular import LONGEST, read_bytes
 from ..formats.safetensors import read_header
 from ..formats.scratch import scratch
 from ..sources import RECEIPT
@@ -42,9 +43,9 @@ class FolderCheck:
             path = self.folder / file.name
             self.found.files += 1
             if not path.is_file():
-                self.found.differs(f"it has no {file.name}", is_document(file.name))
+                self.found.differs(f"it has no {file.name}", harmless=is_document(file.name))
             elif file.text is not None:
-                self._text(file.name, path.read_bytes(), file.text.encode())
+                self._text(file.name, path, file.text.encode())
             elif is_weights(file.name):
                 self._weights(file, path)
             else:
@@ -52,25 +53,34 @@ class FolderCheck:
         planned = {RECEIPT, *(file.name for file in self.plan.files)}
         for name in sorted(set(files_of(self.folder)) - planned):
             harmless = not is_loaded(name) or (is_code(name) and self.found.options.code)
-            self.found.differs(f"{name} is none of its files", harmless)
+            self.found.differs(f"{name} is not among the files that ropeconv wrote", harmless=harmless)
 
-    def _text(self, name: str, ours: bytes, wanted: bytes) -> None:
+    def _another(self, name: str) -> None:
+        self.found.differs(
+            f"{name} is another one", harmless=is_document(name) or (is_code(name) and self.found.options.code)
+        )
+
+    def _text(self, name: str, path: Path, wanted: bytes) -> None:
+        if path.stat().st_size > LONGEST:
+            return self._another(name)
+        ours = read_bytes(path, name)
         if ours == wanted:
-            return
+            return None
         options, keys = self.found.options, None
         try:
             keys = json_differences(ours.decode(), wanted.decode()) if name.endswith(".json") else None
         except UnicodeDecodeError:
             keys = None
         if keys is None:
-            self.found.differs(f"{name} is another one", is_document(name) or (is_code(name) and options.code))
+            self._another(name)
         elif not keys:
-            self.found.differs(f"{name} has the same values in another layout", options.edited)
+            self.found.differs(f"{name} has the same values in another layout", harmless=options.edited)
         for key, what in keys or ():
             harmless = (options.edited and key in WITHOUT_EFFECT) or (
                 options.code and name == "config.json" and key.split(".")[0] in OF_CODE
             )
-            self.found.differs(f"{name} {what}", harmless)
+            self.found.differs(f"{name} {what}", harmless=harmless)
+        return None
 
     def _other(self, file: PlannedFile, path: Path) -> None:
         """Compares a file that is neither a text of the plan nor weights: one that is copied, or a tokenizer."""
@@ -78,31 +88,34 @@ class FolderCheck:
             with scratch() as folder:
                 made = folder / "made"
                 file.make(made, lambda done: None)
-                self._text(file.name, path.read_bytes(), made.read_bytes())
-        elif file.sha256 is not None:
-            if path.stat().st_size != file.size or sha256(path) != file.sha256:
-                self._text(file.name, path.read_bytes(), self._origin(file).read_bytes())
-        else:
-            origin = self._origin(file)
-            same = path.stat().st_size == origin.stat().st_size
-            if not same or first_difference(path, [Copied(0, file.size, origin, 0)]) is not None:
-                self._text(file.name, path.read_bytes(), origin.read_bytes())
+                self._like(file.name, path, made)
+        elif file.sha256 is None or path.stat().st_size != file.size or sha256(path) != file.sha256:
+            self._like(file.name, path, self._origin(file))
+
+    def _like(self, name: str, path: Path, wanted: Path) -> None:
+        """Compares a file with another one, in pieces; where they differ and are small, by keys."""
+        size = wanted.stat().st_size
+        if path.stat().st_size == size and first_difference(path, [Copied(0, size, wanted, 0)]) is None:
+            return None
+        if size > LONGEST:
+            return self._another(name)
+        return self._text(name, path, read_bytes(wanted, name))
 
     def _weights(self, file: PlannedFile, path: Path) -> None:
         size = path.stat().st_size
         if size != file.size:
-            return self.found.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there", False)
+            return self.found.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there")
         if self.found.options.quick:
             return self._header(file, path)
         self.found.bytes += size
         if file.action == "copy" and file.sha256 is not None:
             same = sha256(path) == file.sha256
             self.advance(size)
-            return None if same else self.found.differs(f"{file.name} is another one", False)
+            return None if same else self.found.differs(f"{file.name} is another one")
         with scratch() as folder:
             place = first_difference(path, self._ranges(file, folder), self.advance)
         if place is not None:
-            self.found.differs(f"{where(path, place)} of {file.name} differs from byte {place:,} on", False)
+            self.found.differs(f"{where(path, place)} of {file.name} differs from byte {place:,} on")
         return None
 
     def _header(self, file: PlannedFile, path: Path) -> None:
@@ -110,7 +123,7 @@ class FolderCheck:
         if file.action == "copy" and file.name.endswith(WEIGHTS):
             wanted = self.plan.source.headers.get(file.origin or file.name)
             if wanted is not None and read_header(path) != wanted:
-                self.found.differs(f"{file.name} has another header", False)
+                self.found.differs(f"{file.name} has another header")
 
     def _ranges(self, file: PlannedFile, folder: Path) -> list[Range]:
         """The ranges of a file of weights. folder: for what can only be made as a file."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeGuard
 
 from ..bake import GgufPlan, Plan
 from ..bake.export import ExportPlan
+from ..errors import shown
 from ..export.write import converted
 from ..formats.copying import Advance
 from ..formats.gguf import GgufFile, Header, TensorInfo, Value, read_header, rewrite
@@ -19,9 +21,16 @@ from ..sources import RECEIPT
 from .ranges import Copied, Made, Range, Streamed, first_difference
 from .verified import Found
 
+LONGEST = 1000  # bytes of a value that a message shows
 DESCRIPTIVE = "general."
-EFFECTIVE = ("general.architecture", "general.alignment", "general.file_type", "general.quantization_version")
-"""Keys of the general part that something is computed with; the others describe a model to people."""
+EFFECTIVE = (
+    "general.architecture", "general.alignment", "general.file_type", "general.quantization_version",
+    "general.sampling.",
+)  # fmt: skip
+"""Beginnings of keys of the general part that something is computed with; the others describe a model to people.
+
+llama.cpp takes its defaults of sampling from `general.sampling.*`: https://github.com/ggml-org/llama.cpp/pull/17120
+"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class GgufCheck:
             source = self.plan.source.file
             if len(source.paths) != len(self.file.paths):
                 counts = f"{len(self.file.paths)} shards, and {len(source.paths)} belong there"
-                return self.found.differs(f"it has {counts}", False)
+                return self.found.differs(f"it has {counts}")
             for number in range(1, len(source.paths)):
                 self._other(number)
         return None
@@ -60,15 +69,15 @@ class GgufCheck:
         self.found.files += 1
         clauses = list(_unlike_keys(ours, made))
         for key, what in clauses:
-            described = key.startswith(DESCRIPTIVE) and key not in EFFECTIVE
-            self.found.differs(what, described and (self.found.options.edited or self.elsewhere))
+            described = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
+            self.found.differs(what, harmless=described and (self.found.options.edited or self.elsewhere))
         if ours.tensors != made.tensors or list(ours.tensors) != list(made.tensors):
-            return self.found.differs(_unlike_tensors(ours.tensors, made.tensors), False)
+            return self.found.differs(_unlike_tensors(ours.tensors, made.tensors))
         if not clauses and exact and not _laid_out(path, ours, made):
-            self.found.differs("its header is laid out otherwise", self.found.options.edited)
+            self.found.differs("its header is laid out otherwise", harmless=self.found.options.edited)
         end = ours.data_start + made.data_size
         if ours.size - end not in (0, tail):
-            return self.found.differs(f"it has {ours.size - end:,} bytes after its last tensor", False)
+            return self.found.differs(f"it has {ours.size - end:,} bytes after its last tensor")
         if not self.found.options.quick:
             head = Copied(0, ours.data_start, path, 0)  # compared above
             self._compare(path, ours, [head, *ranges_at(ours.data_start)])
@@ -80,7 +89,7 @@ class GgufCheck:
         self.found.files += 1
         before, header = source.headers[number], self.file.headers[number]
         if (header.values, header.tensors, header.size) != (before.values, before.tensors, before.size):
-            return self.found.differs(f"{path.name} has another header", False)
+            return self.found.differs(f"{path.name} has another header")
         if not self.found.options.quick:
             head = Copied(0, before.data_start, source.paths[number], 0)
             data = list(_edited(self.plan, number, before.tensors, before.data_start))
@@ -93,23 +102,26 @@ class GgufCheck:
         if place is not None:
             at = place - header.data_start
             name = next((i.name for i in header.tensors.values() if i.offset <= at < i.offset + i.size), "padding")
-            self.found.differs(f"{name} of {path.name} differs from byte {place:,} on", False)
+            self.found.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
 
-class RangesAt:
-    """Makes the ranges of the data of a first shard. Called with where its data begins, in bytes."""
+RangesAt = Callable[[int], Iterator[Range]]
+"""Makes the ranges of the data of a first shard, from where its data begins, in bytes."""
 
-    def __init__(self, plan: GgufPlan | ExportPlan, made: Rewritten, remade: Path | None) -> None:
-        self.plan, self.made, self.remade = plan, made, remade
 
-    def __call__(self, start: int) -> Iterator[Range]:
-        if self.remade is not None:
-            header = read_header(self.remade)
-            yield Copied(start, start + header.data_size, self.remade, header.data_start)
-        elif isinstance(self.plan, GgufPlan):
-            yield from _edited(self.plan, 0, self.made.tensors, start)
-        else:
-            yield from _converted(self.plan, self.made.tensors, start)
+def _ranges_at(plan: GgufPlan | ExportPlan, made: Rewritten, remade: Path | None, start: int) -> Iterator[Range]:
+    """The ranges of the data of a first shard.
+
+    plan: of the file. made: its header. remade: a file that the plan has made again, None where none is needed. start:
+    where the data begins, in bytes.
+    """
+    if remade is not None:
+        header = read_header(remade)
+        yield Copied(start, start + header.data_size, remade, header.data_start)
+    elif isinstance(plan, GgufPlan):
+        yield from _edited(plan, 0, made.tensors, start)
+    else:
+        yield from _converted(plan, made.tensors, start)
 
 
 @contextmanager
@@ -118,10 +130,10 @@ def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[Rewritten, bool,
     if isinstance(plan, GgufPlan):
         header = plan.source.file.header
         made = rewrite(header, plan.edit)
-        yield made, True, RangesAt(plan, made, None), header.size - header.data_start - header.data_size
+        yield made, True, partial(_ranges_at, plan, made, None), header.size - header.data_start - header.data_size
     elif not plan.exported.quantised:
         made = rewrite(plan.exported.model.header, plan.edit)
-        yield made, True, RangesAt(plan, made, None), 0
+        yield made, True, partial(_ranges_at, plan, made, None), 0
     else:
         with scratch() as folder:
             remade = folder / plan.out.name
@@ -130,7 +142,12 @@ def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[Rewritten, bool,
             write(remade, lambda done: None)
             header = read_header(remade)
             made = Rewritten(header.values, header.tensors, header.alignment, header.data_size)
-            yield made, False, RangesAt(plan, made, remade), header.size - header.data_start - header.data_size
+            yield (
+                made,
+                False,
+                partial(_ranges_at, plan, made, remade),
+                header.size - header.data_start - header.data_size,
+            )
 
 
 def _edited(plan: GgufPlan, shard: int, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
@@ -191,9 +208,9 @@ def _unlike_keys(ours: Header, made: Rewritten) -> Iterator[tuple[str, str]]:
         if key not in mine:
             yield key, f"it has no {key}"
         elif key not in theirs:
-            yield key, f"it has {key} = {_short(mine[key])}, which is not there"
+            yield key, f"it has {key} = {_shown(mine[key])}, which is not there"
         elif mine[key] != theirs[key]:
-            yield key, f"it has {key} = {_short(mine[key])}, where {_short(theirs[key])} belongs"
+            yield key, f"it has {key} = {_shown(mine[key])}, where {_shown(theirs[key])} belongs"
     if list(mine) != list(theirs) and mine.keys() == theirs.keys():
         yield "", "its keys are in another order"
     if ours.alignment != made.alignment:
@@ -224,9 +241,8 @@ def _laid_out(path: Path, ours: Header, made: Rewritten) -> bool:
         return file.read(ours.data_start) == wanted
 
 
-def _short(value: Value) -> str:
-    text = repr(value.decode()) if len(value.raw) < 1000 else f"{len(value.raw):,} bytes"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _shown(value: Value) -> str:
+    return shown(value.decode()) if len(value.raw) < LONGEST else f"{len(value.raw):,} bytes"
 
 
 def is_gguf(plan: Plan) -> TypeGuard[GgufPlan | ExportPlan]:

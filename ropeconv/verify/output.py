@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from ..bake import CheckpointPlan
 from ..encode import all_encodings
-from ..errors import Disagreement, RopeconvError
+from ..errors import RopeconvError
 from ..formats.copying import Advance
+from ..receipts.files import check_files
 from ..sources import GgufSource, Source
-from ..validate.checks.files import check_files, check_same_model, check_tokenizer
+from ..validate.checks.files import check_same_model, check_tokenizer
 from ..validate.checks.trust import needs_trust
 from ..validate.comparison import Comparison
 from .again import plan_again, unlike_plan
-from .extra_files import files_of, is_loaded
 from .folder import FolderCheck
 from .gguf import GgufCheck, is_gguf
-from .ranges import Copied, first_difference
 from .verified import Found, Options, Verified
+from .without_plan import CopiesCheck
 
 
 def verify_output(
@@ -29,7 +29,7 @@ def verify_output(
     since the last call.
 
     Raises BadSource where files are not those of the receipt, where the output brings code of others, and where recipe
-    and source give no such output; Disagreement where a file is not what they give.
+    and source give no such output; Disagreement where a file is not what they give, or cannot be compared.
     """
     options, baked = options or Options(), comparison.baked
     found, folder = Found(options), baked.suffix != ".gguf"
@@ -43,11 +43,11 @@ def verify_output(
     except RopeconvError as problem:
         if comparison.receipt.target is not None:
             raise
-        found.unverified.append(f"the plan of this older output cannot be made again ({problem})")
-        _compare_copies(comparison, found, advance)
+        found.notes.append(f"the plan of this older output cannot be made again ({problem})")
+        CopiesCheck(comparison, found, advance).run()
         return found.result(baked)
     for key in unlike_plan(plan, comparison.receipt):
-        found.differs(f"its receipt has another {key}", False)
+        found.differs(f"its receipt has another {key}")
     if is_gguf(plan):
         said, given = comparison.receipt.source, comparison.source
         elsewhere = (said.kind, said.reference) != (given.kind, given.reference if said.reference else None)
@@ -63,32 +63,3 @@ def _check_source(comparison: Comparison) -> None:
     if isinstance(source, Source) and source.kind in ("folder", "hub") and encoding is not None:
         check_same_model(comparison.baked, source, encoding)
         check_tokenizer(comparison.baked, source)
-
-
-def _compare_copies(comparison: Comparison, found: Found, advance: Advance) -> None:
-    """Compares the files that the receipt lists as copied with those of the source, for outputs without a plan.
-
-    Raises Disagreement for GGUF files, whose receipts list none.
-    """
-    source = comparison.source
-    if not isinstance(source, Source) or not comparison.receipt.files:
-        raise Disagreement(
-            f"{comparison.baked} cannot be compared with what its recipe and its source give; run apply again"
-        )
-    sizes = {file.name: file.size for file in source.files()}
-    for file in comparison.receipt.files:
-        origin, path = file.origin or file.name, comparison.baked / file.name
-        if file.action != "copy":
-            found.unverified.append(f"{file.name} was compared with the receipt alone")
-            continue
-        found.files += 1
-        if origin not in sizes or not path.is_file() or path.stat().st_size != sizes[origin]:
-            found.differs(f"{file.name} is not that of its source", False)
-        elif not (found.options.quick and is_loaded(file.name)):
-            ranges = [Copied(0, sizes[origin], source.path(origin), 0)]
-            if first_difference(path, ranges, advance) is not None:
-                found.differs(f"{file.name} is not that of its source", False)
-            found.bytes += sizes[origin]
-    listed = {"ropeconv.json", *(file.name for file in comparison.receipt.files)}
-    for name in sorted(set(files_of(comparison.baked)) - listed):
-        found.differs(f"{name} is none of its files", not is_loaded(name))

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ..errors import shown
+
 WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "_commit_hash")
 """Keys that no runtime computes with."""
 OF_CODE = ("auto_map", "architectures", "model_type")
 """Keys that name the code of a model."""
-LONGEST = 80  # letters of a value in a message
 
 
 def json_differences(found: str, wanted: str) -> list[tuple[str, str]] | None:
@@ -31,15 +32,10 @@ def _differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> I
     for key in dict.fromkeys((*theirs, *ours)):
         name = f"{prefix}{key}"
         if key not in ours:
-            yield name, f"has no {name}, which is {_short(theirs[key])} there"
+            yield name, f"has no {name}, which is {shown(theirs[key])} there"
         elif key not in theirs:
-            yield name, f"has {name} = {_short(ours[key])}, which is not there"
+            yield name, f"has {name} = {shown(ours[key])}, which is not there"
         elif isinstance(ours[key], dict) and isinstance(theirs[key], dict):
             yield from _differences(ours[key], theirs[key], f"{name}.")
         elif type(ours[key]) is not type(theirs[key]) or ours[key] != theirs[key]:
-            yield name, f"has {name} = {_short(ours[key])}, where {_short(theirs[key])} belongs"
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+            yield name, f"has {name} = {shown(ours[key])}, where {shown(theirs[key])} belongs"

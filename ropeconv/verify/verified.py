@@ -30,7 +30,7 @@ class Verified:
 
     files: number of files. bytes: of the weights that were compared. quick: whether the weights were left out. notes:
     sentences on files that are not from the plan, or not as there, and harmless. unverified: sentences on what could
-    not be compared.
+    not be compared; empty without `quick`.
     """
 
     files: int
@@ -65,15 +65,20 @@ class Found:
     files: int = 0
     bytes: int = 0
 
-    def differs(self, what: str, harmless: bool) -> None:
+    def differs(self, what: str, *, harmless: bool = False) -> None:
         """Records a difference. what: a clause. harmless: whether it is only worth a note."""
         (self.notes if harmless else self.wrong).append(what)
 
     def result(self, baked: Path) -> Verified:
-        """The result. Raises Disagreement where something differs. baked: the output."""
+        """The result. baked: the output. Raises Disagreement where something differs, or was left out unasked."""
         if self.wrong:
             self._refuse(baked)
         quick = self.options.quick
+        if self.unverified and not quick:
+            raise Disagreement(
+                f"{baked} cannot be compared with its source as a whole: {'; '.join(self.unverified[:LONGEST])}; run "
+                "apply again"
+            )
         return Verified(self.files, self.bytes, quick, tuple(self.notes), tuple(self.unverified))
 
     def _refuse(self, baked: Path) -> NoReturn:

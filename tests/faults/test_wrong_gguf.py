@@ -26,7 +26,7 @@ from .extent import sample, tally
 RECIPES = {"keys": Recipe(REGISTRY["yarn"](16.0)), "tensor": Recipe(REGISTRY["mixed"](4.0))}
 EXTRA: dict[str, Any] = {
     "general.name": "A model", "general.file_type": 0, "attention.layer_norm_rms_epsilon": 1e-5,
-    "attention.sliding_window": 32, "ropeconv.note": "x",
+    "attention.sliding_window": 32, "ropeconv.note": "x", "general.sampling.sequence": "top_k;temp",
 }  # fmt: skip
 
 
@@ -185,6 +185,15 @@ def test_a_description_is_a_note_where_edits_are_accepted(baked: Callable[[str],
     opened = ropeconv.Comparison.open(tmp_path / "out.gguf", str(folder / "source.gguf"))
     found = verify_output(opened, Options(edited=True))
     assert found.notes == ("it has general.name = 'B model', where 'A model' belongs",)
+
+
+def test_defaults_of_sampling_are_no_description(baked: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = baked("keys")
+    shutil.copy(folder / "out.gguf", tmp_path / "out.gguf")
+    data(replaced(b"top_k;temp", b"temp;top_k"))(tmp_path / "out.gguf")
+    opened = ropeconv.Comparison.open(tmp_path / "out.gguf", str(folder / "source.gguf"))
+    with pytest.raises(Disagreement, match="general.sampling.sequence = 'temp;top_k', where 'top_k;temp' belongs"):
+        verify_output(opened, Options(edited=True))
 
 
 def test_a_wrong_second_shard_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ Every corruption is tried on an output that is accepted before. The right output
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ import ropeconv
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import Source, open_source
+from ropeconv.validate.checks.files import check_tokenizer
 from ropeconv.verify import Options, verify_output
 
 from ..baking import apply, make_plan
@@ -238,6 +242,11 @@ FILES: dict[str, tuple[str, Corruption]] = {
     "GGUF": ("native", add("model.gguf", b"GGUF")),
     "Meta's settings": ("native", add("params.json")),
     "another folder of weights": ("native", add("original/consolidated.00.pth", b"x")),
+    "weights named as a licence": ("native", add("LICENSE.safetensors", b"\x02\0\0\0\0\0\0\0{}")),
+    "a pickle named as a notice": ("native", add("NOTICE.bin", b"\x80\x02.")),
+    "GGUF named as a policy": ("native", add("USE_POLICY.gguf", b"GGUF")),
+    "a template named as a licence": ("native", add("LICENSE.jinja", b"x")),
+    "a module named as a licence": ("native", add("LICENSE.py", b"x = 1\n")),
     "weights of another framework": ("native", add("model.onnx", b"x")),
 }  # fmt: skip
 
@@ -327,6 +336,100 @@ def test_what_is_wrong_is_refused(baked: Callable[[str], Path], tmp_path: Path) 
     assert passed == []
 
 
+@pytest.fixture(scope="module")
+def unplanned(baked: Callable[[str], Path]) -> Callable[[Path, str], Path]:
+    """Copies a right output, with a receipt that says too little for a plan. encoding: that it says."""
+
+    def copy(folder: Path, encoding: str) -> Path:
+        shutil.copytree(baked("native"), folder)
+
+        def forget(it: dict[str, Any]) -> None:
+            it.pop("target")
+            it["encoding"] = encoding
+            for file in it["files"]:
+                file["action"] = "patch" if file["name"] == ONE else file["action"]
+
+        edit(folder / "out", "ropeconv.json", forget)
+        return folder
+
+    return copy
+
+
+def test_without_a_plan_what_is_right_passes_with_a_note(
+    unplanned: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    folder = unplanned(tmp_path / "case", "ministral3")
+    for name in (GENERATION, TOKENIZER):  # texts that the bake has changed: nothing says how
+        shutil.copy(folder / "source" / name, folder / "out" / name)
+    edit(folder / "out", "ropeconv.json", lambda it: [file.update(action="copy") for file in it["files"]])
+    renew(folder / "out")
+    with pytest.raises(Disagreement, match="what its receipt says of the first source was not compared"):
+        verify_output(ropeconv.Comparison.open(folder / "out", str(folder / "source")))
+    edit(folder / "out", "ropeconv.json", lambda it: it.update(original=None))
+    found = verify_output(ropeconv.Comparison.open(folder / "out", str(folder / "source")))
+    assert [note.split(" (")[0] for note in found.notes] == ["the plan of this older output cannot be made again"]
+    assert found.unverified == ()
+    assert found.bytes == (folder / "out" / ONE).stat().st_size
+
+
+@pytest.mark.parametrize("encoding", ["factors", "weights", "buffers", "ministral3"])
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        tensor(K1, scale(slice(None), 1.01)),
+        tensor("model.embed_tokens.weight", scale(7, 0)),
+        tensors(lambda it: it.__setitem__("model.other", it[K1])),
+        put(CONFIG, "rms_norm_eps", 1e-5),
+        put(GENERATION, "eos_token_id", 7),
+    ],
+    ids=["keys", "embeddings", "a tensor too many", "eps", "end of generation"],
+)
+def test_a_receipt_without_its_target_hides_nothing(
+    encoding: str, corrupt: Corruption, unplanned: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    folder = unplanned(tmp_path / "case", encoding)
+    edit(folder / "out", "ropeconv.json", lambda it: it.update(original=None))
+    corrupt(folder / "out")
+    renew(folder / "out")
+    for how in BOTH:
+        assert refused(folder / "out", folder / "source", how)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda it: it["original"]["folder"].update(added=["x"]),
+        lambda it: it["original"]["folder"]["texts"][0].update(text="x"),
+        lambda it: it["before"].update(context=8),
+        lambda it: it["before"].update(original_context=8),
+    ],
+    ids=["added", "text", "context", "original context"],
+)
+def test_the_receipt_of_another_version_has_the_same_original(
+    forge: Callable[[dict[str, Any]], object], baked: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """`restore` and `apply --replace` take the first source from it."""
+    folder = tmp_path / "case"
+    shutil.copytree(baked("native"), folder)
+    edit(folder / "out", "ropeconv.json", lambda it: it.update(ropeconv="0.0.9"))
+    assert not refused(folder / "out", folder / "source", Options())
+    edit(folder / "out", "ropeconv.json", forge)
+    with pytest.raises(Disagreement, match=r"its receipt has another (original|before)"):
+        verify_output(ropeconv.Comparison.open(folder / "out", str(folder / "source")))
+
+
+def test_an_older_receipt_may_say_nothing_of_the_original(baked: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = tmp_path / "case"
+    shutil.copytree(baked("native"), folder)
+
+    def older(it: dict[str, Any]) -> None:
+        it.update(ropeconv="0.0.9", original=None)
+        it["before"].update(rope="plain", reach=0, original_context=0)
+
+    edit(folder / "out", "ropeconv.json", older)
+    assert not refused(folder / "out", folder / "source", Options())
+
+
 def test_the_table_has_more_than_sixty_corruptions() -> None:
     assert len(TABLE) >= 100
     assert len(TABLE) == sum(map(len, (WEIGHTS, CONFIGS, FILES, RECEIPTS))), "two have one name"
@@ -335,8 +438,11 @@ def test_the_table_has_more_than_sixty_corruptions() -> None:
 
 HARMLESS: dict[str, tuple[Corruption, str]] = {
     "another card": (text("README.md", "A model", "My model"), "README.md is another one"),
-    "a picture": (add("figure.png", b"x"), "figure.png is none of its files"),
-    "notes": (add("notes.md", b"x"), "notes.md is none of its files"),
+    "a picture": (add("figure.png", b"x"), "figure.png is not among the files that ropeconv wrote"),
+    "notes": (add("notes.md", b"x"), "notes.md is not among the files that ropeconv wrote"),
+    "a licence for people": (add("LICENSE-MODEL.txt", b"x"), "LICENSE-MODEL.txt is not among the files"),
+    "a policy": (add("USE_POLICY.md", b"x"), "USE_POLICY.md is not among the files"),
+    "a licence without an end": (add("NOTICE-2.0", b"x"), "NOTICE-2.0 is not among the files"),
     "no licence": (remove("LICENSE"), "it has no LICENSE"),
 }  # fmt: skip
 EDITED: dict[str, tuple[Corruption, str]] = {
@@ -374,3 +480,31 @@ def test_quick_leaves_the_weights_out_and_says_so(baked: Callable[[str], Path], 
     data(replaced(b'"format":"pt"', b'"format":"tf"'))(folder / "out")
     with pytest.raises(Disagreement, match="model.safetensors has another header"):
         verify_output(opened, Options(quick=True))
+
+
+def test_a_long_file_is_refused_without_reading_it_whole(baked: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = tmp_path / "case"
+    shutil.copytree(baked("native"), folder)
+    os.truncate(folder / "out" / "vocab.json", 200 << 20)
+    tracemalloc.start()
+    with pytest.raises(Disagreement, match="vocab.json is another one"):
+        verify_output(ropeconv.Comparison.open(folder / "out", str(folder / "source")), Options(edited=True))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 << 20
+
+
+def test_windows_line_ends_of_a_tokenizer_are_compared_as_they_are(tmp_path: Path) -> None:
+    source = make("llama", tmp_path / "source")
+    (source / "tokenizer.json").write_bytes(b'{\r\n"model": {}\r\n}\r\n')
+    apply(make_plan(source, YARN, tmp_path / "out"))
+    assert not refused(tmp_path / "out", source, Options())
+    opened = open_source(str(source))
+    assert isinstance(opened, Source)
+    check_tokenizer(tmp_path / "out", opened)
+    (tmp_path / "out" / "tokenizer.json").write_bytes(b'{\n"model": {}\n}\n')
+    with pytest.raises(BadSource, match="is not the tokenizer of"):
+        check_tokenizer(tmp_path / "out", opened)
+    (tmp_path / "out" / "tokenizer.json").write_bytes(b"\xff{}")
+    with pytest.raises(BadSource, match="tokenizer.json is not UTF-8 text"):
+        check_tokenizer(tmp_path / "out", opened)

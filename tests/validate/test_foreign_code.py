@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,18 @@ def test_log_n_is_known_code(source: Path, tmp_path: Path) -> None:
 
     out = apply(make_plan(source, replace(YARN, log_n="clamped"), tmp_path / "out", encoding="buffers"))
     assert needs_trust(out, allowed=False)
+
+
+@pytest.mark.parametrize("name", ["config.json", "x_config.json", f"{MODULE}.py"])
+def test_a_fifo_is_refused_and_not_waited_for(name: str, out: Path) -> None:
+    (out / name).unlink(missing_ok=True)
+    os.mkfifo(out / name)
+    with pytest.raises(BadSource, match=r"is a FIFO|is another one"):
+        needs_trust(out, False)
+
+
+def test_a_config_of_any_size_is_not_read(out: Path) -> None:
+    (out / "x_config.json").touch()
+    os.truncate(out / "x_config.json", 1 << 30)
+    with pytest.raises(BadSource, match="is longer than"):
+        needs_trust(out, False)

@@ -46,8 +46,8 @@ def test_what_was_compared_is_in_the_document(run: Run, out: Path) -> None:
     done = run("validate", "out", "--against", "model", "--tokens", "16", "--json")
     files = json.loads(done.stdout)["files"]
     assert files["bytes"] == (out / "model.safetensors").stat().st_size
-    assert files["notes"] == ["README.md is none of its files"]
-    assert "Note: README.md is none of its files." in done.stderr
+    assert files["notes"] == ["README.md is not among the files that ropeconv wrote"]
+    assert "Note: README.md is not among the files that ropeconv wrote." in done.stderr
 
 
 def test_files_are_compared_before_a_server_is_asked(run: Run, out: Path) -> None:

@@ -23,7 +23,7 @@ from .header import Header, read_header
 from .journal import MAX_KEPT, Place, journal_of, refuse_interrupted
 from .lock import locked
 from .recovery import journaled, recover
-from .room import move_data, refuse_no_room
+from .room import move_data, refuse_no_room, refuse_same_size
 from .write import changed
 
 __all__ = ["journal_of", "phases", "recover"]
@@ -56,6 +56,7 @@ def phases(source: GgufFile, edit: Edit, hard_links: bool = False) -> Iterator[s
         if read_header(path) != header:
             raise RopeconvError(f"{path} was changed since it was read; run again")
         refuse_no_room(path, shift)
+        refuse_same_size(path, header.size, shift, _final_size(header, edit, made, head, shift), bool(edit.added))
         places = _places(header, edit, made)
         if sum(length for _, length in places) > MAX_KEPT:
             raise RopeconvError(f"too much of {path.name} changes for doing it in place; write a new file with -o")
@@ -87,10 +88,17 @@ def _change(
         for block in chunks():
             at += write_at(file, block, at)
     if edit.removed or edit.layout:
-        os.ftruncate(file, len(head) + made.data_size + (edit.layout.tail if edit.layout else 0))
+        os.ftruncate(file, _final_size(header, edit, made, head, shift))
     yield "added"
     os.fsync(file)
     yield "durable"
+
+
+def _final_size(header: Header, edit: Edit, made: Rewritten, head: bytes, shift: int) -> int:
+    """The size of the file after the change, in bytes. The parameters are those of `_change`."""
+    if edit.removed or edit.layout:
+        return len(head) + made.data_size + (edit.layout.tail if edit.layout else 0)
+    return max(header.size + shift, len(head) + made.data_size)
 
 
 def _apart(item: Added, path: Path) -> Callable[[], Iterator[bytes]]:

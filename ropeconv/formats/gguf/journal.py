@@ -16,6 +16,7 @@ from ...errors import BadSource, RopeconvError
 from ..copying import pieces_of, write_at
 from .edit import PAGE
 from .lock import is_locked, lock
+from .mark import marked_journal
 
 MAGIC = b"ropeconv journal 2\n"
 FIXED, ENTRY = struct.Struct("<QQqQ"), struct.Struct("<QQ")
@@ -42,7 +43,8 @@ def draft_of(path: Path) -> Path:
 
 def refuse_changing(path: Path) -> None:
     """Raises BadSource where a file is being changed in place, or that was interrupted: it cannot be read then."""
-    if not os.path.lexists(journal_of(path.resolve())):
+    journals = os.path.lexists(journal_of(path.resolve())) or marked_journal(path)
+    if not journals and os.stat(path).st_nlink == 1:
         return
     if is_locked(path):
         raise BadSource(f"another ropeconv is changing {path.name} in place; run again when that has ended")
@@ -54,6 +56,12 @@ def refuse_interrupted(path: Path) -> None:
     if os.path.lexists(journal_of(path.resolve())):
         raise BadSource(
             f"a change of {path.name} in place was interrupted; run that command again, which undoes it first"
+        )
+    journal = marked_journal(path)
+    if journal is not None:
+        raise BadSource(
+            f"a change of {path.name} in place was interrupted under another of its names, and {journal} has what "
+            "undoes it; run that command again, which undoes it first"
         )
 
 

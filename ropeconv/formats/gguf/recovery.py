@@ -13,6 +13,7 @@ from ..copying import pieces_of, write_at
 from ..durable import sync_folder
 from .journal import Place, draft_of, journal_of, open_journal, read_journal, write_journal
 from .lock import locked
+from .mark import remove_mark, set_mark
 from .room import move_data
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -31,9 +32,11 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
         write_journal(kept, file, shift, places)
         os.replace(draft_of(path), journal_of(path))
         sync_folder(path.resolve().parent)
+        set_mark(file, journal_of(path.resolve()))
         yield
         journal_of(path).unlink()
         changed = True
+        remove_mark(file)
         sync_folder(path.resolve().parent)
     except (Exception, KeyboardInterrupt) as problem:
         if changed:
@@ -75,9 +78,7 @@ def recover(path: Path) -> bool:
 def _undo(path: Path, file: int, kept: int) -> None:
     """Brings a file back from its journal and removes that. Each step can be repeated after a kill."""
     size, shift, entries = read_journal(path, file, kept)
-    now = os.fstat(file).st_size
-    moved = now >= size + shift if shift > 0 else now <= size + shift
-    if shift and moved:
+    if shift and os.fstat(file).st_size != size:  # the data has moved; see `refuse_same_size`
         os.ftruncate(file, size + shift)
         move_data(file, -shift)
     os.ftruncate(file, size)
@@ -86,6 +87,7 @@ def _undo(path: Path, file: int, kept: int) -> None:
             write_at(file, block, place + done)
     os.fsync(file)
     journal_of(path).unlink()
+    remove_mark(file)
     sync_folder(path.resolve().parent)
 
 

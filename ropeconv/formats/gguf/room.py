@@ -39,6 +39,19 @@ def refuse_no_room(path: Path, shift: int) -> None:
     )
 
 
+def refuse_same_size(path: Path, size: int, shift: int, final: int, grows: bool) -> None:
+    """Raises RopeconvError where the size of a file would not tell whether its data has moved, as undoing has to know.
+
+    path: the file. size, final: of it, before and after the change. shift: by how many bytes its data moves. grows:
+    whether tensors are appended, so that the file has many sizes meanwhile.
+    """
+    if shift and (final == size or (shift < 0 and grows)):
+        raise RopeconvError(
+            f"{path.name} would have moved data and the size of before, so that a kill could not be undone; write a "
+            "new file with -o"
+        )
+
+
 def can_insert(path: Path) -> bool:
     """Whether the filesystem inserts ranges, tried on a file beside `path` that never has a name."""
     try:

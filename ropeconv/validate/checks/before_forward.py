@@ -10,9 +10,11 @@ from typing import Any
 from ...encode import all_encodings
 from ...engines.probe import Probe, ProbeCache
 from ...errors import BadSource
+from ...formats.regular import read_text
+from ...receipts.files import check_files
 from ...receipts.receipt import CheckRecord
 from ..comparison import Comparison
-from .files import check_files, check_same_model, check_tokenizer
+from .files import check_same_model, check_tokenizer
 from .fold import check_fold
 from .frequencies import compare
 from .trust import needs_trust
@@ -45,7 +47,7 @@ def check_before_forward(
 
 def _answer(baked: Path, context: int, own: bool) -> dict[str, Any]:
     """The answer of the installed transformers on a folder, from the cache where `apply` has asked already."""
-    text = (baked / "config.json").read_text("utf-8")
+    text = read_text(baked / "config.json", str(baked / "config.json"))
     cache = ProbeCache()
     key = "" if own else cache.key(text, str(json.loads(text).get("model_type", "")), context)
     known = cache.get(key)

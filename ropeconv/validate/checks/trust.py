@@ -17,9 +17,11 @@ from ...errors import BadSource
 from ...families.config import STORED_ROPE
 from ...families.family import by_name
 from ...formats import jsontext
+from ...formats.regular import read_text
 from ...rope.log_n import LogN
 
-CODE = (".py", ".pyc", ".so", ".pyd")
+CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
+"""Ends of the names of files that Python may import, or libraries that those load."""
 ADAPTER = "adapter_config.json"
 IMPLEMENTATION = "_implementation"
 
@@ -60,7 +62,7 @@ def _unlike_ours(folder: Path, config: dict[str, Any]) -> Iterator[str]:
     path, settings = folder / f"{MODULE}.py", config.get(SETTINGS)
     try:
         wanted = modelling(family, _log_n(settings))
-        same = path.is_file() and path.read_bytes() == wanted.encode()
+        same = path.is_file() and path.stat().st_size == len(wanted.encode()) and read_text(path, path.name) == wanted
     except (AttributeError, TypeError, ValueError):
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
@@ -119,6 +121,6 @@ def _entries(value: object) -> Iterator[tuple[str, object]]:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        return jsontext.parse(path.read_text("utf-8"), path.name)
-    except (OSError, UnicodeDecodeError) as problem:
+        return jsontext.parse(read_text(path, str(path)), path.name)
+    except OSError as problem:
         raise BadSource(f"{path} cannot be read ({problem}); run apply again") from None

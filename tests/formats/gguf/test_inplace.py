@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -173,3 +175,105 @@ def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert contents(tmp_path / "model.gguf") == {"token_embd.weight": b"\1" * size}
     assert peak < 20 << 20
+
+
+LONG, TRAINED_BYTES = 5000, 256 << 10
+"""Bytes of a key that fits no header without a reserve, and of the tensor that stays."""
+
+
+def shrinking(added: tuple[Added, ...] = ()) -> Edit:
+    """Removes the last tensor of `two_tensors` and makes room at the front."""
+    return Edit({"llama.note": string("x" * LONG)}, removed=frozenset({"b.weight"}), added=added)
+
+
+def two_tensors(path: Path, last: int) -> Path:
+    zeros = np.zeros(last // 4, np.float32)
+    return write(path, tensors={"a.weight": np.arange(TRAINED_BYTES // 4, dtype=np.float32), "b.weight": zeros + 3})
+
+
+def stopped(path: Path, made: Edit, step: str) -> None:
+    walk = phases(GgufFile.open(path), made)
+    while next(walk) != step:
+        pass
+    walk.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("last", [256, 1 << 17])
+@pytest.mark.parametrize("added", [(), (Added.f32("rope_freqs.weight", NEW),)], ids=["removed", "removed and added"])
+def test_a_file_that_moves_and_loses_a_tensor_comes_back_after_a_kill_at_any_step(
+    last: int, added: tuple[Added, ...], tmp_path: Path
+) -> None:
+    """The file ends up shorter than its data was moved to, and with 128 KiB less even shorter than before."""
+    path = two_tensors(tmp_path / "model.gguf", last)
+    if not room.can_insert(path):
+        pytest.skip("this filesystem inserts no ranges")
+    original = path.read_bytes()
+    walked = list(phases(GgufFile.open(path), shrinking(added)))
+    assert "room" in walked
+    assert contents(path)["a.weight"] == np.arange(TRAINED_BYTES // 4, dtype=np.float32).tobytes()
+    assert path.stat().st_size < len(original) + 65536
+    for step in walked[:-1]:
+        path.write_bytes(original)
+        stopped(path, shrinking(added), step)
+        kept = journal_of(path).read_bytes()
+        assert recover(path)
+        assert path.read_bytes() == original, step
+        journal_of(path).write_bytes(kept)
+        assert recover(path), "as after a kill of the recovery"
+        assert path.read_bytes() == original, step
+
+
+def test_a_disk_that_fails_at_the_end_leaves_a_file_that_moved_and_shrank_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two_tensors(tmp_path / "model.gguf", 256)
+    if not room.can_insert(path):
+        pytest.skip("this filesystem inserts no ranges")
+    original, walk = path.read_bytes(), phases(GgufFile.open(path), shrinking())
+    while next(walk) != "added":
+        pass
+    failing = iter([OSError(errno.EIO, "Input/output error")])
+
+    def fsync(file: int) -> None:
+        for problem in failing:
+            raise problem
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(RopeconvError, match="is as it was"):
+        next(walk)
+    assert path.read_bytes() == original
+
+
+def test_an_edit_after_which_the_size_would_not_tell_whether_the_data_moved_is_refused(tmp_path: Path) -> None:
+    path = two_tensors(tmp_path / "model.gguf", 65536)
+    if not room.can_insert(path):
+        pytest.skip("this filesystem inserts no ranges")
+    original = path.read_bytes()
+    with pytest.raises(RopeconvError, match="the size of before.*write a new file with -o"):
+        list(phases(GgufFile.open(path), shrinking()))
+    assert path.read_bytes() == original
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_longer_tail_comes_back_with_less_room_after_a_kill_at_any_step(tmp_path: Path) -> None:
+    """Without its tail the file is longer than the data was moved to, and shorter than before."""
+    path = write(tmp_path / "model.gguf")
+    if not room.can_insert(path):
+        pytest.skip("this filesystem inserts no ranges")
+    path.write_bytes(path.read_bytes() + bytes(64))
+    first = GgufFile.open(path)
+    tail = first.header.size - first.header.data_start - first.header.data_size
+    original = path.read_bytes()
+    list(phases(first, Edit({"llama.note": string("x" * LONG)})))
+    os.truncate(path, path.stat().st_size - tail)  # as -o writes it
+    changed = path.read_bytes()
+    layout = Layout(first.header.version, first.header.data_start, tail)
+    edit_back = Edit(base=first.header.values, layout=layout)
+    walked = list(phases(GgufFile.open(path), edit_back))
+    assert "room" in walked
+    assert path.read_bytes() == original
+    for step in walked[:-1]:
+        path.write_bytes(changed)
+        stopped(path, edit_back, step)
+        assert recover(path)
+        assert path.read_bytes() == changed, step

@@ -172,3 +172,54 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     journal_of(tmp_path / "model.gguf").write_bytes(b"x")
     with pytest.raises(BadSource, match="is not a file"):
         recover(tmp_path / "model.gguf")
+
+
+def both_names(path: Path) -> Path:
+    other = path.with_name("other.gguf")
+    os.link(path, other)
+    return other
+
+
+def test_other_hard_links_are_not_read_while_one_is_changed(path: Path) -> None:
+    other = both_names(path)
+    walk = phases(GgufFile.open(path), EDIT, hard_links=True)
+    next(walk)
+    with pytest.raises(BadSource, match=r"another ropeconv is changing other.gguf in place"):
+        assert ropeconv.open_source(str(other)).file  # type: ignore[union-attr]
+    assert list(walk)[-1] == "done"
+    assert ropeconv.open_source(str(other)).file.get("llama.context_length") == 4096  # type: ignore[union-attr]
+
+
+def test_other_hard_links_are_not_read_or_changed_after_a_kill(path: Path) -> None:
+    """The journal has the name of the one that was changed; an attribute of the file leads to it."""
+    try:
+        os.setxattr(path, "user.test", b"1")
+    except OSError:
+        pytest.skip("this filesystem has no extended attributes")
+    other, original = both_names(path), path.read_bytes()
+    walk = phases(GgufFile.open(path), EDIT, hard_links=True)
+    while next(walk) != "header":
+        pass
+    walk.close()  # type: ignore[attr-defined]
+    journal = journal_of(path.resolve())
+    for attempt in (
+        lambda: ropeconv.open_source(str(other)).file,  # type: ignore[union-attr]
+        lambda: change(GgufFile.open(other), hard_links=True),
+    ):
+        with pytest.raises(BadSource, match=f"under another of its names, and {journal} has what undoes it"):
+            attempt()
+    assert recover(path)
+    assert other.read_bytes() == original
+    assert os.listxattr(path) == ["user.test"], "nothing of the mark is left"
+    change(GgufFile.open(other), hard_links=True)
+    assert os.listxattr(path) == ["user.test"]
+
+
+def test_a_mark_whose_journal_is_gone_stops_nobody(path: Path) -> None:
+    """Between the removal of the journal and that of the mark a kill is possible, and the change is whole then."""
+    try:
+        os.setxattr(path, "user.ropeconv.journal", os.fsencode(journal_of(path)))
+    except OSError:
+        pytest.skip("this filesystem has no extended attributes")
+    assert ropeconv.open_source(str(path)).file  # type: ignore[union-attr]
+    change(GgufFile.open(path))

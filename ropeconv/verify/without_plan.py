@@ -17,7 +17,7 @@ from ..receipts.receipt import FileRecord
 from ..runtimes.read_config import QUERY_SCALE
 from ..sources import RECEIPT, Source
 from ..validate.comparison import Comparison
-from .extra_files import files_of, is_loaded
+from .extra_files import files_of, is_document, is_loaded
 from .folder import WEIGHTS, is_weights, where
 from .ranges import Copied, Range, first_difference
 from .texts import json_differences
@@ -57,6 +57,10 @@ class CopiesCheck:
                 self._copy(file, source)
             else:
                 self.found.unverified.append(f"{file.name} was compared with the receipt alone")
+        origins = {file.origin or file.name for file in receipt.files}
+        for one in source.copied_files()[0]:
+            if one.name not in origins and not is_weights(one.name):
+                self.found.differs(f"it has no {one.name}", harmless=is_document(one.name))
         listed = {RECEIPT, *(file.name for file in receipt.files)}
         for name in sorted(set(files_of(baked)) - listed):
             self.found.differs(f"{name} is not among the files that ropeconv wrote", harmless=not is_loaded(name))
@@ -66,7 +70,10 @@ class CopiesCheck:
         keys = detect(source.config()).keys
         rope = {*ROPE, *keys.context, *keys.theta}
         ours = read_text(self.comparison.baked / CONFIG, CONFIG)
-        for key, what in json_differences(ours, source.text(CONFIG) or "") or ():
+        differences = json_differences(ours, source.text(CONFIG) or "")
+        if differences is None:
+            self.found.differs(f"{CONFIG} is another one")
+        for key, what in differences or ():
             if not rope & set(key.split(".")):
                 self.found.differs(f"{CONFIG} {what}")
 

@@ -381,15 +381,20 @@ def test_without_a_plan_what_is_right_passes_with_a_note(
         tensors(lambda it: it.__setitem__("model.other", it[K1])),
         put(CONFIG, "rms_norm_eps", 1e-5),
         put(GENERATION, "eos_token_id", 7),
+        remove("chat_template.jinja"),
+        add("chat_template.json"),
     ],
-    ids=["keys", "embeddings", "a tensor too many", "eps", "end of generation"],
+    ids=["keys", "embeddings", "a tensor too many", "eps", "end of generation", "no template", "another template"],
 )
 def test_a_receipt_without_its_target_hides_nothing(
     encoding: str, corrupt: Corruption, unplanned: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:
     folder = unplanned(tmp_path / "case", encoding)
     edit(folder / "out", "ropeconv.json", lambda it: it.update(original=None))
+    for name in (GENERATION, TOKENIZER):
+        shutil.copy(folder / "source" / name, folder / "out" / name)
     corrupt(folder / "out")
+    edit(folder / "out", "ropeconv.json", lambda it: [file.update(action="copy") for file in it["files"]])
     renew(folder / "out")
     for how in BOTH:
         assert refused(folder / "out", folder / "source", how)

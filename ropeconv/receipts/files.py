@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..formats.digest import sha256
+from ..formats.index import safe_name
 from .receipt import Receipt
 
 CHECKED = (".json", ".py", ".safetensors")
@@ -17,6 +18,8 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
     baked: the output. receipt: of it. weights: whether the sha256 of weights is compared too, which takes long.
     """
     for file in receipt.files:
+        if not safe_name(file.name):
+            raise BadSource(f"the receipt of {baked} lists {shown(file.name)}, outside of it; do not trust it")
         path = baked / file.name
         if path.suffix not in CHECKED:
             continue

@@ -78,7 +78,7 @@ class Comparison:
         """Size of the output in bytes."""
         if self.baked.suffix == ".gguf":
             return sum(path.stat().st_size for path in GgufSource(self.baked).file.paths)
-        return sum(path.stat().st_size for path in self.baked.glob("*.safetensors"))
+        return sum(path.stat().st_size for path in self.baked.rglob("*.safetensors") if path.is_file())
 
     @property
     def unchanged(self) -> bool:

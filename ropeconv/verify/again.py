@@ -12,10 +12,10 @@ from ..bake import FoldTarget, GgufTarget, Plan, Target, make_plan
 from ..encode import all_encodings
 from ..errors import BadSource, RopeconvError
 from ..export.quantise import FTYPES
-from ..formats.safetensors import read_header
 from ..receipts import Receipt, embedded, parse_receipt
 from ..rope.recipe import Recipe
 from ..sources import RECEIPT, GgufSource
+from ..sources.folder import FolderSource
 from ..sources.source import OTHER_WEIGHTS
 from ..validate.comparison import Comparison
 from ..version import __version__
@@ -70,7 +70,16 @@ def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
     wanted, said = _plain(made), _plain(receipt)
     if older:
         _drop_unsaid(wanted, said)
-    return [key for key in keys if wanted[key] != said[key] and (key != "target" or receipt.target is not None)]
+    unlike = [key for key in keys if wanted[key] != said[key] and (key != "target" or receipt.target is not None)]
+    if plan.is_folder and receipt.target is not None and not _lists(receipt, plan):
+        unlike.append("list of files")
+    return unlike
+
+
+def _lists(receipt: Receipt, plan: Plan) -> bool:
+    """Whether a receipt lists the files of a plan, and no others."""
+    wanted = sorted((file.name, file.action, file.origin) for file in plan.files)
+    return wanted == sorted((file.name, file.action, file.origin or "") for file in receipt.files)
 
 
 def _drop_unsaid(wanted: dict[str, Any], said: dict[str, Any]) -> None:
@@ -150,8 +159,5 @@ def _of_gguf(comparison: Comparison, plain: Target, from_gguf: bool) -> Target:
 def _widened(comparison: Comparison, tensors: tuple[str, ...]) -> bool:
     """Whether tensors of the output are stored in 32 bits, and those of its source are not."""
     source = comparison.checkpoint.tensors
-    for path in comparison.baked.glob("*.safetensors"):
-        for name, tensor in read_header(path).tensors.items():
-            if name in tensors and name in source and tensor.dtype == "F32" != source[name].dtype:
-                return True
-    return False
+    ours = FolderSource(comparison.baked).tensors
+    return any(name in source and ours[name].dtype == "F32" != source[name].dtype for name in tensors if name in ours)

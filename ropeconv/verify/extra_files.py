@@ -13,14 +13,15 @@ LOADED = (
     "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.vocab", "*.bpe", "*.spm", "*.safetensors", "*.bin",
     "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.h5", "*.msgpack", "*.npz", "*.npy", "*.gguf", "*.onnx", "*.ot",
     "*.onnx_data", "*.tflite", "*.yaml", "*.yml", "*.toml", "merges*", "vocab*", "tokenizer*", "chat_template*",
+    "*.jsonl", "*.j2", "*.xml",
 )  # fmt: skip
 """Names of files that some runtime loads: configs, tokenizers, templates, weights."""
 DOCUMENTS = (
     "*.md", "*.rst", "*.html", "*.pdf", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "requirements.txt",
-    "LICENSE*.txt", "NOTICE*.txt", "USE_POLICY*.txt",
+    "license*.txt", "notice*.txt", "use_policy*.txt",
 )  # fmt: skip
 """Names of files for people."""
-LEGAL = ("LICENSE*", "NOTICE*", "USE_POLICY*")
+LEGAL = ("license*", "notice*", "use_policy*")
 """Names of files for people, unless their ends are those of files that are loaded."""
 
 
@@ -34,7 +35,7 @@ def is_document(name: str) -> bool:
 
 def is_code(name: str) -> bool:
     """Whether Python may import a file."""
-    return name.endswith(CODE)
+    return name.lower().endswith(CODE)
 
 
 def is_loaded(name: str) -> bool:
@@ -43,7 +44,7 @@ def is_loaded(name: str) -> bool:
 
 
 def _matches(plain: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch(plain, pattern) for pattern in patterns)
+    return any(fnmatch(plain.lower(), pattern) for pattern in patterns)  # some filesystems take A for a
 
 
 def files_of(folder: Path) -> Iterator[str]:

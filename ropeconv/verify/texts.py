@@ -20,12 +20,20 @@ def json_differences(found: str, wanted: str) -> list[tuple[str, str]] | None:
     found: the text of the file. wanted: that of the plan. Keys inside of others are joined by points.
     """
     try:
-        ours, theirs = json.loads(found), json.loads(wanted)
+        ours, theirs = (json.loads(text, object_pairs_hook=_unique) for text in (found, wanted))
     except (ValueError, RecursionError):
         return None
     if not isinstance(ours, dict) or not isinstance(theirs, dict):
         return None
     return list(_differences(ours, theirs, ""))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError for a key that is there twice, of which readers take one or the other."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def _differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:

@@ -200,6 +200,7 @@ CONFIGS: dict[str, tuple[str, Corruption]] = {
     "layers": ("native", put(CONFIG, "num_hidden_layers", 1)),
     "activation": ("native", put(CONFIG, "hidden_act", "gelu")),
     "a window": ("native", put(CONFIG, "sliding_window", 32)),
+    "a key twice": ("native", text(CONFIG, '"model_type"', '"rms_norm_eps": 0.5,\n  "model_type"')),
     "a quantisation": ("native", put(CONFIG, "quantization_config", {"quant_method": "fp8"})),
     "other weights": ("native", put(CONFIG, "transformers_weights", "other.safetensors")),
     "kernels of the Hub": ("native", put(CONFIG, "attn_implementation", "someone/kernels")),
@@ -226,6 +227,9 @@ FILES: dict[str, tuple[str, Corruption]] = {
     "another tokenizer": ("native", text("tokenizer.json", '"a"', '"b"')),
     "another template": ("native", text("chat_template.jinja", "content", "role")),
     "no template": ("native", remove("chat_template.jinja")),
+    "a config in capitals": ("native", add("CONFIG.JSON")),
+    "weights in capitals": ("native", add("Model.SafeTensors", b"\x02\0\0\0\0\0\0\0{}")),
+    "a page for OpenVINO": ("native", add("openvino_model.xml", b"<net/>")),
     "an adapter": ("native", add("adapter_config.json", b'{"peft_type": "LORA"}')),
     "an adapter's weights": ("native", add("adapter_model.safetensors", b"\x02\0\0\0\0\0\0\0{}")),
     "pickled weights": ("native", add("pytorch_model.bin", b"\x80\x02.")),
@@ -258,6 +262,10 @@ RECEIPTS: dict[str, tuple[str, Corruption]] = {
     "fewer folded tensors": ("folded", receipt(lambda it: it["fold"]["tensors"].pop())),
     "another width of folds": ("folded", receipt(lambda it: it["target"].update(fold_into="q"))),
     "another encoding asked for": ("native", receipt(lambda it: it["target"].update(encoding="buffers"))),
+    "no files": ("native", receipt(lambda it: it.update(files=[]))),
+    "a file twice": ("native", receipt(lambda it: it["files"].append(it["files"][0]))),
+    "weights that were made": ("native", receipt(lambda it: it["files"][4].update(action="patch"))),
+    "a file outside": ("native", receipt(lambda it: it["files"][0].update(name="../source/config.json"))),
     "another original": ("native", receipt(lambda it: it["original"]["folder"].update(added=["x"]))),
 }  # fmt: skip
 
@@ -513,3 +521,21 @@ def test_windows_line_ends_of_a_tokenizer_are_compared_as_they_are(tmp_path: Pat
     (tmp_path / "out" / "tokenizer.json").write_bytes(b"\xff{}")
     with pytest.raises(BadSource, match="tokenizer.json is not UTF-8 text"):
         check_tokenizer(tmp_path / "out", opened)
+
+
+@pytest.mark.parametrize("options", [{}, {"encoding": "weights"}, {"encoding": "buffers"}])
+def test_shards_may_be_in_folders(options: dict[str, Any], tmp_path: Path) -> None:
+    source = make("llama", tmp_path / "source")
+    shard(source)
+    (source / "weights").mkdir()
+    for name in (FIRST, SECOND):
+        (source / name).rename(source / "weights" / name)
+    edit(
+        source,
+        INDEX,
+        lambda it: it.update(weight_map={key: f"weights/{it['weight_map'][key]}" for key in it["weight_map"]}),
+    )
+    apply(make_plan(source, YARN, tmp_path / "out", **options))
+    assert not refused(tmp_path / "out", source, Options())
+    data(last(lambda byte: byte ^ 64), f"weights/{SECOND}")(tmp_path / "out")
+    assert refused(tmp_path / "out", source, Options())

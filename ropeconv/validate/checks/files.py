@@ -8,13 +8,13 @@ from ...encode.checkpoint import Encoding
 from ...errors import BadSource
 from ...formats import jsontext
 from ...formats.regular import read_text
-from ...formats.safetensors import read_header
 from ...sources import Source
+from ...sources.folder import FolderSource
 
 
 def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
     """Raises BadSource where tensors are missing or of another shape, or the model type is not that of the encoding."""
-    ours = {name: t for path in baked.glob("*.safetensors") for name, t in read_header(path).tensors.items()}
+    ours = FolderSource(baked).tensors
     for name, tensor in source.tensors.items():
         if name not in ours:
             raise BadSource(f"{baked} has no {name}, which {source.reference} has; name the source it was made from")

@@ -15,7 +15,8 @@ from ...errors import BadSource, Disagreement
 from ...families.config import detect
 from ...formats.floats import STORED, widened
 from ...formats.index import INDEX
-from ...formats.safetensors import Header, read_header
+from ...formats.safetensors import Header
+from ...sources.folder import FolderSource
 from ..comparison import Comparison
 
 
@@ -29,7 +30,7 @@ def check_fold(comparison: Comparison) -> None:
         raise BadSource(f"the receipt of {baked} does not say what was folded; run apply again")
     config = source.config()
     expected = fold(comparison.schedule, comparison.spec, detect(config), config, source.tensors, said.fold_into)
-    ours = {path.name: read_header(path) for path in baked.glob("*.safetensors")}
+    ours = FolderSource(baked).headers
     for name in expected.tensors:
         old, dtype = _numbers(source.path, source.headers, name)
         new, stored = _numbers(baked.joinpath, ours, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import BadSource
 from .family import Family, Kind
 from .keys import Config, positive_int
 
@@ -41,19 +42,20 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
 def window_size(part: Config, family: Family) -> int | None:
     """The tokens that a layer with a sliding window or chunk sees; None where the model has none.
 
-    part: the text part of the config. A null means none; an absent key means the default of the stock class.
+    part: the text part of the config. A null means none, and so does a switch that is off; an absent key means the
+    default of the stock class. 0 is no length: transformers masks everything with it, in layers that have a window.
     """
     window = family.window
     if not window.key or (window.switch and not part.get(window.switch, False)):
         return None
     value = part.get(window.key, window.default)
-    return positive_int({window.key: value}, (window.key,))
+    return positive_int({window.key: value}, (window.key,), least=0)
 
 
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:
     """The tokens that each layer sees: its sliding window or chunk, None for the whole context.
 
-    part: the text part of the config. kinds: of the layers.
+    part: the text part of the config. kinds: of the layers. Raises BadSource for a window of 0 that a layer has.
     """
     window, size = family.window, window_size(part, family)
     if size is None:
@@ -68,4 +70,9 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
         if window.first_key and not part.get("layer_types"):
             first = positive_int(part, (window.first_key,), window.first, least=0) or 0
             flags = [index >= first for index in range(len(kinds))]
+    if size == 0 and any(flags):
+        raise BadSource(
+            f"config.json has {window.key} = 0, with which a layer sees no token; write how many tokens it sees, or "
+            "null for all"
+        )
     return tuple(size if flag else None for flag in flags)

@@ -20,6 +20,8 @@ LARGEST = 1e30
 
 Name = str
 Flag = bool
+Switch = bool | int
+"""Any number but 0 is true: the first release of Llama 4 has `attn_temperature_tuning` = 4."""
 Names = Annotated[list[str | None], Meta(max_length=MOST_LAYERS)]
 Flags = Annotated[list[bool | int | None], Meta(max_length=MOST_LAYERS)]
 Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
@@ -40,7 +42,7 @@ Divisors = Annotated[list[Annotated[float, Meta(gt=0, le=1e38)]], Meta(max_lengt
 Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
 
 WORDS: dict[Any, str] = {
-    Name: "a name", Flag: "true or false",
+    Name: "a name", Flag: "true or false", Switch: "true or false",
     Names: f"a list of at most {MOST_LAYERS:,} names", Flags: f"a list of at most {MOST_LAYERS:,} flags",
     Layers: f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128 layers",
     Width: f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up to 576",
@@ -137,11 +139,11 @@ def _types_of(family: Family) -> dict[str, Any]:
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
         (keys.head_dim, Width), (keys.hidden, Size), (keys.heads, Size), (keys.kv_heads, Size), (keys.layers, Layers),
         (keys.context, Tokens), ((layers.interval_key,), Interval), ((layers.flags,), Flags), ((window.key,), Index),
-        ((window.switch,), Flag), ((window.first_key,), Index),
+        ((window.switch,), Switch), ((window.first_key,), Index),
     )  # fmt: skip
     if family.query_temperature is not None:
         rules = family.query_temperature
-        groups += (((rules.switch[0],), Flag), ((rules.beta[0],), Number), ((rules.length[0],), Tokens))
+        groups += (((rules.switch[0],), Switch), ((rules.beta[0],), Number), ((rules.length[0],), Tokens))
     for names, kind in groups:
         found |= {name: kind for name in names if name}
     return found

@@ -66,6 +66,42 @@ def test_a_wrong_value_is_named(key: str, value: object, words: str) -> None:
         read(small_config() | {key: value})
 
 
+@pytest.mark.parametrize(
+    ("model_type", "more"),
+    [
+        ("qwen2", {"use_sliding_window": False}), ("qwen2_moe", {"use_sliding_window": False}), ("qwen2", {}),
+        ("qwen2", {"use_sliding_window": 0}), ("gemma2", {"layer_types": ["full_attention"] * 2}),
+    ],
+)  # fmt: skip
+def test_a_window_of_0_that_no_layer_has(model_type: str, more: dict[str, Any]) -> None:
+    config = small_config(model_type) | {"sliding_window": 0} | more
+    assert read_spec(config, detect(config)).visible(1000) == 1000
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more"),
+    [("mistral", {}), ("phi3", {}), ("gemma2", {}), ("qwen2", {"use_sliding_window": 1, "max_window_layers": 0})],
+)
+def test_a_window_of_0_that_a_layer_has_is_refused(model_type: str, more: dict[str, Any]) -> None:
+    config = small_config(model_type) | {"sliding_window": 0} | more
+    with pytest.raises(BadSource, match="sliding_window = 0, with which a layer sees no token; write how many tokens"):
+        read(config)
+    read(config | {"sliding_window": 8})
+
+
+def test_switches_may_be_numbers() -> None:
+    config = small_config("llama4_text") | {"no_rope_layers": [0, 1]}
+    on, off = (
+        read_spec(config | {"attn_temperature_tuning": value}, detect(config)).nope_query_scaling for value in (4, 0)
+    )
+    assert (on is not None, off) == (True, None)
+    window = small_config("qwen2") | {"sliding_window": 8, "max_window_layers": 0}
+    seen = [
+        read_spec(window | {"use_sliding_window": value}, detect(window)).visible(1000) for value in (0, 1, False, True)
+    ]
+    assert seen == [1000, 8, 1000, 8]
+
+
 @pytest.mark.parametrize("key", sorted(_types_of(next(f for f in families() if f.name == "llama"))))
 def test_every_value_at_every_key_is_taken_or_refused_in_a_sentence(key: str) -> None:
     for value in HOSTILE:

@@ -14,7 +14,7 @@ from ..errors import BadSource, shown
 from ..families.config import Config
 from ..formats import jsontext
 from ..formats.identity import FileIdentity
-from ..formats.index import INDEX, safe_name, shards, tensors
+from ..formats.index import INDEX, MOST_TENSORS, safe_name, shards, tensors
 from ..formats.regular import open_regular, read_text
 from ..formats.safetensors import Header, Tensor, read_header
 
@@ -24,8 +24,8 @@ OTHER_WEIGHTS = (
     "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
 )  # fmt: skip
 RECEIPT = "ropeconv.json"
-MAX_HEADERS = 32 << 20
-"""Bytes of all headers together; those of the largest published checkpoints have 15 million."""
+MAX_HEADERS = 48 << 20
+"""Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have 35 million."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,15 @@ class Source(Origin, ABC):
     @cached_property
     def headers(self) -> dict[str, Header]:
         """The headers of the model's safetensors files, by file name. Raises BadSource where they are too large."""
-        found, left = {}, MAX_HEADERS
+        found, size, count = {}, 0, 0
         for name in self.weights():
             found[name] = self.header(name)
-            left -= found[name].data_start
-            if left < 0:
-                raise BadSource(f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes; it is damaged")
+            size, count = size + found[name].data_start, count + len(found[name].tensors)
+            if size > MAX_HEADERS or count > MOST_TENSORS:
+                raise BadSource(
+                    f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or {MOST_TENSORS:,} "
+                    "tensors; it is damaged"
+                )
         return found
 
     @cached_property

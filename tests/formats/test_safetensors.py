@@ -88,6 +88,10 @@ def test_headers_that_are_large_together_are_refused(tmp_path: Path, monkeypatch
     with pytest.raises(BadSource, match="the headers of .* have more than 100 bytes"):
         _ = source.headers
     monkeypatch.undo()
+    monkeypatch.setattr("ropeconv.sources.source.MOST_TENSORS", 20)
+    with pytest.raises(BadSource, match="or 20 tensors"):
+        _ = source.headers
+    monkeypatch.undo()
     assert list(source.headers) == ["model.safetensors"]
 
 

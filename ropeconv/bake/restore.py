@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import BadSource, UsageError
+from ..errors import BadSource, UsageError, shown
 from ..formats.copying import Advance, copy_file
 from ..formats.digest import sha256
 from ..formats.gguf import Edit, rewrite
@@ -153,7 +153,7 @@ def _default_out(first: SourceRecord, ending: str) -> Path:
     """
     name = Path(first.name).name
     if name in ("", ".", "..") or "\\" in name or not name.isprintable() or len(name.encode()) > LONGEST:
-        raise BadSource(f"the receipt names its source {name[:40]!r}, which is no name for a file; choose one with -o")
+        raise BadSource(f"the receipt names its source {shown(name)}, which is no name for a file; choose one with -o")
     return Path(f"{name}{ending}")
 
 

@@ -14,6 +14,7 @@ from ..families import Family
 from ..families.config import text_part
 from ..formats.gguf import Header
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
+from ..formats.regular import read_bytes
 from ..formats.scratch import scratch
 from ..rope.spec import RopeSpec
 from ..sources import Source
@@ -24,8 +25,6 @@ from .tensors import DTYPES, OutTensor, infos, out_tensors
 from .tokenizer import tokenizer_keys
 from .write import converted
 
-LONGEST = 64 << 20
-"""Bytes of a text file; the longest published tokenizer.json has 37 million."""
 MOST_TOKENS = 1 << 22
 OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
 SMALL = (
@@ -80,7 +79,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         present = {file.name for file in source.files()}
         for file in SMALL:
             if file in present:
-                (folder / file).write_bytes(_small(source.path(file)))
+                (folder / file).write_bytes(read_bytes(source.path(file), file))
         repository = source.reference if source.kind == "hub" else None
         size = sum(prod(item.shape) for item in stored)
         described = describe(folder, source.name, repository, label, size)
@@ -104,13 +103,6 @@ def _kind(outtype: str, dtypes: list[str]) -> int:
         known = ", ".join((*OUTTYPES, *FTYPES))
         raise UsageError(f"--outtype {outtype} is not known; choose auto, {known}")
     return OUTTYPES[outtype]
-
-
-def _small(path: Path) -> bytes:
-    """The content of a text file. Raises BadSource where it is longer than any such file."""
-    if path.stat().st_size > LONGEST:
-        raise BadSource(f"{path.name} is longer than {LONGEST:,} bytes, which no such file is; download it again")
-    return path.read_bytes()
 
 
 def _vocabulary(headers: list[tuple[Path, Any]]) -> int:

@@ -35,16 +35,21 @@ def open_regular(path: Path) -> BinaryIO:
         raise
 
 
+def read_bytes(path: Path, name: str) -> bytes:
+    """The content of a small file. name: for messages. Raises BadSource where it is not regular, or too long."""
+    with open_regular(path) as file:
+        found = file.read(LONGEST + 1)
+    if len(found) > LONGEST:
+        raise BadSource(f"{name} is longer than {LONGEST:,} bytes, which no such file is; download it again")
+    return found
+
+
 def read_text(path: Path, name: str) -> str:
     """The text of a small file with its own line ends.
 
     path: of the file. name: for messages. Raises BadSource where it is not regular, too long, or not UTF-8.
     """
-    with open_regular(path) as file:
-        found = file.read(LONGEST + 1)
-    if len(found) > LONGEST:
-        raise BadSource(f"{name} is longer than {LONGEST:,} bytes, which no such file is; download it again")
     try:
-        return found.decode()
+        return read_bytes(path, name).decode()
     except UnicodeDecodeError:
         raise BadSource(f"{name} is not UTF-8 text; fix it or download it again") from None

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .bound.reach import Reach, reach
+from .bound.reach import MOST_COSINES, Reach, reach
 from .forms import base_inv_freq
 from .lazy import np
 from .schedule import Schedule
@@ -44,7 +44,10 @@ class Profile:
 
 
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
-    """The profile of a schedule. spec: the model that the schedule was made from."""
+    """The profile of a schedule. spec: the model that the schedule was made from.
+
+    Violations are counted up to 2^24 tokens for heads of 256 dimensions, more for smaller heads and fewer for larger.
+    """
     trained = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     complete = spec.visible(schedule.original_context) * trained >= math.tau
     seen, seen_before = spec.visible(schedule.context), spec.visible(schedule.original_context)
@@ -53,7 +56,7 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     ratio = np.where(rotates, divisors(trained, schedule.inv_freq), 1.0)
     change = np.maximum(ratio, 1 / ratio)
     return Profile(
-        reach=reach(schedule.inv_freq, spec.unrotated, seen),
+        reach=reach(schedule.inv_freq, spec.unrotated, min(seen, MOST_COSINES // len(schedule.inv_freq))),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),

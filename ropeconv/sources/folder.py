@@ -12,10 +12,7 @@ from ..formats.identity import FileIdentity, identity
 from ..formats.index import safe_name
 from ..formats.regular import check_regular
 from .links import check_link
-from .source import Source, SourceFile
-
-MOST_FILES = 100_000
-"""Files of a folder; published checkpoints have up to some hundred."""
+from .source import MOST_FILES, Source, SourceFile
 
 
 class FolderSource(Source):

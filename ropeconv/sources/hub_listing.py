@@ -9,10 +9,10 @@ import msgspec
 from ..errors import BadSource, shown
 from ..formats.index import safe_name
 from .hub_client import COMMIT
+from .source import MOST_FILES
 
 LARGEST = 1 << 50
 """Bytes of the largest file that is believed."""
-MOST_FILES = 100_000
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]

@@ -24,6 +24,8 @@ OTHER_WEIGHTS = (
     "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
 )  # fmt: skip
 RECEIPT = "ropeconv.json"
+MOST_FILES = 100_000
+"""Files of a folder or repository; published checkpoints have up to some hundred."""
 MAX_HEADERS = 48 << 20
 """Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have 35 million."""
 

@@ -13,7 +13,8 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.export.metadata import describe, metadata_keys
 from ropeconv.export.tokenizer import tokenizer_keys
-from ropeconv.export.tokenizer.files import LONGEST, TokenizerJson, decoded
+from ropeconv.export.tokenizer.files import TokenizerJson, decoded
+from ropeconv.formats.regular import LONGEST
 
 from .test_tokenizer import VOCABULARY, as_pre_tokenizer, byte_level
 
@@ -65,7 +66,7 @@ def test_files_of_hundreds_of_megabytes_are_not_read(folder: Path, name: str) ->
     with (folder / name).open("ab") as file:
         file.truncate(LONGEST * 5)
     start = time.process_time()
-    with pytest.raises(BadSource, match="which no tokenizer has"):
+    with pytest.raises(BadSource, match="which no such file is"):
         tokenizer_keys(folder, VOCABULARY, {})
     assert time.process_time() - start < 1
 

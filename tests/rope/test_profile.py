@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from ropeconv.rope.bound.reach import reach
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.rope.laws import critical_dimension, theta_steps
 from ropeconv.rope.methods import REGISTRY
@@ -85,3 +86,12 @@ def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     assert (nothing.not_rotating, nothing.outside, nothing.largest_change_at) == (64, 0, None)
     assert nothing.reach.first_violation is None  # the sum is 64 at every distance
     assert profile(LLAMA_2.current(), LLAMA_2).not_rotating == 0
+
+
+@pytest.mark.parametrize(("width", "searched"), [(128, 1 << 24), (256, 1 << 24), (512, 1 << 23), (2048, 1 << 21)])
+def test_wide_heads_are_looked_at_up_to_fewer_tokens(width: int, searched: int) -> None:
+    pairs = width // 2
+    slow = np.full(pairs, 1e-9)  # every cosine stays near 1
+    assert reach(slow, 0.0, 1000).searched == searched
+    wide = RopeSpec(width, width, Plain(1e30), 1 << 24, 1 << 24)
+    assert profile(Recipe(REGISTRY["theta"](1e30)).schedule(wide), wide).reach.length == searched

@@ -8,10 +8,9 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from ...errors import BadSource
+from ...formats.regular import read_bytes
 
 T = TypeVar("T")
-LONGEST = 64 << 20
-"""Bytes of a file; the longest published tokenizer.json has 37 million."""
 MOST_OBJECTS = 300_000_000
 """Bytes, roughly, that its strings and lists take in memory. That of Gemma 3 takes 160 million."""
 
@@ -99,9 +98,7 @@ def read(path: Path, kind: type[T]) -> T | None:
     """A file as a typed value; None where it is absent. Raises BadSource where it is too large or of other types."""
     if not path.is_file():
         return None
-    if path.stat().st_size > LONGEST:
-        raise BadSource(f"{path.name} has more than {LONGEST:,} bytes, which no tokenizer has; download it again")
-    return decoded(path.read_bytes(), kind, path.name)
+    return decoded(read_bytes(path, path.name), kind, path.name)
 
 
 def decoded(data: bytes, kind: type[T], name: str) -> T:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ...errors import BadSource
+from ...errors import BadSource, shown
 from ...formats.gguf import Value, boolean, f32_array, string
 from ...formats.gguf.values import i32_array, strings
 from ..writer import values_of
@@ -78,7 +78,7 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, Value]:
             gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
         except Exception as problem:  # of gguf-py, which does not check the types of what it reads
             raise BadSource(
-                f"gguf-py cannot read the special tokens ({type(problem).__name__}: {str(problem)[:200]}); correct "
+                f"gguf-py cannot read the special tokens ({type(problem).__name__}: {shown(str(problem))}); correct "
                 "tokenizer_config.json, tokenizer.json or config.json"
             ) from None
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import msgspec
 
-from ...errors import BadSource
+from ...errors import BadSource, shown
 from .files import PreTokenizer, TokenizerJson
 
 
@@ -46,7 +46,7 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
             return names.get(pre.name, pre.name)
     words = "; ".join(found or ("nothing",))
     raise BadSource(
-        f"tokenizer.json cuts text by a pre-tokenizer that is not in the table ({words[:200]}), and a guess would "
+        f"tokenizer.json cuts text by a pre-tokenizer that is not in the table ({shown(words)}), and a guess would "
         "change the tokens; if you know what llama.cpp calls it, pass --pre NAME"
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import BadSource
-from .files import LONGEST, TokenizerJson
+from ...formats.regular import read_bytes
+from .files import TokenizerJson
 from .tokens import Kind, Tokens, is_byte
 
 SPACE = "▁"
@@ -14,15 +15,13 @@ SPACE = "▁"
 def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
     """The tokens of a tokenizer.model, and whether it puts a space before the text; None where it is not SentencePiece.
 
-    vocabulary: rows of the embeddings. Raises BadSource where it has more tokens than these.
+    vocabulary: rows of the embeddings. Raises BadSource where it has more tokens than these, or is too long.
     """
     from sentencepiece import SentencePieceProcessor
 
-    if path.stat().st_size > LONGEST:
-        raise BadSource(f"{path.name} has more than {LONGEST:,} bytes, which no tokenizer has; download it again")
-    processor = SentencePieceProcessor()
+    content, processor = read_bytes(path, path.name), SentencePieceProcessor()
     try:
-        processor.LoadFromFile(str(path))
+        processor.LoadFromSerializedProto(content)
     except (RuntimeError, OSError):
         return None  # Llama 3 has a table of tiktoken under this name
     tokens = Tokens.unused(vocabulary)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FARTHEST = 1 << 27
 SEARCHED = 1 << 24
+MOST_COSINES = 1 << 31
+"""Distances times pairs that are looked at without being asked for: 2^24 tokens for heads of 256 dimensions."""
 SHOWN = 100
 
 
@@ -111,6 +113,8 @@ class Reach:
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     """Counts the violations of a schedule below a length, and where there is none searches on up to 2^24 tokens.
 
+    For heads of more than 256 dimensions it searches on to fewer, in proportion.
+
     inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: in tokens. Raises RecipeError
     for a length beyond 2^27.
     """
@@ -130,6 +134,7 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         places += new if len(places) == runs else []
         count, runs, last = count + len(found), runs + len(begins), int(found[-1])
     first, searched = (places[0][0] if places else None), length
-    if first is None and length < SEARCHED:
-        first, searched = first_violation(inv_freq, unrotated, SEARCHED), SEARCHED
+    farther = min(SEARCHED, MOST_COSINES // len(inv_freq))
+    if first is None and length < farther:
+        first, searched = first_violation(inv_freq, unrotated, farther), farther
     return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated >= len(inv_freq))

@@ -16,7 +16,7 @@ from ..schedule import Schedule
 from ..spec import RopeSpec
 from .method import Method, Value, param, positive, register, tokens
 
-MOST_COSINES = 1 << 28
+QUICK = 1 << 28
 """Distances times dimensions up to which the bound of a base is looked at unasked: a second or two."""
 
 
@@ -135,7 +135,7 @@ class ThetaBound(Method):
 
         Raises RecipeError where the model's own base keeps the bound already, and where the search takes minutes.
         """
-        if context * spec.rotary_dim > MOST_COSINES:
+        if context * spec.rotary_dim > QUICK:
             raise RecipeError(f"finding a base takes minutes at {context} tokens; --theta-bound {context} does it")
         if first_violation(base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context) is None:
             raise RecipeError(

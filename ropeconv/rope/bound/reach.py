@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FARTHEST = 1 << 27
 SEARCHED = 1 << 24
-MOST_COSINES = 1 << 31
+MOST_COUNTED = 1 << 31
 """Distances times pairs that are looked at without being asked for: 2^24 tokens for heads of 256 dimensions."""
 SHOWN = 100
 
@@ -134,7 +134,7 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         places += new if len(places) == runs else []
         count, runs, last = count + len(found), runs + len(begins), int(found[-1])
     first, searched = (places[0][0] if places else None), length
-    farther = min(SEARCHED, MOST_COSINES // len(inv_freq))
+    farther = min(SEARCHED, MOST_COUNTED // len(inv_freq))
     if first is None and length < farther:
         first, searched = first_violation(inv_freq, unrotated, farther), farther
     return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated >= len(inv_freq))

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .bound.reach import MOST_COUNTED, Reach, reach
+from .bound.reach import FARTHEST, MOST_COUNTED, Reach, reach
 from .forms import base_inv_freq
 from .lazy import np
 from .schedule import Schedule
@@ -55,8 +55,9 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     rotates = schedule.inv_freq > 0
     ratio = np.where(rotates, divisors(trained, schedule.inv_freq), 1.0)
     change = np.maximum(ratio, 1 / ratio)
+    looked_at = min(seen, FARTHEST, MOST_COUNTED // len(schedule.inv_freq))
     return Profile(
-        reach=reach(schedule.inv_freq, spec.unrotated, min(seen, MOST_COUNTED // len(schedule.inv_freq))),
+        reach=reach(schedule.inv_freq, spec.unrotated, looked_at),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),

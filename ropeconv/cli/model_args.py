@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import UsageError
-from ..rope.errors import RecipeError
 from ..rope.forms import Plain
 from ..rope.lengths import parse_tokens
 from ..rope.recipe import SWITCHES, Recipe
@@ -133,8 +133,5 @@ def single(model: ModelArgs) -> Recipe:
 
 
 def is_length(text: str) -> bool:
-    """Whether an argument is a number of tokens, and not a SOURCE."""
-    try:
-        return parse_tokens(text) > 0
-    except RecipeError:
-        return False
+    """Whether an argument is written as a number of tokens, and not as a SOURCE."""
+    return re.fullmatch(r"\d+\s*[kKmM]?", text.strip()) is not None

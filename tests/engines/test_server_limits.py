@@ -91,7 +91,7 @@ def test_no_answer_takes_longer_than_both_limits(answer: Callable[[socket.socket
     start = time.monotonic()
     with serving(answer) as url, pytest.raises(RopeconvError, match=r"takes more than|does not answer \(timed out\)"):
         asked(url)
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 9
 
 
 def test_a_slow_answer_within_the_limits_is_read() -> None:

@@ -68,7 +68,7 @@ def test_files_of_hundreds_of_megabytes_are_not_read(folder: Path, name: str) ->
     start = time.process_time()
     with pytest.raises(BadSource, match="which no such file is"):
         tokenizer_keys(folder, VOCABULARY, {})
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("text", [b"[],", b'"",', b"{},", b"[[]],"])
@@ -78,7 +78,7 @@ def test_more_entries_than_any_tokenizer(text: bytes) -> None:
     start = time.process_time()
     with pytest.raises(BadSource, match="has more entries than any tokenizer"):
         decoded(many, TokenizerJson, "tokenizer.json")
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 5
 
 
 def test_nesting_without_end() -> None:
@@ -106,7 +106,7 @@ def test_model_cards_that_are_none(tmp_path: Path, front: str, capfd: pytest.Cap
     (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
     start = time.process_time()
     keys = metadata_keys(describe(tmp_path, "model", None, "", 1000), "F16")
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 5
     assert keys["general.file_type"].decode() == 1
     assert capfd.readouterr().err == ""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.families import families
-from ropeconv.families.config import detect, text_part
+from ropeconv.families.config import detect
 from ropeconv.families.schema import ROPE, WORDS, _types_of
 from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
 
@@ -124,13 +123,3 @@ def test_every_type_has_its_words() -> None:
     for family in families():
         assert set(_types_of(family).values()) <= set(WORDS)
     assert set(ROPE.values()) <= set(WORDS)
-
-
-def test_a_config_is_checked_in_microseconds() -> None:
-    config = small_config()
-    family = detect(config)
-    text_part(config, family)
-    start = time.process_time()
-    for _ in range(200):
-        text_part(config, family)
-    assert (time.process_time() - start) / 200 < 0.002

@@ -169,7 +169,7 @@ def test_a_listing_that_is_none(name: str, hub: Hostile, tmp_path: Path) -> None
     begun = time.monotonic()
     with pytest.raises(BadSource, match=r"me/tiny"):
         read()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     assert not list(tmp_path.rglob("outside*"))
     tally("hostile", "Hub listing", 1)
 
@@ -191,7 +191,7 @@ def test_a_body_without_an_end(where: str, hub: Hostile, monkeypatch: pytest.Mon
     begun = time.monotonic()
     with pytest.raises(BadSource, match=r"me/tiny (takes longer than|comes with less than)"):
         read()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
 
 
 def test_a_large_listing_is_refused_before_it_is_decoded(hub: Hostile) -> None:

@@ -112,7 +112,7 @@ def test_a_journal_that_no_change_has_written_is_refused(path: Path, name: str) 
     begin = time.monotonic()
     with pytest.raises(BadSource, match="of another file than" if name == "another file's" else "is damaged"):
         recover(path)
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5
     assert path.read_bytes() == now
     journal_of(path).write_bytes(true)
     assert recover(path)
@@ -124,7 +124,7 @@ def test_a_journal_of_terabytes_is_not_read(path: Path) -> None:
     begin = time.monotonic()
     with pytest.raises(BadSource, match="is damaged"):
         recover(path)
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5
 
 
 def test_any_change_of_a_journal_is_refused_or_stays_within_the_file(path: Path) -> None:

@@ -29,11 +29,11 @@ def aligned(alignment: int) -> bytes:
 
 
 def refused(path: Path, said: str) -> None:
-    """Checks that a file is refused, within two seconds and 200 MB."""
+    """Checks that a file is refused, within five seconds and 200 MB."""
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(BadSource, match=said):
         read_header(path)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 

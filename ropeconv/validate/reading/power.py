@@ -62,15 +62,19 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
 
     First as it is, and with logits divided by their spread: the KL of flat ones is below any floor, and that of sharp
     ones is noise. Then in float32; last on synthetic tokens, more of them, with attention scores that are neither
-    uniform nor one-hot.
+    uniform nor one-hot. One that the user has stopped is not followed by another one.
     """
     yield (last := SourceReading.read(spec, folder, at))
     yield last.normalised()
+    if last.is_stopped:
+        return
     changes: tuple[str, ...] = ()
     if at.dtype != "float32" and fits_in_gpu(spec.comparison.checkpoint, 4):
         at, changes = replace(at, dtype="float32"), ("float32",)
         yield (last := SourceReading.read(spec, folder, at, changes, last.read_tokens))
         yield last.normalised()
+        if last.is_stopped:
+            return
     settings = spec.settings
     if settings.text is not None:
         changes += ("synthetic tokens",)

@@ -83,6 +83,11 @@ class SourceReading:
             progress.note("There is no room for the source in float32, so the noise floor is without it.")
         return cls(spec, at, runs, states, head, widened, changes=changes, read_tokens=before + work)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped before its end."""
+        return any(len(read) < len(run.kept) for run, read in zip(self.runs, self.states.reference, strict=True))
+
     def normalised(self) -> SourceReading:
         """The same reading with logits divided by their own spread for the KL."""
         blocks = [

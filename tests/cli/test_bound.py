@@ -101,7 +101,7 @@ def test_steps_of_the_law(run: Run) -> None:
             "rise from above the trained 8192",
         ),
         (("bound", "--theta", "5e5", "--up-to", "1999M"), "up to 134217728 tokens"),
-        (("advise", LLAMA_2, "--context", "1999M"), "up to 134217728 tokens"),
+        (("advise", LLAMA_2, "--context", "999999M"), "more than 2,147,483,647 tokens"),
         (("apply", LLAMA_2, "--theta-bound", "1999M"), "up to 134217728 tokens"),
         (("bound", "--theta", "5e5", "--up-to", "999999M"), "more than 2,147,483,647 tokens"),
         (("bound", "999999M"), "more than 2,147,483,647 tokens"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import RopeconvError
-from ..formats.copying import Advance, human
+from ..formats.copying import FULL, Advance, human
 from ..formats.durable import sync_folder, sync_tree
 from ..formats.identity import refuse_changed
 from ..receipts import clear_drafts, write_receipt
@@ -28,7 +27,6 @@ from .writing.options import ApplyOptions as ApplyOptions
 from .writing.place import refuse_full, refuse_occupied, refuse_place
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Verify = Callable[[Path], CheckRecord | None]
 

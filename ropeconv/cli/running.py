@@ -67,7 +67,8 @@ def run_checkpoint(comparison: Comparison, settings: Settings, output: Output, f
     from ..validate.checkpoint import validate_checkpoint
     from ..validate.checks.before_forward import check_before_forward
 
-    check = check_before_forward(comparison, ignore_receipt=True, trust_remote_code=settings.trust_remote_code)
+    compared = files is not None and not files.quick
+    check = check_before_forward(comparison, settings.trust_remote_code, weights=not compared)
     output.note(f"Frequencies are right (within {check.max_ulp} ulp of float32).")
     stoppable = bool(settings.length)  # short runs are too short to be worth a part of them
 

@@ -14,6 +14,8 @@ from ..errors import BadSource
 FICLONE = 0x40049409  # linux/fs.h
 RANGE = 1 << 30  # per call of the kernel
 BLOCK = 8 << 20  # where bytes pass through us
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system answers where there is no room, or no more of it for this user."""
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 Advance = Callable[[int], None]

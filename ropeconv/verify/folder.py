@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -50,10 +51,7 @@ class FolderCheck:
                 self._weights(file, path)
             else:
                 self._other(file, path)
-        planned = {RECEIPT, *(file.name for file in self.plan.files)}
-        for name in sorted(set(files_of(self.folder)) - planned):
-            harmless = not is_loaded(name) or (is_code(name) and self.found.options.code)
-            self.found.differs(f"{name} is not among the files that ropeconv wrote", harmless=harmless)
+        compare_names(self.folder, (file.name for file in self.plan.files), self.found, self.found.options.code)
 
     def _another(self, name: str) -> None:
         self.found.differs(
@@ -113,9 +111,7 @@ class FolderCheck:
             self.advance(size)
             return None if same else self.found.differs(f"{file.name} is another one")
         with scratch() as folder:
-            place = first_difference(path, self._ranges(file, folder), self.advance)
-        if place is not None:
-            self.found.differs(f"{where(path, place)} of {file.name} differs from byte {place:,} on")
+            compare_weights(path, file.name, self._ranges(file, folder), self.found, self.advance)
         return None
 
     def _header(self, file: PlannedFile, path: Path) -> None:
@@ -147,6 +143,28 @@ class FolderCheck:
         origin = self.plan.origin(file)
         assert origin is not None, file.name
         return origin
+
+
+def compare_names(folder: Path, listed: Iterable[str], found: Found, code: bool = False) -> None:
+    """Looks for files in an output that belong to nothing.
+
+    folder: the output. listed: names of its files, without the receipt. found: gathers the others. code: accept other
+    modules.
+    """
+    for name in sorted(set(files_of(folder)) - {RECEIPT, *listed}):
+        harmless = not is_loaded(name) or (is_code(name) and code)
+        found.differs(f"{name} is not among the files that ropeconv wrote", harmless=harmless)
+
+
+def compare_weights(path: Path, name: str, ranges: Sequence[Range], found: Found, advance: Advance) -> None:
+    """Compares a file of weights with its ranges, and names the tensor in which it differs.
+
+    path: of the file. name: of it in the output. ranges: as in `first_difference`. found: gathers the difference.
+    advance: called with the bytes that were compared since the last call.
+    """
+    place = first_difference(path, ranges, advance)
+    if place is not None:
+        found.differs(f"{where(path, place)} of {name} differs from byte {place:,} on")
 
 
 def is_weights(name: str) -> bool:

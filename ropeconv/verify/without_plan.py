@@ -15,10 +15,10 @@ from ..formats.regular import read_text
 from ..formats.safetensors import read_header
 from ..receipts.receipt import FileRecord
 from ..runtimes.read_config import QUERY_SCALE
-from ..sources import RECEIPT, Source
+from ..sources import Source
 from ..validate.comparison import Comparison
-from .extra_files import files_of, is_document, is_loaded
-from .folder import WEIGHTS, is_weights, where
+from .extra_files import is_document
+from .folder import WEIGHTS, compare_names, compare_weights, is_weights
 from .ranges import Copied, Range, first_difference
 from .texts import json_differences
 from .verified import Found
@@ -61,9 +61,7 @@ class CopiesCheck:
         for one in source.copied_files()[0]:
             if one.name not in origins and not is_weights(one.name):
                 self.found.differs(f"it has no {one.name}", harmless=is_document(one.name))
-        listed = {RECEIPT, *(file.name for file in receipt.files)}
-        for name in sorted(set(files_of(baked)) - listed):
-            self.found.differs(f"{name} is not among the files that ropeconv wrote", harmless=not is_loaded(name))
+        compare_names(baked, (file.name for file in receipt.files), self.found)
 
     def _config(self, source: Source) -> None:
         """Compares the keys of config.json that are not of the RoPE."""
@@ -101,9 +99,7 @@ class CopiesCheck:
         if ranges:
             self.found.bytes += path.stat().st_size
             head = Copied(0, header.data_start, path, 0)  # compared above
-            unlike = first_difference(path, [head, *ranges], self.advance)
-            if unlike is not None:
-                self.found.differs(f"{where(path, unlike)} of {name} differs from byte {unlike:,} on")
+            compare_weights(path, name, [head, *ranges], self.found, self.advance)
         return None
 
     def _copy(self, file: FileRecord, source: Source) -> None:

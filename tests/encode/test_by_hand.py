@@ -201,7 +201,7 @@ def test_numbers_are_multiplied_in_float32_and_rounded_to_even(dtype: str, plus_
 
 def test_bfloat16_rounds_ties_to_even_and_keeps_what_is_no_number() -> None:
     bits = np.array([0x3F80, 0x3F81, 0x7F80, 0xFF80, 0x7FC1, 0x7F7F, 0x0001], np.uint16)
-    found = scaled(bits, "BF16", 1 + 2.0**-8)  # 1 + 2^-8 lies in the middle of 1 and 1 + 2^-7
+    found = scaled(bits, "BF16", 1 + 2.0**-8)  # 1 + 2^-8 is in the middle of 1 and 1 + 2^-7
     values = torch.tensor(bits.astype(np.int32)).to(torch.uint16).view(torch.bfloat16)
     expected = (values.float() * (1 + 2.0**-8)).bfloat16().view(torch.uint16).numpy()
     np.testing.assert_array_equal(np.delete(found, 4), np.delete(expected, 4))

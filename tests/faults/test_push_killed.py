@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return process.returncode
 
     def left(self) -> list[str]:
-        """What lies among the temporary files."""
+        """What is among the temporary files."""
         return sorted(path.name for path in self.folder.joinpath("temporary").iterdir())
 
 

@@ -98,10 +98,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["buffers", "factors", "ministral3", "log-n", "as-is", "keep-short"],
 )
 def test_other_encodings_pass(recipe: Recipe, options: dict[str, Any], llama: Path, tmp_path: Path) -> None:
-    try:
-        out = apply(make_plan(llama, recipe, tmp_path / "out", **options))
-    except UnsupportedBake as refused:
-        pytest.skip(str(refused))
+    out = apply(make_plan(llama, recipe, tmp_path / "out", **options))
     assert verified(out, llama).files >= 3
 
 
@@ -187,12 +184,7 @@ def test_a_change_in_place_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outtype", ["f32", "f16", "bf16", "q8_0", "q4_k_m"])
 def test_conversions_pass(outtype: str, tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "Tiny-Llama", initializer_range=0.02)
-    try:
-        out = apply(make_plan(source, YARN, tmp_path / "out.gguf", to="gguf", outtype=outtype))
-    except RopeconvError as refused:
-        if "quantiser" not in str(refused):
-            raise
-        pytest.skip(str(refused))
+    out = apply(make_plan(source, YARN, tmp_path / "out.gguf", to="gguf", outtype=outtype))
     found = verified(out, source)
     assert (found.notes, found.unverified) == ((), ())
     assert found.bytes > 0

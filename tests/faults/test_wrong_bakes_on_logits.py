@@ -40,7 +40,11 @@ GGUF_EDITS: dict[str, tuple[str, Callable[[float], float]]] = {
     "attention factor off by 2 %": (".rope.scaling.attn_factor", lambda old: 0.98 * old),
     "theta off by 1 %": (".rope.freq_base", lambda old: 1.01 * old),
 }
-GGUF_CASES = tuple((family, edit) for family in GGUF_FAMILIES for edit in ("", *GGUF_EDITS))
+GGUF_UNSEEN = {("cohere", "attention factor off by 2 %")}
+"""What logits do not show: the change is within the tolerance of that model. The comparison of files refuses it."""
+GGUF_CASES = tuple(
+    (family, edit) for family in GGUF_FAMILIES for edit in ("", *GGUF_EDITS) if (family, edit) not in GGUF_UNSEEN
+)
 
 Place = Callable[..., Path]
 
@@ -130,13 +134,12 @@ def test_gguf_files_in_llama_cpp(case: tuple[str, str], tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     family, edit = case
     source, out = checkpoint(family, tmp_path / "source"), tmp_path / "out.gguf"
-    apply(make_plan(source, Recipe(REGISTRY["yarn"](16.0)), out, to="gguf", outtype="f32"))
+    recipe = Recipe(REGISTRY["yarn"](16.0), attention_factor=1.1)  # another than YaRN's own, so that it is written
+    apply(make_plan(source, recipe, out, to="gguf", outtype="f32"))
     if edit:
         key, change = GGUF_EDITS[edit]
         reader = gguf.GGUFReader(out, "r+")
-        field = next((field for name, field in reader.fields.items() if name.endswith(key)), None)
-        if field is None:
-            pytest.skip(f"{family} has no {key}")
+        field = next(field for name, field in reader.fields.items() if name.endswith(key))
         value = field.parts[field.data[0]]
         value[0] = change(float(value[0]))
         reader.data.flush()

@@ -1,4 +1,4 @@
-"""The sample of a file: the whole of small files, and of large ones both ends and what lies between."""
+"""The sample of a file: the whole of small files, and of large ones both ends and what is between."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ def test_both_ends_and_62_pieces_of_a_large_file_count(tmp_path: Path) -> None:
             noticed += sampled(path) != first
             file.seek(place)
             file.write(b"\0")
-    assert noticed == 5  # the last one lies between the first two pieces
+    assert noticed == 5  # the last one is between the first two pieces

@@ -100,7 +100,7 @@ def test_one_per_cent(model_type: str, source: Callable[[str, str], Path], tmp_p
         config_of_vector(out, stock, off, tmp_path)
         assert not agrees(out, stock, "float32"), what
         with pytest.raises(Disagreement):
-            check_before_forward(Comparison.open(out, str(stock)), ignore_receipt=True)
+            check_before_forward(Comparison.open(out, str(stock)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -139,7 +139,7 @@ def test_folds(model_type: str, dtype: str, source: Callable[[str, str], Path], 
         save(all_rows)
         assert not agrees(out, stock, dtype), "all rows"
         with pytest.raises(Disagreement):
-            check_before_forward(Comparison.open(out, str(stock)), ignore_receipt=True)
+            check_before_forward(Comparison.open(out, str(stock)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

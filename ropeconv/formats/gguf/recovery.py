@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...errors import Interrupted, RopeconvError
-from ..copying import pieces_of, write_at
+from ..copying import FULL, pieces_of, write_at
 from ..durable import sync_folder
 from .journal import Place, draft_of, journal_of, open_journal, read_journal, write_journal
 from .lock import locked
 from .mark import remove_mark, set_mark
 from .room import move_data
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager

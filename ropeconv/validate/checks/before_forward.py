@@ -1,4 +1,4 @@
-"""All checks of a checkpoint that need no forward pass: files, frequencies, and folded weights."""
+"""Checks of a checkpoint that need no forward pass: its source, frequencies, and folded weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ...encode import all_encodings
 from ...engines.probe import Probe, ProbeCache
 from ...errors import BadSource
 from ...formats.regular import read_text
-from ...receipts.files import check_files
 from ...receipts.receipt import CheckRecord
 from ..comparison import Comparison
 from .files import check_same_model, check_tokenizer
@@ -20,27 +19,24 @@ from .frequencies import compare
 from .trust import needs_trust
 
 
-def check_before_forward(
-    comparison: Comparison, ignore_receipt: bool = False, trust_remote_code: bool = False
-) -> CheckRecord:
-    """Runs all checks that need no forward pass, and returns what the installed transformers computed.
+def check_before_forward(comparison: Comparison, trust_remote_code: bool = False, weights: bool = True) -> CheckRecord:
+    """Runs the checks of what an output computes that need no forward pass. `verify` compares its files.
 
-    comparison: the output and its source. ignore_receipt: do not compare the files with the receipt. trust_remote_code:
-    run code in the output that ropeconv has not written. Raises BadSource where files are not those of the receipt or
-    of the source, Disagreement where the installed transformers computes other frequencies or folded weights are wrong.
+    comparison: the output and its source. trust_remote_code: run code in the output that ropeconv has not written.
+    weights: compare folded weights, which `verify` has done already unless it left weights out. Returns what the
+    installed transformers computed. Raises BadSource where the output is not of the source, Disagreement where other
+    frequencies are computed or folded weights are wrong.
     """
     baked, receipt, source = comparison.baked, comparison.receipt, comparison.checkpoint
     said, encoding = receipt.in_config, all_encodings().get(receipt.encoding)
     if said is None or encoding is None:
         raise BadSource(f"{baked} was written as {receipt.encoding}, which is not known here; run apply again")
-    if not ignore_receipt:
-        check_files(baked, receipt)
     check_same_model(baked, source, encoding)
     check_tokenizer(baked, source)
     own = needs_trust(baked, trust_remote_code)
     schedule = replace(comparison.schedule, attention_factor=said.attention_factor, softmax_scale=said.softmax_scale)
     found = compare(_answer(baked, schedule.context, own), schedule, comparison.spec, said.written_as)
-    if encoding.folds:
+    if encoding.folds and weights:
         check_fold(comparison)
     return found
 

@@ -33,7 +33,7 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
     """The first reading of the source that has enough power, or the one that has most.
 
     spec: what is compared, and how. folder: of the source. at: device and precision. A low precision that the settings
-    name is left only where the control could not be told from rounding in it.
+    name is left only where the control could not be distinguished from rounding in it.
     """
     asked = at.dtype != "float32" and spec.settings.dtype != "auto"
     best = None

@@ -132,8 +132,8 @@ def run_command(number: int, command: list[str], folder: Path) -> Outcome:
     seconds, megabytes = time.process_time() - start, _peak() - least
     err.flush()
     message = err.buffer.getvalue().decode()[-2000:]  # type: ignore[attr-defined]
-    told = message if code else ""
-    problem = judge(code, told, seconds, megabytes, before != entries(folder))
+    said = message if code else ""
+    problem = judge(code, said, seconds, megabytes, before != entries(folder))
     return Outcome(number, command, code, message, seconds, megabytes, (where or [""])[0], problem)
 
 

@@ -1,0 +1,28 @@
+"""A model with a head of 8 dimensions, whose frequencies can be written down, and schedules for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
+
+THETA, TRAINED = 10000.0, 4096
+
+
+def spec(**changes: Any) -> RopeSpec:
+    given = {
+        "head_dim": 8, "rotary_dim": 8, "form": Plain(THETA), "original_context": TRAINED, "context": TRAINED,
+    }  # fmt: skip
+    return RopeSpec(**{**given, **changes})
+
+
+def made(method: str, *values: object, of: RopeSpec | None = None, **modifiers: Any) -> Schedule:
+    return Recipe(REGISTRY[method](*values), **modifiers).schedule(of or spec())
+
+
+BASE = [1.0, 0.1, 0.01, 0.001]
+"""10000^(-2i/8)."""

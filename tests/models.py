@@ -1,11 +1,18 @@
-"""Tiny checkpoints of every family, made by transformers itself: 2 layers or as many as show every kind of layer."""
+"""Tiny checkpoints of every family, made by transformers itself: 2 layers or as many as show every kind of layer.
+
+`data/tiny/MODEL_TYPE.toml` says what a family has beside COMMON; the beginning of `Tiny` explains the fields.
+"""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+DATA = Path(__file__).parent / "data" / "tiny"
 TRAINED = 64
 VOCABULARY = 320
 COMMON: dict[str, Any] = {
@@ -23,95 +30,49 @@ COMMON: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-EXPERTS: dict[str, Any] = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-}
-PLAIN: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
-MLA: dict[str, Any] = {
-    "qk_rope_head_dim": 64, "qk_nope_head_dim": 16, "v_head_dim": 32, "kv_lora_rank": 32, "q_lora_rank": 48,
-    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
-    "moe_intermediate_size": 32, "num_key_value_heads": 2,
-}  # fmt: skip
-
-CANCELS = {"hunyuan_v1_dense"}  # normalise behind the rotation, so an attention factor has no effect
-
-# model_type -> what differs from COMMON; None removes a key
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"sliding_window": None},
-    "mixtral": {**EXPERTS, "num_experts": None},
-    "ministral3": {
-        "rope_parameters": {
-            **PLAIN, "original_max_position_embeddings": TRAINED, "llama_4_scaling_beta": 0.1,
-        },
+PARTS: dict[str, dict[str, Any]] = {
+    "experts": {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "mla": {
+        "qk_rope_head_dim": 64, "qk_nope_head_dim": 16, "v_head_dim": 32, "kv_lora_rank": 32, "q_lora_rank": 48,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+        "moe_intermediate_size": 32, "num_key_value_heads": 2,
     },
-    "qwen2": {},
-    "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 32},
-    "qwen3": {},
-    "qwen3_moe": EXPERTS,
-    "gemma": {},
-    "gemma2": {"query_pre_attn_scalar": 64, "sliding_window": 32},
-    "gemma3_text": {
-        "query_pre_attn_scalar": 64, "sliding_window": 32, "num_hidden_layers": 3,
-        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
-    },
-    "phi": {"partial_rotary_factor": 0.5},
-    "phi3": {},
-    "stablelm": {"partial_rotary_factor": 0.5, "qk_layernorm": True},
-    "gpt_neox": {"rotary_pct": 0.5},
-    "falcon": {"new_decoder_architecture": True, "alibi": False, "head_dim": None},
-    "olmo2": {},
-    "olmo3": {
-        "num_hidden_layers": 3, "sliding_window": 32,
-        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
-    },
-    "cohere": {"use_qk_norm": True},
-    "cohere2": {
-        "sliding_window": 4096, "num_hidden_layers": 3,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    },
-    "deepseek_v2": {**MLA, "head_dim": None},
-    "deepseek_v3": {**MLA, "head_dim": None},
-    "gpt_oss": {**EXPERTS, "sliding_window": 4096, "rope_parameters": PLAIN},
-    "smollm3": {"num_hidden_layers": 4},
-    "glm4": {"partial_rotary_factor": 0.5},
-    "granite": {},
-    "starcoder2": {},
-    "exaone4": {
-        "sliding_window": 4096, "num_hidden_layers": 3,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    },
-    "apertus": {"rope_parameters": PLAIN},
-    "qwen3_5_text": {
-        "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "partial_rotary_factor": 0.5,
+    "linear": {
         "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
     },
-    "minimax_m2": {**EXPERTS, "rotary_dim": 32},
-    "glm": {"partial_rotary_factor": 0.5},
-    "glm4_moe": {**EXPERTS, "partial_rotary_factor": 0.5, "n_routed_experts": 4, "first_k_dense_replace": 1},
-    "olmo": {},
-    "olmoe": EXPERTS,
-    "nemotron": {"partial_rotary_factor": 0.5},
-    "persimmon": {"partial_rotary_factor": 0.5},
-    "ernie4_5": {},
-    "arcee": {},
-    "seed_oss": {},
-    "granitemoe": EXPERTS,
-    "hunyuan_v1_dense": {},
-    "ernie4_5_moe": {**EXPERTS, "moe_num_experts": 4, "moe_k": 2},
-    "qwen3_next": {
-        **EXPERTS, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
-        "partial_rotary_factor": 0.5, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
-        "linear_key_head_dim": 32, "linear_value_head_dim": 32, "shared_expert_intermediate_size": 32,
-    },
-    "llama4_text": {
-        "num_hidden_layers": 4, "num_local_experts": 2, "intermediate_size_mlp": 64, "use_qk_norm": False,
-        "attention_chunk_size": 4096, "num_experts_per_tok": 1,
-    },
 }  # fmt: skip
+
+
+class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tiny checkpoint of a family has beside COMMON.
+
+    parts: names in PARTS. remove: keys of COMMON and of the parts that it has not. null: keys that are null. config:
+    its own keys. rotary_dim: dimensions of a head of 64 that rotate. local_theta: base of the layers that are not
+    extended, where they have another one. norms: keys with which queries and keys have norms. cancels: whether a norm
+    behind the rotation cancels an attention factor.
+    """
+
+    parts: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    null: tuple[str, ...] = ()
+    config: dict[str, Any] = {}
+    rotary_dim: int = 64
+    local_theta: float | None = None
+    norms: dict[str, Any] = {}
+    cancels: bool = False
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What differs from COMMON; None removes a key."""
+        found = {key: value for part in self.parts for key, value in PARTS[part].items()}
+        return found | self.config | dict.fromkeys((*self.remove, *self.null))
+
+
+TINY = {
+    path.stem: msgspec.convert(tomllib.loads(path.read_text()), Tiny) for path in sorted(DATA.glob("*.toml"))
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {model_type: tiny.changes for model_type, tiny in TINY.items()}
+CANCELS = {model_type for model_type, tiny in TINY.items() if tiny.cancels}
 
 
 def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
@@ -119,8 +80,9 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    null = TINY[model_type].null
     settings = {**COMMON, **FAMILIES[model_type], **changes}
-    settings = {key: value for key, value in settings.items() if value is not None or key == "sliding_window"}
+    settings = {key: value for key, value in settings.items() if value is not None or key in null}
     torch.manual_seed(seed)
     config = AutoConfig.for_model(model_type, **settings)
     model = AutoModelForCausalLM.from_config(config).to(torch.float32)

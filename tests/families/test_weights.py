@@ -10,25 +10,15 @@ import pytest
 from ropeconv.families import by_model_type, families
 from ropeconv.formats.safetensors import read_header
 
-from ..models import FAMILIES
-
-WITH_NORMS = {
-    "phi": {"qk_layernorm": True},
-    "stablelm": {"qk_layernorm": True},
-    "cohere": {"use_qk_norm": True},
-    "glm4_moe": {"use_qk_norm": True},
-}
+from ..models import FAMILIES, TINY, make
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_projections_and_norms_are_where_the_file_says(
     model_type: str, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from ..models import make
-
-    folder = (
-        make(model_type, tmp_path / "m", **WITH_NORMS[model_type]) if model_type in WITH_NORMS else tiny(model_type)
-    )
+    norms = TINY[model_type].norms
+    folder = make(model_type, tmp_path / "m", **norms) if norms else tiny(model_type)
     names = set(read_header(folder / "model.safetensors").tensors)
     family = by_model_type()[model_type]
     weights = family.weights

@@ -8,9 +8,9 @@ from zlib import crc32
 
 import pytest
 
+from ..extent import sample, tally
 from .bench import Bench
 from .cases import CASES
-from .extent import sample, tally
 from .harness import Fault, Mode, tree
 from .power import not_durable
 

@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
+from ..extent import sample, tally
 from .bench import Bench
 from .cases import CASES
-from .extent import sample, tally
 from .harness import KILLED, Fault, Mode
 
 Get = Callable[[str], Bench]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ..extent import ALL, sample, tally
 from . import scenes
 from .cases import APPLY, Command, ropeconv
-from .extent import ALL, sample, tally
 from .harness import Server, tree
 
 MEGABYTE = 1 << 20

@@ -23,11 +23,11 @@ from ropeconv.verify import Options, Verified, verify_output
 
 from ..baking import apply, make_plan
 from ..corruptions import edit
+from ..extent import sample, tally
 from ..gguf_files import write
 from ..llamacpp import checkpoint
 from ..models import make
 from ..sources.test_meta import PARAMS, sentencepiece_model, split, weights
-from .extent import sample, tally
 
 YARN, LINEAR = Recipe(REGISTRY["yarn"](16.0)), Recipe(REGISTRY["linear"](4.0))
 LINEAR16, DATA = Recipe(REGISTRY["linear"](16.0)), Path(__file__).parent.parent / "data" / "receipts"

@@ -19,9 +19,9 @@ from ropeconv.validate.gguf import validate_gguf
 from ropeconv.validate.rule.validation import Validation
 
 from ..baking import apply, make_plan, validate
+from ..extent import sample, tally
 from ..llamacpp import checkpoint, lively
 from ..models import make
-from .extent import sample, tally
 from .wrong_bakes import CASES, FAMILIES, METHODS, Wrong, bake
 
 RIGHT = tuple((family, method) for family in FAMILIES for method in METHODS)

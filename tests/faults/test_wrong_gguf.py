@@ -20,8 +20,8 @@ from ropeconv.verify import Options, verify_output
 
 from ..baking import apply, make_plan
 from ..corruptions import Corruption, data, replaced
+from ..extent import sample, tally
 from ..gguf_files import plain_tensors, write
-from .extent import sample, tally
 
 RECIPES = {"keys": Recipe(REGISTRY["yarn"](16.0)), "tensor": Recipe(REGISTRY["mixed"](4.0))}
 EXTRA: dict[str, Any] = {

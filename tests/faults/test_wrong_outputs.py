@@ -27,8 +27,8 @@ from ropeconv.verify import Options, verify_output
 
 from ..baking import apply, make_plan
 from ..corruptions import Corruption, add, data, drop, edit, put, remove, renew, replaced, scale, tensor, tensors, text
+from ..extent import sample, tally
 from ..models import make
-from .extent import sample, tally
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"

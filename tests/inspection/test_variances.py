@@ -20,10 +20,9 @@ from ropeconv.rope.bound.weighted import weighted_sums
 from ropeconv.sources import open_checkpoint
 
 from ..attention_inputs import attention_inputs, lively_weights
-from ..families.test_weights import WITH_NORMS
-from ..models import CANCELS, FAMILIES, make
+from ..models import CANCELS, FAMILIES, TINY, make
 
-MLA = {"deepseek_v2", "deepseek_v3"}
+MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}
 # one per order of rows, layout, share of the head that rotates, and kind of norm
 LAYOUTS = ("llama", "cohere", "glm", "gpt_neox", "phi3", "falcon", "ernie4_5", "llama4_text", "minimax_m2")
 
@@ -42,8 +41,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lively(folders: Path, model_type: str) -> Path:
     folder = folders / model_type
-    changes = WITH_NORMS.get(model_type, {})
-    return folder if folder.exists() else lively_weights(make(model_type, folder, **changes))
+    return folder if folder.exists() else lively_weights(make(model_type, folder, **TINY[model_type].norms))
 
 
 @pytest.mark.parametrize("model_type", [one for one in FAMILIES if one not in MLA | CANCELS])

@@ -14,7 +14,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ...baking import apply, make_plan
-from ...faults.extent import sample, tally
+from ...extent import sample, tally
 from ...gguf_files import contents
 from ...gguf_files import write as write_gguf
 from .plans import beside, killed, small_plan, source_folder, tree, write

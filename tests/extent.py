@@ -1,4 +1,4 @@
-"""How many of the cases run, and the numbers that `scripts/faults` prints."""
+"""How many of the cases of a test run, and the numbers that `scripts/faults` prints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-ALL = os.environ.get("ROPECONV_FAULTS") == "all"
+ALL = os.environ.get("ROPECONV_TESTS") == "all"
 """Whether every case runs, and not a sample."""
 
 
 def sample(cases: Sequence[T], count: int, seed: int = 0) -> list[T]:
-    """`count` of the cases, the same for the same seed and in their order; with `scripts/faults --all` all of them."""
+    """`count` of the cases, the same for the same seed and in their order; with ROPECONV_TESTS=all every one."""
     if ALL or count >= len(cases):
         return list(cases)
     chosen = random.Random(seed).sample(range(len(cases)), count)

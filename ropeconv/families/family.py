@@ -54,8 +54,10 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which layers rotate, and with which frequencies.
 
     types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
-    `last` and the others are `rest`. interval_key: the config key that sets `interval`. flags: the key of a list whose
-    1 means "rotates" (SmolLM3's no_rope_layers).
+    `last` and the others are `rest`; with `leading` the first layer of each interval is `last`, not its final one.
+    interval_key: the config key that sets `interval`. indices: the key of a list with the numbers of the layers that
+    are `last`. pattern: names that repeat, where neither is there. first, final: the first and the last layer, where
+    they differ. flags: the key of a list whose 1 means "rotates" (SmolLM3's no_rope_layers).
     one_kind_without_window: a model without a window has global layers alone.
     """
 
@@ -64,6 +66,11 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval_key: str = ""
     last: str = "full_attention"
     rest: str = "sliding_attention"
+    leading: bool = False
+    indices: str = ""
+    pattern: tuple[str, ...] = ()
+    first: str = ""
+    final: str = ""
     flags: str = ""
     one_kind_without_window: bool = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import BadSource
-from .family import Family, Kind
+from .family import Family, Kind, Layers
 from .keys import Config, positive_int
 
 WINDOWED = ("sliding_attention", "chunked_attention")
@@ -18,10 +18,25 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     listed = part.get("layer_types")
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
         return tuple(listed)
+    names = _derived_names(part, rules, count)
+    if rules.first:
+        names[:1] = [rules.first]
+    if rules.final:
+        names[-1:] = [rules.final]
+    return tuple(names)
+
+
+def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
+    numbers = part.get(rules.indices) if rules.indices else None
+    if isinstance(numbers, list):
+        return [rules.last if index in numbers else rules.rest for index in range(count)]
+    if rules.pattern:
+        return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
     interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
     if not interval:
-        return (rules.last,) * count
-    return tuple(rules.last if (index + 1) % interval == 0 else rules.rest for index in range(count))
+        return [rules.last] * count
+    at = 0 if rules.leading else interval - 1
+    return [rules.last if index % interval == at else rules.rest for index in range(count)]
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:

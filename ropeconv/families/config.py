@@ -57,7 +57,7 @@ def detect(config: Config) -> Family:
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
         if family is not None:
-            _refuse_alibi(config, family)
+            _refuse_without_rope(text if isinstance(text, dict) else config, family)
             return family
     name = names[-1]
     if name is None:
@@ -75,11 +75,14 @@ def detect(config: Config) -> Family:
     )
 
 
-def _refuse_alibi(config: Config, family: Family) -> None:
-    if config.get("alibi") is True:
-        raise BadSource(
-            f"this {family.name} config sets alibi, so it has no rotary position embedding and nothing to extend"
-        )
+def _refuse_without_rope(part: Config, family: Family) -> None:
+    for need in family.rotates:
+        value = first_present(part, (need.key,), need.default)
+        if value != need.value:
+            raise BadSource(
+                f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position embedding and "
+                "nothing to extend"
+            )
 
 
 def text_part(config: Config, family: Family) -> Config:

@@ -20,10 +20,12 @@ RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3",
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of config.json for each quantity; the first that is present counts.
 
-    query_beta: in the RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
+    layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer that does not
+    rotate. query_beta: in the RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
     """
 
     theta: tuple[str, ...] = ("rope_theta",)
+    layer_theta: str = ""
     local_theta: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     rotary_dim: tuple[str, ...] = ()
@@ -50,13 +52,30 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scaling: dict[str, Any] | None = None
 
 
+class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A config key that must have a certain value, which a reader assumes.
+
+    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
+    this, 0 for all.
+    """
+
+    key: str
+    value: Any
+    default: Any = None
+    below_layers: int = 0
+
+
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which layers rotate, and with which frequencies.
 
     types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
-    `last` and the others are `rest`. interval_key: the config key that sets `interval`. flags: the key of a list whose
-    1 means "rotates" (SmolLM3's no_rope_layers).
-    one_kind_without_window: a model without a window has global layers alone.
+    `last` and the others are `rest`; with `leading` the first layer of each interval is `last`, not its final one.
+    interval_key: the config key that sets `interval`. indices: the key of a list with the numbers of the layers that
+    are `last`. pattern: names that repeat, where neither is there. first, final: the first and the last layer, where
+    they differ. flags: the key of a list whose entry is not 0 where the layer rotates (SmolLM3's no_rope_layers).
+    one_kind_without_window: a model without a window has global layers alone. backward: intervals and patterns count
+    from the last layer. dense: the key of the number of first layers without experts, where `mlp_layer_types` does not
+    list them; dense_interval: the key of their own interval, which is 1 by default and lets all of them rotate then.
     """
 
     types: dict[str, Kind] = {}
@@ -64,8 +83,16 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval_key: str = ""
     last: str = "full_attention"
     rest: str = "sliding_attention"
+    leading: bool = False
+    indices: str = ""
+    pattern: tuple[str, ...] = ()
+    first: str = ""
+    final: str = ""
     flags: str = ""
     one_kind_without_window: bool = False
+    backward: bool = False
+    dense: str = ""
+    dense_interval: str = ""
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +146,7 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     belong to the architecture and not to a method. pinned_original: original_max_position_embeddings has another
     meaning as well and must not change. head_dim: whether the class takes an explicit head_dim.
     attention_factor_from_original: the class derives it from the top-level original_max_position_embeddings alone.
+    mscale_keys: the class reads it from short_mscale and long_mscale alone, and fails where they are absent.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
@@ -128,6 +156,7 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pinned_original: bool = False
     head_dim: bool = True
     attention_factor_from_original: bool = False
+    mscale_keys: bool = False
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,19 +181,6 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias: bool = False
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
-
-
-class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config key that must have a certain value, which a reader assumes.
-
-    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
-    this, 0 for all.
-    """
-
-    key: str
-    value: Any
-    default: Any = None
-    below_layers: int = 0
 
 
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -239,8 +255,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. refuse: why nothing can be baked for it,
-    or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
+    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. rotates: config values without which a
+    model has no rotary embedding. refuse: why nothing can be baked for it, or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
     output is not known for it.
     """
 
@@ -250,6 +266,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     layout: Literal["half", "interleaved"] = "half"
     mla: bool = False
+    rotates: tuple[Need, ...] = ()
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()

@@ -30,6 +30,8 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     put(part, _present(part, family.keys.context), written.context)
     for key in _theta_keys(part, family):
         put(part, key, written.theta, after=family.keys.context[0])
+    if family.keys.layer_theta and part.get(family.keys.layer_theta):
+        put(part, family.keys.layer_theta, [written.theta if base else base for base in part[family.keys.layer_theta]])
     if family.writing.head_dim and not family.mla:
         put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
     original = written.top_original

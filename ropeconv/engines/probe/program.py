@@ -137,7 +137,8 @@ def shrunk(text: Any) -> Any:
     text.num_hidden_layers = keep
     for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
         if isinstance(getattr(text, name, None), list):
-            setattr(text, name, getattr(text, name)[:keep])
+            with contextlib.suppress(AttributeError):  # a property that follows the number of layers
+                setattr(text, name, getattr(text, name)[:keep])
     return text
 
 

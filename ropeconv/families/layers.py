@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from ..errors import BadSource
-from .family import Family, Kind, Layers
+from .family import Family
 from .keys import Config, positive_int
+from .layer_rules import Kind, Layers
 
-WINDOWED = ("sliding_attention", "chunked_attention")
+WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
+
+
+def settings_name(family: Family, kind: Kind) -> str:
+    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers; empty without such."""
+    return next((name for name, known in family.layers.types.items() if known == kind), "")
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
@@ -78,6 +84,18 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
     return tuple("global" if one else rules.types.get(name, "global") for name, one in zip(names, dense, strict=False))
 
 
+def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
+    """The layer that makes the keys of each of `count` layers: itself, or an earlier one of its type that shares them.
+
+    part: the text part of the config.
+    """
+    key, default = family.cache.shared
+    first = count - (positive_int(part, (key,), default, least=0) or 0 if key else 0)
+    names = layer_names(part, family, count)
+    makers = {name: index for index, name in enumerate(names[: max(first, 0)])}
+    return tuple(index if index < first else makers.get(name, index) for index, name in enumerate(names))
+
+
 def window_size(part: Config, family: Family) -> int | None:
     """The tokens that a layer with a sliding window or chunk sees; None where the model has none.
 
@@ -87,8 +105,11 @@ def window_size(part: Config, family: Family) -> int | None:
     window = family.window
     if not window.key or (window.switch and not part.get(window.switch, False)):
         return None
+    if window.before_key and part.get(window.before_key) is not None:
+        return 1 + (positive_int(part, (window.before_key,), least=0) or 0)
     value = part.get(window.key, window.default)
-    return positive_int({window.key: value}, (window.key,), least=0)
+    size = positive_int({window.key: value}, (window.key,), least=0)
+    return None if size is None else size // window.divided_by
 
 
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:

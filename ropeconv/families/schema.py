@@ -60,8 +60,8 @@ WORDS: dict[Any, str] = {
 }  # fmt: skip
 """What to write for each type, for messages."""
 
-SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 LAYER_TYPES = ("full_attention", "sliding_attention")
+SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, Any] = {
     "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
@@ -89,7 +89,7 @@ def check_config(part: Mapping[str, Any], family: Family) -> None:
         found = part.get(key)
         if found:
             _check_rope(found)
-            for name in LAYER_TYPES:
+            for name in (*LAYER_TYPES, *family.layers.types):
                 if isinstance(found, dict) and found.get(name):
                     _check_rope(found[name])
 
@@ -139,9 +139,11 @@ def _types_of(family: Family) -> dict[str, Any]:
     found = dict(TOP)
     groups: tuple[tuple[tuple[str, ...], Any], ...] = (
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
-        (keys.head_dim, Width), (keys.hidden, Size), (keys.heads, Size), (keys.kv_heads, Size), (keys.layers, Layers),
-        (keys.context, Tokens), ((layers.interval_key,), Interval), ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
-        ((layers.indices,), Numbers), ((keys.layer_theta,), Flags), ((window.key,), Index), ((window.switch,), Switch), ((window.first_key,), Index),
+        (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
+        (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
+        ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
+        ((keys.layer_theta,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
+        ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
     )  # fmt: skip
     if family.query_temperature is not None:
         rules = family.query_temperature

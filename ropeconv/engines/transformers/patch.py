@@ -83,9 +83,21 @@ def _rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
             continue
         if name.endswith("_local") or "sliding_attention" in name:
             continue
-        prefix = "full_attention_" if hasattr(module, "full_attention_inv_freq") else ""
+        prefix = _extended_set(module)
         if hasattr(module, f"{prefix}inv_freq"):
             yield module, prefix
+
+
+def _extended_set(module: Any) -> str:
+    """The prefix of the frequencies that an extension changes in a module with a set per layer type; empty for one set.
+
+    These are the only ones, or those of the layers that see the whole context.
+    """
+    ends = "inv_freq"
+    buffers = [str(name) for name, _ in module.named_buffers()]
+    names = [name[: -len(ends)] for name in buffers if name.endswith(ends) and "original" not in name]
+    whole = [name for name in names if "sliding" not in name]
+    return (whole or names or [""])[0]
 
 
 def nudged(schedule: Schedule, seed: int = 0) -> Schedule:
@@ -171,7 +183,7 @@ def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
     use(schedule.inv_freq)
     setattr(module, names[2], schedule.attention_factor)
     if isinstance(old.get("rope_type"), dict):
-        module.rope_type = {**old["rope_type"], "full_attention": "default"}
+        module.rope_type = {**old["rope_type"], prefix.removesuffix("_"): "default"}
     else:
         module.rope_type = "default"
     hook = _switch(module, schedule, use)

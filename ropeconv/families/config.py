@@ -84,8 +84,8 @@ def _refuse_without_rope(part: Config, family: Family) -> None:
         value = first_present(part, (need.key,), need.default)
         if value != need.value:
             raise BadSource(
-                f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position embedding and "
-                "nothing to extend"
+                f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position embedding "
+                "and nothing to extend"
             )
 
 

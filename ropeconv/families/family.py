@@ -21,9 +21,9 @@ RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3",
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of config.json for each quantity; the first that is present counts.
 
-    local_head_dim: width of a head in local layers, empty where it is that of the others. layer_theta: a list with the
-    base of each layer, which counts in place of `theta`; 0 for a layer that does not rotate. query_beta: in the RoPE
-    dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
+    layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer that does not
+    rotate. local_head_dim: width of a head in local layers, empty where it is that of the others. query_beta: in the
+    RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
     """
 
     theta: tuple[str, ...] = ("rope_theta",)
@@ -60,19 +60,6 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_partial: float | None = None
     unstated_partial: float | None = None
     scaling: dict[str, Any] | None = None
-
-
-class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config key that must have a certain value, which a reader assumes.
-
-    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
-    this, 0 for all.
-    """
-
-    key: str
-    value: Any
-    default: Any = None
-    below_layers: int = 0
 
 
 class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,6 +124,19 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
     more_norms: tuple[tuple[str, str], ...] = ()
+
+
+class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A config key that must have a certain value, which a reader assumes.
+
+    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
+    this, 0 for all.
+    """
+
+    key: str
+    value: Any
+    default: Any = None
+    below_layers: int = 0
 
 
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,8 +219,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
     in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. rotates: config values without which a
-    model has no rotary embedding. refuse: why nothing can be baked for it, or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
-    output is not known for it.
+    model has no rotary embedding. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it.
     """
 
     name: str

@@ -142,7 +142,7 @@ def _types_of(family: Family) -> dict[str, Any]:
         (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
         (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
         ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
-        ((layers.indices,), Numbers), ((keys.layer_theta,), Flags), ((window.key,), Index), ((window.switch,), Switch),
+        ((keys.layer_theta,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
         ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
     )  # fmt: skip
     if family.query_temperature is not None:

@@ -131,9 +131,9 @@ def rope_type(found: dict[str, Any], reader: RuleSet) -> str:
 def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet) -> float | None:
     if not isinstance(reader.theta, str):
         return reader.theta
-    sources = [_layer_theta(part, family), found.get("rope_theta")] if reader.theta != "top" else []
+    sources = [found.get("rope_theta")] if reader.theta != "top" else []
     if reader.theta != "nested":
-        sources.append(first_present(part, family.keys.theta))
+        sources = [_layer_theta(part, family), *sources, first_present(part, family.keys.theta)]
     value = next((source for source in sources if source is not None), None)
     if value is None:
         return None
@@ -149,8 +149,9 @@ def _layer_theta(part: Config, family: Family) -> float | None:
     bases = {float(base) for base in listed or () if base}
     if len(bases) > 1:
         raise BadSource(
-            f"config.json has layers with different bases in {family.keys.layer_theta} "
-            f"({', '.join(f'{base:g}' for base in sorted(bases))}), and a method extends one base; such a model cannot be extended"
+            f"config.json has layers with different bases in {family.keys.layer_theta}, "
+            f"{' and '.join(f'{base:g}' for base in sorted(bases))}; a method extends one base, so give those that are "
+            "extended the same one"
         )
     return bases.pop() if bases else None
 

@@ -56,7 +56,8 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
     `last` and the others are `rest`. interval_key: the config key that sets `interval`. flags: the key of a list whose
     1 means "rotates" (SmolLM3's no_rope_layers).
-    one_kind_without_window: a model without a window has global layers alone.
+    one_kind_without_window: a model without a window has global layers alone. blocks: attention blocks in each numbered
+    layer, which count as that many layers.
     """
 
     types: dict[str, Kind] = {}
@@ -66,6 +67,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rest: str = "sliding_attention"
     flags: str = ""
     one_kind_without_window: bool = False
+    blocks: int = 1
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,16 +135,22 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
-    layer: prefixes of names, with {layer} for the number. q, k: projections, without .weight. fused: one projection for
-    queries, keys and values. fused_order: the order of their rows in it. q_norm, k_norm: norms of queries and keys.
-    norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim rows of a
-    head rotate. bias: whether projections may have one. input: the kind of the norm before the projections, empty where
-    there is none. input_norm: its name, the first that is there; its weights are 1 where none is.
+    layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. q, k:
+    projections, without .weight. q_gate: the config key of the number of rows of an output gate, which follow the
+    queries of each head in `q`. index_k_norm: the LayerNorm of an indexer's keys, which rotate as those of attention
+    do; index_rows: which of them. fused: one projection for queries, keys and values. fused_order: the order of their
+    rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
+    rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
+    the kind of the norm before the projections, empty where there is none. input_norm: its name, the first that is
+    there; its weights are 1 where none is.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
     q: str = ""
     k: str = ""
+    q_gate: str = ""
+    index_k_norm: str = ""
+    index_rows: Literal["first", "last"] = "first"
     fused: str = ""
     fused_order: Literal["", "blocks", "per-head", "per-group"] = ""
     q_norm: str = ""

@@ -27,7 +27,8 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     baked = copy.deepcopy(config)
     part = text_part(baked, family)
     rope = _with_kept_keys(part, family, spec, written.rope)
-    put(part, _present(part, family.keys.context), written.context)
+    for key in [key for key in family.keys.context if key in part] or family.keys.context[:1]:
+        put(part, key, written.context)
     for key in _theta_keys(part, family):
         put(part, key, written.theta, after=family.keys.context[0])
     if family.writing.head_dim and not family.mla:
@@ -58,10 +59,6 @@ def put(part: Config, key: str, value: Any, after: str = "") -> None:
     where = [name for name, _ in items].index(after) + 1
     part.clear()
     part.update([*items[:where], (key, value), *items[where:]])
-
-
-def _present(part: Config, keys: tuple[str, ...]) -> str:
-    return next((key for key in keys if key in part), keys[0])
 
 
 def _theta_keys(part: Config, family: Family) -> list[str]:

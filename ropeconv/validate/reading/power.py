@@ -61,8 +61,9 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
     """Readings of the source, from what the settings say to what departs most from it.
 
     First as it is, and with logits divided by their spread: the KL of flat ones is below any floor, and that of sharp
-    ones is noise. Then in float32; last on synthetic tokens, more of them, with attention scores that are neither
-    uniform nor one-hot. One that the user has stopped is not followed by another one.
+    ones is noise. Then in float32; with attention to all keys, where an indexer chooses some; last on synthetic tokens,
+    more of them, with attention scores that are neither uniform nor one-hot. One that the user has stopped is not
+    followed by another one.
     """
     yield (last := SourceReading.read(spec, folder, at))
     yield last.normalised()
@@ -76,6 +77,12 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
         if last.is_stopped:
             return
     settings = spec.settings
+    if last.indexed:
+        spec, changes = replace(spec, all_keys=True), (*changes, "attention to all keys")
+        yield (last := SourceReading.read(spec, folder, at, changes, last.read_tokens))
+        yield last.normalised()
+        if last.is_stopped:
+            return
     if settings.text is not None:
         changes += ("synthetic tokens",)
     spec = replace(spec, settings=replace(settings, text=None, tokens=max(TOKENS, settings.spread)))

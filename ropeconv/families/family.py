@@ -55,7 +55,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
     `last` and the others are `rest`. interval_key: the config key that sets `interval`. flags: the key of a list whose
-    1 means "rotates" (SmolLM3's no_rope_layers).
+    1 means "rotates" (SmolLM3's no_rope_layers). from_first: each interval begins with the one that is `last`.
     one_kind_without_window: a model without a window has global layers alone. blocks: attention blocks in each numbered
     layer, which count as that many layers.
     """
@@ -66,6 +66,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: str = "full_attention"
     rest: str = "sliding_attention"
     flags: str = ""
+    from_first: bool = False
     one_kind_without_window: bool = False
     blocks: int = 1
 
@@ -116,15 +117,16 @@ class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the RoPE of this family is written into a config.
 
-    types: the rope types its stock class takes. nested: rope_parameters per layer type.
-    legacy_keys: the only keys that its class accepts in `rope_scaling`, per type. keep: keys in the dictionary that
-    belong to the architecture and not to a method. pinned_original: original_max_position_embeddings has another
-    meaning as well and must not change. head_dim: whether the class takes an explicit head_dim.
+    types: the rope types its stock class takes. nested: rope_parameters per layer type. legacy: whether `rope_scaling`
+    is written too. legacy_keys: the only keys that its class accepts in `rope_scaling`, per type. keep: keys in the
+    dictionary that belong to the architecture and not to a method. pinned_original: original_max_position_embeddings
+    has another meaning as well and must not change. head_dim: whether the class takes an explicit head_dim.
     attention_factor_from_original: the class derives it from the top-level original_max_position_embeddings alone.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
     nested: bool = False
+    legacy: bool = True
     legacy_keys: dict[str, tuple[str, ...]] = {}
     keep: tuple[str, ...] = ()
     pinned_original: bool = False
@@ -208,9 +210,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the attention layers of this family keep in the key-value cache.
 
-    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says.
-    repeated: config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for
-    multi-head latent attention, where it always does.
+    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says. repeated:
+    config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
+    latent attention, where it always does.
     """
 
     one_head: tuple[Need, ...] = ()
@@ -247,9 +249,9 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. refuse: why nothing can be baked for it,
-    or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
-    output is not known for it.
+    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. encoder: it reads in both directions and
+    has no logits of the next token. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it.
     """
 
     name: str
@@ -258,6 +260,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     layout: Literal["half", "interleaved"] = "half"
     mla: bool = False
+    encoder: bool = False
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()

@@ -21,7 +21,8 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
     if not interval:
         return (rules.last,) * count
-    return tuple(rules.last if (index + 1) % interval == 0 else rules.rest for index in range(count))
+    ahead = 0 if rules.from_first else 1
+    return tuple(rules.last if (index + ahead) % interval == 0 else rules.rest for index in range(count))
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:

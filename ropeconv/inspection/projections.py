@@ -64,6 +64,11 @@ def attention_layers(
             f"{family.display_name} has multi-head latent attention, whose queries and keys are products of several "
             "projections; leave --weights out"
         )
+    if family.encoder:
+        raise BadSource(
+            f"{family.display_name} reads in both directions, and the bound is one for models that read from left to "
+            "right; leave --weights out"
+        )
     if weights.norm == "rms-after-rope":
         raise BadSource(
             f"{family.display_name} multiplies queries and keys by weights after the rotation, so that its sum depends "

@@ -25,7 +25,7 @@ from ropeconv.sources import open_source
 
 from ..baking import make_plan
 from ..conftest import CONFIGS, Run
-from ..models import COMMON, FAMILIES, make
+from ..models import COMMON, ENCODERS, FAMILIES, make
 
 TOKENS = 100
 PUBLISHED = sorted(path.stem for path in CONFIGS.glob("*.json") if ".params" not in path.name)
@@ -66,10 +66,15 @@ def kept(one: CachedLayers) -> int:
     return min(TOKENS, TOKENS if one.window is None else one.window - 1)
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in ENCODERS])
 def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path]) -> None:
     folder = tiny(model_type)
     assert expected(cache_of(folder)) == allocated(folder) > 0
+
+
+@pytest.mark.parametrize("model_type", sorted(ENCODERS))
+def test_encoders_keep_nothing(model_type: str, tiny: Callable[[str], Path]) -> None:
+    assert inspect_source(open_source(str(tiny(model_type)))).kv_cache is None
 
 
 @pytest.mark.parametrize(

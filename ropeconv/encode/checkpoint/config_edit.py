@@ -84,6 +84,8 @@ def _number(key: str, value: Any) -> Any:
 
 def _legacy(rope: dict[str, Any], family: Family) -> dict[str, Any] | None:
     kind = rope["rope_type"]
+    if not family.writing.legacy:
+        return None
     if kind == "default" and family.defaults.scaling is None and not set(rope) & set(family.writing.keep):
         return None
     full = {"rope_type": kind, "type": kind, **{key: value for key, value in rope.items() if key != "rope_type"}}

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...engines import Progress
 from ...engines.transformers import DeviceSpec, TransformersEngine
 from ...engines.transformers.attention_scores import attention_modules
 from ...engines.transformers.load import fits_in_gpu
 from ...engines.transformers.patch import nudged
-from ..rule.measures import measure, spread_of
+from ..rule.measures import Measures, measure, spread_of
+from ..rule.states import measure_states
 from ..rule.validation import DETAIL, POWER, SAME_KERNELS, SEPARATION, tolerance
 from ..sampling.positions import doubling_buckets
 from ..sampling.token_runs import TokenRun
@@ -104,15 +106,25 @@ def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
 
     def detail(factor: float) -> float:
         case = replace(spec, score_factor=factor, progress=Progress())
-        wanted = engine.head(case.patched(engine, run))
-        fault = engine.head(replace(case, score_factor=FAINT * factor).patched(engine, run))
+        wanted = case.patched(engine, run)
+        fault = replace(case, score_factor=FAINT * factor).patched(engine, run)
         near = [case.patched(engine, run, schedule=nudged(schedule))]
-        if schedule.short_inv_freq is None:
+        if schedule.short_inv_freq is None and engine.has_logits:
             near.append(case.patched(engine, run, -(-count // PARTS)))
-        temperature = spread_of(wanted)
-        noise = sum(measure(wanted, engine.head(other), None, temperature).kl.quantile(0.95).item() for other in near)
-        away = measure(wanted, fault, None, temperature).kl.mean().item()
+        noise = sum(_normalised(engine, wanted, other).kl.quantile(0.95).item() for other in near)
+        away = _normalised(engine, wanted, fault).kl.mean().item()
         return float(away / tolerance(run.positions[-1], noise, SAME_KERNELS))
 
     best = max(FACTORS, key=detail)
     return max((best, *(best * step for step in AROUND)), key=detail)
+
+
+def _normalised(engine: TransformersEngine, wanted: Any, read: Any) -> Measures:
+    """Measures between hidden states of one model, by logits over their spread where it has any.
+
+    engine: the model. wanted, read: [positions, hidden_size].
+    """
+    if not engine.has_logits:
+        return measure_states(wanted, read)
+    reference = engine.head(wanted)
+    return measure(reference, engine.head(read), None, spread_of(reference))

@@ -13,6 +13,7 @@ from ...engines.transformers.attention_scores import attention_modules
 from ...engines.transformers.indexers import indexers
 from ...engines.transformers.load import fits_in_gpu, load_widened
 from ..rule.measures import Measures, in_blocks, measure, spread_of
+from ..rule.states import measure_states
 from ..rule.validation import NOISE, SAME_KERNELS, noise_floor, tolerance
 from ..sampling.token_runs import TokenRun, token_runs
 from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
@@ -93,7 +94,9 @@ class SourceReading:
         return any(len(read) < len(run.kept) for run, read in zip(self.runs, self.states.reference, strict=True))
 
     def normalised(self) -> SourceReading:
-        """The same reading with logits divided by their own spread for the KL."""
+        """The same reading with logits divided by their own spread for the KL; of hidden states the same reading."""
+        if not self.head.has_logits:
+            return self
         blocks = [
             self.head.head(read[:SPREAD_POSITIONS])
             for run, read in zip(self.runs, self.states.reference, strict=True)
@@ -142,6 +145,8 @@ class SourceReading:
         count = min(len(wanted), len(read), len(targets))
 
         def part(rows: slice) -> Measures:
+            if not head.has_logits:
+                return measure_states(wanted[rows], read[rows])
             return measure(head.head(wanted[rows]), other.head(read[rows]), targets[rows], self.temperature)
 
         return in_blocks(part, count, head.vocabulary)

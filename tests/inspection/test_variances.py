@@ -203,7 +203,11 @@ def test_quantised_weights(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "said"),
-    [("deepseek_v3", "multi-head latent attention"), ("hunyuan_v1_dense", "after the rotation"), ("eurobert", "both directions")],
+    [
+        ("deepseek_v3", "multi-head latent attention"),
+        ("hunyuan_v1_dense", "after the rotation"),
+        ("eurobert", "both directions"),
+    ],
 )
 def test_what_these_tensors_do_not_say(model_type: str, said: str, folders: Path) -> None:
     with pytest.raises(BadSource, match=said):

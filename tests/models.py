@@ -60,7 +60,7 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_theta: float | None = None
     norms: dict[str, Any] = {}
     cancels: bool = False
-    auto: Literal["AutoModelForCausalLM", "AutoModel"] = "AutoModelForCausalLM"
+    auto: Literal["AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModel"] = "AutoModelForCausalLM"
 
     @property
     def changes(self) -> dict[str, Any]:

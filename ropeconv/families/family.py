@@ -120,8 +120,9 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     types: the rope types its stock class takes. nested: rope_parameters per layer type. legacy: whether `rope_scaling`
     is written too. legacy_keys: the only keys that its class accepts in `rope_scaling`, per type. keep: keys in the
     dictionary that belong to the architecture and not to a method. pinned_original: original_max_position_embeddings
-    has another meaning as well and must not change. head_dim: whether the class takes an explicit head_dim.
-    attention_factor_from_original: the class derives it from the top-level original_max_position_embeddings alone.
+    has another meaning as well and must not change. head_dim: whether the class takes an explicit head_dim. share_of:
+    config keys; the first over the sum of all is written as partial_rotary_factor. attention_factor_from_original: the
+    class derives it from the top-level original_max_position_embeddings alone.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
@@ -131,6 +132,7 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: tuple[str, ...] = ()
     pinned_original: bool = False
     head_dim: bool = True
+    share_of: tuple[str, ...] = ()
     attention_factor_from_original: bool = False
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from ...errors import BadSource
 from ...families import Family
-from ...families.config import Config, first_present, rotary_share, text_part
+from ...families.config import Config, first_present, positive_int, rotary_share, text_part
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import GLOBAL, LOCAL, QUERY_SCALE, rope_dict
@@ -70,7 +71,9 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str
     """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in family.writing.keep if key in before}
-    if kept and family.writing.pinned_original:
+    if family.writing.share_of:
+        kept["partial_rotary_factor"] = _written_share(part, family)
+    if family.writing.keep and family.writing.keep[0] in kept and family.writing.pinned_original:
         kept = {"original_max_position_embeddings": spec.original_context, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
 
@@ -103,6 +106,16 @@ def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, sp
         return modern
     local = spec.local_form.theta if spec.local_form else theta
     return {GLOBAL: modern, LOCAL: _unscaled(local)}
+
+
+def _written_share(part: Config, family: Family) -> float:
+    """Dimensions that rotate over those of the head, from the keys `share_of`. Raises BadSource where one is absent."""
+    found = {key: positive_int(part, (key,)) for key in family.writing.share_of}
+    absent = next((key for key, value in found.items() if value is None), None)
+    if absent is not None:
+        raise BadSource(f"config.json has no {absent}; add it")
+    sizes = [value or 0 for value in found.values()]
+    return sizes[0] / sum(sizes)
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:

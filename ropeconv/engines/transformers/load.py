@@ -17,14 +17,14 @@ from .distributed import tp_kwargs, world_size
 def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, config: Any = None) -> Any:
     """A language model as the installed transformers loads it, with its weights in the wanted precision.
 
-    Models without a class for the next token, which are encoders, are loaded without any head.
+    Models without a class that gives logits of the next token, which are encoders, are loaded without any head.
 
     folder: the checkpoint. where: device and precision, or a device for float32. trust: run the modelling file of the
     checkpoint. config: of transformers, in place of the checkpoint's; None for its own.
     """
     import torch
     import transformers
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
@@ -39,8 +39,9 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
         given["device_map"] = at.device_map or at.device
     given["config"] = config or AutoConfig.from_pretrained(folder, trust_remote_code=trust)
     named = getattr(given["config"], "auto_map", None) or {}
-    causal = type(given["config"]) in AutoModelForCausalLM._model_mapping or AutoModelForCausalLM.__name__ in named
-    return (AutoModelForCausalLM if causal else AutoModel).from_pretrained(folder, **given).eval()
+    with_head = (AutoModelForCausalLM, AutoModelForImageTextToText)
+    fitting = [auto for auto in with_head if type(given["config"]) in auto._model_mapping or auto.__name__ in named]
+    return next(iter(fitting), AutoModel).from_pretrained(folder, **given).eval()
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> Any:

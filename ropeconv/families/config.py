@@ -120,7 +120,7 @@ def geometry(config: Config, family: Family) -> Geometry:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
-    count = positive_int(part, keys.layers, defaults.layers) or 0
+    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
     return Geometry(
         head_dim=head_dim,

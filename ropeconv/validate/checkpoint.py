@@ -76,7 +76,8 @@ def validate_checkpoint(
         stock_version(), where, schedule.digest, spec.settings.spread, settings.seed, tuple(results), agrees, sentence,
         dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
         precision_kl=compared.precision() if reading.widened else 0.0, config_reference_kl=config_reference_kl,
-        speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature, rule=rule(SAME_KERNELS),
+        speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature,
+        rule=rule(SAME_KERNELS, not reading.head.has_logits),
         **comparison.described(),
     )  # fmt: skip
 

@@ -15,14 +15,16 @@ from .distributed import tp_kwargs, world_size
 
 
 def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, config: Any = None) -> Any:
-    """A causal language model as the installed transformers loads it, with its weights in the wanted precision.
+    """A language model as the installed transformers loads it, with its weights in the wanted precision.
+
+    Models without a class that gives logits of the next token, which are encoders, are loaded without any head.
 
     folder: the checkpoint. where: device and precision, or a device for float32. trust: run the modelling file of the
     checkpoint. config: of transformers, in place of the checkpoint's; None for its own.
     """
     import torch
     import transformers
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
@@ -35,9 +37,11 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     elif at.device_map or at.device != "cpu":
         require("accelerate", f"--device-map {at.device_map}" if at.device_map else f"--device {at.device}")
         given["device_map"] = at.device_map or at.device
-    if config is not None:
-        given["config"] = config
-    return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
+    given["config"] = config or AutoConfig.from_pretrained(folder, trust_remote_code=trust)
+    named = getattr(given["config"], "auto_map", None) or {}
+    with_head = (AutoModelForCausalLM, AutoModelForImageTextToText)
+    fitting = [auto for auto in with_head if type(given["config"]) in auto._model_mapping or auto.__name__ in named]
+    return next(iter(fitting), AutoModel).from_pretrained(folder, **given).eval()
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> Any:

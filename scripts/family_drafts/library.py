@@ -28,10 +28,10 @@ class Module:
     bases: dict[str, tuple[str, ...]]
     imports: dict[str, Path]
 
-    def find(self, name: str) -> tuple[Module, str] | None:
-        """The file that defines a name which this one uses, with the name; None for names from elsewhere."""
+    def find(self, name: str) -> Module | None:
+        """The file that defines a name which this one uses; None for names from elsewhere."""
         if name in self.code:
-            return self, name
+            return self
         path = self.imports.get(name)
         return module(path).find(name) if path is not None and path.exists() else None
 
@@ -42,6 +42,11 @@ class Module:
         """
         own = {used for code in nested(self.code[name]) for used in code.co_names}
         return {used for used in (*own, *self.bases.get(name, ())) if not used.endswith("PreTrainedModel")}
+
+    def source(self, name: str) -> str:
+        """The text of a definition, from its first line to its last."""
+        lines = [line for code in nested(self.code[name]) for _, _, line in code.co_lines() if line]
+        return "\n".join(self.path.read_text("utf-8").splitlines()[self.code[name].co_firstlineno - 1 : max(lines)])
 
     def methods(self, name: str) -> set[str]:
         """The name of a definition and those inside it."""

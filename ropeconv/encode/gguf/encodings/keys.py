@@ -27,8 +27,9 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
         kind = form.kind if form else "an arbitrary frequency vector"
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
     pinned = pinned_original(model)
-    values: dict[str, Value] = {f"{prefix}freq_base": f32(form.theta)}
-    if arch.window and arch.window.scaling == "same" and model.get(f"{prefix}freq_base_swa") is not None:
+    values: dict[str, Value] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
+    extended = arch.window is not None and (arch.window.scaling == "same" or arch.window.rotates == "window")
+    if extended and model.get(f"{prefix}freq_base_swa") is not None:
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
     if not isinstance(form, Plain):
         original = form.original_context if isinstance(form, Yarn) else schedule.original_context
@@ -49,7 +50,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
             raise UnsupportedBake(
                 "yarn without truncation", "GGUF metadata", "llama.cpp always rounds the ends of the ramp", OTHERWISE
             )
-        if (form.beta_fast, form.beta_slow) != (32.0, 1.0):
+        if (form.beta_fast, form.beta_slow) != (arch.beta_fast, 1.0):
             if not arch.betas:
                 raise UnsupportedBake(
                     f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}",

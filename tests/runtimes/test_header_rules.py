@@ -12,7 +12,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.log_n import QueryScaling
-from ropeconv.runtimes.llamacpp.archs import Arch, Window, find_arch
+from ropeconv.runtimes.llamacpp.archs import Arch, Window, arch_of_header, assumed_keys, find_arch
 from ropeconv.runtimes.llamacpp.cached_layers import cached_layers
 from ropeconv.runtimes.llamacpp.keys import ArchKeys
 from ropeconv.runtimes.llamacpp.layers import layer_kinds, layer_windows
@@ -448,6 +448,24 @@ def test_the_cache_of_each_layer() -> None:
 
 def test_names_of_architectures() -> None:
     assert find_arch("llama").name == "llama"
-    for name in ("cubic", None, 5):
-        with pytest.raises(BadSource, match="is not in the table"):
+    for name, words in (
+        ("cubic", "'cubic' is not in the table of .*; --assume-arch-keys writes theta"),
+        ("quen3", r"is not in the table of .* \(the nearest name is qwen3\); --assume-arch-keys"),
+        (None, "general.architecture is"), (5, "general.architecture is"), ("", "general.architecture is"),
+        ("mamba2", "mamba2 has no RoPE but state spaces"), ("eagle3", r"draft model \(EAGLE-3\)"),
+    ):  # fmt: skip
+        with pytest.raises(BadSource, match=words):
             find_arch(name)
+
+
+def test_unknown_architectures_are_taken_where_that_is_allowed() -> None:
+    with assumed_keys():
+        assert find_arch("cubic") == Arch(pairs="neox", name="cubic", assumed=True)
+        assert not find_arch("llama").assumed
+        with pytest.raises(BadSource, match="has no RoPE"):
+            find_arch("mamba")
+        with assumed_keys(False):
+            assert find_arch("cubic").assumed
+    with pytest.raises(BadSource, match="is not in the table"), assumed_keys(False):
+        find_arch("cubic")
+    assert arch_of_header({"general.architecture": "cubic", "ropeconv.assumed_arch": True}).assumed

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from ...errors import BadSource, shown
+
+
+class Keys(Protocol):
+    """An object with the keys of a GGUF header, such as Header, GgufFile or GgufModel."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key by its full name, decoded; `default` where it is absent."""
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,12 +115,49 @@ def arch_table() -> ArchTable:
     return msgspec.structs.replace(table, arch=named)
 
 
-def find_arch(name: object) -> Arch:
-    """An architecture by its value of general.architecture. Raises BadSource for one that is not in the table."""
+_ASSUMING: ContextVar[bool] = ContextVar("assuming", default=False)
+ASSUMED_KEY = "ropeconv.assumed_arch"
+"""The key of outputs that were made with `assumed_keys`."""
+
+
+@contextmanager
+def assumed_keys(allowed: bool = True) -> Iterator[None]:
+    """Inside, `find_arch` takes unknown architectures where `allowed`, with the keys that llama.cpp reads for all."""
+    before = _ASSUMING.set(allowed or _ASSUMING.get())
+    try:
+        yield
+    finally:
+        _ASSUMING.reset(before)
+
+
+def find_arch(name: object, assumed: bool = False) -> Arch:
+    """An architecture by its value of general.architecture.
+
+    assumed: whether an unknown one is taken, as under `assumed_keys`. Raises BadSource for one without RoPE, for a
+    draft model, and for an unknown one.
+    """
     table = arch_table()
-    if not isinstance(name, str) or name not in table.arch:
+    if not isinstance(name, str) or not name:
+        raise BadSource(f"general.architecture is {shown(name)}; download the file again")
+    if name in table.arch:
+        return table.arch[name]
+    if name in table.without_rope:
+        raise BadSource(f"{name} has no RoPE but {table.without_rope[name]}, so there is nothing to extend")
+    if name in table.drafts:
         raise BadSource(
-            f"the architecture {shown(name)} is not in the table of {table.display_name}, and guessing how it rotates "
-            "would be wrong sooner or later; take one of: " + ", ".join(table.arch)
+            f"{name} files hold a draft model ({table.drafts[name]}), which only guesses tokens for another model; "
+            "extend that model, and leave the draft as it is"
         )
-    return table.arch[name]
+    if assumed or _ASSUMING.get():
+        return Arch(pairs="neox", name=name, assumed=True)
+    near = get_close_matches(name, table.arch, 1)
+    raise BadSource(
+        f"the architecture {shown(name)} is not in the table of {table.display_name}"
+        + (f" (the nearest name is {near[0]})" if near else "")
+        + "; --assume-arch-keys writes theta, linear and yarn into the keys that llama.cpp reads for all of them"
+    )
+
+
+def arch_of_header(keys: Keys) -> Arch:
+    """The architecture of a header. keys: of it. Raises as `find_arch`."""
+    return find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))

@@ -9,8 +9,8 @@ from collections import Counter
 
 from ...errors import BadSource
 from ...families.cached_layers import CachedLayers
-from .archs import Arch
-from .keys import ArchKeys, Keys
+from .archs import Arch, Keys
+from .keys import ArchKeys
 from .layers import layer_windows, layers_with_attention
 
 

@@ -18,15 +18,16 @@ from ...rope.log_n import QueryScaling
 from ...rope.proportional import recognise as recognise_proportional
 from ...rope.spec import ContextSource, RopeSpec
 from ...rope.zero_frequencies import LEAST, NO_ROTATION, divided
-from .archs import Arch
-from .keys import ArchKeys, Keys
+from .archs import Arch, Keys
+from .keys import ArchKeys
 from .layers import layer_kinds, layer_windows, window_theta
 from .scaling import attention_factors, dead_keys, read_scaling
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = (FREQS, LONG, SHORT)
 WINDOW_NORM = "ropeconv.window_norm_scale"
-ASSUMED = ("the architecture is not in the table: which layers rotate, and in which pairs, is assumed",)
+ASSUMED = ("the architecture is not in the table: that its layers rotate and read these keys is assumed and not known",)
+"""A note on files of an architecture that is only assumed to read the keys of all others."""
 
 
 @dataclass(frozen=True)

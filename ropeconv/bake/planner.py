@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..encode import Target
 from ..rope.recipe import Recipe
+from ..runtimes.llamacpp import assumed_keys
 from ..sources import GgufSource, Source
 from .checkpoint import checkpoint_plan
 from .export import export_plan
@@ -22,7 +23,8 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     target = target or Target()
     target.check(recipe, from_gguf=isinstance(source, GgufSource))
     if isinstance(source, GgufSource):
-        return gguf_plan(source, recipe, target)
+        with assumed_keys(target.gguf.assume_arch_keys):
+            return gguf_plan(source, recipe, target)
     if target.to == "gguf":
         return export_plan(source, recipe, target)
     return checkpoint_plan(source, recipe, target)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource
+from ..export.checkpoint import GgufCheckpoint
 from ..families.config import detect
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
@@ -44,6 +45,9 @@ class Comparison:
         """
         baked = Path(baked)
         receipt, source = read_receipt(baked), open_source(str(against))
+        if isinstance(source, GgufSource) and baked.is_dir():
+            target = receipt.target
+            source = GgufCheckpoint(source, (target and target.outtype) or "auto")
         recipe = Recipe.from_dict(receipt.recipe)
         try:
             seen = inspect_source(source)

@@ -74,13 +74,23 @@ class GgufCheckpoint(Source):
         types = [info.type for info in self.inner.file.tensors.values() if len(info.shape) > 1]
         return max(set(types), key=types.count)
 
+    def in_dtype(self, dtype: str) -> GgufCheckpoint:
+        """The same weights in another dtype, without the tokenizer. dtype: as torch names it, or auto for its own."""
+        outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}
+        return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), with_tokenizer=False)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the weights, as torch names it."""
+        return TORCH[self._dtype]
+
     @cached_property
     def _dtype(self) -> str:
         return OUTTYPES.get(self.outtype) or FLOATS.get(self._type, "F32")
 
     @cached_property
     def _config(self) -> Config:
-        return config_of(self.inner.file, self.family, self.inspection.spec, TORCH[self._dtype])
+        return config_of(self.inner.file, self.family, self.inspection.spec, self.dtype)
 
     @cached_property
     def _shards(self) -> tuple[Shard, ...]:
@@ -150,10 +160,10 @@ class GgufCheckpoint(Source):
     def conversion_notes(self) -> tuple[str, ...]:
         if self._type in FLOATS:
             return ()
-        name, rounded = TYPES[self._type].name, "" if self._dtype == "F32" else f", rounded to {TORCH[self._dtype]}"
+        name, rounded = TYPES[self._type].name, "" if self._dtype == "F32" else f", rounded to {self.dtype}"
         return (
             f"the weights are what {name} has{rounded}, and not those of the checkpoint that was quantised; "
-            f"{TORCH[self._dtype]} takes {sum(shard.size for shard in self._shards) / 1e9:.3g} GB",
+            f"{self.dtype} takes {sum(shard.size for shard in self._shards) / 1e9:.3g} GB",
         )
 
     def write(self, folder: Path, advance: Callable[[int], None] = lambda done: None) -> None:

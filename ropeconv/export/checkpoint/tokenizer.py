@@ -10,8 +10,7 @@ from ...errors import BadSource, UnsupportedBake, shown
 from ...families import Family
 from ...formats.gguf import GgufFile
 from ..tokenizer.pre import Pre, pre_table
-from ..tokenizer.sentencepiece import SPACE
-from ..tokenizer.tokens import Kind
+from ..tokenizer.tokens import SPACE, Kind
 
 ADDED = (Kind.CONTROL, Kind.USER_DEFINED)
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "mask": "mask"}

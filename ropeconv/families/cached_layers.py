@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .config import Config, Geometry, geometry, positive_int, text_part
-from .family import Family, Need
+from .family import Family
+from .gguf import Need
 from .layers import layer_names
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
@@ -56,7 +57,7 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
         rank, nope, v = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
         kept, repeated = (rank, sizes.head_dim), (heads * (nope + sizes.head_dim), heads * v)
     else:
-        own, all_heads = _kv_heads(part, family, heads) * sizes.head_dim, heads * sizes.head_dim
+        own, all_heads = kv_heads(part, family, heads) * sizes.head_dim, heads * sizes.head_dim
         kept, repeated = (own, own), (all_heads, all_heads) if _all(family.cache.repeated, part) else (0, 0)
     windows = _windows(part, family, sizes)
     counted = Counter(window for window in windows if window != 0)
@@ -69,7 +70,8 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     )
 
 
-def _kv_heads(part: Config, family: Family, heads: int) -> int:
+def kv_heads(part: Config, family: Family, heads: int) -> int:
+    """The heads of keys and values of a layer. part: text part of a config. heads: of queries."""
     if family.cache.one_head and _all(family.cache.one_head, part):
         return 1
     return positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads

@@ -17,6 +17,7 @@ from ..formats.regular import read_bytes
 from ..formats.scratch import scratch
 from ..rope.spec import RopeSpec
 from ..sources import Source
+from .demands import check_demands
 from .hparams import hparams, sizes_of
 from .metadata import describe, metadata_keys
 from .quantise import FTYPES
@@ -92,6 +93,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         Header(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
         for names in (general, bare)
     )
+    check_demands(header, family.gguf.arch)
     by_name = {tensor.name: tensor for tensor in tensors}
     model = GgufModel(header, header.tensors, {}, lambda name: converted(by_name[name]))
     return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised)

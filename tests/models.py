@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -49,7 +49,7 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: names in PARTS. remove: keys of COMMON and of the parts that it has not. null: keys that are null. config:
     its own keys. rotary_dim: dimensions of a head of 64 that rotate. local_theta, local_rotary_dim: of the layers that
     are not extended, where they have others. norms: keys with which queries and keys have norms. cancels: whether a
-    norm behind the rotation cancels an attention factor.
+    norm behind the rotation cancels an attention factor. auto: the class of transformers that makes it.
     """
 
     parts: tuple[str, ...] = ()
@@ -61,6 +61,7 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_rotary_dim: int = 0
     norms: dict[str, Any] = {}
     cancels: bool = False
+    auto: Literal["AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModel"] = "AutoModelForCausalLM"
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -73,6 +74,7 @@ TINY = {
     path.stem: msgspec.convert(tomllib.loads(path.read_text()), Tiny) for path in sorted(DATA.glob("*.toml"))
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {model_type: tiny.changes for model_type, tiny in TINY.items()}
+ENCODERS = {model_type for model_type, tiny in TINY.items() if tiny.auto == "AutoModel"}
 CANCELS = {model_type for model_type, tiny in TINY.items() if tiny.cancels}
 
 
@@ -85,17 +87,24 @@ def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
 def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     """A checkpoint of that family in `folder`, float32, with a config in the schema of its time."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     null = TINY[model_type].null
     settings = {**COMMON, **FAMILIES[model_type], **changes}
     settings = {key: value for key, value in settings.items() if value is not None or key in null}
     torch.manual_seed(seed)
     config = AutoConfig.for_model(model_type, **settings)
-    model = AutoModelForCausalLM.from_config(config).to(torch.float32)
+    model = auto_class(model_type).from_config(config).to(torch.float32)
     model.save_pretrained(folder)
     published(folder, model_type, settings)
     return folder
+
+
+def auto_class(model_type: str) -> Any:
+    """The class of transformers that makes and loads models of a family."""
+    import transformers
+
+    return getattr(transformers, TINY[model_type].auto)
 
 
 def published(folder: Path, model_type: str, settings: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from ..runtimes.llamacpp import find_arch
 from .conversions import Sizes
 from .expression import count, number, value_of, whole
 
-BASE = {
+SIZES = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
@@ -53,7 +53,7 @@ def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> di
         "rope.freq_base": f32(spec.rope_theta),
         "vocab_size": u32(vocabulary),
     }
-    found |= {key: u32(count(part, name)) for key, name in BASE.items() if key not in rules.u32}
+    found |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32}
     found |= _settings(part, rules)
     if rules.window == "pattern":
         found |= _window(part, family, spec)

@@ -32,7 +32,7 @@ def out_tensors(headers: Iterable[tuple[Path, Header]], rules: Gguf, sizes: Size
     ggml's number of the type of matrices. Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for
     dtypes that are not 16 or 32 bit floats.
     """
-    names = _name_map(rules.arch, sizes.layers)
+    names = gguf_names(rules.arch, sizes.layers)
     tensors = _joined(_stored(headers, rules, sizes), rules)
     if rules.copy_output and not any(tensor.name == "lm_head.weight" for tensor in tensors):
         tensors += [replace(tensor, name="lm_head.weight") for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
@@ -90,22 +90,31 @@ def _read(path: Path, header: Header, tensor: Tensor, name: str) -> Stored:
 def _joined(tensors: Iterable[Stored], rules: Gguf) -> list[Stored]:
     """The tensors with numbered ones in stacks."""
     grouped: dict[str, list[tuple[int, Stored]]] = {}
-    patterns = [
-        (re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"), merged)
-        for pattern, merged in rules.stacked.items()
-    ]
+    patterns = _patterns(rules)
     for tensor in tensors:
-        number, merged = _stack(tensor.name, patterns)
-        grouped.setdefault(merged, []).append((number, tensor))
+        number, whole = _stack(tensor.name, patterns)
+        grouped.setdefault(whole, []).append((number, tensor))
     return [_stacked(name, found) for name, found in grouped.items()]
+
+
+def is_numbered(name: str, rules: Gguf) -> bool:
+    """Whether a tensor of the checkpoint becomes a part of a stack."""
+    return _stack(name, _patterns(rules))[0] >= 0
+
+
+def _patterns(rules: Gguf) -> list[tuple[re.Pattern[str], str]]:
+    return [
+        (re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"), whole)
+        for pattern, whole in rules.stacked.items()
+    ]
 
 
 def _stack(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> tuple[int, str]:
     """The number of a tensor within a stack and the name of the stacked tensor; -1 and its own name for others."""
-    for pattern, merged in patterns:
+    for pattern, whole in patterns:
         match = pattern.search(name)
         if match:
-            return int(match[1]), name[: match.start()] + merged + name[match.end() :]
+            return int(match[1]), name[: match.start()] + whole + name[match.end() :]
     return -1, name
 
 
@@ -120,7 +129,8 @@ def _stacked(name: str, found: list[tuple[int, Stored]]) -> Stored:
     return Stored(name, (len(found), *first.shape), parts)
 
 
-def _name_map(arch: str, layers: int) -> Any:
+def gguf_names(arch: str, layers: int) -> Any:
+    """gguf-py's map from names in checkpoints to those in GGUF. layers: of the model. Raises BadSource."""
     import gguf
 
     number = next((key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch), None)

@@ -11,3 +11,8 @@ VALUES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "plus_one": lambda values: values + np.float32(1),
     "minus_exp": lambda values: -np.exp(values),
 }
+BACK: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "plus_one": lambda values: values - np.float32(1),
+    "minus_exp": lambda values: np.log(-values),
+}
+"""The way back of each, from GGUF to a checkpoint."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BadSource, shown
+from ..errors import BadSource, UnknownModelType, shown
 from .family import Family, by_model_type
 from .keys import Config, first_present, positive_int
 from .layer_rules import Kind
 from .layers import layer_kinds, layer_windows, settings_name
+from .refused import refused
 from .schema import check_config
 
 __all__ = [
@@ -26,12 +27,6 @@ __all__ = [
 ]
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
-WITHOUT_ROPE = frozenset(
-    (
-        "albert bart bert bloom distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2 falcon_mamba mbart mpt opt "
-        "pegasus roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba"
-    ).split()
-)
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,10 @@ class Geometry:
 
 
 def detect(config: Config) -> Family:
-    """The family of a config.json. Raises BadSource when it has no RoPE or an unknown `model_type`."""
+    """The family of a config.json.
+
+    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended.
+    """
     text = config.get("text_config")
     names = [part.get("model_type") for part in (text, config) if isinstance(part, dict)]
     for name in names:
@@ -71,9 +69,10 @@ def detect(config: Config) -> Family:
             f"model_type {shown(name)} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
             "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
         )
-    if isinstance(name, str) and name in WITHOUT_ROPE:
-        raise BadSource(f"model_type {shown(name)} has no rotary position embedding, so there is nothing to extend")
-    raise BadSource(
+    for known in names:
+        if isinstance(known, str) and known in refused():
+            raise BadSource(f"model_type {shown(known)} {refused()[known]}")
+    raise UnknownModelType(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
         "`ropeconv families` lists the known ones, and a new one is one TOML file"
     )
@@ -120,7 +119,7 @@ def geometry(config: Config, family: Family) -> Geometry:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
-    count = positive_int(part, keys.layers, defaults.layers) or 0
+    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
     return Geometry(
         head_dim=head_dim,

@@ -84,9 +84,10 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `Layers.types`. rope_scaling: whether the class takes that key beside rope_parameters; if not, it is left out.
     legacy_keys: the only keys that its class accepts in `rope_scaling`, per type. keep: keys in the dictionary that
     belong to the architecture and not to a method. pinned_original: original_max_position_embeddings has another
-    meaning as well and must not change. head_dim: whether the class takes an explicit head_dim.
-    attention_factor_from_original: the class derives it from the top-level original_max_position_embeddings alone.
-    mscale_keys: the class reads it from short_mscale and long_mscale alone, and fails where they are absent.
+    meaning as well and must not change. head_dim: whether the class takes an explicit head_dim. share_of: config keys;
+    the first over the sum of all is written as partial_rotary_factor. attention_factor_from_original: the class derives
+    it from the top-level original_max_position_embeddings alone. mscale_keys: the class reads it from short_mscale and
+    long_mscale alone, and fails where they are absent.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
@@ -96,6 +97,7 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: tuple[str, ...] = ()
     pinned_original: bool = False
     head_dim: bool = True
+    share_of: tuple[str, ...] = ()
     attention_factor_from_original: bool = False
     mscale_keys: bool = False
 
@@ -103,18 +105,23 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
-    layer: prefixes of names, with {layer} for the number. q, k: projections, without .weight. fused: one projection for
-    queries, keys and values. fused_order: the order of their rows in it. q_norm, k_norm: norms of queries and keys.
-    norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim rows of a
-    head rotate. bias: whether projections may have one. input: the kind of the norm before the projections, empty where
-    there is none, "gated-sum" where they read a sum that is weighted by each token. input_norm: its name, the first
-    that is there; its weights are 1 where none is. more_norms: norms of further queries and keys that are rotated
-    alike, those of an indexer, of the same kind.
+    layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. q, k:
+    projections, without .weight. q_gate: the config key of the number of rows of an output gate, which follow the
+    queries of each head in `q`. index_k_norm: the LayerNorm of an indexer's keys, which rotate as those of attention
+    do; index_rows: which of them. fused: one projection for queries, keys and values. fused_order: the order of their
+    rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
+    rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
+    the kind of the norm before the projections, empty where there is none, "gated-sum" where they read a sum that is
+    weighted by each token. input_norm: its name, the first that is there; its weights are 1 where none is. more_norms:
+    norms of further queries and keys that are rotated alike, those of an indexer, of the same kind.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
     q: str = ""
     k: str = ""
+    q_gate: str = ""
+    index_k_norm: str = ""
+    index_rows: Literal["first", "last"] = "first"
     fused: str = ""
     fused_order: Literal["", "blocks", "per-head", "per-group"] = ""
     q_norm: str = ""
@@ -176,8 +183,9 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. rotates: config values without which a
-    model has no rotary embedding. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. encoder: it reads in both directions and
+    has no logits of the next token. rotates: config values without which a model has no rotary embedding. refuse: why
+    nothing can be baked for it, or empty. since: per runtime, the first
     version that loads it. gguf, code, ministral3: None where that kind of output is not known for it.
     """
 
@@ -188,6 +196,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: Literal["half", "interleaved"] = "half"
     mla: bool = False
     rotates: tuple[Need, ...] = ()
+    encoder: bool = False
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()

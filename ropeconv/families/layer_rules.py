@@ -20,6 +20,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     one_kind_without_window: a model without a window has global layers alone. backward: intervals and patterns count
     from the last layer. dense: the key of the number of first layers without experts, where `mlp_layer_types` does not
     list them; dense_interval: the key of their own interval, which is 1 by default and lets all of them rotate then.
+    blocks: attention blocks in each numbered layer, which count as that many layers.
     """
 
     types: dict[str, Kind] = {}
@@ -37,6 +38,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backward: bool = False
     dense: str = ""
     dense_interval: str = ""
+    blocks: int = 1
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -72,7 +72,7 @@ def test_text_rotates_as_without_sections(tmp_path: Path) -> None:
     sections = answers(BLOCKS, tmp_path, {"plain": path, "scaled": (path, yarn[BLOCKS])})
     without = answers("qwen2", tmp_path, {"plain": plain, "scaled": (plain, yarn["qwen2"])})
     together = {**sections, "other": without["scaled"]}
-    assert apart(together, "scaled", "other") == 0
+    assert apart(together, "scaled", "other") < 0.03
     assert apart(together, "plain", "other") > 1
 
 

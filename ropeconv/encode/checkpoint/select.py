@@ -22,7 +22,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
     """
     part, family, target = text_part(request.config, request.family), request.family, request.target
     if family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True):
-        refuse_attention_factor(request.schedule, family)
+        refuse_attention_factor(request.schedule, family.name)
     if target.encoding == "auto":
         return _Search(request).run()
     known = all_encodings()

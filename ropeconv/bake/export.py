@@ -95,7 +95,7 @@ def _size(exported: Exported, made: Rewritten) -> int:
     head, last = len(made.place(0)), max(info.offset + info.size for info in made.tensors.values())
     if not exported.quantised:
         return head + last
-    elements = sum(part.rows * part.columns for tensor in exported.tensors for part in tensor.parts)
+    elements = sum(tensor.elements for tensor in exported.tensors)
     return head + round(elements * FTYPES[exported.quantised][1] / 8)
 
 

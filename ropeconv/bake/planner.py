@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..encode import Target
+from ..export.checkpoint import GgufCheckpoint
 from ..rope.recipe import Recipe
 from ..runtimes.llamacpp import assumed_keys
 from ..sources import GgufSource, Source
@@ -21,7 +22,9 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     model that is scaled already without `target.replace`.
     """
     target = target or Target()
-    target.check(recipe, from_gguf=isinstance(source, GgufSource))
+    target.check(recipe, from_gguf=source.kind == "gguf")
+    if isinstance(source, GgufSource) and target.to == "safetensors":
+        source = GgufCheckpoint(source, target.gguf.outtype or "auto")
     if isinstance(source, GgufSource):
         with assumed_keys(target.gguf.assume_arch_keys):
             return gguf_plan(source, recipe, target)

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .config import Config, Geometry, geometry, positive_int, text_part
-from .family import Family, Need
+from .family import Family
+from .gguf import Need
 from .layer_rules import Kind
 from .layers import key_layers, layer_names
 
@@ -78,16 +79,24 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     )
 
 
+def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
+    """Heads of keys and values of a layer.
+
+    part: the text part of a config. family: of the model. heads: of queries. kind: of the layer.
+    """
+    rules = family.cache
+    count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+    if _all(rules.one_head, part):
+        return 1
+    if kind == "local":
+        return count * rules.local_times
+    return positive_int(part, (rules.global_heads,), count) or count if rules.global_heads else count
+
+
 def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
     """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
     rules, local = family.cache, kind == "local"
-    count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
-    if _all(rules.one_head, part):
-        count = 1
-    elif local:
-        count *= rules.local_times
-    elif rules.global_heads:
-        count = positive_int(part, (rules.global_heads,), count) or count
+    count = kv_heads(part, family, heads, kind)
     width = sizes.local_head_dim if local else sizes.head_dim
     values = positive_int(part, (rules.values,), width) if rules.values else width
     return count * width, count * (values or width)

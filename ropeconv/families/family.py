@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from .gguf import Gguf, Need
 from .layer_rules import Layers, QueryTemperature, Window
 
 Norm = Literal[
@@ -139,49 +140,6 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
     more_norms: tuple[tuple[str, str], ...] = ()
-
-
-class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config key that must have a certain value, which a reader assumes.
-
-    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
-    this, 0 for all.
-    """
-
-    key: str
-    value: Any
-    default: Any = None
-    below_layers: int = 0
-
-
-class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this family's checkpoints become GGUF.
-
-    arch: the value of general.architecture. u32, f32, flag: metadata keys, and the config keys that they come from;
-    absent or null ones are left out. interleave: rows of q and k are reordered from pairs (i, i + d/2) to (2i, 2i + 1).
-    norm_plus_one: norms are stored as weight - 1. tied: the architecture has no output weights. qkv: the fused
-    projection has queries, keys and values of each head together. stacked: prefixes of numbered tensors that become
-    one, and the name of that one. need: values that llama.cpp assumes. act: the activation that llama.cpp computes,
-    empty where it is not checked. not_null: keys that must not be null. scale_layers: llama.cpp scales queries by
-    1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether attention.sliding_window
-    is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace the usual ones.
-    """
-
-    arch: str
-    u32: dict[str, str] = {}
-    f32: dict[str, str] = msgspec.field(default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"})
-    flag: dict[str, str] = {}
-    interleave: bool = False
-    norm_plus_one: bool = False
-    tied: bool = False
-    qkv: bool = False
-    stacked: dict[str, str] = {}
-    need: tuple[Need, ...] = ()
-    act: str = "silu"
-    not_null: tuple[str, ...] = ()
-    scale_layers: int = 0
-    window: Literal["", "pattern", "size"] = ""
-    pre: dict[str, str] = {}
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

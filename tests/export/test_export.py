@@ -126,7 +126,7 @@ def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
         ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "no_rope_layers"),
         ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = \\[0\\]"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ("nemotron", {}, "its conversion is not known here"),
+        ("persimmon", {}, "its conversion is not known here"),
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(

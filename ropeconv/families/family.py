@@ -13,7 +13,15 @@ from .gguf import Gguf, Need
 from .layer_rules import Layers, QueryTemperature, Window
 
 Norm = Literal[
-    "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
+    "",
+    "rms",
+    "rms-plus-one",
+    "rms-all-heads",
+    "layer-norm",
+    "layer-norm-list",
+    "l2-after-rope",
+    "rms-after-rope",
+    "rms-unweighted",
 ]
 InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]

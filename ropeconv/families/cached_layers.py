@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .config import Config, Geometry, geometry, positive_int, text_part
-from .family import Family, Need
+from .family import Cache, Family, Need
 from .layer_rules import Kind
-from .layers import key_layers, layer_names
+from .layers import key_layers, layer_names, own_settings
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""
@@ -86,11 +86,17 @@ def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int)
         count = 1
     elif local:
         count *= rules.local_times
-    elif rules.global_heads:
-        count = positive_int(part, (rules.global_heads,), count) or count
+    else:
+        own = own_settings(part, sizes.layers.index("global")) if "global" in sizes.layers else {}
+        count = positive_int(own, ("num_key_value_heads",)) or _global_heads(part, rules) or count
     width = sizes.local_head_dim if local else sizes.head_dim
     values = positive_int(part, (rules.values,), width) if rules.values else width
     return count * width, count * (values or width)
+
+
+def _global_heads(part: Config, rules: Cache) -> int | None:
+    keys = rules.global_heads
+    return positive_int(part, keys[:1]) if keys and all(part.get(switch) for switch in keys[1:]) else None
 
 
 def _all(needs: tuple[Need, ...], part: Config) -> bool:

@@ -9,7 +9,7 @@ from ..errors import BadSource, UnknownModelType, shown
 from .family import Family, by_model_type
 from .keys import Config, first_present, positive_int
 from .layer_rules import Kind
-from .layers import layer_kinds, layer_windows, settings_name
+from .layers import layer_kinds, layer_windows, own_settings, settings_name
 from .refused import refused
 from .schema import check_config
 
@@ -115,7 +115,10 @@ def geometry(config: Config, family: Family) -> Geometry:
     """
     part, keys, defaults = text_part(config, family), family.keys, family.defaults
     notes: list[str] = []
-    head_dim = positive_int(part, keys.head_dim)
+    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
+    kinds = layer_kinds(part, family, count)
+    own = own_settings(part, kinds.index("global")) if "global" in kinds else {}
+    head_dim = positive_int(own, ("head_dim",)) or positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
@@ -126,8 +129,6 @@ def geometry(config: Config, family: Family) -> Geometry:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
-    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
-    kinds = layer_kinds(part, family, count)
     return Geometry(
         head_dim=head_dim,
         rotary_dim=_rotary_dim(part, family, head_dim),

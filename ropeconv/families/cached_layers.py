@@ -6,13 +6,17 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .config import Config, Geometry, geometry, positive_int, text_part
-from .family import Family, Need
+from .family import Family
 from .layers import layer_names
+from .other_classes import Need
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""
 LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128}
 """Keys of multi-head latent attention, with the defaults of transformers' classes."""
+
+INDEX_WIDTH = 128
+"""The default of transformers' classes for the width of an indexer's keys."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +59,18 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     if family.mla:
         rank, nope, v = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
         kept, repeated = (rank, sizes.head_dim), (heads * (nope + sizes.head_dim), heads * v)
+        repeated = repeated if family.cache.repeated_by else (0, 0)
     else:
         own, all_heads = _kv_heads(part, family, heads) * sizes.head_dim, heads * sizes.head_dim
         kept, repeated = (own, own), (all_heads, all_heads) if _all(family.cache.repeated, part) else (0, 0)
     windows = _windows(part, family, sizes)
-    counted = Counter(window for window in windows if window != 0)
-    groups = sorted(counted.items(), key=lambda item: (item[0] is not None, item[0] or 0))
+    indexed = _indexed(part, family, len(windows))
+    counted = Counter(pair for pair in zip(windows, indexed, strict=True) if pair[0] != 0)
+    groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0, -item[0][1]))
     return CacheGeometry(
-        tuple(CachedLayers(count, *kept, window) for window, count in groups),
+        tuple(CachedLayers(count, kept[0] + index, kept[1], window) for (window, index), count in groups),
         windows.count(0),
-        tuple(CachedLayers(count, *repeated, window) for window, count in groups) if any(repeated) else (),
+        tuple(CachedLayers(count, *repeated, window) for (window, _), count in groups) if any(repeated) else (),
         family.cache.repeated_by if any(repeated) else "",
     )
 
@@ -77,6 +83,16 @@ def _kv_heads(part: Config, family: Family, heads: int) -> int:
 
 def _all(needs: tuple[Need, ...], part: Config) -> bool:
     return bool(needs) and all(part.get(need.key, need.default) == need.value for need in needs)
+
+
+def _indexed(part: Config, family: Family, count: int) -> list[int]:
+    """The numbers per token that the indexer of each layer keeps, 0 for a layer that has none."""
+    rules = family.cache
+    width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0 if rules.index_key else 0
+    listed = part.get("indexer_types")
+    own = [kind == "full" for kind in listed] if isinstance(listed, list) else []
+    own = own or [max(layer - 1, 0) % rules.index_interval == 0 for layer in range(count)]
+    return [width if has else 0 for has in own[:count]] + [0] * (count - len(own))
 
 
 def _windows(part: Config, family: Family, sizes: Geometry) -> list[int | None]:

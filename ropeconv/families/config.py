@@ -26,8 +26,8 @@ __all__ = [
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
 WITHOUT_ROPE = frozenset(
     (
-        "albert bart bert bloom distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2 falcon_mamba mbart mpt opt "
-        "pegasus roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba"
+        "albert bart bert bloom distilbert electra glm5_next glm5_next_text gpt2 gpt_bigcode gpt_neo kimi_linear mamba "
+        "mamba2 falcon_mamba mbart mpt opt pegasus roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba"
     ).split()
 )
 

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from .other_classes import Code, Ministral3, Need
+
 Norm = Literal[
     "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
 ]
@@ -166,19 +168,6 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_norm: tuple[str, ...] = ("input_layernorm",)
 
 
-class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config key that must have a certain value, which a reader assumes.
-
-    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
-    this, 0 for all.
-    """
-
-    key: str
-    value: Any
-    default: Any = None
-    below_layers: int = 0
-
-
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints become GGUF.
 
@@ -214,37 +203,16 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says. repeated:
     config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
-    latent attention, where it always does.
+    latent attention, where it always does. index_key: the config key of the width of the keys that an indexer keeps
+    beside them; index_interval: without `indexer_types`, the first layer and every such one from the second on have an
+    indexer.
     """
 
     one_head: tuple[Need, ...] = ()
     repeated: tuple[Need, ...] = ()
     repeated_by: str = ""
-
-
-class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of the family's classes in transformers, for the modelling file of the encoding `buffers`.
-
-    prefix: of class names, such as Llama in LlamaModel; the module is named after the first model type. window: the
-    Python expression with which its attention reads its sliding window. window_switch: the config key that turns the
-    sliding window on.
-    """
-
-    prefix: str
-    window: str = ""
-    window_switch: str = ""
-
-
-class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this family's checkpoints load as Ministral 3, the class that scales queries by position.
-
-    defaults: defaults of the family's own class that differ from those of Ministral 3. null: keys whose absence means
-    null. need: values that Ministral 3 assumes.
-    """
-
-    defaults: dict[str, Any]
-    null: tuple[str, ...] = ()
-    need: tuple[Need, ...] = ()
+    index_key: str = ""
+    index_interval: int = 1
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from ropeconv.engines.probe.client import Probe
+from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import find
 from ropeconv.validate.checks.frequencies import compare
 
 from ..baking import make_plan
@@ -22,12 +24,33 @@ MODELS = {
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl_moe",
     "qwen3_5": "qwen3_5", "mistral3": "mistral", "llava": "llama", "gemma3": "gemma3", "llama4": "llama4",
     "paligemma": "gemma", "idefics3": "llama", "aya_vision": "cohere2", "internvl": "qwen2",
+    "kimi_k25": "deepseek_v3",
 }  # fmt: skip
 RECIPES = {
     "mixed": Recipe(REGISTRY["mixed"](4.0)),
     "yarn": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.0),
     "theta": Recipe(REGISTRY["theta"](5e6)),
 }
+
+
+def test_kimi_k2_is_read_as_deepseek_v3_in_its_wrapper_and_needs_its_own_code_alone(
+    probe: Probe, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("kimi_k25").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["model_type"] = "kimi_k2"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
+    assert plan.result.family.name == "kimi_k2"
+    assert plan.result.status_of(find("transformers")[-1]) == "exact"
+    write_config(plan, tmp_path)
+    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.result.encoding)
+    (tmp_path / "config.json").write_text(json.dumps(config["text_config"]))
+    with pytest.raises(UnsupportedBake, match="with model_type deepseek_v3 the stock class loads it"):
+        make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
+    assert "error" in probe.ask(tmp_path, 64)
 
 
 @pytest.mark.parametrize("name", RECIPES)

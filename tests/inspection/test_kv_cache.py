@@ -48,7 +48,7 @@ def allocated(folder: Path) -> int:
     tensors = [
         tensor
         for layer in cache.layers
-        for name in ("keys", "values")
+        for name in ("keys", "values", "indexer_keys")
         if (tensor := getattr(layer, name, None)) is not None
     ]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .config import Config, Geometry, geometry, positive_int, text_part
-from .family import Family
-from .layers import layer_names
-from .other_classes import Need
+from .family import Family, Need
+from .layer_rules import Kind
+from .layers import key_layers, layer_names
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""
@@ -56,29 +56,45 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None or family.encoder:
         return None
+    repeated = (0, 0)
     if family.mla:
         rank, nope, v = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
-        kept, repeated = (rank, sizes.head_dim), (heads * (nope + sizes.head_dim), heads * v)
-        repeated = repeated if family.cache.repeated_by else (0, 0)
+        repeated = (heads * (nope + sizes.head_dim), heads * v) if family.cache.repeated_by else (0, 0)
+        kept: dict[Kind, tuple[int, int]] = {"global": (rank, sizes.head_dim)}
     else:
-        own, all_heads = _kv_heads(part, family, heads) * sizes.head_dim, heads * sizes.head_dim
-        kept, repeated = (own, own), (all_heads, all_heads) if _all(family.cache.repeated, part) else (0, 0)
+        if _all(family.cache.repeated, part):
+            repeated = (heads * sizes.head_dim, heads * sizes.head_dim)
+        kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
     windows = _windows(part, family, sizes)
-    indexed = _indexed(part, family, len(windows))
-    counted = Counter(pair for pair in zip(windows, indexed, strict=True) if pair[0] != 0)
-    groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0, -item[0][1]))
+    makers, indexed = key_layers(part, family, len(sizes.layers)), _indexed(part, family, len(sizes.layers))
+    sides = [kept.get(kind, kept["global"]) for kind in sizes.layers]
+    counted = Counter(
+        (windows[layer], (keys + indexed[layer], values))
+        for layer, (keys, values) in enumerate(sides)
+        if windows[layer] != 0 and makers[layer] == layer
+    )
+    groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
     return CacheGeometry(
-        tuple(CachedLayers(count, kept[0] + index, kept[1], window) for (window, index), count in groups),
+        tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups),
         windows.count(0),
         tuple(CachedLayers(count, *repeated, window) for (window, _), count in groups) if any(repeated) else (),
         family.cache.repeated_by if any(repeated) else "",
     )
 
 
-def _kv_heads(part: Config, family: Family, heads: int) -> int:
-    if family.cache.one_head and _all(family.cache.one_head, part):
-        return 1
-    return positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
+    """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
+    rules, local = family.cache, kind == "local"
+    count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+    if _all(rules.one_head, part):
+        count = 1
+    elif local:
+        count *= rules.local_times
+    elif rules.global_heads:
+        count = positive_int(part, (rules.global_heads,), count) or count
+    width = sizes.local_head_dim if local else sizes.head_dim
+    values = positive_int(part, (rules.values,), width) if rules.values else width
+    return count * width, count * (values or width)
 
 
 def _all(needs: tuple[Need, ...], part: Config) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BadSource, shown
-from .family import Family, Kind, by_model_type
+from ..errors import BadSource, UnknownModelType, shown
+from .family import Family, by_model_type
 from .keys import Config, first_present, positive_int
-from .layers import layer_kinds, layer_windows
+from .layer_rules import Kind
+from .layers import layer_kinds, layer_windows, settings_name
+from .refused import refused
 from .schema import check_config
 
 __all__ = [
@@ -18,31 +20,28 @@ __all__ = [
     "detect",
     "first_present",
     "geometry",
+    "nested_settings",
     "positive_int",
     "rotary_share",
     "text_part",
 ]
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
-WITHOUT_ROPE = frozenset(
-    (
-        "albert bart bert bloom distilbert electra glm5_next glm5_next_text gpt2 gpt_bigcode gpt_neo kimi_linear mamba "
-        "mamba2 falcon_mamba mbart mpt opt pegasus roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba"
-    ).split()
-)
 
 
 @dataclass(frozen=True)
 class Geometry:
     """Sizes of a model that decide what rotates.
 
-    head_dim, rotary_dim: dimensions of a head, and how many of them rotate. context: declared tokens. layers: the kind
-    of each layer. windows: how many tokens each layer sees, None for all. chunked: whether these are chunks. notes: a
-    sentence per class default that was used.
+    head_dim, rotary_dim: dimensions of a head, and how many of them rotate; local_head_dim, local_rotary_dim in local
+    layers. context: declared tokens. layers: the kind of each layer. windows: how many tokens each layer sees, None for
+    all. chunked: whether these are chunks. notes: a sentence per class default that was used.
     """
 
     head_dim: int
     rotary_dim: int
+    local_head_dim: int
+    local_rotary_dim: int
     context: int
     layers: tuple[Kind, ...]
     windows: tuple[int | None, ...]
@@ -51,13 +50,16 @@ class Geometry:
 
 
 def detect(config: Config) -> Family:
-    """The family of a config.json. Raises BadSource when it has no RoPE or an unknown `model_type`."""
+    """The family of a config.json.
+
+    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended.
+    """
     text = config.get("text_config")
     names = [part.get("model_type") for part in (text, config) if isinstance(part, dict)]
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
         if family is not None:
-            _refuse_alibi(config, family)
+            _refuse_without_rope(text if isinstance(text, dict) else config, family)
             return family
     name = names[-1]
     if name is None:
@@ -67,19 +69,23 @@ def detect(config: Config) -> Family:
             f"model_type {shown(name)} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
             "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
         )
-    if isinstance(name, str) and name in WITHOUT_ROPE:
-        raise BadSource(f"model_type {shown(name)} has no rotary position embedding, so there is nothing to extend")
-    raise BadSource(
+    for known in names:
+        if isinstance(known, str) and known in refused():
+            raise BadSource(f"model_type {shown(known)} {refused()[known]}")
+    raise UnknownModelType(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
         "`ropeconv families` lists the known ones, and a new one is one TOML file"
     )
 
 
-def _refuse_alibi(config: Config, family: Family) -> None:
-    if config.get("alibi") is True:
-        raise BadSource(
-            f"this {family.name} config sets alibi, so it has no rotary position embedding and nothing to extend"
-        )
+def _refuse_without_rope(part: Config, family: Family) -> None:
+    for need in family.rotates:
+        value = first_present(part, (need.key,), need.default)
+        if value != need.value:
+            raise BadSource(
+                f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position embedding "
+                "and nothing to extend"
+            )
 
 
 def text_part(config: Config, family: Family) -> Config:
@@ -106,6 +112,7 @@ def geometry(config: Config, family: Family) -> Geometry:
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
+    local_head_dim = positive_int(part, keys.local_head_dim, defaults.local_head_dim) or head_dim
     context = positive_int(part, keys.context)
     if context is None:
         if defaults.context is None:
@@ -117,6 +124,8 @@ def geometry(config: Config, family: Family) -> Geometry:
     return Geometry(
         head_dim=head_dim,
         rotary_dim=_rotary_dim(part, family, head_dim),
+        local_head_dim=local_head_dim,
+        local_rotary_dim=_rotary_dim(part, family, local_head_dim, "local"),
         context=context,
         layers=kinds,
         windows=layer_windows(part, family, kinds),
@@ -137,22 +146,38 @@ def _head_dim(part: Config, family: Family) -> int:
     return hidden // heads
 
 
-def rotary_share(part: Config, family: Family) -> Any:
-    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order."""
+def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
+    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order.
+
+    part: the text part of a config. kind: of the layers, which may have settings of their own.
+    """
+    defaults = family.defaults
+    local = kind == "local" and defaults.local_partial is not None
+    default = defaults.local_partial if local else defaults.partial_rotary_factor
+    found = nested_settings(part, family, kind)
+    if found and family.keys.partial:
+        if found.get("partial_rotary_factor") is not None:
+            return found["partial_rotary_factor"]
+        default = default if defaults.unstated_partial is None else defaults.unstated_partial
+    return first_present(part, family.keys.partial, default)
+
+
+def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
+    """The `rope_parameters` of a kind of layers, empty where there are none.
+
+    part: the text part of a config. family: of the model, which says whether they are nested per layer type.
+    """
     new = part.get("rope_parameters")
-    inside = new.get("partial_rotary_factor") if isinstance(new, dict) and family.keys.partial else None
-    return (
-        inside
-        if inside is not None
-        else first_present(part, family.keys.partial, family.defaults.partial_rotary_factor)
-    )
+    if family.writing.nested and isinstance(new, dict):
+        new = new.get(settings_name(family, kind))
+    return new if isinstance(new, dict) else {}
 
 
-def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
+def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
     explicit = positive_int(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
     if explicit is not None:
         return explicit
-    share = rotary_share(part, family)
+    share = rotary_share(part, family, kind)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise BadSource(
             f"config.json has a partial rotary factor of {shown(share)}; write a number above 0 and up to 1"

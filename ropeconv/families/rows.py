@@ -23,9 +23,9 @@ def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | Non
 
     layer: its number. family: of the model. names: of all tensors of the checkpoint.
     """
-    probe = family.weights.k or family.weights.fused
+    weights = family.weights
     for prefix in layer_prefixes(layer, family):
-        if f"{prefix}{probe}.weight" in names:
+        if any(probe and f"{prefix}{probe}.weight" in names for probe in (weights.k, weights.fused, weights.q)):
             return prefix
     return None
 

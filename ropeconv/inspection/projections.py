@@ -9,6 +9,7 @@ from math import prod
 from ..errors import BadSource
 from ..families import Family
 from ..families.config import Config, text_part
+from ..families.layers import key_layers
 from ..families.rows import Which, fused_heads, head_count, layer_prefix, layer_prefixes
 from ..formats.safetensors import Tensor
 from ..rope.spec import RopeSpec
@@ -48,7 +49,7 @@ class AttentionLayer:
 def attention_layers(
     spec: RopeSpec, family: Family, config: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[AttentionLayer, ...]:
-    """The projections of every layer that rotates with the frequencies of `spec`; other layers are left out.
+    """The projections of every layer that rotates with the frequencies of `spec` and makes its own keys.
 
     spec: the RoPE of the checkpoint. family: of its model. config: its whole config.json. tensors: of all its files, by
     name. Raises BadSource for families whose variances do not follow from these tensors, for quantised weights, and
@@ -74,8 +75,14 @@ def attention_layers(
             f"{family.display_name} multiplies queries and keys by weights after the rotation, so that its sum depends "
             "on positions and not on distances alone; leave --weights out"
         )
-    heads = head_count(text_part(config, family), family)
-    layers = (index for index, kind in enumerate(spec.layers) if kind == "global")
+    if weights.input == "gated-sum":
+        raise BadSource(
+            f"{family.display_name} has projections that read a sum which each token weights by itself, so that no "
+            "tensor gives the variances of their inputs; leave --weights out"
+        )
+    part = text_part(config, family)
+    heads, makers = head_count(part, family), key_layers(part, family, len(spec.layers))
+    layers = (index for index, kind in enumerate(spec.layers) if kind == "global" and makers[index] == index)
     return tuple(_layer(layer, heads, spec.head_dim, family, tensors) for layer in layers)
 
 

@@ -77,7 +77,9 @@ def test_every_family(sources: Path, tmp_path: Path, model_type: str) -> None:
 
 
 @pytest.mark.parametrize("side", ["q", "qk"])
-@pytest.mark.parametrize("model_type", ["llama", "qwen3", "phi3", "gpt_neox", "falcon", "gemma3_text", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "model_type", ["llama", "qwen3", "phi3", "gpt_neox", "falcon", "gemma3_text", "gemma3n_text", "deepseek_v3"]
+)
 def test_the_other_sides(sources: Path, tmp_path: Path, model_type: str, side: str) -> None:
     source = _source(sources, model_type)
     plan = make_plan(source, RECIPE, tmp_path / "out", encoding="weights", fold_into=side)

@@ -11,10 +11,12 @@ from typing import Any
 
 from ...errors import BadSource
 from ...families import Family
-from ...families.config import Config, first_present, positive_int, rotary_share, text_part
+from ...families.cached_layers import STATES
+from ...families.config import Config, first_present, nested_settings, positive_int, rotary_share, text_part
+from ...families.layers import settings_name
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
-from ...runtimes.read_config import GLOBAL, LOCAL, QUERY_SCALE, rope_dict
+from ...runtimes.read_config import QUERY_SCALE, rope_dict
 from .rope_setting import RopeSetting
 
 LENGTHS = {"original_max_position_embeddings"}
@@ -32,6 +34,8 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         put(part, key, written.context)
     for key in _theta_keys(part, family):
         put(part, key, written.theta, after=family.keys.context[0])
+    if family.keys.layer_theta and part.get(family.keys.layer_theta):
+        put(part, family.keys.layer_theta, [written.theta if base else base for base in part[family.keys.layer_theta]])
     if family.writing.head_dim and not family.mla:
         put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
     original = written.top_original
@@ -42,7 +46,10 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     _put_local(part, family, spec)
     _put_query_scale(part, rope, family)
     _put_share(part, family, spec)
-    put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
+    if family.writing.rope_scaling:
+        put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
+    else:
+        part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
     put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
     return baked
 
@@ -87,8 +94,6 @@ def _number(key: str, value: Any) -> Any:
 
 def _legacy(rope: dict[str, Any], family: Family) -> dict[str, Any] | None:
     kind = rope["rope_type"]
-    if not family.writing.legacy:
-        return None
     if kind == "default" and family.defaults.scaling is None and not set(rope) & set(family.writing.keep):
         return None
     full = {"rope_type": kind, "type": kind, **{key: value for key, value in rope.items() if key != "rope_type"}}
@@ -104,8 +109,24 @@ def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, sp
         modern["partial_rotary_factor"] = _share(part, family, spec)
     if not family.writing.nested:
         return modern
-    local = spec.local_form.theta if spec.local_form else theta
-    return {GLOBAL: modern, LOCAL: _unscaled(local)}
+    return {settings_name(family, "global"): modern, **_other_layers(part, theta, family, spec)}
+
+
+def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
+    """The RoPE dictionaries of the layers that a method does not change: those of the source, else the defaults.
+
+    part: the text part of the config. theta: of the other layers. Layers with attention that do not rotate have null.
+    """
+    found: dict[str, Any] = {}
+    for name, kind in family.layers.types.items():
+        if kind == "local":
+            local = _unscaled(spec.local_form.theta if spec.local_form else theta)
+            share = rotary_share(part, family, "local")
+            local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}
+            found[name] = {**local, **nested_settings(part, family, "local")}
+        elif kind == "none" and name not in STATES:
+            found[name] = None
+    return found
 
 
 def _written_share(part: Config, family: Family) -> float:

@@ -18,6 +18,7 @@ from ...errors import BadSource, UnsupportedBake
 from ...families import Family
 from ...families.config import Config, text_part
 from ...families.keys import positive_int
+from ...families.layers import key_layers
 from ...families.rows import Which, fused_heads, head_count, layer_prefix, layer_prefixes
 from ...formats.safetensors import Tensor
 from ...rope.schedule import Schedule
@@ -83,9 +84,11 @@ def fold(
         )
     part = text_part(config, family)
     found: list[Scaling] = []
+    makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
         if kind == "global":
-            found += _layer(layer, schedule, spec, family, part, tensors, fold_into)
+            sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
+            found += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
     if not found and schedule.attention_factor != 1:
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
@@ -123,6 +126,7 @@ def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[
 
 def _layer(
     layer: int,
+    sides: tuple[Which, ...],
     schedule: Schedule,
     spec: RopeSpec,
     family: Family,
@@ -138,9 +142,9 @@ def _layer(
     }
     if fold_into == "qk":
         factors = {"q": schedule.attention_factor, "k": schedule.attention_factor}
-    for which, factor in factors.items():
-        if abs(factor - 1) > NEGLIGIBLE:
-            yield from _one_side(prefix, which, factor, spec, family, part, tensors)
+    for which in sides:
+        if abs(factors[which] - 1) > NEGLIGIBLE:
+            yield from _one_side(prefix, which, factors[which], spec, family, part, tensors)
     if abs(squared - 1) > NEGLIGIBLE and family.weights.index_k_norm:
         yield from _indexer(f"{prefix}{family.weights.index_k_norm}", squared, spec, family, tensors)
     if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
@@ -219,6 +223,7 @@ def _one_side(
             heads = prod(tensors[name].shape) // spec.head_dim
             spans = _per_head(heads, spec.head_dim, spec.rotary_dim)
             yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
+        yield from _more_norms(prefix, which, factor, spec, family, tensors)
         return
     if weights.fused:
         name = f"{prefix}{weights.fused}.weight"
@@ -232,6 +237,16 @@ def _one_side(
     bias = f"{name.removesuffix('.weight')}.bias"
     if bias in tensors:
         yield Scaling(bias, tuple(blocks), factor)
+
+
+def _more_norms(
+    prefix: str, which: Which, factor: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]
+) -> Iterator[Scaling]:
+    """The scalings of norms of further queries and keys of a layer that are rotated alike."""
+    for pair in family.weights.more_norms:
+        name = f"{prefix}{pair[0 if which == 'q' else 1]}.weight"
+        if name in tensors:
+            yield Scaling(name, ((0, spec.rotary_dim),), factor, family.weights.norm == "rms-plus-one")
 
 
 def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:

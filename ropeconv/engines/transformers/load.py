@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource
+from ...errors import BadSource, RopeconvError
+from ...export.checkpoint import GgufCheckpoint
 from ...extras import require
+from ...formats.copying import human
+from ...formats.scratch import scratch
 from ...sources import Source
 from .device import DeviceSpec, free_gpu_bytes
 from .distributed import tp_kwargs, world_size
@@ -65,6 +71,29 @@ def stored_dtype(config: dict[str, Any]) -> str:
     """The dtype that a config.json declares, "float32" where it declares none."""
     part = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     return str((part or {}).get("dtype") or (part or {}).get("torch_dtype") or config.get("torch_dtype") or "float32")
+
+
+@contextmanager
+def folder_of(source: Source, dtype: str = "auto") -> Iterator[Path]:
+    """The local folder of a checkpoint, as `local_folder`; of a GGUF file a temporary one, with dequantised weights.
+
+    dtype: of these weights, as torch names it; auto for that of `source`. Raises UnsupportedBake for a
+    GGUF file that cannot be converted, RopeconvError where the disk is too small.
+    """
+    if not isinstance(source, GgufCheckpoint):
+        yield local_folder(source)
+        return
+    made = source if dtype == "auto" else source.in_dtype(dtype)
+    size = sum(file.size for file in made.files())
+    with scratch() as folder:
+        free = shutil.disk_usage(folder).free
+        if size > free:
+            raise RopeconvError(
+                f"the weights of {source.reference} take {human(size)} as {made.dtype}, and {human(free)} are free in "
+                f"{folder.parent.parent}; set TMPDIR to a larger disk, or give --dtype bfloat16"
+            )
+        made.write(folder)
+        yield folder
 
 
 def local_folder(source: Source) -> Path:

@@ -88,11 +88,12 @@ def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str)
 
 
 def refuse_attention_factor(schedule: Schedule, family: Family) -> None:
-    """Raises UnsupportedBake for an attention factor in a family with norms after the rotation, which cancel it."""
+    """Raises UnsupportedBake for an attention factor in a family that can have none."""
     if schedule.attention_factor != 1:
         raise UnsupportedBake(
             f"attention_factor {schedule.attention_factor:g}",
             family.name,
-            "it normalises queries and keys after the rotation, which cancels any attention factor",
+            family.no_attention_factor
+            or "it normalises queries and keys after the rotation, which cancels any attention factor",
             "pass --attention-factor 1",
         )

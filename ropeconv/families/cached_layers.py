@@ -48,13 +48,13 @@ class CacheGeometry:
 
 
 def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
-    """The cached layers of a config.json; None for encoders and where it does not state the number of heads.
+    """The cached layers of a config.json; None where there are none, or no number of heads is stated.
 
     config: the whole config. family: its family. Raises BadSource for numbers that are none.
     """
     part, sizes = text_part(config, family), geometry(config, family)
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
-    if heads is None or family.encoder:
+    if heads is None or family.encoder or not family.cache.per_token:
         return None
     repeated = (0, 0)
     if family.mla:

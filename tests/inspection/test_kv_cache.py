@@ -75,8 +75,8 @@ def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path
     assert expected(cache_of(folder)) == allocated(folder) > 0
 
 
-@pytest.mark.parametrize("model_type", sorted(ENCODERS))
-def test_encoders_keep_nothing(model_type: str, tiny: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("model_type", [*sorted(ENCODERS), "deepseek_v4"])
+def test_what_is_kept_that_is_no_number_per_token(model_type: str, tiny: Callable[[str], Path]) -> None:
     assert inspect_source(open_source(str(tiny(model_type)))).kv_cache is None
 
 

@@ -84,7 +84,7 @@ CANCELS = {model_type for model_type, tiny in TINY.items() if tiny.cancels}
 
 def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
     """The settings of the layers that are extended, of a `rope_parameters` that may be nested per layer type."""
-    named = (rope[name] for name in ("full_attention", "hybrid", "sliding_attention") if rope.get(name))
+    named = (rope[name] for name in ("full_attention", "hybrid", "compress", "sliding_attention") if rope.get(name))
     return next(named, rope)
 
 
@@ -117,6 +117,6 @@ def published(folder: Path, model_type: str, settings: dict[str, Any]) -> None:
     rope = saved.pop("rope_parameters", None) or {}
     saved.update({key: value for key, value in settings.items() if value is not None})
     saved["model_type"] = model_type
-    if "rope_parameters" not in settings:
+    if not {"rope_parameters", "rope_theta"} & settings.keys():
         saved["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
     (folder / "config.json").write_text(json.dumps(saved, indent=2) + "\n")

@@ -150,7 +150,9 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latent attention, where it always does. values: the config key of the width of a head of values, empty where it is
     that of keys. local_times: how many times the heads of keys and values local layers have. global_heads: the config
     key of their number in the other layers, and a switch of it. shared: the config key of the number of last layers
-    that take keys and values from an earlier one, and its default.
+    that take keys and values from an earlier one, and its default. index_key: the config key of the width of the keys
+    that an indexer keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from
+    the second on have an indexer. per_token: whether what they keep is a number per token.
     """
 
     one_head: tuple[Need, ...] = ()
@@ -160,6 +162,9 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_times: int = 1
     global_heads: tuple[str, ...] = ()
     shared: tuple[str, int] = ("", 0)
+    index_key: str = ""
+    index_interval: int = 1
+    per_token: bool = True
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,9 +198,9 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
     in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs of a head stand still by architecture,
     under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
-    rotary embedding. encoder: it reads in both directions and has no logits of the next token. refuse: why nothing can
-    be baked for it, or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where
-    that kind of output is not known for it.
+    rotary embedding. encoder: it reads in both directions and has no logits of the next token. no_attention_factor: why
+    it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it.
     """
 
     name: str
@@ -207,6 +212,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mla: bool = False
     rotates: tuple[Need, ...] = ()
     encoder: bool = False
+    no_attention_factor: str = ""
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()

@@ -44,6 +44,9 @@ def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
     numbers = part.get(rules.indices) if rules.indices else None
     if isinstance(numbers, list):
         return [rules.last if index in numbers else rules.rest for index in range(count)]
+    ratios = part.get(rules.ratios) if rules.ratios else None
+    if isinstance(ratios, list):
+        return [rules.last if ratio else rules.rest for ratio in ratios[:count]]
     if rules.pattern:
         return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
     interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from ropeconv.engines.probe.client import Probe
+from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import find
 from ropeconv.validate.checks.frequencies import compare
 
 from ..baking import make_plan
@@ -52,6 +54,26 @@ RECIPES = {
     "yarn": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.0),
     "theta": Recipe(REGISTRY["theta"](5e6)),
 }
+
+
+def test_kimi_k2_is_read_as_deepseek_v3_in_its_wrapper_and_needs_its_own_code_alone(
+    probe: Probe, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("kimi_k25").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["model_type"] = "kimi_k2"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
+    assert plan.result.family.name == "kimi_k2"
+    assert plan.result.status_of(find("transformers")[-1]) == "exact"
+    write_config(plan, tmp_path)
+    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.result.encoding)
+    (tmp_path / "config.json").write_text(json.dumps(config["text_config"]))
+    with pytest.raises(UnsupportedBake, match="with model_type deepseek_v3 the stock class loads it"):
+        make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
+    assert "error" in probe.ask(tmp_path, 64)
 
 
 CELLS = [cell for index, one in enumerate(MODELS) for cell in sample(list(product([one], RECIPES)), 1, seed=index)]

@@ -169,7 +169,7 @@ def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str
         local = name.endswith("_local") or "sliding_attention" in name
         yield "local" if local else "global", run(module, None, context, torch)
     for kind in kinds:
-        local = "sliding" in kind and len(kinds) > 1
+        local = ("sliding" in kind or kind == "main") and len(kinds) > 1
         yield "local" if local else "global", run(module, kind, context, torch)
 
 

@@ -61,10 +61,12 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """
     if plan.result.texts:
         return lambda folder: probe.ask(folder, plan.schedule.context, own=True)
-    model_type, context = str(plan.result.config.get("model_type", "")), plan.schedule.context
+    family, context = plan.result.family, plan.schedule.context
+    stands_for = family.text_type if family.assumed else ""
+    model_type = stands_for or str(plan.result.config.get("model_type", ""))
     planned = next(file.text for file in plan.files if file.name == "config.json") or ""
     cache = ProbeCache()
-    known = cache.get(ProbeCache.key(planned, model_type, context))
+    known = cache.get(ProbeCache.key(planned, model_type, context, stands_for))
     if known is None:
         probe.prefetch(model_type)
     else:
@@ -75,8 +77,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
         if text == planned and known is not None:
             return known
         with Probe() if known is not None else nullcontext(probe) as running:
-            answer = running.ask(folder, context)
-        cache.put(ProbeCache.key(text, model_type, context), answer)
+            answer = running.ask(folder, context, stands_for=stands_for)
+        cache.put(ProbeCache.key(text, model_type, context, stands_for), answer)
         return answer
 
     return ask

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BadSource, UnknownModelType, shown
-from .family import Family, Kind, by_model_type
+from .assumed import assumed_family, assumption
+from .family import Family, Kind
 from .keys import Config, first_present, positive_int
 from .layers import layer_kinds, layer_windows
 from .refused import refused
+from .registry import by_model_type
 from .schema import check_config
+from .suggest import suggestion
 
 __all__ = [
     "STORED_ROPE",
@@ -45,11 +48,16 @@ class Geometry:
     notes: tuple[str, ...]
 
 
-def detect(config: Config) -> Family:
+def detect(config: Config, assumed: str = "") -> Family:
     """The family of a config.json.
 
-    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended.
+    assumed: the name of the family that the user says it is of; empty to go by its `model_type`.
+
+    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended,
+    UsageError for an assumed family that is not known.
     """
+    if assumed:
+        return assumed_family(config, assumed)
     text = config.get("text_config")
     names = [part.get("model_type") for part in (text, config) if isinstance(part, dict)]
     for name in names:
@@ -70,7 +78,7 @@ def detect(config: Config) -> Family:
             raise BadSource(f"model_type {shown(known)} {refused()[known]}")
     raise UnknownModelType(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
-        "`ropeconv families` lists the known ones, and a new one is one TOML file"
+        + suggestion(config)
     )
 
 
@@ -100,7 +108,7 @@ def geometry(config: Config, family: Family) -> Geometry:
     Raises BadSource when a needed key is absent or not a number.
     """
     part, keys, defaults = text_part(config, family), family.keys, family.defaults
-    notes: list[str] = []
+    notes = [assumption(family)] if family.assumed else []
     head_dim = positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource
-from ..families.config import detect
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
@@ -43,7 +42,8 @@ class Comparison:
         stores its RoPE.
         """
         baked = Path(baked)
-        receipt, source = read_receipt(baked), open_source(str(against))
+        receipt = read_receipt(baked)
+        source = open_source(str(against), receipt.source.family)
         recipe = Recipe.from_dict(receipt.recipe)
         try:
             seen = inspect_source(source)
@@ -74,6 +74,12 @@ class Comparison:
         return self.source
 
     @property
+    def stands_for(self) -> str:
+        """The model type with which transformers loads a source that is treated as another family; empty for others."""
+        family = self.checkpoint.family
+        return family.text_type if family.assumed else ""
+
+    @property
     def size(self) -> int:
         """Size of the output in bytes."""
         if self.baked.suffix == ".gguf":
@@ -97,7 +103,7 @@ class Comparison:
     @property
     def queries(self) -> str:
         """The end of the name of the last module before the rotation that outputs queries, in the source."""
-        weights = detect(self.checkpoint.config()).weights
+        weights = self.checkpoint.family.weights
         return weights.q_norm or weights.q
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def _by_overrides(
 
 def _patched(comparison: Comparison, ids: list[int], kept: list[int], progress: Progress) -> tuple[Any, Any]:
     """Logits of a checkpoint in transformers, as it is and patched to the schedule."""
-    folder, at = local_folder(comparison.checkpoint), DeviceSpec("cpu", "float32")
+    folder, at = local_folder(comparison.checkpoint), DeviceSpec("cpu", "float32", stands_for=comparison.stands_for)
     engine = TransformersEngine.load(folder, at, chunk=len(ids))
     control = engine.logits(ids, kept, progress)
     scale = comparison.scale

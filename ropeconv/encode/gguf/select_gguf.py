@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ...errors import UnsupportedBake, UsageError
-from ...families.family import by_name
+from ...families.registry import by_name
 from ...rope.schedule import Schedule
 from ...runtimes.gguf_readers import Reader, find_readers
 from ...runtimes.llamacpp import find_arch

@@ -14,7 +14,7 @@ from ...rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from .device import DeviceSpec
-from .load import load_stock
+from .load import load_stock, stock_config
 
 
 def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: Rop
     from transformers import AutoConfig
 
     said = parameters(schedule, spec)
-    config = AutoConfig.from_pretrained(folder)
+    config = stock_config(folder, at.stands_for) or AutoConfig.from_pretrained(folder)
     part = config.get_text_config()
     part.max_position_embeddings = schedule.context
     if hasattr(part, "rope_parameters"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import BadSource
 from ...extras import require
+from ...formats.jsontext import parse
 from ...sources import Source
 from .device import DeviceSpec, free_gpu_bytes
 from .distributed import tp_kwargs, world_size
@@ -35,9 +36,44 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     elif at.device_map or at.device != "cpu":
         require("accelerate", f"--device-map {at.device_map}" if at.device_map else f"--device {at.device}")
         given["device_map"] = at.device_map or at.device
+    config = config or stock_config(folder, at.stands_for)
     if config is not None:
         given["config"] = config
-    return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
+    model, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **given)
+    if at.stands_for:
+        _check_complete(found, folder, at.stands_for)
+    return model.eval()
+
+
+def _check_complete(found: dict[str, Any], folder: Path, stands_for: str) -> None:
+    """Raises BadSource where the weights of a checkpoint are not those of the class that it was loaded with.
+
+    found: what transformers says about loading it. folder: the checkpoint. stands_for: the model type of the class.
+    """
+    for kind, words in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has")):
+        names = sorted(map(str, found.get(kind) or ()))
+        if names:
+            raise BadSource(
+                f"{folder} {words} {names[0]}, unlike a {stands_for} model, so it is not of the family that it was "
+                "treated as; apply again with another --family"
+            )
+
+
+def stock_config(folder: Path, stands_for: str) -> Any:
+    """The config of a checkpoint whose model type the installed transformers lacks; None where it has that.
+
+    folder: the checkpoint. stands_for: the model type to read it with, empty to go by its own.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if not stands_for:
+        return None
+    config = parse((folder / "config.json").read_text("utf-8"), "config.json")
+    return (
+        None
+        if config.get("model_type") in CONFIG_MAPPING
+        else AutoConfig.for_model(**{**config, "model_type": stands_for})
+    )
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> Any:

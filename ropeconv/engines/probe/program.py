@@ -25,6 +25,10 @@ from collections.abc import Iterator
 from typing import Any
 
 
+class UnknownModelType(Exception):
+    """The config is of a model type that this installation does not have."""
+
+
 def main() -> None:
     """Answers the questions on stdin until it ends."""
     answers = os.fdopen(os.dup(1), "w")
@@ -96,7 +100,14 @@ def read(path: str, stands_for: str) -> Any:
         part = whole["text_config"] if isinstance(whole.get("text_config"), dict) else whole
         if part.get("model_type") not in CONFIG_MAPPING:
             return AutoConfig.for_model(**{**part, "model_type": stands_for})
-    return AutoConfig.from_pretrained(path, trust_remote_code=False)  # else it may ask on stdin
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)  # else it may ask on stdin
+    except ValueError:
+        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+            model_type = json.load(file).get("model_type")
+        if model_type in CONFIG_MAPPING:
+            raise
+        raise UnknownModelType(f"it has no model type {model_type}") from None
 
 
 def ask_own(path: str, context: int) -> dict[str, Any]:

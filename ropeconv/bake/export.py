@@ -22,7 +22,7 @@ from ..inspection.kv_cache import gguf_cache
 from ..receipts import embedded
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
-from ..runtimes.llamacpp import find_arch
+from ..runtimes.llamacpp import arch_of_header
 from ..sources import RECEIPT, Source
 from .inherited import inherit_mscale, inherited_notes, mscale_of_config
 from .original import original_of_export
@@ -84,7 +84,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
             *inherited_notes(given, recipe, schedule),
             *list_notes(schedule),
         ),
-        kv_cache=gguf_cache(exported.model, find_arch(exported.model.get("general.architecture"))),
+        kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
         exported=exported,
         edit=edit,
     )

@@ -15,6 +15,13 @@ from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp import find_arch
 
 LARGEST = 3e38  # of f32
+SIZES = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+}
+"""Keys that every architecture has, and the config keys that they come from."""
 
 
 def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
@@ -26,14 +33,14 @@ def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> 
     part, rules = text_part(config, family), _rules(family)
     _check(part, family, rules, spec)
     arch = rules.arch
-    heads = _whole(part, "num_attention_heads")
+    heads = _whole(part, SIZES["attention.head_count"])
     kv = heads if rules.qkv else positive_int(part, ("num_key_value_heads",), heads) or heads
     found: dict[str, Value] = {
         "general.architecture": string(arch),
-        f"{arch}.block_count": u32(_whole(part, "num_hidden_layers")),
+        f"{arch}.block_count": u32(_whole(part, SIZES["block_count"])),
         f"{arch}.context_length": u32(spec.original_context),
-        f"{arch}.embedding_length": u32(_whole(part, "hidden_size")),
-        f"{arch}.feed_forward_length": u32(_whole(part, "intermediate_size")),
+        f"{arch}.embedding_length": u32(_whole(part, SIZES["embedding_length"])),
+        f"{arch}.feed_forward_length": u32(_whole(part, SIZES["feed_forward_length"])),
         f"{arch}.attention.head_count": u32(heads),
         f"{arch}.attention.head_count_kv": u32(kv),
         f"{arch}.attention.key_length": u32(spec.head_dim),

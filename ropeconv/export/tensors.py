@@ -66,7 +66,7 @@ def out_tensors(
     of the model. type: ggml's number of the type of matrices. Raises BadSource for tensors of unknown names,
     UnsupportedBake for dtypes that are not 16 or 32 bit floats.
     """
-    names = _name_map(rules.arch, layers)
+    names = gguf_names(rules.arch, layers)
     grouped: dict[str, list[tuple[int, Rows, tuple[int, ...]]]] = {}
     for path, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
@@ -83,8 +83,8 @@ def out_tensors(
             columns = tensor.shape[-1] if tensor.shape else 1
             count = (tensor.stop - tensor.start) // (TYPES[DTYPES[tensor.dtype]].size * columns) if columns else 0
             rows = Rows(path, tensor.dtype, header.data_start + tensor.start, count, columns)
-            number, merged = _stack(name, rules)
-            grouped.setdefault(merged, []).append((number, rows, tensor.shape))
+            number, whole = merged(name, rules)
+            grouped.setdefault(whole, []).append((number, rows, tensor.shape))
     return [_out(name, found, names, rules, heads, head_dim, type) for name, found in grouped.items()]
 
 
@@ -102,16 +102,17 @@ def _plain_name(name: str) -> str:
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
-def _stack(name: str, rules: Gguf) -> tuple[int, str]:
+def merged(name: str, rules: Gguf) -> tuple[int, str]:
     """The number of a tensor within a stack and the name of the stacked tensor; 0 and its own name for others."""
-    for pattern, merged in rules.stacked.items():
+    for pattern, whole in rules.stacked.items():
         match = re.search(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)", name)
         if match:
-            return int(match[1]), name[: match.start()] + merged + name[match.end() :]
+            return int(match[1]), name[: match.start()] + whole + name[match.end() :]
     return 0, name
 
 
-def _name_map(arch: str, layers: int) -> Any:
+def gguf_names(arch: str, layers: int) -> Any:
+    """gguf-py's map from names in checkpoints to those in GGUF. layers: of the model. Raises BadSource."""
     import gguf
 
     number = next((key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch), None)
@@ -136,7 +137,7 @@ def _out(
     shape = found[0][2]
     if any(other != shape for _, _, other in found):
         raise BadSource(f"the numbered tensors of {name} differ in shape; download the checkpoint again")
-    if len(found) > 1 or any(f".{merged}." in name for merged in rules.stacked.values()):
+    if len(found) > 1 or any(f".{whole}." in name for whole in rules.stacked.values()):
         shape = (len(found), *shape)
     parts = tuple(rows for _, rows, _ in found)
     vector = len(shape) <= 1

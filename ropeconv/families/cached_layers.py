@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from .config import Config, Geometry, geometry, positive_int, text_part
 from .family import Family, Need
-from .layers import layer_names
+from .layer_rules import Kind
+from .layers import key_layers, layer_names
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""
@@ -44,35 +45,52 @@ class CacheGeometry:
 
 
 def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
-    """The cached layers of a config.json; None where it does not state the number of heads.
+    """The cached layers of a config.json; None for encoders and where it does not state the number of heads.
 
     config: the whole config. family: its family. Raises BadSource for numbers that are none.
     """
     part, sizes = text_part(config, family), geometry(config, family)
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
-    if heads is None:
+    if heads is None or family.encoder:
         return None
+    repeated = (0, 0)
     if family.mla:
         rank, nope, v = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
-        kept, repeated = (rank, sizes.head_dim), (heads * (nope + sizes.head_dim), heads * v)
+        repeated = (heads * (nope + sizes.head_dim), heads * v)
+        kept: dict[Kind, tuple[int, int]] = {"global": (rank, sizes.head_dim)}
     else:
-        own, all_heads = _kv_heads(part, family, heads) * sizes.head_dim, heads * sizes.head_dim
-        kept, repeated = (own, own), (all_heads, all_heads) if _all(family.cache.repeated, part) else (0, 0)
+        if _all(family.cache.repeated, part):
+            repeated = (heads * sizes.head_dim, heads * sizes.head_dim)
+        kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
     windows = _windows(part, family, sizes)
-    counted = Counter(window for window in windows if window != 0)
-    groups = sorted(counted.items(), key=lambda item: (item[0] is not None, item[0] or 0))
+    makers = key_layers(part, family, len(sizes.layers))
+    counted = Counter(
+        (windows[layer], kept.get(kind, kept["global"]))
+        for layer, kind in enumerate(sizes.layers)
+        if windows[layer] != 0 and makers[layer] == layer
+    )
+    groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
     return CacheGeometry(
-        tuple(CachedLayers(count, *kept, window) for window, count in groups),
+        tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups),
         windows.count(0),
-        tuple(CachedLayers(count, *repeated, window) for window, count in groups) if any(repeated) else (),
+        tuple(CachedLayers(count, *repeated, window) for (window, _), count in groups) if any(repeated) else (),
         family.cache.repeated_by if any(repeated) else "",
     )
 
 
-def _kv_heads(part: Config, family: Family, heads: int) -> int:
-    if family.cache.one_head and _all(family.cache.one_head, part):
-        return 1
-    return positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
+    """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
+    rules, local = family.cache, kind == "local"
+    count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+    if _all(rules.one_head, part):
+        count = 1
+    elif local:
+        count *= rules.local_times
+    elif rules.global_heads:
+        count = positive_int(part, (rules.global_heads,), count) or count
+    width = sizes.local_head_dim if local else sizes.head_dim
+    values = positive_int(part, (rules.values,), width) if rules.values else width
+    return count * width, count * (values or width)
 
 
 def _all(needs: tuple[Need, ...], part: Config) -> bool:

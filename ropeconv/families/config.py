@@ -7,9 +7,10 @@ from typing import Any
 
 from ..errors import BadSource, UnknownModelType, shown
 from .assumed import assumed_family, assumption
-from .family import Family, Kind
+from .family import Family
 from .keys import Config, first_present, positive_int
-from .layers import layer_kinds, layer_windows
+from .layer_rules import Kind
+from .layers import layer_kinds, layer_windows, settings_name
 from .refused import refused
 from .registry import by_model_type
 from .schema import check_config
@@ -22,6 +23,7 @@ __all__ = [
     "detect",
     "first_present",
     "geometry",
+    "nested_settings",
     "positive_int",
     "rotary_share",
     "text_part",
@@ -34,13 +36,15 @@ STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring t
 class Geometry:
     """Sizes of a model that decide what rotates.
 
-    head_dim, rotary_dim: dimensions of a head, and how many of them rotate. context: declared tokens. layers: the kind
-    of each layer. windows: how many tokens each layer sees, None for all. chunked: whether these are chunks. notes: a
-    sentence per class default that was used.
+    head_dim, rotary_dim: dimensions of a head, and how many of them rotate; local_head_dim, local_rotary_dim in local
+    layers. context: declared tokens. layers: the kind of each layer. windows: how many tokens each layer sees, None for
+    all. chunked: whether these are chunks. notes: a sentence per class default that was used.
     """
 
     head_dim: int
     rotary_dim: int
+    local_head_dim: int
+    local_rotary_dim: int
     context: int
     layers: tuple[Kind, ...]
     windows: tuple[int | None, ...]
@@ -63,7 +67,7 @@ def detect(config: Config, assumed: str = "") -> Family:
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
         if family is not None:
-            _refuse_alibi(config, family)
+            _refuse_without_rope(text if isinstance(text, dict) else config, family)
             return family
     name = names[-1]
     if name is None:
@@ -82,11 +86,14 @@ def detect(config: Config, assumed: str = "") -> Family:
     )
 
 
-def _refuse_alibi(config: Config, family: Family) -> None:
-    if config.get("alibi") is True:
-        raise BadSource(
-            f"this {family.name} config sets alibi, so it has no rotary position embedding and nothing to extend"
-        )
+def _refuse_without_rope(part: Config, family: Family) -> None:
+    for need in family.rotates:
+        value = first_present(part, (need.key,), need.default)
+        if value != need.value:
+            raise BadSource(
+                f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position embedding "
+                "and nothing to extend"
+            )
 
 
 def text_part(config: Config, family: Family) -> Config:
@@ -113,17 +120,20 @@ def geometry(config: Config, family: Family) -> Geometry:
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
+    local_head_dim = positive_int(part, keys.local_head_dim, defaults.local_head_dim) or head_dim
     context = positive_int(part, keys.context)
     if context is None:
         if defaults.context is None:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
-    count = positive_int(part, keys.layers, defaults.layers) or 0
+    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
     return Geometry(
         head_dim=head_dim,
         rotary_dim=_rotary_dim(part, family, head_dim),
+        local_head_dim=local_head_dim,
+        local_rotary_dim=_rotary_dim(part, family, local_head_dim, "local"),
         context=context,
         layers=kinds,
         windows=layer_windows(part, family, kinds),
@@ -144,22 +154,38 @@ def _head_dim(part: Config, family: Family) -> int:
     return hidden // heads
 
 
-def rotary_share(part: Config, family: Family) -> Any:
-    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order."""
+def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
+    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order.
+
+    part: the text part of a config. kind: of the layers, which may have settings of their own.
+    """
+    defaults = family.defaults
+    local = kind == "local" and defaults.local_partial is not None
+    default = defaults.local_partial if local else defaults.partial_rotary_factor
+    found = nested_settings(part, family, kind)
+    if found and family.keys.partial:
+        if found.get("partial_rotary_factor") is not None:
+            return found["partial_rotary_factor"]
+        default = default if defaults.unstated_partial is None else defaults.unstated_partial
+    return first_present(part, family.keys.partial, default)
+
+
+def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
+    """The `rope_parameters` of a kind of layers, empty where there are none.
+
+    part: the text part of a config. family: of the model, which says whether they are nested per layer type.
+    """
     new = part.get("rope_parameters")
-    inside = new.get("partial_rotary_factor") if isinstance(new, dict) and family.keys.partial else None
-    return (
-        inside
-        if inside is not None
-        else first_present(part, family.keys.partial, family.defaults.partial_rotary_factor)
-    )
+    if family.writing.nested and isinstance(new, dict):
+        new = new.get(settings_name(family, kind))
+    return new if isinstance(new, dict) else {}
 
 
-def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
+def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
     explicit = positive_int(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
     if explicit is not None:
         return explicit
-    share = rotary_share(part, family)
+    share = rotary_share(part, family, kind)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise BadSource(
             f"config.json has a partial rotary factor of {shown(share)}; write a number above 0 and up to 1"

@@ -6,25 +6,30 @@ from typing import Any, Literal
 
 import msgspec
 
+from .layer_rules import Layers, QueryTemperature, Window
+
 Norm = Literal[
     "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
 ]
-InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one"]
-Kind = Literal["global", "local", "none"]
+InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of config.json for each quantity; the first that is present counts.
 
-    query_beta: in the RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
+    layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer that does not
+    rotate. local_head_dim: width of a head in local layers, empty where it is that of the others. query_beta: in the
+    RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
     """
 
     theta: tuple[str, ...] = ("rope_theta",)
+    layer_theta: str = ""
     local_theta: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     rotary_dim: tuple[str, ...] = ()
     head_dim: tuple[str, ...] = ("head_dim",)
+    local_head_dim: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
     kv_heads: tuple[str, ...] = ("num_key_value_heads",)
@@ -34,7 +39,11 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The defaults of the stock class for keys that are absent from a config."""
+    """The defaults of the stock class for keys that are absent from a config.
+
+    local_partial: the share of a head that rotates in local layers, None where it is that of the others.
+    unstated_partial: that of a RoPE dictionary which does not state it, None where it is the default all the same.
+    """
 
     theta: float = 10000.0
     local_theta: float | None = None
@@ -43,55 +52,11 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
+    local_head_dim: int | None = None
     partial_rotary_factor: float = 1.0
+    local_partial: float | None = None
+    unstated_partial: float | None = None
     scaling: dict[str, Any] | None = None
-
-
-class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which layers rotate, and with which frequencies.
-
-    types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
-    `last` and the others are `rest`. interval_key: the config key that sets `interval`. flags: the key of a list whose
-    1 means "rotates" (SmolLM3's no_rope_layers).
-    one_kind_without_window: a model without a window has global layers alone.
-    """
-
-    types: dict[str, Kind] = {}
-    interval: int = 0
-    interval_key: str = ""
-    last: str = "full_attention"
-    rest: str = "sliding_attention"
-    flags: str = ""
-    one_kind_without_window: bool = False
-
-
-class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sliding window or chunk in which some layers see.
-
-    key: the config key of its size in tokens, where null means none; empty for families without windows. default: that
-    of the stock class. switch: a config key that has to be true. layers: which of them have it: all, those that rotate,
-    those that do not, or those that `layer_types` names so. first_key, first: without that list, a config key with the
-    number of the first such layer, and its default. chunked: the context is cut into chunks (Llama 4).
-    """
-
-    key: str = ""
-    default: int | None = None
-    switch: str = ""
-    layers: Literal["all", "named", "rotating", "not-rotating"] = "named"
-    first_key: str = ""
-    first: int = 0
-    chunked: bool = False
-
-
-class QueryTemperature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The factor `1 + beta ln(1 + floor((p + 1) / length))` on the queries of layers that do not rotate (Llama 4).
-
-    switch, beta, length: config keys, each with the default of the stock class.
-    """
-
-    switch: tuple[str, bool]
-    beta: tuple[str, float]
-    length: tuple[str, int]
 
 
 class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,35 +76,48 @@ class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the RoPE of this family is written into a config.
 
-    types: the rope types its stock class takes. nested: rope_parameters per layer type.
+    types: the rope types its stock class takes. nested: rope_parameters per layer type, under the names of
+    `Layers.types`. rope_scaling: whether the class takes that key beside rope_parameters; if not, it is left out.
     legacy_keys: the only keys that its class accepts in `rope_scaling`, per type. keep: keys in the dictionary that
     belong to the architecture and not to a method. pinned_original: original_max_position_embeddings has another
-    meaning as well and must not change. head_dim: whether the class takes an explicit head_dim.
-    attention_factor_from_original: the class derives it from the top-level original_max_position_embeddings alone.
+    meaning as well and must not change. head_dim: whether the class takes an explicit head_dim. share_of: config keys;
+    the first over the sum of all is written as partial_rotary_factor. attention_factor_from_original: the class derives
+    it from the top-level original_max_position_embeddings alone. mscale_keys: the class reads it from short_mscale and
+    long_mscale alone, and fails where they are absent.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
     nested: bool = False
+    rope_scaling: bool = True
     legacy_keys: dict[str, tuple[str, ...]] = {}
     keep: tuple[str, ...] = ()
     pinned_original: bool = False
     head_dim: bool = True
+    share_of: tuple[str, ...] = ()
     attention_factor_from_original: bool = False
+    mscale_keys: bool = False
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
-    layer: prefixes of names, with {layer} for the number. q, k: projections, without .weight. fused: one projection for
-    queries, keys and values. fused_order: the order of their rows in it. q_norm, k_norm: norms of queries and keys.
-    norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim rows of a
-    head rotate. bias: whether projections may have one. input: the kind of the norm before the projections, empty where
-    there is none. input_norm: its name, the first that is there; its weights are 1 where none is.
+    layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. q, k:
+    projections, without .weight. q_gate: the config key of the number of rows of an output gate, which follow the
+    queries of each head in `q`. index_k_norm: the LayerNorm of an indexer's keys, which rotate as those of attention
+    do; index_rows: which of them. fused: one projection for queries, keys and values. fused_order: the order of their
+    rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
+    rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
+    the kind of the norm before the projections, empty where there is none, "gated-sum" where they read a sum that is
+    weighted by each token. input_norm: its name, the first that is there; its weights are 1 where none is. more_norms:
+    norms of further queries and keys that are rotated alike, those of an indexer, of the same kind.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
     q: str = ""
     k: str = ""
+    q_gate: str = ""
+    index_k_norm: str = ""
+    index_rows: Literal["first", "last"] = "first"
     fused: str = ""
     fused_order: Literal["", "blocks", "per-head", "per-group"] = ""
     q_norm: str = ""
@@ -149,6 +127,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias: bool = False
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
+    more_norms: tuple[tuple[str, str], ...] = ()
 
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,7 +153,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     one, and the name of that one. need: values that llama.cpp assumes. act: the activation that llama.cpp computes,
     empty where it is not checked. not_null: keys that must not be null. scale_layers: llama.cpp scales queries by
     1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether attention.sliding_window
-    is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace the usual ones.
+    is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace the usual ones. names:
+    the names of tensors that are not those of Llama or Gemma, with {layer} for the number. present: config switches,
+    and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for the way back.
     """
 
     arch: str
@@ -192,6 +173,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale_layers: int = 0
     window: Literal["", "pattern", "size"] = ""
     pre: dict[str, str] = {}
+    names: tuple[str, ...] = ()
+    present: dict[str, str] = {}
+    config: dict[str, Any] = {}
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -199,12 +183,19 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says.
     repeated: config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for
-    multi-head latent attention, where it always does.
+    multi-head latent attention, where it always does. values: the config key of the width of a head of values, empty
+    where it is that of keys. local_times: how many times the heads of keys and values local layers have. global_heads:
+    the config key of their number in the other layers. shared: the config key of the number of last layers that take
+    keys and values from an earlier one, and its default.
     """
 
     one_head: tuple[Need, ...] = ()
     repeated: tuple[Need, ...] = ()
     repeated_by: str = ""
+    values: str = ""
+    local_times: int = 1
+    global_heads: str = ""
+    shared: tuple[str, int] = ("", 0)
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,10 +227,12 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. refuse: why nothing can be baked for it,
-    or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
-    output is not known for it. origin: the file of a user that it is from, empty for those of the package. assumed: a
-    model type that `--family` says is of this family, the last of model_types; neither stands in files.
+    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. encoder: it reads in both directions and
+    has no logits of the next token. rotates: config values without which a model has no rotary embedding. refuse: why
+    nothing can be baked for it, or empty. since: per runtime, the first version that loads it. gguf, code, ministral3:
+    None where that kind of output is not known for it. origin: the file of a user that it is from, empty for those of
+    the package. assumed: a model type that `--family` says is of this family, the last of model_types; neither stands
+    in files.
     """
 
     name: str
@@ -248,6 +241,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     layout: Literal["half", "interleaved"] = "half"
     mla: bool = False
+    rotates: tuple[Need, ...] = ()
+    encoder: bool = False
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()

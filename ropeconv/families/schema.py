@@ -23,7 +23,8 @@ Flag = bool
 Switch = bool | int
 """Any number but 0 is true: the first release of Llama 4 has `attn_temperature_tuning` = 4."""
 Names = Annotated[list[str | None], Meta(max_length=MOST_LAYERS)]
-Flags = Annotated[list[bool | int | None], Meta(max_length=MOST_LAYERS)]
+Numbers = Annotated[list[Annotated[int, Meta(ge=0, le=MOST_LAYERS)]], Meta(max_length=MOST_LAYERS)]
+Flags = Annotated[list[bool | float | None], Meta(max_length=MOST_LAYERS)]
 Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
 Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
 Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
@@ -54,12 +55,13 @@ WORDS: dict[Any, str] = {
     Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
     ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
     Factor: "a positive number there, at most 1e6", Number: "a number there",
-    Divisors: "positive numbers there, one per pair", Sections: "a list of whole numbers there",
+    Numbers: "a list of the numbers of layers, from 0", Divisors: "positive numbers there, one per pair",
+    Sections: "a list of whole numbers there",
 }  # fmt: skip
 """What to write for each type, for messages."""
 
-SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 LAYER_TYPES = ("full_attention", "sliding_attention")
+SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, Any] = {
     "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
@@ -87,7 +89,7 @@ def check_config(part: Mapping[str, Any], family: Family) -> None:
         found = part.get(key)
         if found:
             _check_rope(found)
-            for name in LAYER_TYPES:
+            for name in (*LAYER_TYPES, *family.layers.types):
                 if isinstance(found, dict) and found.get(name):
                     _check_rope(found[name])
 
@@ -137,9 +139,11 @@ def _types_of(family: Family) -> dict[str, Any]:
     found = dict(TOP)
     groups: tuple[tuple[tuple[str, ...], Any], ...] = (
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
-        (keys.head_dim, Width), (keys.hidden, Size), (keys.heads, Size), (keys.kv_heads, Size), (keys.layers, Layers),
-        (keys.context, Tokens), ((layers.interval_key,), Interval), ((layers.flags,), Flags), ((window.key,), Index),
-        ((window.switch,), Switch), ((window.first_key,), Index),
+        (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
+        (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
+        ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
+        ((keys.layer_theta,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
+        ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
     )  # fmt: skip
     if family.query_temperature is not None:
         rules = family.query_temperature

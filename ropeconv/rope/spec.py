@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .forms import Form, LongRope, Plain
+from .forms import Form, LongRope, Plain, Vector
 from .log_n import QueryScaling
 from .schedule import Schedule
 
@@ -29,6 +29,7 @@ class RopeSpec:
     layers: per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE).
     windows: per layer the tokens that it sees, its sliding window or chunk; None for the whole context. Empty means
     that every layer sees the whole context. chunked: whether they are chunks (Llama 4).
+    local_rotary_dim: how many dimensions rotate in those with `local_form`, 0 where as many as in the others.
     layout: pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention.
     query_scaling: how queries scale with the position, in architectures that do so (Ministral 3).
     nope_query_scaling: the same for the layers that do not rotate (Llama 4), counted from position + 1.
@@ -49,6 +50,7 @@ class RopeSpec:
     original_context_source: ContextSource = "declared"
     original_context_reference: str = ""
     local_form: Form | None = None
+    local_rotary_dim: int = 0
     layout: Layout = "half"
     mla: bool = False
     query_scaling: QueryScaling | None = None
@@ -60,6 +62,12 @@ class RopeSpec:
     def rope_theta(self) -> float:
         """The base theta of the layers that a context extension changes."""
         return self.form.theta
+
+    @property
+    def local_inv_freq(self) -> Vector | None:
+        """The frequencies of the local layers, radians per token; None where there are no such layers."""
+        form = self.local_form
+        return None if form is None else form.inv_freq(self.local_rotary_dim or self.rotary_dim)
 
     @property
     def unrotated(self) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource
+from ..export.checkpoint import GgufCheckpoint
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
@@ -44,6 +45,9 @@ class Comparison:
         baked = Path(baked)
         receipt = read_receipt(baked)
         source = open_source(str(against), receipt.source.family)
+        if isinstance(source, GgufSource) and baked.is_dir():
+            target = receipt.target
+            source = GgufCheckpoint(source, (target and target.outtype) or "auto")
         recipe = Recipe.from_dict(receipt.recipe)
         try:
             seen = inspect_source(source)
@@ -76,8 +80,15 @@ class Comparison:
     @property
     def stands_for(self) -> str:
         """The model type with which transformers loads a source that is treated as another family; empty for others."""
-        family = self.checkpoint.family
-        return family.text_type if family.assumed else ""
+        family = None if isinstance(self.source, GgufSource) else self.source.family
+        return family.text_type if family and family.assumed else ""
+
+    @property
+    def convertible(self) -> GgufCheckpoint:
+        """The source as a checkpoint that is made from a GGUF file. Raises BadSource where it is none."""
+        if not isinstance(self.source, GgufSource):
+            raise BadSource(f"{self.against} is not GGUF, and a GGUF file is needed here")
+        return GgufCheckpoint(self.source, with_tokenizer=False)
 
     @property
     def size(self) -> int:
@@ -103,7 +114,8 @@ class Comparison:
     @property
     def queries(self) -> str:
         """The end of the name of the last module before the rotation that outputs queries, in the source."""
-        weights = self.checkpoint.family.weights
+        gguf = isinstance(self.source, GgufSource)
+        weights = (self.convertible if gguf else self.checkpoint).family.weights
         return weights.q_norm or weights.q
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ MODELS = {
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl_moe",
     "qwen3_5": "qwen3_5", "mistral3": "mistral", "llava": "llama", "gemma3": "gemma3", "llama4": "llama4",
     "paligemma": "gemma", "idefics3": "llama", "aya_vision": "cohere2", "internvl": "qwen2",
+    "mllama": "mllama", "aria": "aria_text",
 }  # fmt: skip
 RECIPES = {
     "mixed": Recipe(REGISTRY["mixed"](4.0)),

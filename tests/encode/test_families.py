@@ -23,7 +23,7 @@ from ropeconv.validate.checks.frequencies import compare, ulp_distance
 
 from ..baking import make_plan
 from ..extent import sample
-from ..models import CANCELS, FAMILIES, TINY, TRAINED
+from ..models import CANCELS, FAMILIES, TINY, TRAINED, of_extended
 
 
 def pairs(model_type: str) -> tuple[float, int, np.ndarray]:
@@ -36,11 +36,11 @@ def pairs(model_type: str) -> tuple[float, int, np.ndarray]:
 def published_theta(model_type: str) -> float:
     from transformers import AutoConfig
 
-    given = FAMILIES[model_type].get("rope_parameters", {}).get("rope_theta")
+    given = of_extended(FAMILIES[model_type].get("rope_parameters", {})).get("rope_theta")
     if given:
         return float(given)
     rope = AutoConfig.for_model(model_type).get_text_config().rope_parameters
-    return float(rope.get("full_attention", rope)["rope_theta"])
+    return float(of_extended(rope)["rope_theta"])
 
 
 def yarn(model_type: str, factor: float, truncate: bool = True) -> np.ndarray:
@@ -119,7 +119,8 @@ def test_transformers_computes_the_method(
         local = answer["modules"]["local"]
         assert local["attention_factor"] == 1
         theta = TINY[model_type].local_theta or published_theta(model_type)
-        np.testing.assert_allclose(local["inv_freq"], theta ** -pairs(model_type)[2], rtol=3e-6)
+        rotary = TINY[model_type].local_rotary_dim or TINY[model_type].rotary_dim
+        np.testing.assert_allclose(local["inv_freq"], theta ** -(np.arange(0, rotary, 2) / rotary), rtol=3e-6)
     compare(answer, plan.schedule, plan.before, plan.result.encoding)
 
 

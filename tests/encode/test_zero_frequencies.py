@@ -13,6 +13,7 @@ import torch
 
 from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import UnsupportedBake
+from ropeconv.families import by_model_type
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Plain
@@ -115,8 +116,10 @@ def test_every_class_that_takes_the_type(
     vector = [spec.rope_theta ** (-2 * i / spec.rotary_dim) for i in range(half)] + [0.0] * (
         spec.rotary_dim // 2 - half
     )
-    if spec.rotary_dim < spec.head_dim or model_type == "phi3":
-        with pytest.raises(UnsupportedBake, match="meaning there|takes default, longrope"):
+    family = by_model_type()[model_type]
+    takes = family.writing.types
+    if family.keys.partial or spec.rotary_dim < spec.head_dim or "proportional" not in takes:
+        with pytest.raises(UnsupportedBake, match=f"meaning there|takes {', '.join(takes)}"):
             make_plan(source / "config.json", recipe(vector), encoding="native")
         return
     plan = make_plan(source / "config.json", recipe(vector), encoding="native")

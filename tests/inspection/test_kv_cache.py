@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, DynamicCache
 from transformers.cache_utils import get_layer_types_and_kwargs
 
 from ropeconv.families.cached_layers import CachedLayers, cache_geometry
@@ -25,7 +25,7 @@ from ropeconv.sources import open_source
 
 from ..baking import make_plan
 from ..conftest import CONFIGS, Run
-from ..models import COMMON, FAMILIES, make
+from ..models import COMMON, ENCODERS, FAMILIES, auto_class, make
 
 TOKENS = 100
 PUBLISHED = sorted(path.stem for path in CONFIGS.glob("*.json") if ".params" not in path.name)
@@ -41,7 +41,7 @@ def cache_of(folder: Path) -> KvCache:
 def allocated(folder: Path) -> int:
     """Bytes of all keys and values that transformers holds after TOKENS tokens, in float32."""
     config = AutoConfig.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    model = auto_class(config.model_type).from_config(config).to(torch.float32).eval()
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model(input_ids=torch.randint(4, 300, (1, TOKENS)), past_key_values=cache, use_cache=True)
@@ -66,10 +66,15 @@ def kept(one: CachedLayers) -> int:
     return min(TOKENS, TOKENS if one.window is None else one.window - 1)
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in ENCODERS])
 def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path]) -> None:
     folder = tiny(model_type)
     assert expected(cache_of(folder)) == allocated(folder) > 0
+
+
+@pytest.mark.parametrize("model_type", sorted(ENCODERS))
+def test_encoders_keep_nothing(model_type: str, tiny: Callable[[str], Path]) -> None:
+    assert inspect_source(open_source(str(tiny(model_type)))).kv_cache is None
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,8 @@ def shrunk(text: Any) -> Any:
     text.num_hidden_layers = keep
     for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
         if isinstance(getattr(text, name, None), list):
-            setattr(text, name, getattr(text, name)[:keep])
+            with contextlib.suppress(AttributeError):  # a property that follows the number of layers
+                setattr(text, name, getattr(text, name)[:keep])
     return text
 
 
@@ -177,13 +178,14 @@ def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str
     module: the rotary module. name: in its model, which shows whether it is local. context: in tokens. torch: the
     module torch, which is imported late.
     """
-    kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("attention_inv_freq")]
+    kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("_inv_freq")]
     kinds = [kind for kind in kinds if not kind.endswith("original")]
     if not kinds:
         local = name.endswith("_local") or "sliding_attention" in name
         yield "local" if local else "global", run(module, None, context, torch)
     for kind in kinds:
-        yield "local" if kind == "sliding_attention" else "global", run(module, kind, context, torch)
+        local = "sliding" in kind and len(kinds) > 1
+        yield "local" if local else "global", run(module, kind, context, torch)
 
 
 def run(module: Any, kind: str | None, context: int, torch: Any) -> dict[str, Any]:

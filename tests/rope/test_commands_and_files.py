@@ -154,6 +154,11 @@ def test_a_base_that_float32_does_not_survive_is_passed_over(monkeypatch: pytest
     ):
         made("theta-bound", 8192)
     assert asked == list(range(100))
+    monkeypatch.setattr(bases, "wide_base", lambda *given: (math.inf, math.inf) if given[3] else window(*given))
+    with pytest.raises(
+        RecipeError, match="no base keeps the bound for 8192 tokens in float32; choose one with --theta"
+    ):
+        made("theta-bound", 8192)
 
 
 def test_a_scaling_that_stays_may_break_the_bound_of_a_base(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def fold(
     for layer, kind in enumerate(spec.layers):
         if kind == "global":
             found += _layer(layer, schedule, spec, family, part, tensors, fold_into)
-    if not found and schedule.attention_factor != 1:
+    if not found and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
         )

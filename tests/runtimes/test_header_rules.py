@@ -370,7 +370,9 @@ def test_sections_of_positions() -> None:
     required = arch(pairs="mrope", sections="required")
     found = reading(required, **wanted).spec
     assert (found.mrope_section, found.layout) == ((1, 1, 2), "half")
-    assert reading(required, rope__dimension_sections=[1, 1, 1, 1]).spec.mrope_section == (1, 1, 1, 1)
+    fourth = reading(required, rope__dimension_sections=[1, 1, 1, 1]).spec
+    assert fourth.mrope_section == (1, 1, 1, 1)
+    assert fourth.notes == ("1 of 4 pairs rotate by a fourth position, which is 0 for text",)
     optional = arch(pairs="norm", sections="optional")
     assert (reading(optional).spec.layout, reading(optional, **wanted).spec.layout) == ("interleaved", "half")
     temporal = reading(optional, rope__dimension_sections=[4, 0, 0, 0]).spec

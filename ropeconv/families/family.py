@@ -13,7 +13,15 @@ from .gguf import Gguf, Need
 from .layer_rules import Layers, QueryTemperature, Window
 
 Norm = Literal[
-    "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
+    "",
+    "rms",
+    "rms-plus-one",
+    "rms-all-heads",
+    "layer-norm",
+    "layer-norm-list",
+    "l2-after-rope",
+    "rms-after-rope",
+    "rms-unweighted",
 ]
 InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
@@ -137,12 +145,12 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the attention layers of this family keep in the key-value cache.
 
-    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says.
-    repeated: config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for
-    multi-head latent attention, where it always does. values: the config key of the width of a head of values, empty
-    where it is that of keys. local_times: how many times the heads of keys and values local layers have. global_heads:
-    the config key of their number in the other layers. shared: the config key of the number of last layers that take
-    keys and values from an earlier one, and its default.
+    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says. repeated:
+    config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
+    latent attention, where it always does. values: the config key of the width of a head of values, empty where it is
+    that of keys. local_times: how many times the heads of keys and values local layers have. global_heads: the config
+    key of their number in the other layers, and a switch of it. shared: the config key of the number of last layers
+    that take keys and values from an earlier one, and its default.
     """
 
     one_head: tuple[Need, ...] = ()
@@ -150,7 +158,7 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repeated_by: str = ""
     values: str = ""
     local_times: int = 1
-    global_heads: str = ""
+    global_heads: tuple[str, ...] = ()
     shared: tuple[str, int] = ("", 0)
 
 
@@ -183,10 +191,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. encoder: it reads in both directions and
-    has no logits of the next token. rotates: config values without which a model has no rotary embedding. refuse: why
-    nothing can be baked for it, or empty. since: per runtime, the first
-    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it.
+    in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs of a head stand still by architecture,
+    under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
+    rotary embedding. encoder: it reads in both directions and has no logits of the next token. refuse: why nothing can
+    be baked for it, or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where
+    that kind of output is not known for it.
     """
 
     name: str
@@ -194,6 +203,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: tuple[str, ...]
     source: str
     layout: Literal["half", "interleaved"] = "half"
+    still_pairs: bool = False
     mla: bool = False
     rotates: tuple[Need, ...] = ()
     encoder: bool = False

@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .config import Config, Geometry, geometry, positive_int, text_part
-from .family import Family, Need
+from .family import Cache, Family
+from .gguf import Need
 from .layer_rules import Kind
-from .layers import key_layers, layer_names
+from .layers import key_layers, layer_names, own_settings
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""
@@ -82,19 +83,33 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     )
 
 
+def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
+    """Heads of keys and values of a layer.
+
+    part: the text part of a config. family: of the model. heads: of queries. kind: of the layer.
+    """
+    rules = family.cache
+    count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+    if _all(rules.one_head, part):
+        return 1
+    if kind == "local":
+        return count * rules.local_times
+    return _global_heads(part, rules) or count
+
+
 def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
     """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
     rules, local = family.cache, kind == "local"
-    count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
-    if _all(rules.one_head, part):
-        count = 1
-    elif local:
-        count *= rules.local_times
-    elif rules.global_heads:
-        count = positive_int(part, (rules.global_heads,), count) or count
+    own = own_settings(part, sizes.layers.index("global")) if not local and "global" in sizes.layers else {}
+    count = positive_int(own, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
     width = sizes.local_head_dim if local else sizes.head_dim
     values = positive_int(part, (rules.values,), width) if rules.values else width
     return count * width, count * (values or width)
+
+
+def _global_heads(part: Config, rules: Cache) -> int | None:
+    keys = rules.global_heads
+    return positive_int(part, keys[:1]) if keys and all(part.get(switch) for switch in keys[1:]) else None
 
 
 def _all(needs: tuple[Need, ...], part: Config) -> bool:

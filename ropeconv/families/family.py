@@ -1,18 +1,24 @@
-"""The schema of `data/*.toml`, one file per model family, and the functions that read them."""
+"""The schema of `data/*.toml`, one file per model family."""
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
 
+from .gguf import Gguf, Need
 from .layer_rules import Layers, QueryTemperature, Window
 
 Norm = Literal[
-    "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
+    "",
+    "rms",
+    "rms-plus-one",
+    "rms-all-heads",
+    "layer-norm",
+    "layer-norm-list",
+    "l2-after-rope",
+    "rms-after-rope",
+    "rms-unweighted",
 ]
 InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
@@ -133,54 +139,6 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     more_norms: tuple[tuple[str, str], ...] = ()
 
 
-class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config key that must have a certain value, which a reader assumes.
-
-    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
-    this, 0 for all.
-    """
-
-    key: str
-    value: Any
-    default: Any = None
-    below_layers: int = 0
-
-
-class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this family's checkpoints become GGUF.
-
-    arch: the value of general.architecture. u32, f32, flag: metadata keys, and the config keys that they come from;
-    absent or null ones are left out. interleave: rows of q and k are reordered from pairs (i, i + d/2) to (2i, 2i + 1).
-    norm_plus_one: norms are stored as weight - 1. tied: the architecture has no output weights. qkv: the fused
-    projection has queries, keys and values of each head together. stacked: prefixes of numbered tensors that become
-    one, and the name of that one. need: values that llama.cpp assumes. act: the activation that llama.cpp computes,
-    empty where it is not checked. not_null: keys that must not be null. scale_layers: llama.cpp scales queries by
-    1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether attention.sliding_window
-    is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace the usual ones. names:
-    the names of tensors that are not those of Llama or Gemma, with {layer} for the number. present: config switches,
-    and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for the way back.
-    """
-
-    arch: str
-    u32: dict[str, str] = {}
-    f32: dict[str, str] = msgspec.field(default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"})
-    flag: dict[str, str] = {}
-    interleave: bool = False
-    norm_plus_one: bool = False
-    tied: bool = False
-    qkv: bool = False
-    stacked: dict[str, str] = {}
-    need: tuple[Need, ...] = ()
-    act: str = "silu"
-    not_null: tuple[str, ...] = ()
-    scale_layers: int = 0
-    window: Literal["", "pattern", "size"] = ""
-    pre: dict[str, str] = {}
-    names: tuple[str, ...] = ()
-    present: dict[str, str] = {}
-    config: dict[str, Any] = {}
-
-
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the attention layers of this family keep in the key-value cache.
 
@@ -188,10 +146,10 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
     latent attention, where it always does. values: the config key of the width of a head of values, empty where it is
     that of keys. local_times: how many times the heads of keys and values local layers have. global_heads: the config
-    key of their number in the other layers. shared: the config key of the number of last layers that take keys and
-    values from an earlier one, and its default. index_key: the config key of the width of the keys that an indexer
-    keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from the second on
-    have an indexer. per_token: whether what they keep is a number per token.
+    key of their number in the other layers, and a switch of it. shared: the config key of the number of last layers
+    that take keys and values from an earlier one, and its default. index_key: the config key of the width of the keys
+    that an indexer keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from
+    the second on have an indexer. per_token: whether what they keep is a number per token.
     """
 
     one_head: tuple[Need, ...] = ()
@@ -199,7 +157,7 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repeated_by: str = ""
     values: str = ""
     local_times: int = 1
-    global_heads: str = ""
+    global_heads: tuple[str, ...] = ()
     shared: tuple[str, int] = ("", 0)
     index_key: str = ""
     index_interval: int = 1
@@ -235,11 +193,13 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. encoder: it reads in both directions and
-    has no logits of the next token. rotates: config values without which a model has no rotary embedding.
-    no_attention_factor: why it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. since:
-    per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of output is not known
-    for it.
+    in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs of a head stand still by architecture,
+    under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
+    rotary embedding. encoder: it reads in both directions and has no logits of the next token. no_attention_factor: why
+    it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it. origin: the file
+    of a user that it is from, empty for those of the package. assumed: a model type that `--family` says is of this
+    family, the last of model_types; neither stands in files.
     """
 
     name: str
@@ -247,6 +207,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: tuple[str, ...]
     source: str
     layout: Literal["half", "interleaved"] = "half"
+    still_pairs: bool = False
     mla: bool = False
     rotates: tuple[Need, ...] = ()
     encoder: bool = False
@@ -265,27 +226,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gguf: Gguf | None = None
     code: Code | None = None
     ministral3: Ministral3 | None = None
+    origin: str = ""
+    assumed: str = ""
 
-
-@cache
-def families() -> tuple[Family, ...]:
-    """All families of the package, sorted by name."""
-    data = files("ropeconv.families") / "data"
-    found = [
-        msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Family)
-        for entry in data.iterdir()
-        if entry.name.endswith(".toml")
-    ]
-    return tuple(sorted(found, key=lambda family: family.name))
-
-
-@cache
-def by_name() -> dict[str, Family]:
-    """All families by their name."""
-    return {family.name: family for family in families()}
-
-
-@cache
-def by_model_type() -> dict[str, Family]:
-    """All families by the `model_type` of a config."""
-    return {model_type: family for family in families() for model_type in family.model_types}
+    @property
+    def text_type(self) -> str:
+        """The model type of its text model, with which transformers loads a config that it does not know by name."""
+        return next((name for name in self.model_types if name.endswith("_text")), self.model_types[0])

@@ -15,6 +15,12 @@ def settings_name(family: Family, kind: Kind) -> str:
     return next((name for name, known in family.layers.types.items() if known == kind), "")
 
 
+def own_settings(part: Config, layer: int) -> Config:
+    """What a config sets for one layer alone, in transformers' `per_layer_config`. part: its text part."""
+    found = part.get("per_layer_config") or {}
+    return next((own for number, own in found.items() if number.isdecimal() and int(number) == layer), {})
+
+
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     """The layer type of each of `count` layers: the config's `layer_types`, else as the stock class derives them.
 

@@ -61,7 +61,7 @@ def detect(config: Config) -> Family:
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
         if family is not None:
-            _refuse_alibi(config, family)
+            _refuse_without_rope(config, family)
             return family
     name = names[-1]
     if name is None:
@@ -79,7 +79,14 @@ def detect(config: Config) -> Family:
     )
 
 
-def _refuse_alibi(config: Config, family: Family) -> None:
+def _refuse_without_rope(config: Config, family: Family) -> None:
+    part = text_part(config, family)
+    for need in family.without_rope:
+        if part.get(need.key, need.default) == need.value:
+            raise BadSource(
+                f"this {family.name} config has {need.key} = {str(need.value).lower()}, so it has no rotary position "
+                "embedding and nothing to extend"
+            )
     if config.get("alibi") is True:
         raise BadSource(
             f"this {family.name} config sets alibi, so it has no rotary position embedding and nothing to extend"
@@ -142,7 +149,7 @@ def _head_dim(part: Config, family: Family) -> int:
         raise BadSource(f"config.json has neither head_dim nor {keys.hidden[0]} and {keys.heads[0]}; add them")
     if hidden < heads:
         raise BadSource(f"config.json has {keys.hidden[0]} = {hidden}, less than its {heads} heads; correct it")
-    return hidden // heads
+    return family.defaults.hidden_times * hidden // heads
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:

@@ -14,7 +14,7 @@ from .layer_rules import Layers, QueryTemperature, Window
 Norm = Literal[
     "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
 ]
-InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
+InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
 
 
@@ -44,6 +44,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     local_partial: the share of a head that rotates in local layers, None where it is that of the others.
     unstated_partial: that of a RoPE dictionary which does not state it, None where it is the default all the same.
+    hidden_times: what the hidden size is multiplied by before it is divided among the heads.
     """
 
     theta: float = 10000.0
@@ -57,6 +58,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partial_rotary_factor: float = 1.0
     local_partial: float | None = None
     unstated_partial: float | None = None
+    hidden_times: int = 1
     scaling: dict[str, Any] | None = None
 
 
@@ -102,9 +104,9 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries, keys and values. fused_order: the order of their rows in it. q_norm, k_norm: norms of queries and keys.
     norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim rows of a
     head rotate. bias: whether projections may have one. input: the kind of the norm before the projections, empty where
-    there is none, "gated-sum" where they read a sum that is weighted by each token. input_norm: its name, the first
-    that is there; its weights are 1 where none is. more_norms: norms of further queries and keys that are rotated
-    alike, those of an indexer, of the same kind.
+    there is none. input_norm: its name, the first that is there; its weights are 1 where none is. more_norms: norms of
+    further queries and keys that are rotated alike, those of an indexer, of the same kind. fixed: why no factor can be
+    folded into these tensors. unmeasured: why they do not give the variances of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -120,6 +122,8 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
     more_norms: tuple[tuple[str, str], ...] = ()
+    fixed: str = ""
+    unmeasured: str = ""
 
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -214,10 +218,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. still_pairs: the slowest
-    pairs of a head stand still by architecture, under rope_type proportional. refuse: why nothing can be baked for it,
-    or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
-    output is not known for it.
+    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. still_pairs: the slowest pairs of a head
+    stand still by architecture, under rope_type proportional. refuse: why nothing can be baked for it, or empty.
+    without_rope: config values with which no layer rotates. since: per runtime, the first version that loads it. gguf,
+    code, ministral3: None where that kind of output is not known for it.
     """
 
     name: str
@@ -228,6 +232,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     still_pairs: bool = False
     mla: bool = False
     refuse: str = ""
+    without_rope: tuple[Need, ...] = ()
     since: dict[str, str] = {}
     keys: Keys = Keys()
     defaults: Defaults = Defaults()

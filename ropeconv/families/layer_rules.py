@@ -12,14 +12,15 @@ Kind = Literal["global", "local", "none"]
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which layers rotate, and with which frequencies.
 
-    types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
-    `last` and the others are `rest`; with `leading` the first layer of each interval is `last`, not its final one.
-    interval_key: the config key that sets `interval`. indices: the key of a list with the numbers of the layers that
-    are `last`. pattern: names that repeat, where neither is there. first, final: the first and the last layer, where
-    they differ. flags: the key of a list whose 1 means "rotates" (SmolLM3's no_rope_layers).
+    key: the config key of the list of layer types. types: the kind of layer for each name in it. Without that list
+    every `interval`-th layer is `last` and the others are `rest`; with `leading` the first layer of each interval is
+    `last`, not its final one. interval_key: the config key that sets `interval`. indices: the key of a list with the
+    numbers of the layers that are `last`. pattern: names that repeat, where neither is there. first, final: the first
+    and the last layer, where they differ. flags: the key of a list whose 1 means "rotates" (SmolLM3's no_rope_layers).
     one_kind_without_window: a model without a window has global layers alone.
     """
 
+    key: str = "layer_types"
     types: dict[str, Kind] = {}
     interval: int = 0
     interval_key: str = ""

@@ -150,6 +150,7 @@ def _types_of(family: Family) -> dict[str, Any]:
         (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
         ((layers.flags,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
         ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
+        ((layers.key,), Names),
     )  # fmt: skip
     if family.query_temperature is not None:
         rules = family.query_temperature

@@ -27,6 +27,9 @@ from .plan import Plan, PlannedFile
 from .start import derivation, first_inspection, scheduled, start_spec
 from .warnings import warnings
 
+CONVERTED = {"meta": "Meta's layout", "gguf": "a GGUF file"}
+"""Kinds of sources whose safetensors files are generated, and what they are."""
+
 
 @dataclass(frozen=True)
 class CheckpointPlan(Plan):
@@ -80,6 +83,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         warnings=(
             *warnings(seen, recipe, spec, schedule),
             *result.notes,
+            *source.conversion_notes(),
             *dtype_notes(target.fold.dtype or "stored"),
         ),
         notes=(
@@ -126,9 +130,9 @@ def _no_weights(source: Source) -> BadSource:
 
 
 def _tensors(source: Source) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name. Raises UsageError for Meta's layout, which has no safetensors headers."""
-    if source.kind == "meta":
-        raise UsageError("Meta's layout is folded in two steps: apply it to a folder first, then fold that")
+    """The tensors of a checkpoint by name. Raises UsageError for one that is converted and has no headers yet."""
+    if source.kind in CONVERTED:
+        raise UsageError(f"{CONVERTED[source.kind]} is folded in two steps: apply it to a folder first, then fold that")
     return source.tensors
 
 

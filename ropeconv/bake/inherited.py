@@ -33,7 +33,7 @@ def mscale_of_gguf(source: GgufSource) -> Pair | None:
     """The pair of a GGUF file, two equal numbers from rope.scaling.yarn_log_multiplier; None without that key."""
     arch = arch_of(source.file)
     found = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
-    mscale = found / 0.1 if found and arch.mla else found
+    mscale = found / 0.1 if found and arch.softmax else found
     return (mscale, mscale) if mscale else None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ..encode import Target
+from ..export.checkpoint import GgufCheckpoint
 from ..rope.recipe import Recipe
+from ..runtimes.llamacpp import assumed_keys
 from ..sources import GgufSource, Source
 from .checkpoint import checkpoint_plan
 from .export import export_plan
@@ -20,9 +22,12 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     model that is scaled already without `target.replace`.
     """
     target = target or Target()
-    target.check(recipe, from_gguf=isinstance(source, GgufSource))
+    target.check(recipe, from_gguf=source.kind == "gguf")
+    if isinstance(source, GgufSource) and target.to == "safetensors":
+        source = GgufCheckpoint(source, target.gguf.outtype or "auto")
     if isinstance(source, GgufSource):
-        return gguf_plan(source, recipe, target)
+        with assumed_keys(target.gguf.assume_arch_keys):
+            return gguf_plan(source, recipe, target)
     if target.to == "gguf":
         return export_plan(source, recipe, target)
     return checkpoint_plan(source, recipe, target)

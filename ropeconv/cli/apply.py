@@ -46,6 +46,8 @@ ropeconv apply ./Qwen2.5-7B-Instruct --yarn 4 --to gguf --outtype q4_k_m
 
 ropeconv apply model-Q4_K_M.gguf --yarn 4 --in-place
 
+ropeconv apply model-F16.gguf --yarn 4 --to safetensors
+
 ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
 """
 
@@ -138,7 +140,8 @@ def apply_command(
     gguf = source.endswith(".gguf")
     if target["in_place"] and gguf and not dry_run and target["out"] is None:
         recovered(source, output)
-    probing = not (dry_run or gguf or target["to"] == "gguf") and Probe.available()
+    to_gguf = target["to"] == "gguf" or (gguf and target["to"] is None)
+    probing = not (dry_run or to_gguf) and Probe.available()
     with Probe() if probing else nullcontext() as probe:
         # after the probe has been started, which takes longer to import transformers than all of this
         from ..bake import make_plan

@@ -30,9 +30,13 @@ def run_validation(
     result is None in the processes of torchrun that leave the files to the first one. Raises what `verify_output`,
     `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
     """
+    from ..validate.gguf import check_gguf
+
     gguf = comparison.baked.suffix == ".gguf"
     if server or not gguf:
         settings.place()  # a device that is not there is said before any check
+    else:
+        check_gguf(comparison, settings)
     files = compare_files(comparison, options, output)
     if server:
         return run_server(comparison, server, model, settings, output, files), files

@@ -104,7 +104,9 @@ def validate_command(
     reference: Annotated[
         Reference,
         typer.Option(
-            "--reference", help="config: also run SOURCE with the method in its config.", rich_help_panel=RUNNING
+            "--reference",
+            help="config: also run SOURCE with the method in its config; dequantised: a GGUF SOURCE in transformers.",
+            rich_help_panel=RUNNING,
         ),
     ] = "patched",
     report: Annotated[
@@ -148,7 +150,7 @@ def validate_command(
     settings = Settings(
         device=device, dtype=dtype, device_map=device_map, tokens=tokens, length=parse_tokens(length) if length else 0,
         chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code,
-        config_reference=reference == "config",
+        config_reference=reference == "config", dequantised=reference == "dequantised",
     )  # fmt: skip
     _check_flags(settings, baked.suffix == ".gguf", server, model)
     _check_places(report, plot)
@@ -204,11 +206,13 @@ def _check_flags(settings: Settings, gguf: bool, server: str, model: str) -> Non
         raise UsageError("--seed is that of synthetic tokens, which --text replaces; give one of them")
     if server and settings.tokens is not None:
         raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
-    extra = settings.length or settings.text or settings.dtype != "auto" or settings.device_map
-    if gguf and not server and (extra or settings.config_reference):
+    extra = settings.length or settings.text or settings.device_map or settings.config_reference
+    if gguf and not server and extra:
         raise UsageError(
-            "--length, --text, --dtype, --device-map and --reference are for checkpoints; for GGUF give --tokens"
+            "--length, --text, --device-map and --reference config are for checkpoints; for GGUF give --tokens"
         )
+    if settings.dequantised and (server or not gguf):
+        raise UsageError("--reference dequantised is for a GGUF file and its source in GGUF; leave it out")
 
 
 def _write_evidence(result: Validation, baked: Path, against: str, report: Path | None, plot: Path | None) -> None:

@@ -23,13 +23,16 @@ class GgufTarget:
     """Options of GGUF output. None leaves the default.
 
     outtype: type of the weights of a conversion: f32, f16, bf16, q8_0, auto (as stored; the default), or one of
-    llama.cpp's own such as q4_k_m. pre: `tokenizer.ggml.pre`, for a pre-tokenizer that is not recognised. carrier: the
-    host architecture, another one that computes the same network and takes any frequencies.
+    llama.cpp's own such as q4_k_m; from GGUF to a checkpoint f32, f16, bf16, or auto (f32 where it is quantised). pre:
+    `tokenizer.ggml.pre`, for a pre-tokenizer that is not recognised. carrier: the host architecture, another one that
+    computes the same network and takes any frequencies. assume_arch_keys: take an architecture that is not in the
+    table, with the keys that llama.cpp reads for every one.
     """
 
     outtype: str | None = None
     pre: str | None = None
     carrier: str | None = None
+    assume_arch_keys: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Target:
 
         recipe: what is to be written. from_gguf: whether the source is a GGUF file.
         """
-        to_gguf = from_gguf or self.to == "gguf"
+        to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
         self._check_values()
         if self.replace and isinstance(recipe.method, AsIs):
             raise UsageError("--as-is keeps the scaling that --replace would take away; give one of them")
@@ -89,7 +92,7 @@ class Target:
         if to_gguf:
             self._check_gguf(recipe, from_gguf)
         else:
-            self._check_folder()
+            self._check_folder(from_gguf)
 
     def check_folded(self, folded: bool) -> None:
         """Raises UsageError for options of folding where the selected encoding folds nothing."""
@@ -112,20 +115,21 @@ class Target:
             find_any(name)
 
     def _check_place(self, from_gguf: bool, to_gguf: bool) -> None:
-        if self.in_place and (not from_gguf or self.out is not None):
+        if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
             raise UsageError("--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out")
         if self.allow_hard_links and not self.in_place:
             raise UsageError("--allow-hard-links goes with --in-place; leave it out, or add that")
-        if from_gguf and self.to == "safetensors":
-            raise UsageError("a GGUF file cannot become a checkpoint again; leave --to safetensors out")
         if self.out is not None and to_gguf != (self.out.suffix == ".gguf"):
-            repair = "end its name in .gguf" if to_gguf else "add --to gguf, or choose another name"
+            to_folder = ", or add --to safetensors" if from_gguf else ""
+            repair = f"end its name in .gguf{to_folder}" if to_gguf else "add --to gguf, or choose another name"
             raise UsageError(f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}")
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
         for flag, value in (("--outtype", self.gguf.outtype), ("--pre", self.gguf.pre)):
             if from_gguf and value is not None:
                 raise UsageError(f"a GGUF file stays as it is quantised, so {flag} has no effect; leave it out")
+        if self.gguf.assume_arch_keys and not from_gguf:
+            raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         known = (LLAMA_CPP, *reader_names())
         others = [name for name in self.runtimes if canonical(name).partition("@")[0] not in known]
         if others:
@@ -146,8 +150,10 @@ class Target:
         if recipe.log_n is not None and self.encoding == "keys":
             raise UsageError("log-n needs a rope tensor, so --encoding keys does not go with it; leave --encoding out")
 
-    def _check_folder(self) -> None:
-        given = {"--carrier": self.gguf.carrier, "--outtype": self.gguf.outtype, "--pre": self.gguf.pre}
+    def _check_folder(self, from_gguf: bool) -> None:
+        given = {"--carrier": self.gguf.carrier, "--pre": self.gguf.pre}
+        if not from_gguf:
+            given["--outtype"] = self.gguf.outtype
         for flag, value in given.items():
             if value is not None:
                 raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BadSource, shown
+from ..errors import BadSource, UnknownModelType, shown
 from .family import Family, by_model_type
 from .keys import Config, first_present, positive_int
 from .layer_rules import Kind
 from .layers import layer_kinds, layer_windows, own_settings, settings_name
+from .refused import refused
 from .schema import check_config
 
 __all__ = [
@@ -26,12 +27,6 @@ __all__ = [
 ]
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
-WITHOUT_ROPE = frozenset(
-    (
-        "albert bart bert bloom distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2 falcon_mamba mbart mpt opt "
-        "pegasus roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba"
-    ).split()
-)
 
 
 @dataclass(frozen=True)
@@ -55,13 +50,16 @@ class Geometry:
 
 
 def detect(config: Config) -> Family:
-    """The family of a config.json. Raises BadSource when it has no RoPE or an unknown `model_type`."""
-    text = config.get("text_config")
-    names = [part.get("model_type") for part in (text, config) if isinstance(part, dict)]
+    """The family of a config.json.
+
+    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended.
+    """
+    text = _text_config(config)
+    names = [part.get("model_type") for part in (text, config) if part is not None]
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
         if family is not None:
-            _refuse_without_rope(config, family)
+            _refuse_without_rope(config if text is None else text, family)
             return family
     name = names[-1]
     if name is None:
@@ -71,26 +69,30 @@ def detect(config: Config) -> Family:
             f"model_type {shown(name)} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
             "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
         )
-    if isinstance(name, str) and name in WITHOUT_ROPE:
-        raise BadSource(f"model_type {shown(name)} has no rotary position embedding, so there is nothing to extend")
-    raise BadSource(
+    for known in names:
+        if isinstance(known, str) and known in refused():
+            raise BadSource(f"model_type {shown(known)} {refused()[known]}")
+    raise UnknownModelType(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
         "`ropeconv families` lists the known ones, and a new one is one TOML file"
     )
 
 
-def _refuse_without_rope(config: Config, family: Family) -> None:
-    part = text_part(config, family)
-    for need in family.without_rope:
-        if part.get(need.key, need.default) == need.value:
+def _refuse_without_rope(part: Config, family: Family) -> None:
+    for need in family.rotates:
+        value = first_present(part, (need.key,), need.default)
+        if value != need.value:
             raise BadSource(
-                f"this {family.name} config has {need.key} = {str(need.value).lower()}, so it has no rotary position "
-                "embedding and nothing to extend"
+                f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position embedding "
+                "and nothing to extend"
             )
-    if config.get("alibi") is True:
-        raise BadSource(
-            f"this {family.name} config sets alibi, so it has no rotary position embedding and nothing to extend"
-        )
+
+
+def _text_config(config: Config) -> Config | None:
+    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None without one."""
+    thinker = config.get("thinker_config")
+    text = (thinker if isinstance(thinker, dict) else config).get("text_config")
+    return text if isinstance(text, dict) else None
 
 
 def text_part(config: Config, family: Family) -> Config:
@@ -99,8 +101,8 @@ def text_part(config: Config, family: Family) -> Config:
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
     Raises BadSource where a key that is read has another type or a number out of range.
     """
-    inner, part = config.get("text_config"), config
-    if isinstance(inner, dict) and inner.get("model_type", config.get("model_type")) in family.model_types:
+    inner, part = _text_config(config), config
+    if inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types:
         part = inner
     check_config(part, family)
     return part
@@ -113,7 +115,7 @@ def geometry(config: Config, family: Family) -> Geometry:
     """
     part, keys, defaults = text_part(config, family), family.keys, family.defaults
     notes: list[str] = []
-    count = positive_int(part, keys.layers, defaults.layers) or 0
+    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
     own = own_settings(part, kinds.index("global")) if "global" in kinds else {}
     head_dim = positive_int(own, ("head_dim",)) or positive_int(part, keys.head_dim)

@@ -31,6 +31,8 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
         return tuple(listed)
     names = _derived_names(part, rules, count)
+    if rules.backward:
+        names.reverse()
     if rules.first:
         names[:1] = [rules.first]
     if rules.final:
@@ -42,13 +44,36 @@ def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
     numbers = part.get(rules.indices) if rules.indices else None
     if isinstance(numbers, list):
         return [rules.last if index in numbers else rules.rest for index in range(count)]
+    ratios = part.get(rules.ratios) if rules.ratios else None
+    if isinstance(ratios, list):
+        return [rules.last if ratio else rules.rest for ratio in ratios[:count]]
     if rules.pattern:
         return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
     interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
     if not interval:
         return [rules.last] * count
+    dense = min(_dense_count(part, rules), count)
+    first = _at_intervals(rules, dense, positive_int(part, (rules.dense_interval,), 1) or 1) if dense else []
+    return first + _at_intervals(rules, count - dense, interval)
+
+
+def _at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
     at = 0 if rules.leading else interval - 1
     return [rules.last if index % interval == at else rules.rest for index in range(count)]
+
+
+def _dense_count(part: Config, rules: Layers) -> int:
+    return (positive_int(part, (rules.dense,), 0, least=0) or 0) if rules.dense else 0
+
+
+def _dense_layers(part: Config, rules: Layers, count: int) -> list[bool]:
+    """Which layers have no experts, in a family where these rotate whatever their type is."""
+    if not rules.dense_interval or positive_int(part, (rules.dense_interval,), 1) != 1:
+        return [False] * count
+    listed = part.get("mlp_layer_types")
+    if isinstance(listed, list):
+        return [name == "dense" for name in listed]
+    return [index < _dense_count(part, rules) for index in range(count)]
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
@@ -59,11 +84,13 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
             return tuple(flagged[bool(flag)] for flag in flags)
-        interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
-        return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
+        if not rules.types:
+            interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
+            return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
     if not rules.types or (rules.one_kind_without_window and window_size(part, family) is None):
         return (flagged[1],) * count
-    return tuple(rules.types.get(name, "global") for name in layer_names(part, family, count))
+    names, dense = layer_names(part, family, count), _dense_layers(part, rules, count)
+    return tuple("global" if one else rules.types.get(name, "global") for name, one in zip(names, dense, strict=False))
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:

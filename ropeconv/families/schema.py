@@ -25,7 +25,7 @@ Switch = bool | int
 """Any number but 0 is true: the first release of Llama 4 has `attn_temperature_tuning` = 4."""
 Names = Annotated[list[str | None], Meta(max_length=MOST_LAYERS)]
 Numbers = Annotated[list[Annotated[int, Meta(ge=0, le=MOST_LAYERS)]], Meta(max_length=MOST_LAYERS)]
-Flags = Annotated[list[bool | int | None], Meta(max_length=MOST_LAYERS)]
+Flags = Annotated[list[bool | float | None], Meta(max_length=MOST_LAYERS)]
 Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
 Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
 Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
@@ -148,7 +148,8 @@ def _types_of(family: Family) -> dict[str, Any]:
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
         (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
         (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
-        ((layers.flags,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
+        ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
+        ((keys.layer_theta,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
         ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
         ((layers.key,), Names),
     )  # fmt: skip

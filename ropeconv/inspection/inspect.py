@@ -40,7 +40,8 @@ class Inspection:
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
     baked for it, or empty. verdicts: what each runtime does with it as it is. kv_cache: its key-value cache, None where
     the number of heads is not stated. custom_code: a sentence about code that the checkpoint brings, or empty. first:
-    of an output of ropeconv, the RoPE of its first source; None for others.
+    of an output of ropeconv, the RoPE of its first source; None for others. encoder: whether it reads in both
+    directions and has no logits of the next token.
     """
 
     source: Origin
@@ -53,6 +54,7 @@ class Inspection:
     kv_cache: KvCache | None = None
     custom_code: str = ""
     first: RopeSpec | None = None
+    encoder: bool = False
 
     @property
     def first_spec(self) -> RopeSpec:
@@ -78,6 +80,7 @@ class Inspection:
             "rotary_dim": spec.rotary_dim,
             "layout": spec.layout,
             "mla": spec.mla,
+            "encoder": self.encoder,
             "rope_type": form.kind,
             "rope": {key: list(value) if isinstance(value, tuple) else value for key, value in vars(form).items()},
             "rope_theta": spec.rope_theta,
@@ -154,7 +157,8 @@ def inspect_config(source: Source) -> ConfigInspection:
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
         source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
-        verdicts, config_cache(config, family), custom_code(config), first=first, family=family,
+        verdicts, config_cache(config, family), custom_code(config), first=first, encoder=family.encoder,
+        family=family,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from ..errors import BadSource
 from ..families import Family
 from ..families.config import Config, text_part
 from ..families.layers import key_layers
-from ..families.rows import Which, fused_heads, head_count, layer_prefix
+from ..families.rows import Which, fused_heads, head_count, layer_prefix, layer_prefixes
 from ..formats.safetensors import Tensor
 from ..rope.spec import RopeSpec
 
@@ -64,6 +64,11 @@ def attention_layers(
         raise BadSource(
             f"{family.display_name} has multi-head latent attention, whose queries and keys are products of several "
             "projections; leave --weights out"
+        )
+    if family.encoder:
+        raise BadSource(
+            f"{family.display_name} reads in both directions, and the bound is one for models that read from left to "
+            "right; leave --weights out"
         )
     if weights.norm == "rms-after-rope":
         raise BadSource(
@@ -152,5 +157,5 @@ def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSo
     stored = next((name for name in tensors if f"{probe}." in name and not name.endswith(".bias")), None)
     if stored is not None and not any(name.endswith(f"{probe}.weight") for name in tensors):
         return BadSource(f"the checkpoint has {stored} in place of plain weights, so it is quantised; {UNQUANTISED}")
-    name = f"{family.weights.layer[0].format(layer=layer)}{probe}.weight"
+    name = f"{layer_prefixes(layer, family)[0]}{probe}.weight"
     return BadSource(f"the checkpoint has no {name}; download it again")

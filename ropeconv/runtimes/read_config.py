@@ -135,7 +135,7 @@ def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet)
         return reader.theta
     sources = [found.get("rope_theta")] if reader.theta != "top" else []
     if reader.theta != "nested":
-        sources.append(first_present(part, family.keys.theta))
+        sources = [_layer_theta(part, family), *sources, first_present(part, family.keys.theta)]
     value = next((source for source in sources if source is not None), None)
     if value is None:
         return None
@@ -143,6 +143,19 @@ def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet)
     if theta <= 1:
         raise BadSource(f"config.json has rope_theta = {shown(value)}; a base must be above 1")
     return theta
+
+
+def _layer_theta(part: Config, family: Family) -> float | None:
+    """The base that the layers which rotate have in a list of their own; None without such a list."""
+    listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
+    bases = {float(base) for base in listed or () if base}
+    if len(bases) > 1:
+        raise BadSource(
+            f"config.json has layers with different bases in {family.keys.layer_theta}, "
+            f"{' and '.join(f'{base:g}' for base in sorted(bases))}; a method extends one base, so give those that are "
+            "extended the same one"
+        )
+    return bases.pop() if bases else None
 
 
 def _local_form(part: Config, family: Family, reader: RuleSet, theta: float) -> Form | None:

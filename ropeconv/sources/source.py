@@ -179,6 +179,10 @@ class Source(Origin, ABC):
         """Large files that a conversion has to make; empty for a checkpoint in the HF layout."""
         return ()
 
+    def conversion_notes(self) -> tuple[str, ...]:
+        """Sentences on what a conversion cannot keep."""
+        return ()
+
     def tensor_names(self) -> tuple[str, ...] | None:
         """Names of all tensors, from the index; None without an index, where the weights would have to be fetched."""
         index = self.text(INDEX)

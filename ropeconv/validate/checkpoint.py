@@ -13,7 +13,7 @@ from ..engines import Progress
 from ..engines.transformers import TransformersEngine
 from ..engines.transformers.config_method import load_with_method, parameters
 from ..engines.transformers.distributed import check_heads, world_size
-from ..engines.transformers.load import local_folder, stored_dtype
+from ..engines.transformers.load import folder_of, stored_dtype
 from ..errors import BadSource
 from .checks.trust import needs_trust
 from .comparison import Comparison
@@ -45,8 +45,14 @@ def validate_checkpoint(
         parameters(schedule, comparison.spec)  # raises before anything long
     if world_size() > 1:
         check_heads(source.config())
-    folder = local_folder(source)
-    asked = ComparisonSpec(comparison, settings, progress)
+    with folder_of(source) as folder:
+        return _validated(ComparisonSpec(comparison, settings, progress), folder, trust)
+
+
+def _validated(asked: ComparisonSpec, folder: Path, trust: bool) -> Validation:
+    """The result of a comparison. folder: the checkpoint of the source. trust: run the code of the output."""
+    comparison, settings = asked.comparison, asked.settings
+    source, baked, schedule = comparison.checkpoint, comparison.baked, comparison.schedule
     reading = read_with_power(asked, folder, settings.place(stored_dtype(source.config())))
     at, spec, runs, states = reading.at, reading.spec, reading.runs, reading.states
     stock = TransformersEngine.load(baked, at, trust, settings.chunk)
@@ -76,7 +82,8 @@ def validate_checkpoint(
         stock_version(), where, schedule.digest, spec.settings.spread, settings.seed, tuple(results), agrees, sentence,
         dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
         precision_kl=compared.precision() if reading.widened else 0.0, config_reference_kl=config_reference_kl,
-        speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature, rule=rule(SAME_KERNELS),
+        speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature,
+        rule=rule(SAME_KERNELS, not reading.head.has_logits),
         **comparison.described(),
     )  # fmt: skip
 

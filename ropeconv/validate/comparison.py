@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource
+from ..export.checkpoint import GgufCheckpoint
 from ..families.config import detect
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
@@ -44,6 +45,9 @@ class Comparison:
         """
         baked = Path(baked)
         receipt, source = read_receipt(baked), open_source(str(against))
+        if isinstance(source, GgufSource) and baked.is_dir():
+            target = receipt.target
+            source = GgufCheckpoint(source, (target and target.outtype) or "auto")
         recipe = Recipe.from_dict(receipt.recipe)
         try:
             seen = inspect_source(source)
@@ -74,6 +78,13 @@ class Comparison:
         return self.source
 
     @property
+    def convertible(self) -> GgufCheckpoint:
+        """The source as a checkpoint that is made from a GGUF file. Raises BadSource where it is none."""
+        if not isinstance(self.source, GgufSource):
+            raise BadSource(f"{self.against} is not GGUF, and a GGUF file is needed here")
+        return GgufCheckpoint(self.source, with_tokenizer=False)
+
+    @property
     def size(self) -> int:
         """Size of the output in bytes."""
         if self.baked.suffix == ".gguf":
@@ -97,7 +108,8 @@ class Comparison:
     @property
     def queries(self) -> str:
         """The end of the name of the last module before the rotation that outputs queries, in the source."""
-        weights = detect(self.checkpoint.config()).weights
+        gguf = isinstance(self.source, GgufSource)
+        weights = (self.convertible.family if gguf else detect(self.checkpoint.config())).weights
         return weights.q_norm or weights.q
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """Compares logits of a GGUF file in llama.cpp with those of a reference made from its source.
 
-Of a source in GGUF the reference is that file, loaded with key overrides for the schedule, which gives the same bits
-where keys can express it. Of a checkpoint it is transformers in float32, patched at run time.
+How the reference is made is in `reading/gguf_reference.py`.
 """
 
 from __future__ import annotations
@@ -10,22 +9,16 @@ from typing import Any
 
 from ..engines import Progress
 from ..engines.llamacpp import LlamaCppEngine
-from ..engines.llamacpp.overrides import overrides
-from ..engines.transformers import DeviceSpec, TransformersEngine
-from ..engines.transformers.load import local_folder
 from ..errors import BadSource
 from ..formats.gguf import GgufFile
 from ..formats.gguf.types import F32, TYPES
 from ..rope.log_n import QueryScaling
-from ..runtimes.llamacpp.read_file import arch_of, rope_tensors
-from ..runtimes.llamacpp.read_header import WINDOW_NORM
 from ..sources import GgufSource
 from .comparison import Comparison
+from .reading.gguf_reference import GgufReference, Logits, gguf_reference
 from .rule.measures import compare_logits, spread_of
 from .rule.validation import (
-    KL_FLOOR,
     POWER,
-    SAME_KERNELS,
     BucketResult,
     Validation,
     bucket_result,
@@ -47,77 +40,84 @@ def validate_gguf(
     """Compares the logits of a GGUF file in llama.cpp with those of the reference, and of the unscaled source.
 
     comparison: the output and its source. settings: `tokens` is the length of the sequence, by default four times the
-    trained context, up to 8192. progress: callbacks. Raises BadSource where no key overrides make the source compute
-    the schedule.
+    trained context, up to 8192. progress: callbacks. Raises BadSource where nothing makes the source compute the
+    schedule.
     """
     import torch
 
     settings, progress = settings or Settings(), progress or Progress()
-    schedule, file, source = comparison.schedule, GgufSource(comparison.baked).file, comparison.source
+    schedule, file = comparison.schedule, GgufSource(comparison.baked).file
+    how, rounded = check_gguf(comparison, settings), _rounded(comparison)
     usual = usual_length(schedule.original_context, schedule.context)
     length = min(schedule.context, settings.tokens or usual)
     if length <= schedule.original_context:
         progress.note(
             f"{length} tokens stay inside the trained context of {schedule.original_context}; --tokens reaches beyond"
         )
-    rounded = "" if isinstance(source, GgufSource) else weights_type(file)
-    if rounded and comparison.unchanged:
-        raise BadSource(
-            f"{comparison.baked} changes nothing but the weights' type ({rounded}), and then there is no measure for a "
-            "difference; compare a --outtype f32 export"
-        )
     runs = tail_buckets(schedule.original_context, length, EACH)
     kept = [position for run in runs for position in run.positions]
     width, generator = file.tensors["token_embd.weight"].shape[1], torch.Generator().manual_seed(settings.seed)
     ids = torch.randint(width, (length,), generator=generator).tolist()
-    progress.note(f"Running {length} tokens three times: control, reference, baked.")
-    progress.total(3 * length)
-    if isinstance(source, GgufSource):
-        control, reference = _by_overrides(comparison, source, file, ids, kept, progress)
-    else:
-        control, reference = _patched(comparison, ids, kept, progress)
+    progress.note(f"Running {length} tokens {how.runs} times, control, reference and output among them.")
+    progress.total(how.runs * length)
+    read = how.logits(ids, kept, progress)
     engine = LlamaCppEngine(comparison.baked)
     stock = torch.as_tensor(engine.logits(ids, kept, progress))
-    floor = SAME_KERNELS if isinstance(source, GgufSource) else KL_FLOOR
-    results, temperature = _judged(runs, reference, stock, control, floor, bool(rounded)), 1.0
+    results, temperature = _judged(runs, read, stock, how.floor, bool(rounded)), 1.0
     if not rounded and _power(results) < POWER:
-        spread = spread_of(reference)
-        over_spread = _judged(runs, reference, stock, control, floor, temperature=spread)
+        spread = spread_of(read.reference)
+        over_spread = _judged(runs, read, stock, how.floor, temperature=spread)
         if _power(over_spread) > _power(results):
             results, temperature = over_spread, spread
-    same = not rounded and bool((reference == stock).all())
+    same = not rounded and bool((read.reference == stock).all())
     agrees, sentence = _sentence(*conclusion(results, comparison.unchanged), same, rounded)
+    sentence += how.said
     sentence += otherwise([f"logits divided by their spread of {temperature:.2g}"] if temperature != 1 else [])
     if isinstance(comparison.scale, QueryScaling):
         sentence += " The reference scales queries in the steps that were written, which is not log-n to the letter."
     return Validation(
         "", "cpu", schedule.digest, length, settings.seed, tuple(results), agrees, sentence, runtime=engine.runtime,
-        temperature=temperature, rule=rule(floor), **comparison.described(),
+        temperature=temperature, rule=rule(how.floor), **comparison.described(),
     )  # fmt: skip
 
 
+def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
+    """How the reference of a GGUF file is made. Raises BadSource where it cannot be compared with its source."""
+    rounded = _rounded(comparison)
+    if rounded and comparison.unchanged:
+        raise BadSource(
+            f"{comparison.baked} changes nothing but the weights' type ({rounded}), and then there is no measure for a "
+            "difference; compare a --outtype f32 export"
+        )
+    return gguf_reference(comparison, settings)
+
+
+def _rounded(comparison: Comparison) -> str:
+    """The type of the weights of a file that has others than its source; empty where they are the same."""
+    same = isinstance(comparison.source, GgufSource)
+    return "" if same else weights_type(GgufSource(comparison.baked).file)
+
+
 def _judged(
-    runs: list[Bucket],
-    reference: Any,
-    stock: Any,
-    control: Any,
-    floor: float,
-    rounded: bool = False,
-    temperature: float = 1.0,
+    runs: list[Bucket], read: Logits, stock: Any, floor: float, rounded: bool = False, temperature: float = 1.0
 ) -> list[BucketResult]:
     """The result of each bucket of positions.
 
-    runs: the buckets. reference, stock, control: logits [positions, vocabulary]. floor: the KL that is always allowed.
-    rounded: whether weights are quantised. temperature: by which logits are divided for the KL.
+    runs: the buckets. read: of the source. stock: logits of the output, [positions, vocabulary]. floor: the KL that is
+    always allowed. rounded: whether weights are quantised. temperature: by which logits are divided for the KL.
     """
-    results, first = [], 0
+    results, first, noise = [], 0, 0.0
     for run in runs:
         rows = slice(first, first + len(run.positions))
         first = rows.stop
-        known = reference[rows]
-        away = compare_logits(known, control[rows], temperature).kl_mean
-        figures = compare_logits(known, stock[rows, : known.shape[1]], temperature)
-        result = bucket_result(run, figures, away, allowed=tolerance(run.positions[-1], 0.0, floor))
+        known, control = read.reference[rows], read.control[rows]
+        width = known.shape[1]
+        away = compare_logits(known, control, temperature).kl_mean
+        if read.other_control is not None:
+            noise = max(noise, compare_logits(control, read.other_control[rows, :width], temperature).kl_95)
+        figures = compare_logits(known, stock[rows, :width], temperature)
+        allowed = tolerance(run.positions[-1], noise, floor)
+        result = bucket_result(run, figures, away, noise, allowed=allowed)
         results.append(with_rounded_weights(result) if rounded else result)
     return results
 
@@ -125,40 +125,6 @@ def _judged(
 def _power(results: list[BucketResult]) -> float:
     """The smallest KL of the control over the one that is allowed, beyond the trained context."""
     return min(result.control_kl / result.tolerance for result in results[1:] or results)
-
-
-def _by_overrides(
-    comparison: Comparison, source: GgufSource, file: GgufFile, ids: list[int], kept: list[int], progress: Progress
-) -> tuple[Any, Any]:
-    """Logits of a source in GGUF in llama.cpp, as it is and with key overrides for the schedule."""
-    import torch
-
-    schedule = comparison.schedule
-    given = None if schedule.log_n else overrides(schedule, arch_of(source.file).name)
-    if given is None or _needs_more_than_keys(source.file, file):
-        raise BadSource(
-            f"{comparison.against} cannot take this schedule as metadata at loading; give --against the "
-            "safetensors checkpoint of that model"
-        )
-    engines = (LlamaCppEngine(source.path, keys) for keys in ({}, given))
-    control, reference = (torch.as_tensor(engine.logits(ids, kept, progress)) for engine in engines)
-    return control, reference
-
-
-def _patched(comparison: Comparison, ids: list[int], kept: list[int], progress: Progress) -> tuple[Any, Any]:
-    """Logits of a checkpoint in transformers, as it is and patched to the schedule."""
-    folder, at = local_folder(comparison.checkpoint), DeviceSpec("cpu", "float32")
-    engine = TransformersEngine.load(folder, at, chunk=len(ids))
-    control = engine.logits(ids, kept, progress)
-    scale = comparison.scale
-    engine.patch(comparison.schedule, comparison.spec, scale, comparison.queries if scale else "")
-    return control, engine.logits(ids, kept, progress)
-
-
-def _needs_more_than_keys(before: GgufFile, after: GgufFile) -> bool:
-    """Whether key overrides are not enough: rope tensors, yarn_log_multiplier, or norms with a folded factor."""
-    own = before.get(f"{arch_of(before).name}.rope.scaling.yarn_log_multiplier")
-    return bool(rope_tensors(before)) or bool(own) or after.get(WINDOW_NORM) is not None
 
 
 def weights_type(file: GgufFile) -> str:

@@ -16,7 +16,7 @@ class Settings:
     for GGUF the length of the sequence. length: tokens of a run over every position, 0 for none. chunk: tokens that the
     backbone reads at a time. seed: of the synthetic tokens. text: a file to read in their place. trust_remote_code: run
     code in the output that ropeconv has not written. config_reference: also run the source with the method in its
-    config.
+    config. dequantised: run the source of a GGUF file in transformers, with its weights dequantised.
     """
 
     device: str = "auto"
@@ -29,6 +29,7 @@ class Settings:
     text: Path | None = None
     trust_remote_code: bool = False
     config_reference: bool = False
+    dequantised: bool = False
 
     @property
     def spread(self) -> int:

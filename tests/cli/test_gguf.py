@@ -98,13 +98,15 @@ def test_bad_files_get_a_sentence(run: Run, tmp_path: Path) -> None:
 
     write(tmp_path / "half.gguf", tensors={"rope_freqs.weight": np.ones(32, np.float16)})
     write(tmp_path / "short.gguf", tensors={"rope_freqs.weight": np.ones(8, np.float32)})
-    write(tmp_path / "unknown.gguf", "rwkv7")
+    write(tmp_path / "unknown.gguf", "qwen7")
+    write(tmp_path / "still.gguf", "rwkv7")
     _edited(write(tmp_path / "type.gguf"), Edit({"llama.rope.scaling.type": string("dynamic")}))
     _edited(write(tmp_path / "wide.gguf"), Edit({"llama.rope.freq_base": u32(10000)}))
     for name, words in (
         ("half", "is F16, on which llama.cpp aborts"),
         ("short", "8 numbers for 32 pairs"),
-        ("unknown", "the architecture 'rwkv7' is not in the table of llama.cpp"),
+        ("unknown", "the architecture 'qwen7' is not in the table of llama.cpp (commit 0c1e570) (the nearest name is"),
+        ("still", "rwkv7 has no RoPE but recurrence, so there is nothing to extend"),
         ("edited-type", "'dynamic', on which llama.cpp aborts"),
         ("edited-wide", "a finite f32 belongs there"),
         ("missing", "does not exist"),

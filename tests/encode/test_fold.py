@@ -27,7 +27,7 @@ from ropeconv.rope.recipe import Recipe
 from ..baking import apply, make_plan
 from ..conftest import Run
 from ..llamacpp import lively
-from ..models import CANCELS, FAMILIES, TRAINED, make
+from ..models import CANCELS, FAMILIES, TRAINED, auto_class, make
 from .test_buffers import calm
 
 RECIPE = Recipe(METHODS["theta"](2e6), context=256, attention_factor=2.0)
@@ -46,18 +46,21 @@ def _source(sources: Path, model_type: str) -> Path:
 
 
 def _logits(folder: Path, plan: Any, attention_factor: float | None = None) -> torch.Tensor:
-    """Logits in float64 of a model that is patched to a plan's schedule, with its attention factor or another."""
-    from transformers import AutoModelForCausalLM
+    """Logits in float64 of a model that is patched to a plan's schedule, with its attention factor or another.
 
+    Of an encoder, its hidden states.
+    """
     eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **eager).eval()
+    loads = auto_class(json.loads((folder / "config.json").read_text())["model_type"])
+    model = loads.from_pretrained(folder, dtype=torch.float64, **eager).eval()
     schedule = plan.schedule
     if attention_factor is not None:
         schedule = replace(schedule, attention_factor=attention_factor, softmax_scale=1.0)
     patch(model, schedule, plan.before)
     ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits[0].double()
+        found = model(input_ids=ids, use_cache=False)
+    return getattr(found, "logits", found[0])[0].double()
 
 
 @pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in CANCELS | FIXED])

@@ -21,7 +21,7 @@ from ropeconv.rope.bound.weighted import weighted_sums
 from ropeconv.sources import open_checkpoint
 
 from ..attention_inputs import attention_inputs, lively_weights
-from ..models import CANCELS, FAMILIES, TINY, make
+from ..models import CANCELS, ENCODERS, FAMILIES, TINY, make
 
 UNMEASURED = {model_type for model_type in FAMILIES if by_model_type()[model_type].weights.unmeasured}
 MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}
@@ -46,7 +46,7 @@ def lively(folders: Path, model_type: str) -> Path:
     return folder if folder.exists() else lively_weights(make(model_type, folder, **TINY[model_type].norms))
 
 
-@pytest.mark.parametrize("model_type", [one for one in FAMILIES if one not in MLA | CANCELS | UNMEASURED])
+@pytest.mark.parametrize("model_type", [one for one in FAMILIES if one not in MLA | CANCELS | UNMEASURED | ENCODERS])
 def test_variances_are_those_of_the_model(model_type: str, folders: Path) -> None:
     """4,096 samples: the variance of one is off by 2 % on average, and the worst of some hundreds by less than 20 %."""
     folder = lively(folders, model_type)
@@ -211,7 +211,11 @@ def test_quantised_weights(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "said"),
-    [("deepseek_v3", "multi-head latent attention"), ("hunyuan_v1_dense", "after the rotation")],
+    [
+        ("deepseek_v3", "multi-head latent attention"),
+        ("hunyuan_v1_dense", "after the rotation"),
+        ("eurobert", "both directions"),
+    ],
 )
 def test_what_these_tensors_do_not_say(model_type: str, said: str, folders: Path) -> None:
     with pytest.raises(BadSource, match=said):

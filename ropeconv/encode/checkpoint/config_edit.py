@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from ...errors import BadSource
 from ...families import Family
 from ...families.cached_layers import STATES
-from ...families.config import Config, first_present, nested_settings, rotary_share, text_part
+from ...families.config import Config, first_present, nested_settings, positive_int, rotary_share, text_part
 from ...families.layers import settings_name
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
@@ -29,9 +30,12 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     baked = copy.deepcopy(config)
     part = text_part(baked, family)
     rope = _with_kept_keys(part, family, spec, written.rope)
-    put(part, _present(part, family.keys.context), written.context)
+    for key in [key for key in family.keys.context if key in part] or family.keys.context[:1]:
+        put(part, key, written.context)
     for key in _theta_keys(part, family):
         put(part, key, written.theta, after=family.keys.context[0])
+    if family.keys.layer_theta and part.get(family.keys.layer_theta):
+        put(part, family.keys.layer_theta, [written.theta if base else base for base in part[family.keys.layer_theta]])
     if family.writing.head_dim and not family.mla:
         put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
     original = written.top_original
@@ -65,10 +69,6 @@ def put(part: Config, key: str, value: Any, after: str = "") -> None:
     part.update([*items[:where], (key, value), *items[where:]])
 
 
-def _present(part: Config, keys: tuple[str, ...]) -> str:
-    return next((key for key in keys if key in part), keys[0])
-
-
 def _theta_keys(part: Config, family: Family) -> list[str]:
     needed = (*family.keys.theta[:1], "rope_theta")
     return [key for key in dict.fromkeys((*family.keys.theta, "rope_theta")) if key in part or key in needed]
@@ -78,7 +78,9 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str
     """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in family.writing.keep if key in before}
-    if kept and family.writing.pinned_original:
+    if family.writing.share_of:
+        kept["partial_rotary_factor"] = _written_share(part, family)
+    if family.writing.keep and family.writing.keep[0] in kept and family.writing.pinned_original:
         kept = {"original_max_position_embeddings": spec.original_context, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
 
@@ -117,7 +119,7 @@ def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) ->
     """
     found: dict[str, Any] = {}
     for name, kind in family.layers.types.items():
-        if kind == "local":
+        if kind == "local" and name == settings_name(family, "local"):
             local = _unscaled(spec.local_form.theta if spec.local_form else theta)
             share = rotary_share(part, family, "local")
             local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}
@@ -125,6 +127,16 @@ def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) ->
         elif kind == "none" and name not in STATES:
             found[name] = None
     return found
+
+
+def _written_share(part: Config, family: Family) -> float:
+    """Dimensions that rotate over those of the head, from the keys `share_of`. Raises BadSource where one is absent."""
+    found = {key: positive_int(part, (key,)) for key in family.writing.share_of}
+    absent = next((key for key, value in found.items() if value is None), None)
+    if absent is not None:
+        raise BadSource(f"config.json has no {absent}; add it")
+    sizes = [value or 0 for value in found.values()]
+    return sizes[0] / sum(sizes)
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource
+from ...errors import BadSource, RopeconvError
+from ...export.checkpoint import GgufCheckpoint
 from ...extras import require
+from ...formats.copying import human
+from ...formats.scratch import scratch
 from ...sources import Source
 from .device import DeviceSpec, free_gpu_bytes
 from .distributed import tp_kwargs, world_size
 
 
 def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, config: Any = None) -> Any:
-    """A causal language model as the installed transformers loads it, with its weights in the wanted precision.
+    """A language model as the installed transformers loads it, with its weights in the wanted precision.
+
+    Models without a class that gives logits of the next token, which are encoders, are loaded without any head.
 
     folder: the checkpoint. where: device and precision, or a device for float32. trust: run the modelling file of the
     checkpoint. config: of transformers, in place of the checkpoint's; None for its own.
     """
     import torch
     import transformers
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
@@ -35,9 +43,11 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     elif at.device_map or at.device != "cpu":
         require("accelerate", f"--device-map {at.device_map}" if at.device_map else f"--device {at.device}")
         given["device_map"] = at.device_map or at.device
-    if config is not None:
-        given["config"] = config
-    return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
+    given["config"] = config or AutoConfig.from_pretrained(folder, trust_remote_code=trust)
+    named = getattr(given["config"], "auto_map", None) or {}
+    with_head = (AutoModelForCausalLM, AutoModelForImageTextToText)
+    fitting = [auto for auto in with_head if type(given["config"]) in auto._model_mapping or auto.__name__ in named]
+    return next(iter(fitting), AutoModel).from_pretrained(folder, **given).eval()
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> Any:
@@ -61,6 +71,29 @@ def stored_dtype(config: dict[str, Any]) -> str:
     """The dtype that a config.json declares, "float32" where it declares none."""
     part = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     return str((part or {}).get("dtype") or (part or {}).get("torch_dtype") or config.get("torch_dtype") or "float32")
+
+
+@contextmanager
+def folder_of(source: Source, dtype: str = "auto") -> Iterator[Path]:
+    """The local folder of a checkpoint, as `local_folder`; of a GGUF file a temporary one, with dequantised weights.
+
+    dtype: of these weights, as torch names it; auto for that of `source`. Raises UnsupportedBake for a
+    GGUF file that cannot be converted, RopeconvError where the disk is too small.
+    """
+    if not isinstance(source, GgufCheckpoint):
+        yield local_folder(source)
+        return
+    made = source if dtype == "auto" else source.in_dtype(dtype)
+    size = sum(file.size for file in made.files())
+    with scratch() as folder:
+        free = shutil.disk_usage(folder).free
+        if size > free:
+            raise RopeconvError(
+                f"the weights of {source.reference} take {human(size)} as {made.dtype}, and {human(free)} are free in "
+                f"{folder.parent.parent}; set TMPDIR to a larger disk, or give --dtype bfloat16"
+            )
+        made.write(folder)
+        yield folder
 
 
 def local_folder(source: Source) -> Path:

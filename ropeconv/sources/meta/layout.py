@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...families.config import Config
-from ...formats import jsontext
+from ...formats import shards
 from ...formats.safetensors import header_bytes, tensor_bytes
+from ...formats.shards import SHARD_BYTES, grouped, shard_names
 
-SHARD_BYTES = 5_000_000_000
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -70,23 +70,12 @@ def targets(config: Config) -> Iterator[Target]:
 def shard_layout(config: Config, limit: int = SHARD_BYTES) -> tuple[Shard, ...]:
     """The shards of a Llama: its tensors in order, in files of at most `limit` bytes of data each (or one tensor)."""
     dtype = DTYPES[config["torch_dtype"]]
-    groups: list[list[Target]] = [[]]
-    filled = 0
-    for target in targets(config):
-        size = tensor_bytes(dtype, target.shape)
-        if groups[-1] and filled + size > limit:
-            groups.append([])
-            filled = 0
-        groups[-1].append(target)
-        filled += size
-    if len(groups) == 1:
-        return (Shard("model.safetensors", tuple(groups[0]), dtype),)
-    names = [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
-    return tuple(Shard(name, tuple(group), dtype) for name, group in zip(names, groups, strict=True))
+    groups = grouped(targets(config), lambda target: tensor_bytes(dtype, target.shape), limit)
+    return tuple(Shard(name, group, dtype) for name, group in zip(shard_names(len(groups)), groups, strict=True))
 
 
-def index_text(shards: tuple[Shard, ...]) -> str:
+def index_text(made: tuple[Shard, ...]) -> str:
     """The text of model.safetensors.index.json for some shards."""
-    total = sum(tensor_bytes(shard.dtype, target.shape) for shard in shards for target in shard.targets)
-    weight_map = {target.name: shard.name for shard in shards for target in shard.targets}
-    return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})
+    total = sum(tensor_bytes(shard.dtype, target.shape) for shard in made for target in shard.targets)
+    weight_map = {target.name: shard.name for shard in made for target in shard.targets}
+    return shards.index_text(total, weight_map)

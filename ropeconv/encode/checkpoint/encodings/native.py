@@ -124,7 +124,7 @@ def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: 
         "attention_factor": float(schedule.attention_factor),
         "original_max_position_embeddings": form.original_context,
     }
-    if abs(schedule.attention_factor - usual) > SAME:
+    if family.writing.mscale_keys or abs(schedule.attention_factor - usual) > SAME:
         rope |= {"short_mscale": schedule.attention_factor, "long_mscale": schedule.attention_factor}
     return RopeSetting(rope, form.theta, schedule.context, form.original_context)
 

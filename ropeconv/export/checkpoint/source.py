@@ -1,0 +1,195 @@
+"""GgufCheckpoint: a GGUF file, presented as a checkpoint in the HF layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from ...errors import UnsupportedBake, UsageError
+from ...families import Family
+from ...families.config import Config
+from ...formats import jsontext
+from ...formats.gguf.types import F32, TYPES
+from ...formats.identity import FileIdentity
+from ...formats.index import INDEX
+from ...formats.safetensors import Header, parse_header, write_stream
+from ...formats.shards import grouped, index_text, shard_names
+from ...inspection.inspect import Inspection, inspect_gguf
+from ...receipts.gguf_original import gguf_stated
+from ...runtimes.llamacpp.read_header import WINDOW_NORM
+from ...sources import GgufSource
+from ...sources.source import GeneratedFile, Source, SourceFile
+from ..hparams import sizes_of
+from .config import config_of
+from .names import checkpoint_names, family_of
+from .read import FLOATS, blocks, exactly
+from .tensors import Restored, Shard, restored_tensors
+from .tokenizer import tokenizer_config, tokenizer_text
+
+TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+OUTTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+
+
+class GgufCheckpoint(Source):
+    """A GGUF file whose config, index, tokenizer and shards are generated from it.
+
+    inner: the file. outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that is
+    quantised. with_tokenizer: whether it has the files of the tokenizer.
+    """
+
+    kind = "gguf"
+
+    def __init__(self, inner: GgufSource, outtype: str = "auto", with_tokenizer: bool = True) -> None:
+        self.inner, self.outtype, self.with_tokenizer = inner, outtype, with_tokenizer
+        self.reference, self.name, self.commit = inner.reference, inner.name, inner.commit
+        if outtype not in ("auto", *OUTTYPES):
+            known = ", ".join(("auto", *OUTTYPES))
+            raise UsageError(f"--outtype {outtype} is none of a checkpoint; choose {known}")
+
+    @cached_property
+    def family(self) -> Family:
+        """The family that it is of. Raises UnsupportedBake where there is none."""
+        return family_of(self.inner.file)
+
+    @cached_property
+    def inspection(self) -> Inspection:
+        """The inspection of the GGUF file. Raises UnsupportedBake where ropeconv changed more in it than its RoPE."""
+        seen, file = inspect_gguf(self.inner), self.inner.file
+        receipt = gguf_stated(file, seen.spec)
+        if file.get(WINDOW_NORM) is not None or (receipt is not None and receipt.encoding == "carrier"):
+            raise UnsupportedBake(
+                f"{self.reference}, whose tensors ropeconv changed",
+                "a checkpoint",
+                "only files as they were converted become checkpoints",
+                "run `ropeconv restore` on it first",
+            )
+        return seen
+
+    @cached_property
+    def _type(self) -> int:
+        """ggml's type of most matrices."""
+        types = [info.type for info in self.inner.file.tensors.values() if len(info.shape) > 1]
+        return max(set(types), key=types.count)
+
+    def in_dtype(self, dtype: str) -> GgufCheckpoint:
+        """The same weights in another dtype, without the tokenizer. dtype: as torch names it, or auto for its own."""
+        outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}
+        return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), with_tokenizer=False)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the weights, as torch names it."""
+        return TORCH[self._dtype]
+
+    @cached_property
+    def _dtype(self) -> str:
+        return OUTTYPES.get(self.outtype) or FLOATS.get(self._type, "F32")
+
+    @cached_property
+    def _config(self) -> Config:
+        return config_of(self.inner.file, self.family, self.inspection.spec, self.dtype)
+
+    @cached_property
+    def _shards(self) -> tuple[Shard, ...]:
+        file, rules, spec = self.inner.file, self.family.gguf, self.inspection.spec
+        assert rules is not None
+        names = checkpoint_names(file, self.family, len(spec.layers))
+        made = restored_tensors(file, names, rules, sizes_of(self._config, self.family, spec))
+        groups = grouped((self._typed(one) for one in made), lambda one: one.size)
+        return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
+
+    def _typed(self, tensor: Restored) -> Restored:
+        """The tensor in the dtype of the checkpoint; of vectors and routers, in F32 in GGUF, where that is exact."""
+        narrow = replace(tensor, dtype=self._dtype)
+        types = {self.inner.file.tensors[part.origin].type for part in tensor.parts}
+        if self._dtype == "F32" or types != {F32} or self._type == F32:
+            return narrow
+        return narrow if exactly(self.inner.file, tensor, self._dtype) else tensor
+
+    @cached_property
+    def _made(self) -> dict[str, str]:
+        config = self._config
+        special = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
+        made: dict[str, Any] = {"config.json": config, "generation_config.json": {"_from_model_config": True} | special}
+        if self.with_tokenizer:
+            made["tokenizer_config.json"] = tokenizer_config(self.inner.file, config["max_position_embeddings"])
+        texts = {name: jsontext.dump(data) for name, data in made.items()}
+        if len(self._shards) > 1:
+            places = {one.name: shard.name for shard in self._shards for one in shard.tensors}
+            texts[INDEX] = index_text(sum(one.size for shard in self._shards for one in shard.tensors), places)
+        return texts
+
+    def files(self) -> tuple[SourceFile, ...]:
+        made = [SourceFile(name, len(text.encode())) for name, text in self._made.items()]
+        made += [SourceFile(item.name, item.size) for item in self.generated_files()]
+        return tuple(sorted(made, key=lambda file: file.name))
+
+    def path(self, name: str) -> Path:
+        return self.inner.path
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.seen(unread)
+
+    def text(self, name: str) -> str | None:
+        return self._made.get(name)
+
+    def header(self, name: str) -> Header:
+        shard = next(shard for shard in self._shards if shard.name == name)
+        return parse_header(BytesIO(shard.header()), shard.size, name)
+
+    def tensor_names(self) -> tuple[str, ...]:
+        return tuple(one.name for shard in self._shards for one in shard.tensors)
+
+    def generated_texts(self) -> tuple[str, ...]:
+        return tuple(self._made)
+
+    def generated_files(self) -> tuple[GeneratedFile, ...]:
+        made = [
+            GeneratedFile(shard.name, shard.size, self._writer(shard), partial(self._stream, shard))
+            for shard in self._shards
+        ]
+        if self.with_tokenizer:
+            size = sum(len(self.inner.file.header.values[key].raw) for key in self._lists())
+            made.append(GeneratedFile("tokenizer.json", size, self._write_tokenizer))
+        return tuple(made)
+
+    def conversion_notes(self) -> tuple[str, ...]:
+        if self._type in FLOATS:
+            return ()
+        name, rounded = TYPES[self._type].name, "" if self._dtype == "F32" else f", rounded to {self.dtype}"
+        return (
+            f"the weights are what {name} has{rounded}, and not those of the checkpoint that was quantised; "
+            f"{self.dtype} takes {sum(shard.size for shard in self._shards) / 1e9:.3g} GB",
+        )
+
+    def write(self, folder: Path, advance: Callable[[int], None] = lambda done: None) -> None:
+        """Writes all files into a folder. advance: called with the bytes of weights done since the last call."""
+        for name, text in self._made.items():
+            (folder / name).write_text(text, "utf-8")
+        for item in self.generated_files():
+            item.write(folder / item.name, advance)
+
+    def _lists(self) -> list[str]:
+        return [key for key in self.inner.file.header.values if key.startswith("tokenizer.ggml.")]
+
+    def _write_tokenizer(self, target: Path, advance: Callable[[int], None]) -> None:
+        target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")
+
+    def _writer(self, shard: Shard) -> Callable[[Path, Callable[[int], None]], None]:
+        def write(target: Path, advance: Callable[[int], None]) -> None:
+            write_stream(target, shard.header(), self._counted(shard, advance))
+
+        return write
+
+    def _counted(self, shard: Shard, advance: Callable[[int], None]) -> Iterator[memoryview]:
+        for block in blocks(self.inner.file, shard.tensors):
+            yield block
+            advance(len(block))
+
+    def _stream(self, shard: Shard) -> Iterator[bytes | memoryview]:
+        yield shard.header()
+        yield from blocks(self.inner.file, shard.tensors)

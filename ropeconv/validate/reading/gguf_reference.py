@@ -1,0 +1,189 @@
+"""The references of a GGUF file: what makes its source compute the schedule in another way than the file does.
+
+Of a source in GGUF that is llama.cpp with metadata keys that are given at loading, or with frequencies split otherwise
+between the base and a tensor of divisors: both run the same kernels on the same weights. What neither can express, and
+any checkpoint, runs in transformers, patched from the schedule.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...engines import Progress
+from ...engines.llamacpp import LlamaCppEngine
+from ...engines.llamacpp.client import Override
+from ...engines.llamacpp.overrides import overrides
+from ...engines.transformers import DeviceSpec, TransformersEngine
+from ...engines.transformers.load import folder_of
+from ...errors import BadSource, RopeconvError
+from ...formats.copying import human
+from ...formats.gguf import Edit
+from ...formats.gguf.edit import Added
+from ...formats.gguf.write import write_new
+from ...formats.scratch import scratch
+from ...rope.forms import Plain
+from ...runtimes.llamacpp.read_file import arch_of, rope_tensors
+from ...runtimes.llamacpp.read_header import FREQS, WINDOW_NORM
+from ...sources import GgufSource, Source
+from ..comparison import Comparison
+from ..rule.validation import KL_FLOOR, SAME_KERNELS
+from ..settings import Settings
+
+SPLIT = 8.0
+"""The base of a reference with divisors, over that of its source: a runtime that ignores the divisors is far away."""
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Logits after some tokens, [positions, vocabulary].
+
+    control: of the unscaled source, and reference: of the source with the schedule. other_control: of the unscaled
+    source in the runtime of the output, None where that is where the control ran.
+    """
+
+    control: Any
+    reference: Any
+    other_control: Any = None
+
+
+@dataclass(frozen=True)
+class GgufReference(ABC):
+    """A way to make the source of a GGUF file compute the schedule.
+
+    floor: the KL that is always allowed. runs: of the whole sequence, with the output's own. said: in the report.
+    """
+
+    comparison: Comparison
+    settings: Settings
+    floor: ClassVar[float] = SAME_KERNELS
+    runs: ClassVar[int] = 3
+    said: ClassVar[str] = ""
+
+    @abstractmethod
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        """Logits after the tokens `kept` of `ids`. progress: callbacks."""
+
+
+@dataclass(frozen=True)
+class ByKeys(GgufReference):
+    """llama.cpp with metadata keys that are given when the source is loaded. source: the file. keys: for it."""
+
+    source: GgufSource
+    keys: dict[str, Override]
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        import torch
+
+        engines = (LlamaCppEngine(self.source.path, keys) for keys in ({}, self.keys))
+        return Logits(*(torch.as_tensor(engine.logits(ids, kept, progress)) for engine in engines))
+
+
+@dataclass(frozen=True)
+class ByDivisors(GgufReference):
+    """llama.cpp with the frequencies as divisors over another base, in a temporary copy of the source.
+
+    source: the file. keys: for the copy.
+    """
+
+    source: GgufSource
+    keys: dict[str, Override]
+    said: ClassVar[str] = " The reference has the frequencies as divisors over another base."
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        import torch
+
+        file, schedule = self.source.file, self.comparison.schedule
+        base = Plain(SPLIT * self.comparison.spec.rope_theta).inv_freq(self.comparison.spec.rotary_dim)
+        rotates = schedule.inv_freq > 0
+        divisors = np.where(rotates, base / np.where(rotates, schedule.inv_freq, 1.0), 1e30).astype("<f4")
+        removed = frozenset({FREQS} & file.tensors.keys())
+        edit = Edit(added=(Added.f32(FREQS, divisors.tobytes()),), removed=removed)
+        control = LlamaCppEngine(self.source.path).logits(ids, kept, progress)
+        with scratch() as folder:
+            for shard, path in enumerate(file.paths):
+                write_new(file, shard, edit, folder / path.name)
+            reference = LlamaCppEngine(folder / file.path.name, self.keys).logits(ids, kept, progress)
+        return Logits(torch.as_tensor(control), torch.as_tensor(reference))
+
+
+@dataclass(frozen=True)
+class Patched(GgufReference):
+    """A checkpoint in transformers in float32, with rotary modules patched from the schedule."""
+
+    floor: ClassVar[float] = KL_FLOOR
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        return self._read(self.comparison.checkpoint, "float32", ids, kept, progress)
+
+    def _read(
+        self, checkpoint: Source, dtype: str, ids: Sequence[int], kept: Sequence[int], progress: Progress
+    ) -> Logits:
+        """Logits of a checkpoint. dtype: in which it computes. ids, kept, progress: as in `logits`."""
+        with folder_of(checkpoint, dtype) as folder:
+            engine = TransformersEngine.load(folder, DeviceSpec("cpu", dtype), chunk=len(ids))
+            control = engine.logits(ids, kept, progress)
+            scale, comparison = self.comparison.scale, self.comparison
+            engine.patch(comparison.schedule, comparison.spec, scale, comparison.queries if scale else "")
+            return Logits(control, engine.logits(ids, kept, progress))
+
+
+@dataclass(frozen=True)
+class Dequantised(Patched):
+    """A source in GGUF in transformers, with its weights dequantised; the noise is that of the unscaled source."""
+
+    runs: ClassVar[int] = 4
+    said: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
+
+    def check(self) -> Dequantised:
+        """This way, where the source can be converted. Raises BadSource where it cannot, with the reason."""
+        try:
+            self.comparison.convertible.files()
+        except RopeconvError as problem:
+            raise BadSource(
+                f"{self.comparison.against} cannot take this schedule at loading, and cannot be dequantised either "
+                f"({problem}); give --against the safetensors checkpoint of that model"
+            ) from None
+        return self
+
+    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
+        import torch
+
+        dtype = "float32" if self.settings.dtype == "auto" else self.settings.dtype
+        checkpoint = self.comparison.convertible.in_dtype(dtype)
+        size = human(sum(file.size for file in checkpoint.files()))
+        progress.note(f"The weights of {self.comparison.against} take {size} as {dtype}, on the disk and in memory.")
+        plain = LlamaCppEngine(checkpoint.inner.path).logits(ids, kept, progress)
+        return replace(self._read(checkpoint, dtype, ids, kept, progress), other_control=torch.as_tensor(plain))
+
+
+def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
+    """The sharpest way to make the source of a GGUF file compute the schedule.
+
+    comparison: the output and its source. settings: whether weights are to be dequantised. Raises BadSource where there
+    is none.
+    """
+    source, schedule = comparison.source, comparison.schedule
+    if not isinstance(source, GgufSource):
+        return Patched(comparison, settings)
+    if settings.dequantised or _needs_transformers(comparison, source):
+        return Dequantised(comparison, settings).check()
+    arch, spec = arch_of(source.file), comparison.spec
+    keys = overrides(schedule, arch.name)
+    if keys is not None and not rope_tensors(source.file):
+        return ByKeys(comparison, settings, source, keys)
+    over = overrides(replace(schedule, form=Plain(SPLIT * spec.rope_theta)), arch.name)
+    if over is not None and arch.freqs == "used" and "local" not in spec.layers and schedule.short_inv_freq is None:
+        return ByDivisors(comparison, settings, source, over)
+    return Dequantised(comparison, settings).check()
+
+
+def _needs_transformers(comparison: Comparison, source: GgufSource) -> bool:
+    """Whether the output scales queries or norms, or the source has a factor that follows from its keys."""
+    baked = GgufSource(comparison.baked).file
+    own = source.file.get(f"{arch_of(source.file).name}.rope.scaling.yarn_log_multiplier")
+    return bool(comparison.schedule.log_n) or bool(own) or baked.get(WINDOW_NORM) is not None

@@ -82,6 +82,10 @@ def fold(
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
         )
+    if family.weights.fixed:
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, family.weights.fixed, "use --encoding native"
+        )
     part = text_part(config, family)
     found: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))

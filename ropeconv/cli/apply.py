@@ -16,6 +16,7 @@ from .choices import Device
 from .command import GENERAL, GGUF, HUB, OUTPUT, RUNTIMES
 from .options import (
     DryRunOption,
+    FamilyOption,
     ForceOption,
     JsonOption,
     NoFsyncOption,
@@ -87,6 +88,7 @@ def apply_command(
     recipe: Recipe,
     target: dict[str, Any],
     how: PublishOptions,
+    family: FamilyOption = "",
     dry_run: DryRunOption = False,
     force: ForceOption = False,
     link: Annotated[
@@ -156,7 +158,7 @@ def apply_command(
         wanted = build_target(target)
         wanted.check(recipe, from_gguf=gguf)  # before anything is read or fetched
         output.note(recipe.method.slow_note)
-        plan = make_plan(open_source(source), recipe, wanted)
+        plan = make_plan(open_source(source, family), recipe, wanted)
         _check_flags(plan, link, force, checksum, no_fsync, validate, push)
         if ollama:
             modelfile_of(plan)

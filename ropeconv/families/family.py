@@ -1,10 +1,7 @@
-"""The schema of `data/*.toml`, one file per model family, and the functions that read them."""
+"""The schema of `data/*.toml`, one file per model family."""
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +10,15 @@ from .gguf import Gguf, Need
 from .layer_rules import Layers, QueryTemperature, Window
 
 Norm = Literal[
-    "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
+    "",
+    "rms",
+    "rms-plus-one",
+    "rms-all-heads",
+    "layer-norm",
+    "layer-norm-list",
+    "l2-after-rope",
+    "rms-after-rope",
+    "rms-unweighted",
 ]
 InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
@@ -137,12 +142,14 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the attention layers of this family keep in the key-value cache.
 
-    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says.
-    repeated: config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for
-    multi-head latent attention, where it always does. values: the config key of the width of a head of values, empty
-    where it is that of keys. local_times: how many times the heads of keys and values local layers have. global_heads:
-    the config key of their number in the other layers. shared: the config key of the number of last layers that take
-    keys and values from an earlier one, and its default.
+    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says. repeated:
+    config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
+    latent attention, where it always does. values: the config key of the width of a head of values, empty where it is
+    that of keys. local_times: how many times the heads of keys and values local layers have. global_heads: the config
+    key of their number in the other layers, and a switch of it. shared: the config key of the number of last layers
+    that take keys and values from an earlier one, and its default. index_key: the config key of the width of the keys
+    that an indexer keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from
+    the second on have an indexer. per_token: whether what they keep is a number per token.
     """
 
     one_head: tuple[Need, ...] = ()
@@ -150,8 +157,11 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repeated_by: str = ""
     values: str = ""
     local_times: int = 1
-    global_heads: str = ""
+    global_heads: tuple[str, ...] = ()
     shared: tuple[str, int] = ("", 0)
+    index_key: str = ""
+    index_interval: int = 1
+    per_token: bool = True
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,10 +193,13 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. encoder: it reads in both directions and
-    has no logits of the next token. rotates: config values without which a model has no rotary embedding. refuse: why
-    nothing can be baked for it, or empty. since: per runtime, the first
-    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it.
+    in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs of a head stand still by architecture,
+    under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
+    rotary embedding. encoder: it reads in both directions and has no logits of the next token. no_attention_factor: why
+    it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it. origin: the file
+    of a user that it is from, empty for those of the package. assumed: a model type that `--family` says is of this
+    family, the last of model_types; neither stands in files.
     """
 
     name: str
@@ -194,9 +207,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: tuple[str, ...]
     source: str
     layout: Literal["half", "interleaved"] = "half"
+    still_pairs: bool = False
     mla: bool = False
     rotates: tuple[Need, ...] = ()
     encoder: bool = False
+    no_attention_factor: str = ""
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()
@@ -211,27 +226,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gguf: Gguf | None = None
     code: Code | None = None
     ministral3: Ministral3 | None = None
+    origin: str = ""
+    assumed: str = ""
 
-
-@cache
-def families() -> tuple[Family, ...]:
-    """All families of the package, sorted by name."""
-    data = files("ropeconv.families") / "data"
-    found = [
-        msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Family)
-        for entry in data.iterdir()
-        if entry.name.endswith(".toml")
-    ]
-    return tuple(sorted(found, key=lambda family: family.name))
-
-
-@cache
-def by_name() -> dict[str, Family]:
-    """All families by their name."""
-    return {family.name: family for family in families()}
-
-
-@cache
-def by_model_type() -> dict[str, Family]:
-    """All families by the `model_type` of a config."""
-    return {model_type: family for family in families() for model_type in family.model_types}
+    @property
+    def text_type(self) -> str:
+        """The model type of its text model, with which transformers loads a config that it does not know by name."""
+        return next((name for name in self.model_types if name.endswith("_text")), self.model_types[0])

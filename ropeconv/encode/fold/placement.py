@@ -89,7 +89,7 @@ def fold(
         if kind == "global":
             sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
             found += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
-    if not found and schedule.attention_factor != 1:
+    if not found and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
         )
@@ -216,6 +216,11 @@ def _one_side(
     tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
     weights = family.weights
+    if weights.norm == "rms-unweighted":
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name,
+            "a norm without weights stands between its projections and the rotation", "use native",
+        )  # fmt: skip
     norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
     norms = _norms(norm, weights.norm, tensors)
     if norms:

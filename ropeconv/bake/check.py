@@ -48,7 +48,7 @@ class OutputCheck:
             self.reason = f"transformers {version or 'as installed here'} is not among those that read it exactly"
             return None
         result = self.plan.result
-        if result.family.origin and answer.get("error", "").startswith("UnknownModelType"):
+        if result.family.origin and answer.get("error", "").startswith("LookupError: it has no model type"):
             said = result.family.origin
             self.reason = f"transformers {version} has no such model type, so nothing was compared with {said}"
             return None

@@ -25,10 +25,6 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class UnknownModelType(Exception):
-    """The config is of a model type that this installation does not have."""
-
-
 def main() -> None:
     """Answers the questions on stdin until it ends."""
     answers = os.fdopen(os.dup(1), "w")
@@ -107,7 +103,7 @@ def read(path: str, stands_for: str) -> Any:
             model_type = json.load(file).get("model_type")
         if model_type in CONFIG_MAPPING:
             raise
-        raise UnknownModelType(f"it has no model type {model_type}") from None
+        raise LookupError(f"it has no model type {model_type}") from None
 
 
 def ask_own(path: str, context: int) -> dict[str, Any]:

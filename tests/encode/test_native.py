@@ -169,3 +169,16 @@ def test_families_with_layer_types_keep_the_base_of_their_windows() -> None:
     }
     assert (config["rope_local_base_freq"], config["rope_theta"]) == (777.0, 500.0)
     assert config["rope_scaling"] == {"rope_type": "linear", "type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize(("rotary_dim", "written"), [(4, None), (2, 0.25), (6, 0.75)])
+def test_a_share_that_is_not_the_default_is_written_where_the_config_has_none(
+    rotary_dim: int, written: float | None
+) -> None:
+    phi = by_model_type()["phi"]
+    config = {key: value for key, value in sample_config(phi).items() if key not in phi.keys.partial}
+    made = bake_config(
+        config, phi, spec(rotary_dim=rotary_dim), RopeSetting({"rope_type": "default"}, 500.0, 256, None)
+    )
+    assert made.get("partial_rotary_factor") == written
+    assert made["rope_parameters"]["partial_rotary_factor"] == rotary_dim / 8

@@ -327,6 +327,12 @@ def test_what_window_layers_rotate_with() -> None:
     assert read().local_form is None
 
 
+def test_window_layers_of_a_class_without_a_base_of_their_own_have_its_default_or_that_of_the_others() -> None:
+    for nested, theta in ((True, 500000.0), (False, 1e6)):
+        by = runtime(schemas=BOTH if nested else OLD, local="own", theta="dict")
+        assert read(of="olmo3", by=by, rope_theta=1e6, num_hidden_layers=4).local_form == Plain(theta)
+
+
 def deepseek(scale: str, **rope: Any) -> float:
     by = runtime(softmax_scale=scale)
     sizes = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 8}

@@ -116,6 +116,19 @@ def test_reasons_name_the_feature_and_how_it_is_known() -> None:
     assert by_name["lm-studio"].grade == ""
 
 
+def test_what_nobody_has_looked_at_is_named_where_the_architecture_was() -> None:
+    def reason(arch: str, *features: Feature) -> str:
+        reader = find_readers("koboldcpp")[-1]
+        return judge_reader(reader, ("theta", *features), arch).reason.partition(";")[0]
+
+    assert reason("llama", "yarn", "attn_factor") == "nobody has looked at rope.scaling.attn_factor of llama in it"
+    assert reason("llama", "temperature_scale", "window_norms") == (
+        "nobody has looked at attention.temperature_scale, which scales queries by position and norms that take the "
+        "attention factor back in window layers of llama in it"
+    )
+    assert reason("nobody", "yarn", "attn_factor") == "nobody has looked at nobody in it"
+
+
 def test_statements_that_hold_for_some_versions_of_a_row() -> None:
     features: tuple[Feature, ...] = ("theta", "yarn", "attention_factor_1")
 

@@ -107,7 +107,7 @@ def fold(
             "dequantise the checkpoint first, or use --encoding native",
         )  # fmt: skip
     rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in found)
-    return Fold(fold_into, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0) if rounds else 0.0)
+    return Fold(fold_into, tuple(found), max(FLOATS[dtype] for dtype in dtypes) if rounds else 0.0)
 
 
 def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:

@@ -190,3 +190,17 @@ def test_not_a_file_of_any_kind(tmp_path: Path) -> None:
     path.write_bytes(np.random.default_rng(0).bytes(1000))
     with pytest.raises(BadSource, match="begins with"):
         read_header(path)
+
+
+def test_a_sentence_has_one_repair(path: Path) -> None:
+    """To download another version again would not help."""
+    data = bytearray(path.read_bytes())
+    for version, words in ((9, "has GGUF version 9, and 2 and 3 are supported; convert the model again"),
+                           (0x03000000, "convert the model again on a little-endian machine")):  # fmt: skip
+        data[4:8] = struct.pack("<I", version)
+        path.write_bytes(data)
+        with pytest.raises(BadSource, match=f"{words}$"):
+            read_header(path)
+    path.write_bytes(b"GGUX" + data[4:])
+    with pytest.raises(BadSource, match="; download it again$"):
+        read_header(path)

@@ -1,0 +1,60 @@
+"""Rope tensors of files: what llama.cpp takes, and what it would abort on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.formats.gguf import GgufFile
+from ropeconv.rope.forms import Plain
+from ropeconv.runtimes.llamacpp.read_file import arch_of, read_file, rope_tensors
+
+from ..gguf_files import plain_tensors, write
+
+FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+
+
+def with_tensor(folder: Path, name: str, values: np.ndarray) -> GgufFile:
+    return GgufFile.open(write(folder / "model.gguf", tensors={**plain_tensors(), name: values}))
+
+
+@pytest.mark.parametrize("name", [FREQS, LONG, SHORT])
+def test_divisors_are_read_as_they_are(tmp_path: Path, name: str) -> None:
+    values = np.linspace(1, 8, 32, dtype=np.float32)
+    found = rope_tensors(with_tensor(tmp_path, name, values))
+    assert found.keys() == {name}
+    assert found[name].dtype == np.float64
+    np.testing.assert_array_equal(found[name], values)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.ones(32, np.float16), "is F16, on which llama.cpp aborts, and not F32; fetch the file again"),
+        (np.ones((2, 16), np.float32), "one number per pair belongs there"),
+        (np.ones((1 << 14) + 1, np.float32), r"has the shape \(16385,\), and one number per pair"),
+        (np.array([1.0, 0.0], np.float32), "has divisors that are not positive"),
+        (np.array([1.0, -1.0], np.float32), "has divisors that are not positive"),
+        (np.array([1.0, np.nan], np.float32), "has divisors that are not positive"),
+    ],
+)
+def test_what_is_no_rope_tensor(tmp_path: Path, values: np.ndarray, words: str) -> None:
+    with pytest.raises(BadSource, match=words):
+        rope_tensors(with_tensor(tmp_path, FREQS, values))
+
+
+def test_as_many_numbers_as_64_kb_hold_are_read(tmp_path: Path) -> None:
+    assert len(rope_tensors(with_tensor(tmp_path, FREQS, np.ones(1 << 14, np.float32)))[FREQS]) == 1 << 14
+
+
+def test_a_file_without_an_architecture_is_no_language_model(tmp_path: Path) -> None:
+    plain = GgufFile.open(write(tmp_path / "model.gguf"))
+    assert (arch_of(plain).name, read_file(plain).spec.form, rope_tensors(plain)) == ("llama", Plain(10000.0), {})
+    data = (tmp_path / "model.gguf").read_bytes()
+    (tmp_path / "odd.gguf").write_bytes(data.replace(gguf.Keys.General.ARCHITECTURE.encode(), b"general.architectura"))
+    with pytest.raises(BadSource, match="odd.gguf names no general.architecture; it is no language model"):
+        arch_of(GgufFile.open(tmp_path / "odd.gguf"))

@@ -86,12 +86,15 @@ def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str)
         )
 
 
-def refuse_attention_factor(schedule: Schedule, name: str) -> None:
-    """Raises UnsupportedBake for an attention factor in a family or architecture with norms after the rotation."""
+def refuse_attention_factor(schedule: Schedule, name: str, reason: str = "") -> None:
+    """Raises UnsupportedBake for an attention factor in a family or architecture that can have none.
+
+    name: of that. reason: why; by default its norms after the rotation.
+    """
     if schedule.attention_factor != 1:
         raise UnsupportedBake(
             f"attention_factor {schedule.attention_factor:g}",
             name,
-            "it normalises queries and keys after the rotation, which cancels any attention factor",
+            reason or "it normalises queries and keys after the rotation, which cancels any attention factor",
             "pass --attention-factor 1",
         )

@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
 CELLS = [
     (model_type, name, encoding)
     for index, model_type in enumerate(FAMILIES)
-    for name, encoding in sample(list(product(CASES, ("auto", "factors"))), 6, seed=index)
+    for name, encoding in sample(list(product(CASES, ("auto", "factors"))), 4, seed=index)
 ]
 
 
@@ -112,7 +112,7 @@ def test_transformers_computes_the_method(
 ) -> None:
     recipe, formula, attention_factor = CASES[name]
     if model_type in CANCELS and attention_factor != 1:
-        with pytest.raises(UnsupportedBake, match="cancels any attention factor"):
+        with pytest.raises(UnsupportedBake, match="any attention factor"):
             make_plan(tiny(model_type), recipe, encoding=encoding)
         return
     if {recipe.method.name, encoding} & {*TINY[model_type].refused}:

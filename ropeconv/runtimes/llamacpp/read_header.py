@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import BadSource, shown
-from ...families.family import by_name
+from ...families.registry import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.log_n import QueryScaling
 from ...rope.proportional import recognise as recognise_proportional

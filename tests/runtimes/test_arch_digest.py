@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.families.family import by_name
+from ropeconv.families.registry import by_name
 from ropeconv.runtimes.llamacpp import Arch, arch_table
 
 DIGEST = json.loads((Path(__file__).parents[1] / "data" / "llamacpp_archs.json").read_text("utf-8"))

@@ -50,8 +50,9 @@ def apart(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float:
 
 
 def recipe(arch: Arch) -> Recipe:
-    """Yarn, or where an architecture does not apply it a larger base."""
-    if arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base":
+    """Yarn, or a larger base where layers with a window are all that rotate, or have another base and follow yarn."""
+    alone = arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base"
+    if alone or arch.name == "dots3note":
         return Recipe(METHODS["theta"](500000.0), context=256)  # type: ignore[call-arg]
     plain = arch.no_attention_factor or arch.softmax or arch.norm_after_rope
     return Recipe(METHODS["yarn"](4.0), attention_factor=1.0 if plain else None)  # type: ignore[call-arg]
@@ -125,7 +126,7 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: st
         assert changes(variant) is (arch.factors != "ignored")
 
 
-ONE_KIND = {"dots3note"}
+ONE_KIND = {"dots3note", "gemma-embedding", "modern-bert"}
 """Architectures that llama.cpp does not run with windows in all layers."""
 WINDOWS = [name for name in MADE if arch_table().arch[name].window is not None and name not in ONE_KIND]
 

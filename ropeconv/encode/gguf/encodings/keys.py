@@ -30,8 +30,8 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     pinned = pinned_original(model)
     assumed: dict[str, Value] = {ASSUMED_KEY: boolean(True)} if arch.assumed else {}
     values: dict[str, Value] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
-    extended = arch.window is not None and (arch.window.scaling == "same" or arch.window.rotates == "window")
-    if extended and model.get(f"{prefix}freq_base_swa") is not None:
+    shared = arch.window is not None and (arch.window.scaling == "same" or arch.window.rotates == "window")
+    if shared and "local" not in model.reading().spec.layers and model.get(f"{prefix}freq_base_swa") is not None:
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
     if not isinstance(form, Plain):
         original = form.original_context if isinstance(form, Yarn) else schedule.original_context

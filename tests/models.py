@@ -49,7 +49,8 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: names in PARTS. remove: keys of COMMON and of the parts that it has not. null: keys that are null. config:
     its own keys. rotary_dim: dimensions of a head of 64 that rotate. local_theta, local_rotary_dim: of the layers that
     are not extended, where they have others. norms: keys with which queries and keys have norms. cancels: whether a
-    norm behind the rotation cancels an attention factor. auto: the class of transformers that makes it.
+    norm behind the rotation cancels an attention factor. folds: whether one can be folded into the weights. auto: the
+    class of transformers that makes it.
     """
 
     parts: tuple[str, ...] = ()
@@ -61,6 +62,7 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_rotary_dim: int = 0
     norms: dict[str, Any] = {}
     cancels: bool = False
+    folds: bool = True
     auto: Literal["AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModel"] = "AutoModelForCausalLM"
 
     @property

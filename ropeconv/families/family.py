@@ -120,8 +120,9 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
     rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
     the kind of the norm before the projections, empty where there is none, "gated-sum" where they read a sum that is
-    weighted by each token. input_norm: its name, the first that is there; its weights are 1 where none is. more_norms:
-    norms of further queries and keys that are rotated alike, those of an indexer, of the same kind.
+    weighted by each token. keys_and_values: the second half of the rows of `k` makes values. clip: the config key of a
+    limit on what the projections give. input_norm: its name, the first that is there; its weights are 1 where none is.
+    more_norms: norms of further queries and keys that are rotated alike, those of an indexer, of the same kind.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -137,6 +138,8 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm: Norm = ""
     rows: Literal["first", "last"] = "first"
     bias: bool = False
+    keys_and_values: bool = False
+    clip: str = ""
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
     more_norms: tuple[tuple[str, str], ...] = ()

@@ -111,6 +111,8 @@ def _projection(
     if name not in tensors:
         raise BadSource(f"the checkpoint has no {name}; download it again")
     tensor = _checked(tensors[name])
+    if len(tensor.shape) != 2 and weights.keys_and_values:
+        raise BadSource(f"{family.display_name} makes queries in experts, chosen by token; leave --weights out")
     if len(tensor.shape) != 2:
         raise BadSource(f"{name} has the shape {list(tensor.shape)}, which is no matrix; {UNQUANTISED}")
     rows = tensor.shape[0]

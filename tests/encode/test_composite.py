@@ -25,6 +25,7 @@ MODELS = {
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl_moe",
     "qwen3_5": "qwen3_5", "mistral3": "mistral", "llava": "llama", "gemma3": "gemma3", "llama4": "llama4",
     "paligemma": "gemma", "idefics3": "llama", "aya_vision": "cohere2", "internvl": "qwen2",
+    "unlimited_ocr": "unlimited_ocr",
     "mllama": "mllama", "aria": "aria_text", "glm4v": "glm4v", "glm46v": "glm4v", "glmga": "glm4v",
     "glm4v_moe": "glm4v_moe", "glm_ocr": "glm_ocr", "glm_image": "glm_image", "qwen2_5_omni": "qwen2_5_omni",
     "qwen2_5_omni_thinker": "qwen2_5_omni", "qwen3_omni_moe": "qwen3_omni_moe", "paddleocr_vl": "paddleocr_vl",

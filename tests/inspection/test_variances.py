@@ -23,6 +23,8 @@ from ropeconv.sources import open_checkpoint
 from ..attention_inputs import attention_inputs, lively_weights
 from ..models import CANCELS, ENCODERS, FAMILIES, TINY, make
 
+EXPERTS = {"jetmoe"}
+"""Families in which experts make queries."""
 GATED = {model_type for model_type in FAMILIES if by_model_type()[model_type].weights.input == "gated-sum"}
 MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}
 # one per order of rows, layout, share of the head that rotates, and kind of norm
@@ -46,7 +48,9 @@ def lively(folders: Path, model_type: str) -> Path:
     return folder if folder.exists() else lively_weights(make(model_type, folder, **TINY[model_type].norms))
 
 
-@pytest.mark.parametrize("model_type", [one for one in FAMILIES if one not in MLA | CANCELS | GATED | ENCODERS])
+@pytest.mark.parametrize(
+    "model_type", [one for one in FAMILIES if one not in MLA | CANCELS | GATED | ENCODERS | EXPERTS]
+)
 def test_variances_are_those_of_the_model(model_type: str, folders: Path) -> None:
     """4,096 samples: the variance of one is off by 2 % on average, and the worst of some hundreds by less than 20 %."""
     folder = lively(folders, model_type)
@@ -220,3 +224,8 @@ def test_quantised_weights(suffix: str, tmp_path: Path) -> None:
 def test_what_these_tensors_do_not_say(model_type: str, said: str, folders: Path) -> None:
     with pytest.raises(BadSource, match=said):
         measured(lively(folders, model_type))
+
+
+def test_queries_of_experts_are_not_measured(folders: Path) -> None:
+    with pytest.raises(BadSource, match="makes queries in experts, chosen by token; leave --weights out"):
+        measured(make("jetmoe", folders / "jetmoe"))

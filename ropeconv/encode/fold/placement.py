@@ -16,7 +16,7 @@ from math import frexp, prod
 
 from ...errors import BadSource, UnsupportedBake
 from ...families import Family
-from ...families.config import Config, text_part
+from ...families.config import Config, first_present, text_part
 from ...families.keys import positive_int
 from ...families.layers import key_layers
 from ...families.rows import Which, fused_heads, head_count, layer_prefix, layer_prefixes
@@ -78,11 +78,10 @@ def fold(
     both by A. Raises UnsupportedBake for families and dtypes that cannot hold the factors, BadSource where a tensor is
     missing.
     """
-    if not (family.weights.q or family.weights.fused):
-        raise UnsupportedBake(
-            "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
-        )
     part = text_part(config, family)
+    obstacle = _obstacle(family, part)
+    if obstacle:
+        raise UnsupportedBake("an attention factor in the weights", family.display_name, obstacle, "use native")
     found: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
@@ -104,6 +103,18 @@ def fold(
         )  # fmt: skip
     rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in found)
     return Fold(fold_into, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0) if rounds else 0.0)
+
+
+def _obstacle(family: Family, part: Config) -> str:
+    """Why a factor in the weights would not be one of the rotated queries and keys; empty where it is."""
+    weights = family.weights
+    if not (weights.q or weights.fused):
+        return "its projections are not known"
+    if weights.norm == "rms-unweighted":
+        return "a norm without weights stands between its projections and the rotation"
+    if weights.clip and first_present(part, (weights.clip,)) is not None:
+        return f"{weights.clip} limits what its projections give"
+    return ""
 
 
 def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
@@ -216,11 +227,6 @@ def _one_side(
     tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
     weights = family.weights
-    if weights.norm == "rms-unweighted":
-        raise UnsupportedBake(
-            "an attention factor in the weights", family.display_name,
-            "a norm without weights stands between its projections and the rotation", "use native",
-        )  # fmt: skip
     norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
     norms = _norms(norm, weights.norm, tensors)
     if norms:
@@ -237,7 +243,8 @@ def _one_side(
         name = _queries(prefix, family, tensors) if which == "q" else f"{prefix}{weights.k}.weight"
         if name not in tensors:
             raise BadSource(f"the checkpoint has no {name}; download it again")
-        blocks = _rotated_rows(tensors[name].shape[0], which, spec, family, part)
+        rows = prod(tensors[name].shape[:-1]) // (2 if which == "k" and weights.keys_and_values else 1)
+        blocks = _rotated_rows(rows, which, spec, family, part)
     yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
     bias = f"{name.removesuffix('.weight')}.bias"
     if bias in tensors:

@@ -78,7 +78,12 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         files=(_file(out.name, size, exported, made, edit),),
         skipped=(),
         warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen)),
-        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule), *list_notes(schedule)),
+        notes=(
+            *filter(None, (first.assumption,)),
+            *derivation(seen, recipe, spec),
+            *inherited_notes(given, recipe, schedule),
+            *list_notes(schedule),
+        ),
         kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
         exported=exported,
         edit=edit,
@@ -126,8 +131,8 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
 def _notes(source: Source, seen: ConfigInspection) -> list[str]:
     found = []
     spec, rules = seen.spec, seen.family.gguf
-    if spec.visible(spec.context) < spec.context and rules and not rules.window:
-        found.append("llama.cpp ignores that sliding window: there every layer sees the whole context")
+    if rules and not rules.window and any(size is not None and size < spec.context for size in spec.windows):
+        found.append("llama.cpp ignores the sliding window of this model: there every layer sees the whole context")
     if "vision_config" in source.config():
         found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,15 @@ from ..encode import GgufTarget
 from ..encode.gguf import GgufModel
 from ..errors import BadSource, UsageError
 from ..families import Family
-from ..formats.gguf import Header
+from ..formats.gguf import Header, Value
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
 from ..formats.regular import read_bytes
 from ..formats.scratch import scratch
 from ..rope.spec import RopeSpec
 from ..sources import Source
+from .demands import check_demands
 from .hparams import hparams, sizes_of
-from .metadata import describe, metadata_keys
+from .metadata import Parameters, describe, metadata_keys
 from .quantise import FTYPES
 from .rows import DTYPES, OutTensor
 from .scalars import scalars
@@ -82,7 +82,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
             if file in present:
                 (folder / file).write_bytes(read_bytes(source.path(file), file))
         repository = source.reference if source.kind == "hub" else None
-        size = sum(prod(item.shape) for item in stored)
+        size = _parameters(tensors, values)
         described = describe(folder, source.name, repository, label, size)
         general = metadata_keys(described, name)
         bare = metadata_keys(describe(folder, source.name, repository, "", size), name)
@@ -92,9 +92,16 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         Header(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
         for names in (general, bare)
     )
+    check_demands(header, family.gguf.arch)
     by_name = {tensor.name: tensor for tensor in tensors}
     model = GgufModel(header, header.tensors, {}, lambda name: converted(by_name[name]))
     return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised)
+
+
+def _parameters(tensors: list[OutTensor], values: dict[str, Value]) -> Parameters:
+    experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
+    count = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
+    return Parameters(sum(tensor.elements for tensor in tensors), experts // (count or 1), count if experts else 0)
 
 
 def _kind(outtype: str, dtypes: list[str]) -> int:

@@ -1,10 +1,7 @@
-"""The schema of `data/*.toml`, one file per model family, and the functions that read them."""
+"""The schema of `data/*.toml`, one file per model family."""
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
@@ -21,9 +18,8 @@ Norm = Literal[
     "layer-norm-list",
     "l2-after-rope",
     "rms-after-rope",
-    "rms-unweighted",
 ]
-InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
+InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
 
 
@@ -55,6 +51,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     local_partial: the share of a head that rotates in local layers, None where it is that of the others.
     unstated_partial: that of a RoPE dictionary which does not state it, None where it is the default all the same.
+    hidden_times: what the hidden size is multiplied by before it is divided among the heads.
     """
 
     theta: float = 10000.0
@@ -68,6 +65,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partial_rotary_factor: float = 1.0
     local_partial: float | None = None
     unstated_partial: float | None = None
+    hidden_times: int = 1
     scaling: dict[str, Any] | None = None
 
 
@@ -119,10 +117,11 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     do; index_rows: which of them. fused: one projection for queries, keys and values. fused_order: the order of their
     rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
     rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
-    the kind of the norm before the projections, empty where there is none, "gated-sum" where they read a sum that is
-    weighted by each token. keys_and_values: the second half of the rows of `k` makes values. clip: the config key of a
-    limit on what the projections give. input_norm: its name, the first that is there; its weights are 1 where none is.
-    more_norms: norms of further queries and keys that are rotated alike, those of an indexer, of the same kind.
+    the kind of the norm before the projections, empty where there is none. keys_and_values: the second half of the rows
+    of `k` makes values. clip: the config key of a limit on what the projections give. input_norm: its name, the first
+    that is there; its weights are 1 where none is. more_norms: norms of further queries and keys that are rotated
+    alike, those of an indexer, of the same kind. fixed: why no factor can be folded into these tensors. unmeasured: why
+    they do not give the variances of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -143,17 +142,21 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
     more_norms: tuple[tuple[str, str], ...] = ()
+    fixed: str = ""
+    unmeasured: str = ""
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the attention layers of this family keep in the key-value cache.
 
-    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says.
-    repeated: config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for
-    multi-head latent attention, where it always does. values: the config key of the width of a head of values, empty
-    where it is that of keys. local_times: how many times the heads of keys and values local layers have. global_heads:
-    the config key of their number in the other layers. shared: the config key of the number of last layers that take
-    keys and values from an earlier one, and its default.
+    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says. repeated:
+    config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
+    latent attention, where it always does. values: the config key of the width of a head of values, empty where it is
+    that of keys. local_times: how many times the heads of keys and values local layers have. global_heads: the config
+    key of their number in the other layers, and a switch of it. shared: the config key of the number of last layers
+    that take keys and values from an earlier one, and its default. index_key: the config key of the width of the keys
+    that an indexer keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from
+    the second on have an indexer. per_token: whether what they keep is a number per token.
     """
 
     one_head: tuple[Need, ...] = ()
@@ -161,8 +164,11 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repeated_by: str = ""
     values: str = ""
     local_times: int = 1
-    global_heads: str = ""
+    global_heads: tuple[str, ...] = ()
     shared: tuple[str, int] = ("", 0)
+    index_key: str = ""
+    index_interval: int = 1
+    per_token: bool = True
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,10 +200,13 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. encoder: it reads in both directions and
-    has no logits of the next token. rotates: config values without which a model has no rotary embedding. refuse: why
-    nothing can be baked for it, or empty. since: per runtime, the first
-    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it.
+    in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs of a head stand still by architecture,
+    under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
+    rotary embedding. encoder: it reads in both directions and has no logits of the next token. no_attention_factor: why
+    it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it. origin: the file
+    of a user that it is from, empty for those of the package. assumed: a model type that `--family` says is of this
+    family, the last of model_types; neither stands in files.
     """
 
     name: str
@@ -205,9 +214,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: tuple[str, ...]
     source: str
     layout: Literal["half", "interleaved"] = "half"
+    still_pairs: bool = False
     mla: bool = False
     rotates: tuple[Need, ...] = ()
     encoder: bool = False
+    no_attention_factor: str = ""
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()
@@ -222,27 +233,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gguf: Gguf | None = None
     code: Code | None = None
     ministral3: Ministral3 | None = None
+    origin: str = ""
+    assumed: str = ""
 
-
-@cache
-def families() -> tuple[Family, ...]:
-    """All families of the package, sorted by name."""
-    data = files("ropeconv.families") / "data"
-    found = [
-        msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Family)
-        for entry in data.iterdir()
-        if entry.name.endswith(".toml")
-    ]
-    return tuple(sorted(found, key=lambda family: family.name))
-
-
-@cache
-def by_name() -> dict[str, Family]:
-    """All families by their name."""
-    return {family.name: family for family in families()}
-
-
-@cache
-def by_model_type() -> dict[str, Family]:
-    """All families by the `model_type` of a config."""
-    return {model_type: family for family in families() for model_type in family.model_types}
+    @property
+    def text_type(self) -> str:
+        """The model type of its text model, with which transformers loads a config that it does not know by name."""
+        return next((name for name in self.model_types if name.endswith("_text")), self.model_types[0])

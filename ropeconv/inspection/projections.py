@@ -75,11 +75,8 @@ def attention_layers(
             f"{family.display_name} multiplies queries and keys by weights after the rotation, so that its sum depends "
             "on positions and not on distances alone; leave --weights out"
         )
-    if weights.input == "gated-sum":
-        raise BadSource(
-            f"{family.display_name} has projections that read a sum which each token weights by itself, so that no "
-            "tensor gives the variances of their inputs; leave --weights out"
-        )
+    if weights.unmeasured:
+        raise BadSource(f"of {family.display_name} nothing can be measured: {weights.unmeasured}; leave --weights out")
     part = text_part(config, family)
     heads, makers = head_count(part, family), key_layers(part, family, len(spec.layers))
     layers = (index for index, kind in enumerate(spec.layers) if kind == "global" and makers[index] == index)
@@ -111,8 +108,6 @@ def _projection(
     if name not in tensors:
         raise BadSource(f"the checkpoint has no {name}; download it again")
     tensor = _checked(tensors[name])
-    if len(tensor.shape) != 2 and weights.keys_and_values:
-        raise BadSource(f"{family.display_name} makes queries in experts, chosen by token; leave --weights out")
     if len(tensor.shape) != 2:
         raise BadSource(f"{name} has the shape {list(tensor.shape)}, which is no matrix; {UNQUANTISED}")
     rows = tensor.shape[0]

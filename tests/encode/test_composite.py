@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from ropeconv.engines.probe.client import Probe
+from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import find
 from ropeconv.validate.checks.frequencies import compare
 
 from ..baking import make_plan
@@ -24,6 +26,8 @@ from .test_families import write_config
 MODELS = {
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl_moe",
     "qwen3_5": "qwen3_5", "mistral3": "mistral", "llava": "llama", "gemma3": "gemma3", "llama4": "llama4",
+    "qwen3_5_moe": "qwen3_5_moe", "gemma3n": "gemma3n", "gemma4": "gemma4",
+    "gemma4_unified": "gemma4_unified", "lfm3_vl": "lfm3",
     "paligemma": "gemma", "idefics3": "llama", "aya_vision": "cohere2", "internvl": "qwen2",
     "unlimited_ocr": "unlimited_ocr",
     "mllama": "mllama", "aria": "aria_text", "glm4v": "glm4v", "glm46v": "glm4v", "glmga": "glm4v",
@@ -55,6 +59,30 @@ RECIPES = {
 }
 
 
+REFUSED = {"gemma4": ("mixed",), "gemma4_unified": ("mixed",)}
+"""Methods whose frequencies a class cannot carry; YaRN changes none of Gemma 4's."""
+
+
+def test_kimi_k2_is_read_as_deepseek_v3_in_its_wrapper_and_needs_its_own_code_alone(
+    probe: Probe, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("kimi_k25").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["model_type"] = "kimi_k2"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
+    assert plan.result.family.name == "kimi_k2"
+    assert plan.result.status_of(find("transformers")[-1]) == "exact"
+    write_config(plan, tmp_path)
+    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.result.encoding)
+    (tmp_path / "config.json").write_text(json.dumps(config["text_config"]))
+    with pytest.raises(UnsupportedBake, match="with model_type deepseek_v3 the stock class loads it"):
+        make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
+    assert "error" in probe.ask(tmp_path, 64)
+
+
 CELLS = [cell for index, one in enumerate(MODELS) for cell in sample(list(product([one], RECIPES)), 1, seed=index)]
 
 
@@ -64,6 +92,10 @@ def test_the_text_model_computes_the_schedule(model_type: str, name: str, probe:
 
     AutoConfig.for_model(model_type, **SETTINGS.get(model_type, {})).save_pretrained(tmp_path)
     before = json.loads((tmp_path / "config.json").read_text())
+    if name in REFUSED.get(model_type, ()):
+        with pytest.raises(UnsupportedBake, match="proportional has a base and one factor"):
+            make_plan(tmp_path / "config.json", RECIPES[name], replace=True)
+        return
     plan = make_plan(tmp_path / "config.json", RECIPES[name], replace=True)
     assert plan.result.family.name == MODELS[model_type]
     write_config(plan, tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ropeconv.families.family import by_name
 from ropeconv.runtimes.llamacpp import Arch, arch_table
 
 DIGEST = json.loads((Path(__file__).parents[1] / "data" / "llamacpp_archs.json").read_text("utf-8"))
@@ -16,6 +17,8 @@ ARCHS: dict[str, Any] = DIGEST["archs"]
 TABLE = arch_table()
 NO_MODEL = {"clip", "gptj"}
 """A projector, which is no language model, and a name without code."""
+NORM_OFF = {"llama", "llama-embed"}
+"""Their graph has the norms of llama4, which hparams.use_kq_norm turns on for that alone."""
 LISTS = {"rope_factors_long", "rope_factors_short"}
 
 
@@ -31,6 +34,10 @@ def test_every_architecture_is_known() -> None:
     known = {*TABLE.arch, *TABLE.without_rope, *TABLE.drafts, *NO_MODEL}
     assert known == set(ARCHS)
     assert len(TABLE.arch) + len(TABLE.without_rope) + len(TABLE.drafts) == len(known) - len(NO_MODEL)
+
+
+def test_families_of_architectures_are_known() -> None:
+    assert {arch.family for arch in TABLE.arch.values() if arch.family} <= set(by_name())
 
 
 def test_those_without_rope_are_those_whose_graph_does_not_rotate() -> None:
@@ -56,6 +63,7 @@ def test_an_architecture_is_as_the_sources_say(arch: Arch) -> None:
     assert arch.log_multiplier is ("rope.scaling.yarn_log_multiplier" in keys)
     assert arch.softmax is entry["softmax"]
     assert arch.alpha is entry["base"]
+    assert arch.norm_after_rope is (entry["norm_after_rope"] and arch.name not in NORM_OFF)
     assert arch.finetuned is ("rope.scaling.finetuned" in keys)
     assert arch.pattern is ("attention.rope_pattern" in keys)
     assert bool(arch.query_length) is ("attention.temperature_scale" in keys)

@@ -16,7 +16,7 @@ from math import frexp, prod
 
 from ...errors import BadSource, UnsupportedBake
 from ...families import Family
-from ...families.config import Config, first_present, text_part
+from ...families.config import Config, text_part
 from ...families.keys import positive_int
 from ...families.layers import key_layers
 from ...families.rows import Which, fused_heads, head_count, layer_prefix, layer_prefixes
@@ -78,17 +78,24 @@ def fold(
     both by A. Raises UnsupportedBake for families and dtypes that cannot hold the factors, BadSource where a tensor is
     missing.
     """
-    part = text_part(config, family)
-    obstacle = _obstacle(family, part)
-    if obstacle:
-        raise UnsupportedBake("an attention factor in the weights", family.display_name, obstacle, "use native")
+    if not (family.weights.q or family.weights.fused):
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
+        )
+    part, limit = text_part(config, family), family.weights.clip
+    limited = f"{limit} limits what its projections give" if limit and part.get(limit) is not None else ""
+    reason = family.weights.fixed or limited
+    if reason:
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, reason, "use --encoding native"
+        )
     found: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
         if kind == "global":
             sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
             found += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
-    if not found and schedule.attention_factor != 1:
+    if not found and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
         )
@@ -103,18 +110,6 @@ def fold(
         )  # fmt: skip
     rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in found)
     return Fold(fold_into, tuple(found), max((FLOATS[dtype] for dtype in dtypes), default=0.0) if rounds else 0.0)
-
-
-def _obstacle(family: Family, part: Config) -> str:
-    """Why a factor in the weights would not be one of the rotated queries and keys; empty where it is."""
-    weights = family.weights
-    if not (weights.q or weights.fused):
-        return "its projections are not known"
-    if weights.norm == "rms-unweighted":
-        return "a norm without weights stands between its projections and the rotation"
-    if weights.clip and first_present(part, (weights.clip,)) is not None:
-        return f"{weights.clip} limits what its projections give"
-    return ""
 
 
 def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
@@ -227,6 +222,11 @@ def _one_side(
     tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
     weights = family.weights
+    if weights.norm == "rms-unweighted":
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name,
+            "a norm without weights stands between its projections and the rotation", "use native",
+        )  # fmt: skip
     norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
     norms = _norms(norm, weights.norm, tensors)
     if norms:

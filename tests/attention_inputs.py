@@ -64,7 +64,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
         fresh = torch.randn(states.shape, generator=generator, dtype=states.dtype)
         return ((fresh, *arguments[1:]), named) if arguments else (arguments, {**named, "hidden_states": fresh})
 
-    for layer in next(one for name, one in model.named_modules() if name.endswith((".layers", ".h"))):
+    for layer in next(one for name, one in model.named_modules() if name.endswith((".layers", ".h", ".blocks"))):
         layer.register_forward_pre_hook(gaussian, with_kwargs=True)
     ids = torch.randint(4, 300, (BATCH, LENGTH), generator=generator)
     rotate = modeling_falcon.apply_rotary_pos_emb

@@ -18,7 +18,6 @@ Norm = Literal[
     "layer-norm-list",
     "l2-after-rope",
     "rms-after-rope",
-    "rms-unweighted",
 ]
 InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
@@ -118,10 +117,11 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     do; index_rows: which of them. fused: one projection for queries, keys and values. fused_order: the order of their
     rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
     rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
-    the kind of the norm before the projections, empty where there is none. input_norm: its name, the first that
-    is there; its weights are 1 where none is. more_norms: norms of further queries and keys that are rotated alike,
-    those of an indexer, of the same kind. fixed: why no factor can be folded into these tensors. unmeasured: why they
-    do not give the variances of queries and keys.
+    the kind of the norm before the projections, empty where there is none. keys_and_values: the second half of the rows
+    of `k` makes values. clip: the config key of a limit on what the projections give. input_norm: its name, the first
+    that is there; its weights are 1 where none is. more_norms: norms of further queries and keys that are rotated
+    alike, those of an indexer, of the same kind. fixed: why no factor can be folded into these tensors. unmeasured: why
+    they do not give the variances of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -137,6 +137,8 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm: Norm = ""
     rows: Literal["first", "last"] = "first"
     bias: bool = False
+    keys_and_values: bool = False
+    clip: str = ""
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
     more_norms: tuple[tuple[str, str], ...] = ()

@@ -12,8 +12,15 @@ Config = dict[str, Any]
 
 
 def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any:
-    """The value of the first key that is present and not null."""
-    return next((part[key] for key in keys if part.get(key) is not None), default)
+    """The value of the first key that is present and not null; a dot stands between the keys of nested objects."""
+    values = (_at(part, key.split(".")) for key in keys)
+    return next((value for value in values if value is not None), default)
+
+
+def _at(part: Any, path: list[str]) -> Any:
+    for key in path:
+        part = part.get(key) if isinstance(part, dict) else None
+    return part
 
 
 def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1) -> int | None:

@@ -157,5 +157,5 @@ def _types_of(family: Family) -> dict[str, Any]:
         rules = family.query_temperature
         groups += (((rules.switch[0],), Switch), ((rules.beta[0],), Number), ((rules.length[0],), Tokens))
     for names, kind in groups:
-        found |= {name: kind for name in names if name}
+        found |= {name: kind for name in names if name and "." not in name}
     return found

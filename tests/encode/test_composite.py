@@ -29,6 +29,7 @@ MODELS = {
     "qwen3_5_moe": "qwen3_5_moe", "gemma3n": "gemma3n", "gemma4": "gemma4",
     "gemma4_unified": "gemma4_unified", "lfm3_vl": "lfm3",
     "paligemma": "gemma", "idefics3": "llama", "aya_vision": "cohere2", "internvl": "qwen2",
+    "unlimited_ocr": "unlimited_ocr",
     "mllama": "mllama", "aria": "aria_text", "glm4v": "glm4v", "glm46v": "glm4v", "glmga": "glm4v",
     "glm4v_moe": "glm4v_moe", "glm_ocr": "glm_ocr", "glm_image": "glm_image", "qwen2_5_omni": "qwen2_5_omni",
     "qwen2_5_omni_thinker": "qwen2_5_omni", "qwen3_omni_moe": "qwen3_omni_moe", "paddleocr_vl": "paddleocr_vl",

@@ -153,6 +153,11 @@ def test_where_an_amplitude_has_no_effect_it_is_refused(sources: Path, tmp_path:
         make_plan(_source(sources, model_type), RECIPE, tmp_path / "out", encoding="weights")
 
 
+def test_a_limit_on_queries_and_keys_would_cut_off_a_factor_before_them(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedBake, match="clip_qkv limits what its projections give"):
+        make_plan(make("olmo", tmp_path / "olmo", clip_qkv=0.5), RECIPE, tmp_path / "out", encoding="weights")
+
+
 @pytest.mark.parametrize("model_type", sorted(FIXED))
 def test_where_no_factor_can_go_into_the_weights_the_reason_is_said(
     sources: Path, tmp_path: Path, model_type: str

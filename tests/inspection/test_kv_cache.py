@@ -43,9 +43,11 @@ def allocated(folder: Path) -> int:
     """Bytes of all keys and values that transformers holds after TOKENS tokens, in float32."""
     config = AutoConfig.from_pretrained(folder)
     model = auto_class(config.model_type).from_config(config).to(torch.float32).eval()
-    cache = DynamicCache(config=model.config)
+    own_cache = model.config.model_type == "minimax"  # it takes no other
+    cache = None if own_cache else DynamicCache(config=model.config)
     with torch.no_grad():
-        model(input_ids=torch.randint(4, 300, (1, TOKENS)), past_key_values=cache, use_cache=True)
+        out = model(input_ids=torch.randint(4, 300, (1, TOKENS)), past_key_values=cache, use_cache=True)
+    cache = out.past_key_values
     tensors = [
         tensor
         for layer in cache.layers

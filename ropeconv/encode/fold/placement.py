@@ -82,11 +82,13 @@ def fold(
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
         )
-    if family.weights.fixed:
+    part, limit = text_part(config, family), family.weights.clip
+    limited = f"{limit} limits what its projections give" if limit and part.get(limit) is not None else ""
+    reason = family.weights.fixed or limited
+    if reason:
         raise UnsupportedBake(
-            "an attention factor in the weights", family.display_name, family.weights.fixed, "use --encoding native"
+            "an attention factor in the weights", family.display_name, reason, "use --encoding native"
         )
-    part = text_part(config, family)
     found: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
@@ -220,11 +222,6 @@ def _one_side(
     tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
     weights = family.weights
-    if weights.norm == "rms-unweighted":
-        raise UnsupportedBake(
-            "an attention factor in the weights", family.display_name,
-            "a norm without weights stands between its projections and the rotation", "use native",
-        )  # fmt: skip
     norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
     norms = _norms(norm, weights.norm, tensors)
     if norms:
@@ -241,7 +238,8 @@ def _one_side(
         name = _queries(prefix, family, tensors) if which == "q" else f"{prefix}{weights.k}.weight"
         if name not in tensors:
             raise BadSource(f"the checkpoint has no {name}; download it again")
-        blocks = _rotated_rows(tensors[name].shape[0], which, spec, family, part)
+        rows = prod(tensors[name].shape[:-1]) // (2 if which == "k" and weights.keys_and_values else 1)
+        blocks = _rotated_rows(rows, which, spec, family, part)
     yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
     bias = f"{name.removesuffix('.weight')}.bias"
     if bias in tensors:

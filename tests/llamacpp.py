@@ -15,7 +15,7 @@ from ropeconv.bake.plan import Plan
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.engines.transformers.patch import patch
-from ropeconv.families.family import by_model_type
+from ropeconv.families.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.rule.measures import Figures, compare_logits
 

@@ -85,7 +85,11 @@ CANCELS = {model_type for model_type, tiny in TINY.items() if tiny.cancels}
 
 def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
     """The settings of the layers that are extended, of a `rope_parameters` that may be nested per layer type."""
-    named = (rope[name] for name in ("full_attention", "hybrid", "compress", "sliding_attention") if rope.get(name))
+    named = (
+        rope[name]
+        for name in ("full_attention", "hybrid", "compress", "indexed_attention", "sliding_attention")
+        if rope.get(name)
+    )
     return next(named, rope)
 
 

@@ -78,7 +78,12 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         files=(_file(out.name, size, exported, made, edit),),
         skipped=(),
         warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen)),
-        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule), *list_notes(schedule)),
+        notes=(
+            *filter(None, (first.assumption,)),
+            *derivation(seen, recipe, spec),
+            *inherited_notes(given, recipe, schedule),
+            *list_notes(schedule),
+        ),
         kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
         exported=exported,
         edit=edit,

@@ -105,6 +105,7 @@ def families_command(as_json: JsonOption = False) -> None:
                 "gguf": family.gguf.arch if family.gguf else None,
                 "refuse": family.refuse or None,
                 "since": family.since,
+                "origin": family.origin or None,
             }
             for family in families()
         ]
@@ -116,6 +117,9 @@ def families_command(as_json: JsonOption = False) -> None:
     ]
     columns = ("name", "models", "model_type", "rope types", "--to gguf as")
     output.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
+    for family in families():
+        if family.origin:
+            output.say(f"{family.name} is described in {family.origin}.")
     output.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
 
 

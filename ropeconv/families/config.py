@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BadSource, UnknownModelType, shown
-from .family import Family, by_model_type
+from .assumed import assumed_family, assumption
+from .family import Family
 from .keys import Config, first_present, positive_int
 from .layer_rules import Kind
 from .layers import layer_kinds, layer_windows, own_settings, settings_name
 from .refused import refused
+from .registry import by_model_type
 from .schema import check_config
+from .suggest import suggestion
 
 __all__ = [
     "STORED_ROPE",
@@ -49,11 +52,16 @@ class Geometry:
     notes: tuple[str, ...]
 
 
-def detect(config: Config) -> Family:
+def detect(config: Config, assumed: str = "") -> Family:
     """The family of a config.json.
 
-    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended.
+    assumed: the name of the family that the user says it is of; empty to go by its `model_type`.
+
+    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended,
+    UsageError for an assumed family that is not known.
     """
+    if assumed:
+        return assumed_family(config, assumed)
     text = _text_config(config)
     names = [part.get("model_type") for part in (text, config) if part is not None]
     for name in names:
@@ -74,7 +82,7 @@ def detect(config: Config) -> Family:
             raise BadSource(f"model_type {shown(known)} {refused()[known]}")
     raise UnknownModelType(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
-        "`ropeconv families` lists the known ones, and a new one is one TOML file"
+        + suggestion(config)
     )
 
 
@@ -114,7 +122,7 @@ def geometry(config: Config, family: Family) -> Geometry:
     Raises BadSource when a needed key is absent or not a number.
     """
     part, keys, defaults = text_part(config, family), family.keys, family.defaults
-    notes: list[str] = []
+    notes = [assumption(family)] if family.assumed else []
     count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
     own = own_settings(part, kinds.index("global")) if "global" in kinds else {}

@@ -1,10 +1,7 @@
-"""The schema of `data/*.toml`, one file per model family, and the functions that read them."""
+"""The schema of `data/*.toml`, one file per model family."""
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
@@ -205,7 +202,9 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
     rotary embedding. encoder: it reads in both directions and has no logits of the next token. no_attention_factor: why
     it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
-    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it.
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it. origin: the file
+    of a user that it is from, empty for those of the package. assumed: a model type that `--family` says is of this
+    family, the last of model_types; neither stands in files.
     """
 
     name: str
@@ -232,27 +231,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gguf: Gguf | None = None
     code: Code | None = None
     ministral3: Ministral3 | None = None
+    origin: str = ""
+    assumed: str = ""
 
-
-@cache
-def families() -> tuple[Family, ...]:
-    """All families of the package, sorted by name."""
-    data = files("ropeconv.families") / "data"
-    found = [
-        msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Family)
-        for entry in data.iterdir()
-        if entry.name.endswith(".toml")
-    ]
-    return tuple(sorted(found, key=lambda family: family.name))
-
-
-@cache
-def by_name() -> dict[str, Family]:
-    """All families by their name."""
-    return {family.name: family for family in families()}
-
-
-@cache
-def by_model_type() -> dict[str, Family]:
-    """All families by the `model_type` of a config."""
-    return {model_type: family for family in families() for model_type in family.model_types}
+    @property
+    def text_type(self) -> str:
+        """The model type of its text model, with which transformers loads a config that it does not know by name."""
+        return next((name for name in self.model_types if name.endswith("_text")), self.model_types[0])

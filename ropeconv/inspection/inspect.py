@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import BadSource
 from ..families import Family
-from ..families.config import detect
+from ..families.assumed import assumption
 from ..formats.tokenizer_config import limit
 from ..receipts import Receipt
 from ..receipts.folder_original import first_spec, stated
@@ -23,6 +23,7 @@ from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.verdict import Verdict, judge_all
 from ..sources.gguf import GgufSource
 from ..sources.source import Origin, Source
+from .assumed_weights import check_assumed_weights
 from .config_problems import Problem, config_problems, custom_code, limit_problem, load_problem, tensor_problems
 from .gguf_problems import gguf_problems
 from .kv_cache import KvCache, config_cache, gguf_cache
@@ -70,12 +71,18 @@ class Inspection:
         """Whether it is scaled, or ropeconv gave it other frequencies or factors than its first source has."""
         return self.spec.scaled or bool(difference(self.spec.current(), self.spec, self.first_spec))
 
+    @property
+    def assumption(self) -> str:
+        """What is assumed about a model that is treated as a family that its model_type is not of; empty for others."""
+        return ""
+
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready data; keys stay within a schema."""
         spec, form = self.spec, self.spec.form
         return {
             "source": self.source.to_dict(),
             "family": self.name,
+            "assumption": self.assumption or None,
             "head_dim": spec.head_dim,
             "rotary_dim": spec.rotary_dim,
             "layout": spec.layout,
@@ -114,6 +121,10 @@ class ConfigInspection(Inspection):
 
     family: Family = field(kw_only=True)
 
+    @property
+    def assumption(self) -> str:
+        return assumption(self.family)
+
 
 def inspect_source(source: Source | GgufSource) -> Inspection:
     """Inspects a checkpoint or GGUF file. Raises BadSource where it has no RoPE, is not known, or is damaged."""
@@ -135,14 +146,19 @@ def inspect_gguf(source: GgufSource) -> Inspection:
 
 
 def inspect_config(source: Source) -> ConfigInspection:
-    """Inspects a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as `detect` does."""
-    config = source.config()
-    family = detect(config)
+    """Inspects a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as `detect` does.
+
+    An output of ropeconv is of the family that its source was treated as.
+    """
+    receipt = stated(source)
+    source.treat_as = source.treat_as or (receipt.source.family if receipt else "")
+    config, family = source.config(), source.family
     try:
         spec = read_spec(config, family)
     except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
-    first, receipt = None, stated(source)
+    check_assumed_weights(source, family, len(spec.layers))
+    first = None
     if receipt is not None:
         first = first_spec(source, receipt)
         spec = _trained(spec, receipt, first)

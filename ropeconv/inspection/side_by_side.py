@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import BadSource
-from ..families.family import by_name
+from ..families.registry import by_name
 from ..receipts import parse_receipt
 from ..receipts.receipt import Receipt
 from ..rope.forms import DynamicNtk, LongRope, Vector

@@ -14,8 +14,8 @@ WRITTEN = ("name", "display_name", "model_types", "source")
 """Fields that a person writes."""
 ANY_OF = ("layer", "input_norm", "hidden", "heads", "kv_heads", "layers", "context", "partial", "head_dim")
 """Lists of names of which the file may have more: those of other versions and of models around this one."""
-REQUIRED = {"weights": ("q", "k", "fused", "q_norm", "k_norm"), "layers": ("types", "flags"), "window": ("key",)}
-"""What the file says, and the draft has to find too."""
+REQUIRED = {"weights": ("q", "k", "fused", "q_norm", "k_norm"), "window": ("key",)}
+"""What the file says, and the draft has to find too where it has that table."""
 
 
 def disagreements(family: Family, found: dict[str, Any]) -> list[str]:
@@ -31,10 +31,14 @@ def disagreements(family: Family, found: dict[str, Any]) -> list[str]:
             wrong += [] if ours == drafted else [f"{table} is {ours}, and the draft has {drafted}"]
             continue
         for key, value in drafted.items():
+            if key == "partial" or (ours.get("leading") and key in ("last", "rest")):
+                continue  # the other keys of the share, and the first layer of an interval in place of the last
             mine = scaling(ours[key]) if key == "scaling" and ours[key] else ours[key]
             alike = set(value) <= set(mine) if isinstance(value, list) and key in ANY_OF else mine == value
+            if key == "types":
+                alike = value.items() <= mine.items()
             wrong += [] if alike else [f"{table}.{key} is {mine}, and the draft has {value}"]
     for table, keys in REQUIRED.items():
-        absent = [key for key in keys if said[table][key] and not found.get(table, {}).get(key)]
+        absent = [key for key in keys if table in found and said[table][key] and not found[table].get(key)]
         wrong += [f"{table}.{key} is {said[table][key]}, and the draft has none" for key in absent]
     return wrong

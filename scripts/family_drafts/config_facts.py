@@ -15,11 +15,11 @@ QUANTITIES = {
     "layers": "num_hidden_layers", "context": "max_position_embeddings",
 }  # fmt: skip
 """The entries of `Keys` that a class may rename, with their usual names."""
-WINDOWS = ("sliding_window", "attention_chunk_size")
+WINDOWS = ("sliding_window", "attention_chunk_size", "local_attention")
 INTERVAL = re.compile(r"""kwargs\.(?:pop|get)\(\s*"(\w+_(?:pattern|interval))\"""")
 FIRST = re.compile(r">= self\.(\w+)")
-NOT_IN_TABLE = ("type", "rope_theta")
-"""Keys of the RoPE settings that a table of defaults needs not have: the one of another schema, and the base."""
+NOT_IN_TABLE = ("type", "rope_theta", "partial_rotary_factor")
+"""Keys of the RoPE settings that a table of defaults needs not have: one of another schema, and what others state."""
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 
 
@@ -41,7 +41,7 @@ def keys(config: Any) -> Facts:
     found: Facts = {key: [names[usual], usual] for key, usual in QUANTITIES.items() if names.get(usual, usual) != usual}
     if getattr(config, "qk_rope_head_dim", None):
         found["head_dim"] = ["qk_rope_head_dim"]
-    if rope_parameters(config).get("partial_rotary_factor") is not None:
+    elif rope_parameters(config).get("partial_rotary_factor") is not None:
         found["partial"] = ["partial_rotary_factor"]
     return found
 
@@ -57,7 +57,7 @@ def defaults(config: Any) -> Facts:
         "context": getattr(config, "max_position_embeddings", None),
         "head_dim": head_dim if isinstance(head_dim, int) else None,
         "kv_heads": class_default(config, "num_key_value_heads"),
-        "partial_rotary_factor": rope.get("partial_rotary_factor"),
+        "partial_rotary_factor": None if hasattr(config, "qk_rope_head_dim") else rope.get("partial_rotary_factor"),
         "scaling": scaling(rope),
     }
     return {key: value for key, value in found.items() if isinstance(value, (int, float, dict))}
@@ -78,12 +78,13 @@ def layers(config: Any, rotating: dict[str, bool]) -> Facts:
         return {"flags": "no_rope_layers", "interval_key": "no_rope_layer_interval", "interval": interval}
     if not names:
         return {}
-    nested = any(isinstance(value, dict) for value in (config.rope_parameters or {}).values())
+    rope = config.rope_parameters or {}
+    still = {name for name in names if not rotating.get(name, True) or name in STATES or rope.get(name, rope) is None}
+    own = isinstance(rope.get("full_attention"), dict)
     kinds = {
-        name: "none" if not rotating.get(name, True) or name in STATES
-        else "local" if nested and name != "full_attention" else "global"
+        name: "none" if name in still else "local" if own and name != "full_attention" else "global"
         for name in dict.fromkeys(names)
-    }  # fmt: skip
+    }
     found: Facts = {"types": kinds} if set(kinds.values()) != {"global"} else {}
     interval = next((n for n in range(2, len(names)) if _every(names, n)), 0)
     if interval:

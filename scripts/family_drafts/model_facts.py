@@ -5,6 +5,7 @@ The class is built on the meta device, with as few layers as contain every layer
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import sys
@@ -44,12 +45,15 @@ class Attention:
         return f"{self.name}.{found}" if found else ""
 
 
-def build(config: Any) -> Any:
-    """The model of a text config without weights. Raises ValueError where no auto class makes it."""
+def build(config: Any, few_layers: bool = True) -> Any:
+    """The model of a text config without weights.
+
+    few_layers: as few as contain every layer type. Raises ValueError where its class cannot be made from defaults.
+    """
     import torch
     from transformers import AutoModel, AutoModelForCausalLM
 
-    config = shrunk(config)
+    config = shrunk(config) if few_layers else copy.deepcopy(config)
     for name in [name for name in vars(config) if NORM_SWITCH.match(name)]:
         setattr(config, name, True)
     if getattr(config, "num_key_value_heads", 0) is None:
@@ -57,18 +61,26 @@ def build(config: Any) -> Any:
     if getattr(config, "head_dim", 0) is None:
         config.head_dim = config.hidden_size // config.num_attention_heads
     auto = AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModel
-    with torch.device("meta"):
-        return auto.from_config(config)
+    try:
+        with torch.device("meta"):
+            return auto.from_config(config)
+    except (TypeError, ValueError, AttributeError) as problem:
+        if few_layers:
+            return build(config, few_layers=False)
+        raise ValueError(f"the class of {config.model_type} cannot be made from its defaults: {problem}") from None
 
 
 def attentions(model: Any) -> Iterator[Attention]:
     """The attention modules that make queries and keys, in the order of the layers."""
     kinds = getattr(model.config, "layer_types", None) or []
-    base = "" if hasattr(model, "lm_head") else f"{model.base_model_prefix}."
+    from transformers import AutoModelForCausalLM
+
+    with_head = type(model.config) in AutoModelForCausalLM._model_mapping
+    base = "" if with_head or not model.base_model_prefix else f"{model.base_model_prefix}."
     for name, module in model.named_modules():
         where = re.fullmatch(r"(.*\.)?(\d+)\.([\w.]+)", name)
         names = [child for child, _ in module.named_children()]
-        if where is None or not any(QUERIES.match(one) or FUSED.match(one) for one in names):
+        if where is None or "indexer" in name or not any(QUERIES.match(one) or FUSED.match(one) for one in names):
             continue
         layer, index = model.get_submodule(name[: where.start(3) - 1]), int(where[2])
         kind = kinds[index] if index < len(kinds) else ""
@@ -83,16 +95,19 @@ def weights(attention: Attention, config: Any) -> dict[str, Any]:
     parts |= {key: attention.child(pattern) for key, pattern in NORMS.items()}
     found |= {key: value for key, value in parts.items() if value}
     if "q_norm" in found:
-        found["norm"] = query_norm(attention, config)
+        norm = query_norm(attention, config)
+        found = found | {"norm": norm} if norm else {key: found[key] for key in found if key not in NORMS}
     first = attention.layer.get_submodule(found.get("fused") or found["q"])
     found |= {"bias": True} if getattr(first, "bias", None) is not None else {}
     return found | input_norm(attention)
 
 
 def query_norm(attention: Attention, config: Any) -> str:
-    """The kind of the norm of the queries, and whether it comes after the rotation."""
+    """The kind of the norm of the queries, and whether it comes after the rotation; empty for one without weights."""
     norm = attention.layer.get_submodule(attention.child(NORMS["q_norm"]))
     kind = norm_kind(norm)
+    if not list(norm.parameters()):
+        return ""
     width = next((parameter.numel() for parameter in norm.parameters()), 0)
     head_dim = getattr(attention.module, "head_dim", None) or width
     if kind == "rms" and width > head_dim:
@@ -120,12 +135,15 @@ def norm_kind(norm: Any) -> str:
 def input_norm(attention: Attention) -> dict[str, Any]:
     """The entries `input` and `input_norm`: the norm that the layer applies before its attention."""
     text = inspect.getsource(type(attention.layer).forward)
-    call = re.search(rf"self\.{attention.name.split('.')[0]}\((\s*self\.\w+\()?", text)
+    call = re.search(rf"self\.{attention.name.split('.')[0]}\((\s*(hidden_states=)?self\.\w+\()?", text)
     before = text[: call.end()] if call else ""
     calls = [name for name in re.findall(r"self\.(\w+)\(", before) if re.search(r"norm|^ln", name)]
     if not calls:
         return {"input": ""}
-    return {"input": norm_kind(attention.layer.get_submodule(calls[-1])), "input_norm": [calls[-1]]}
+    norm = attention.layer.get_submodule(calls[-1])
+    if type(norm).__name__ == "Identity":  # of the first layer alone
+        return {}
+    return {"input": norm_kind(norm), "input_norm": [calls[-1]]}
 
 
 def rotating(model: Any, model_type: str) -> dict[str, bool]:

@@ -26,6 +26,7 @@ from ropeconv.rope.recipe import Recipe
 
 from ..baking import apply, make_plan
 from ..conftest import Run
+from ..extent import sample
 from ..llamacpp import lively
 from ..models import CANCELS, FAMILIES, TRAINED, auto_class, make
 from .test_buffers import calm
@@ -63,7 +64,7 @@ def _logits(folder: Path, plan: Any, attention_factor: float | None = None) -> t
     return getattr(found, "logits", found[0])[0].double()
 
 
-@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in CANCELS | FIXED])
+@pytest.mark.parametrize("model_type", sample([name for name in FAMILIES if name not in CANCELS | FIXED], 30))
 def test_every_family(sources: Path, tmp_path: Path, model_type: str) -> None:
     source = _source(sources, model_type)
     plan = make_plan(source, RECIPE, tmp_path / "out", encoding="weights")

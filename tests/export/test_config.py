@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoConfig
 
 from ropeconv.export.expression import names_in
-from ropeconv.families.family import by_model_type
+from ropeconv.families.registry import by_model_type
 from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe

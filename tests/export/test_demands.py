@@ -12,7 +12,7 @@ from ropeconv.bake import apply as apply_checked
 from ropeconv.errors import BadSource, Disagreement, UnsupportedBake
 from ropeconv.export import exported
 from ropeconv.export.demands import demands
-from ropeconv.families.family import families
+from ropeconv.families.registry import families
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 

@@ -1,8 +1,9 @@
 """A program that asks a transformers installation what it computes from a config. It imports nothing of ropeconv.
 
 It runs as `python program.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once, while
-its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false}, by a
-line on stdout. own: run the modelling file in the folder, which the caller has written or trusts.
+its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false, "as":
+""}, by a line on stdout. own: run the modelling file in the folder, which the caller has written or trusts. as: the
+model type with which a config is read whose own model type this installation does not have.
 A line {"model_type": name} starts the import of the code of that model, and gets no answer.
 The answer holds, per rotary module of the text model, the frequencies and attention factor that it applies at the last
 position of the context and at the first ones, taken from its buffers after a forward pass.
@@ -42,7 +43,10 @@ def main() -> None:
                 importlib.import_module(f"transformers.models.{name}.modeling_{name}")
             continue
         try:
-            answer = (ask_own if question.get("own") else ask)(question["path"], question["context"])
+            if question.get("own"):
+                answer = ask_own(question["path"], question["context"])
+            else:
+                answer = ask(question["path"], question["context"], question.get("as", ""))
         except Exception as problem:
             answer = {"error": f"{type(problem).__name__}: {problem}"}
         with contextlib.suppress(Exception):
@@ -60,12 +64,14 @@ def version() -> str:
     return str(transformers.__version__)
 
 
-def ask(path: str, context: int) -> dict[str, Any]:
-    """The answer for a folder: frequencies and attention factor per rotary module of the text model of its config."""
-    import torch
-    from transformers import AutoConfig
+def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
+    """The answer for a folder: frequencies and attention factor per rotary module of the text model of its config.
 
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)  # else it may ask on stdin
+    stands_for: the model type of a config whose own is not known here; empty to read it as it is.
+    """
+    import torch
+
+    config = read(path, stands_for)
     text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
     try:
         model = build(shrunk(text), torch)
@@ -78,6 +84,26 @@ def ask(path: str, context: int) -> dict[str, Any]:
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
     return {"modules": modules, "class": type(model).__name__}
+
+
+def read(path: str, stands_for: str) -> Any:
+    """The config in a folder. stands_for: as for `ask`."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if stands_for:
+        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+            whole = json.load(file)
+        part = whole["text_config"] if isinstance(whole.get("text_config"), dict) else whole
+        if part.get("model_type") not in CONFIG_MAPPING:
+            return AutoConfig.for_model(**{**part, "model_type": stands_for})
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)  # else it may ask on stdin
+    except ValueError:
+        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+            model_type = json.load(file).get("model_type")
+        if model_type in CONFIG_MAPPING:
+            raise
+        raise LookupError(f"it has no model type {model_type}") from None
 
 
 def ask_own(path: str, context: int) -> dict[str, Any]:

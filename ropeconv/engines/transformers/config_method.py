@@ -16,7 +16,7 @@ from ...rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from .device import DeviceSpec
-from .load import load_stock
+from .load import load_stock, stock_config
 
 
 def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
@@ -63,10 +63,8 @@ def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: Rop
     folder: of the source. at: device and precision. schedule: to compute. spec: the RoPE of the source. Raises
     UsageError where transformers has no such method.
     """
-    from transformers import AutoConfig
-
     said = parameters(schedule, spec)
-    config = AutoConfig.from_pretrained(folder)
+    config = stock_config(folder, at.stands_for)
     part = config.get_text_config()
     part.max_position_embeddings = schedule.context
     if hasattr(part, "rope_parameters"):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ...errors import UnsupportedBake
 from ...families import Family
-from ...families.family import families
 from ...families.gguf import Gguf
+from ...families.registry import families
 from ...formats.gguf import GgufFile
 from ..tensors import gguf_names
 

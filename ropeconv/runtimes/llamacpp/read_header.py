@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import BadSource, shown
-from ...families.family import by_name
+from ...families.registry import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.log_n import QueryScaling
 from ...rope.proportional import recognise as recognise_proportional
@@ -64,6 +64,8 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     form = _divided(closed, _in_use(vectors, arch, scaling.kind, rotary_dim), original, rotary_dim)
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes = (f"short factors hold in windows of up to {original} tokens, long ones in larger",)
+    if len(sections) > 3:
+        notes = (*notes, f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for text")
     trained, known, reference = _trained(file, arch, form, scaling.context)
     windows, unrotated = layer_windows(file, arch), arch.nope_query_scaling
     spec = RopeSpec(

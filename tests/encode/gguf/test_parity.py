@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import UnsupportedBake
-from ropeconv.families.family import by_model_type
+from ropeconv.families.registry import by_model_type
 from ropeconv.formats.gguf import Edit, GgufFile
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS

@@ -8,6 +8,7 @@ from ..inspection import Inspection, Problem
 from ..inspection.layers import describe_layers
 from ..rope.log_n import QueryScaling
 from ..rope.spec import RopeSpec
+from ..rope.still_pairs import rotating
 from ..runtimes.compare import describe
 from ..runtimes.grouping import grouped
 from .output import Output
@@ -47,6 +48,9 @@ def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
     pairs = "rotate_half" if spec.layout == "half" else "interleaved"
     yield "frequencies", describe(spec.form)
     yield "rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}{', MLA' if spec.mla else ''}"
+    if spec.rotating_share < 1:
+        still = spec.rotary_dim // 2 - rotating(spec)
+        yield "pairs that do not rotate", f"{still} of {spec.rotary_dim // 2}, by architecture"
     yield "attention_factor", f"{spec.attention_factor:.6g}"
     if spec.softmax_scale != 1:
         yield "softmax_scale", f"{spec.softmax_scale:.6g}"

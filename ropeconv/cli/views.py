@@ -12,6 +12,7 @@ from ..rope.bound import effective_length
 from ..rope.forms import Vector
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..rope.still_pairs import rotating
 from ..rope.zero_frequencies import count_zero
 from ..runtimes.compare import describe, frequencies
 from ..runtimes.gguf_readers import find_any
@@ -94,7 +95,8 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
 
 
 def _layers(spec: RopeSpec) -> str:
-    return f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate. Layers: {describe_layers(spec)}."
+    rotates = spec.rotary_dim if spec.rotating_share == 1 else 2 * rotating(spec)
+    return f"{rotates} of {spec.head_dim} dimensions rotate. Layers: {describe_layers(spec)}."
 
 
 STATES = (

@@ -10,7 +10,7 @@ from typing import Any
 from ropeconv.errors import BadSource
 from ropeconv.families import Family
 from ropeconv.families.config import detect
-from tests.models import COMMON, FAMILIES
+from tests.models import COMMON, FAMILIES, of_extended
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
 VISION: dict[str, Any] = {
@@ -97,5 +97,5 @@ def _published(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, An
     config.pop("_name_or_path", None)
     config["torch_dtype"] = config["dtype"] = "float32"
     if "rope_parameters" not in settings and "rope_theta" not in settings:
-        config["rope_theta"] = rope.get("rope_theta", rope.get("full_attention", {}).get("rope_theta", 10000.0))
+        config["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
     return config

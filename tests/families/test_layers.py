@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from ropeconv.errors import BadSource
 from ropeconv.families import by_model_type
 from ropeconv.families.cached_layers import cache_geometry
 from ropeconv.families.config import detect, geometry
 from ropeconv.families.layers import key_layers, layer_names
 
+from ..conftest import Run
 from ..models import FAMILIES
 
 LAYERS = 13  # no multiple of an interval
@@ -32,7 +34,8 @@ def test_layer_types_follow_the_rule_of_the_class(model_type: str) -> None:
     settings = {"attn_layer_indices": [2, 5]} if model_type == "bamba" else {}
     ours = layer_names(dict(settings), by_model_type()[model_type], LAYERS)
     wanted = theirs(model_type, **settings)
-    assert list(ours) == wanted
+    kinds = by_model_type()[model_type].layers.types
+    assert [kinds.get(name) for name in ours] == [kinds[name] for name in wanted]
     assert list(layer_names(dict(settings), by_model_type()["llama"], LAYERS)) != wanted, "the control"
 
 
@@ -62,6 +65,25 @@ def test_heads_of_global_layers_have_a_width_of_their_own(settings: dict[str, An
     assert (sizes.head_dim, sizes.rotary_dim, sizes.local_head_dim, sizes.local_rotary_dim) == (width, width, 256, 256)
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert AutoConfig.from_pretrained(tmp_path).per_layer_config["full_attention"].head_dim == width
+
+
+def test_the_commands_say_which_layers_and_pairs_are_extended(run: Run, tmp_path: Path) -> None:
+    config = {**gemma4(), "num_attention_heads": 8, "hidden_size": 2304, "max_position_embeddings": 131072}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = run("inspect", "config.json").stdout
+    assert "192 of 256, by architecture" in said
+    assert "1 rotate and see the whole context; 5 rotate with default, theta 10000 and see 512 tokens" in said
+    assert "128 of 512 dimensions rotate" in run("apply", "config.json", "--linear", "2", "--dry-run").stdout
+    refused = run("apply", "config.json", "--mixed", "2", "--dry-run")
+    assert (refused.returncode, "beside pairs that stand still" in refused.stderr) == (1, True)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+    assert "by architecture" not in run("inspect", "config.json").stdout
+
+
+def test_a_zamba_2_without_rope_has_nothing_to_extend() -> None:
+    with pytest.raises(BadSource, match="use_mem_rope = False, so it has no rotary position embedding"):
+        detect({"model_type": "zamba2"})
+    assert detect({"model_type": "zamba2", "use_mem_rope": True}).name == "zamba2"
 
 
 def test_last_layers_take_the_keys_of_the_last_of_their_type() -> None:

@@ -34,6 +34,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "gemma": {"tie_word_embeddings": True, "initializer_range": 0.02},
     "exaone4": {"sliding_window": None, "layer_types": None},
     "olmoe": {"num_key_value_heads": 2},
+    "dots1": {"num_key_value_heads": 2},
+    "qwen3_next": {"linear_num_value_heads": 4},
+    "qwen3_5_text": {"linear_num_value_heads": 4},
 }
 EXPORTED = tuple(name for name in TINY if by_model_type()[name].gguf is not None)
 """Model types that become GGUF."""

@@ -140,6 +140,53 @@ def latent(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
     ]
 
 
+@conversion
+def by_key_head(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """All queries, keys and values of linear attention, and its gates, which are together for each head of keys."""
+    heads, each, key, value = _linear(sizes)
+    widths = (key, key, each * value, each * value)
+    (matrix,) = tensor.matrices
+    _fits(tensor, heads * sum(widths))
+    blocks = [
+        tuple(matrix.part(head * sum(widths) + sum(widths[:which]), width) for head in range(heads))
+        for which, width in enumerate(widths)
+    ]
+    rows = heads * (2 * key + each * value)
+    return [
+        replace(tensor, name=names[0], shape=(rows, tensor.shape[-1]), parts=(*blocks[0], *blocks[1], *blocks[2])),
+        replace(tensor, name=names[1], shape=(heads * each * value, tensor.shape[-1]), parts=blocks[3]),
+    ]
+
+
+@conversion
+def tiled_values(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Value heads of linear attention from (key head, value head) to (value head, key head); rows before them stay.
+
+    https://github.com/ggml-org/llama.cpp/pull/19468
+    """
+    heads, each, key, value = _linear(sizes)
+    (matrix,) = tensor.matrices
+    width = value if matrix.rows >= heads * each * value else 1  # a number, or the dimensions of a head
+    before = matrix.rows - heads * each * width
+    _fits(tensor, heads * each * width + (2 * heads * key if before else 0))
+    parts = [matrix.part(before + (head * each + one) * width, width) for one in range(each) for head in range(heads)]
+    return [replace(tensor, name=names[0], parts=(*([matrix.part(0, before)] if before else []), *parts))]
+
+
+@conversion
+def tiled_columns(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """The columns of value heads of linear attention in the same order."""
+    heads, each, _, _ = _linear(sizes)
+    return [replace(tensor, name=names[0], tiles=(heads, each))]
+
+
+def _linear(sizes: Sizes) -> tuple[int, int, int, int]:
+    """Of linear attention: key heads, value heads for each of them, and the widths of both."""
+    heads, values = count(sizes.config, "linear_num_key_heads"), count(sizes.config, "linear_num_value_heads")
+    widths = count(sizes.config, "linear_key_head_dim"), count(sizes.config, "linear_value_head_dim")
+    return heads, values // heads, *widths
+
+
 def _shares(tensor: Stored, names: list[str], cut: Callable[[Rows, int, int], Rows]) -> list[Stored]:
     """One tensor per name, of an equal share of the rows of every matrix, which `cut` takes by index and number."""
     matrices = tensor.matrices

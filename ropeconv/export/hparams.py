@@ -9,7 +9,7 @@ from ..families.config import Config, positive_int, text_part
 from ..families.gguf import Gguf
 from ..families.layers import layer_names
 from ..formats.gguf import Value, boolean, f32, string, u32
-from ..formats.gguf.values import bools
+from ..formats.gguf.values import array, bools
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp import find_arch
 from .conversions import Sizes
@@ -21,6 +21,8 @@ SIZES = {
     "feed_forward_length": "intermediate_size",
 }
 """Keys that every architecture has; `u32` of a family says otherwise where its config does."""
+INT32 = 5
+"""GGUF's number of the type."""
 
 
 def sizes_of(config: Config, family: Family, spec: RopeSpec) -> Sizes:
@@ -59,6 +61,8 @@ def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> di
         found |= _window(part, family, spec)
     elif rules.window == "size":
         found["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
+    names = layer_names(part, family, len(spec.layers)) if rules.layer_flags else ()
+    found |= {key: bools([name == wanted for name in names]) for key, wanted in rules.layer_flags.items()}
     found |= {key: _fixed(value) for key, value in rules.fixed.items()}
     arch = rules.arch
     named = {f"{arch}.{key}": value for key, value in found.items()}
@@ -93,7 +97,9 @@ def _settings(part: Config, rules: Gguf) -> dict[str, Value]:
     return found
 
 
-def _fixed(value: float | bool | str) -> Value:
+def _fixed(value: float | bool | str | list[int]) -> Value:
+    if isinstance(value, list):
+        return array(INT32, value)
     if isinstance(value, str):
         return string(value)
     if isinstance(value, bool):

@@ -73,6 +73,7 @@ class Stored:
 
     shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows per head whose pairs
     are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name of a function in `values.py`, or empty.
+    tiles: groups of columns, and the blocks of each, which are reordered from (group, block) to (block, group).
     """
 
     name: str
@@ -80,6 +81,7 @@ class Stored:
     parts: tuple[Rows, ...]
     interleave: int = 0
     values: str = ""
+    tiles: tuple[int, int] = (1, 1)
 
     @property
     def matrices(self) -> list[Rows]:
@@ -94,7 +96,7 @@ class Stored:
 class OutTensor:
     """One tensor of the output.
 
-    shape: as GGUF has it, fastest dimension first. type: ggml's number. parts, interleave, values: as in Stored.
+    shape: as GGUF has it, fastest dimension first. type: ggml's number. parts, interleave, values, tiles: as in Stored.
     """
 
     name: str
@@ -103,6 +105,7 @@ class OutTensor:
     parts: tuple[Rows, ...]
     interleave: int = 0
     values: str = ""
+    tiles: tuple[int, int] = (1, 1)
 
     @property
     def elements(self) -> int:

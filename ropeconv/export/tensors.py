@@ -147,7 +147,7 @@ def _out(tensor: Stored, names: Any, rules: Gguf, type: int) -> OutTensor:
         )
     shape = tuple(reversed(tensor.shape)) or (1,)
     kind = MXFP4 if tensor.parts[0].dtype == "MXFP4" else _type_of(target, tensor.shape, type)
-    return OutTensor(target, shape, kind, tensor.parts, tensor.interleave, tensor.values)
+    return OutTensor(target, shape, kind, tensor.parts, tensor.interleave, tensor.values, tensor.tiles)
 
 
 def _type_of(name: str, shape: tuple[int, ...], type: int) -> int:

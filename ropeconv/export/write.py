@@ -71,7 +71,7 @@ def converted(tensor: OutTensor) -> Iterator[bytes]:
 
 def _as_is(tensor: OutTensor) -> bool:
     same = all(part.packed and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
-    return same and not tensor.interleave and not tensor.values
+    return same and not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
 
 
 def _drain(pending: set[Future[int]], when: str, advance: Advance) -> set[Future[int]]:
@@ -103,6 +103,8 @@ def _array(piece: Piece) -> NDArray[Any]:
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
     raw = _read(rows)
+    if tensor.tiles != (1, 1):
+        raw = raw.reshape(rows.rows, *tensor.tiles, -1).swapaxes(1, 2).reshape(rows.rows, rows.columns)
     if tensor.interleave:
         half = tensor.interleave // 2
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)

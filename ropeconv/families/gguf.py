@@ -44,8 +44,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     arch: the value of general.architecture. u32, f32, flag: metadata keys, and the expressions of config keys that they
     come from (`export/expression.py`); absent or null ones are left out. fixed: metadata keys with values that are no
-    settings. codes: metadata keys that are numbers for names. scalars: metadata keys that are lists, and the tensors of
-    each layer that have their single numbers. defaults: of the class, for config keys that are absent. convert: what
+    settings. layer_flags: metadata keys that say of every layer whether it is of a type. codes: metadata keys that are
+    numbers for names. scalars: metadata keys that are lists, and the tensors of each layer that have their single
+    numbers. defaults: of the class, for config keys that are absent. convert: what
     happens to tensors. tied: the architecture has no output weights. copy_output: it needs them, so that those of tied
     models are written twice. stacked: prefixes of numbered tensors that become one, and the name of that one. skip: a
     regular expression of tensors that llama.cpp computes without. need: values that llama.cpp assumes. act: the
@@ -62,7 +63,8 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     u32: dict[str, str] = {}
     f32: dict[str, str] = msgspec.field(default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"})
     flag: dict[str, str] = {}
-    fixed: dict[str, int | float | bool | str] = {}
+    fixed: dict[str, int | float | bool | str | list[int]] = {}
+    layer_flags: dict[str, str] = {}
     codes: dict[str, Codes] = {}
     scalars: dict[str, str] = {}
     defaults: dict[str, Any] = {}

@@ -23,7 +23,7 @@ from ..models import VOCABULARY
 
 AS_IS = Recipe(METHODS["as-is"]())
 ROPE = {"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_pct", "rotary_dim"}
-"""What the RoPE of a config says, which everything else here tests."""
+ASKED = {"output_attentions", "output_hidden_states", "return_dict"}
 TOKENS = torch.randint(4, VOCABULARY, (1, 96), generator=torch.Generator().manual_seed(0))
 WORDS = {"hidden_act": "relu", "hidden_activation": "relu", "activation": "relu", "topk_method": "group_limited_greedy"}
 
@@ -62,7 +62,7 @@ def unread(model_type: str, folder: Path) -> list[str]:
     assert plain is not None
     found, moved = [], 0
     for name, value in config.items():
-        if name in ROPE or name == "model_type":
+        if name in ROPE | ASKED or name == "model_type":
             continue
         for other in others(name, value):
             changed = {**config, name: other}

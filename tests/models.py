@@ -47,9 +47,11 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tiny checkpoint of a family has beside COMMON.
 
     parts: names in PARTS. remove: keys of COMMON and of the parts that it has not. null: keys that are null. config:
-    its own keys. rotary_dim: dimensions of a head of 64 that rotate. local_theta, local_rotary_dim: of the layers that
-    are not extended, where they have others. norms: keys with which queries and keys have norms. cancels: whether a
-    norm behind the rotation cancels an attention factor. auto: the class of transformers that makes it.
+    its own keys. rotary_dim: dimensions of a head that rotate, of 64. local_theta, local_rotary_dim: of the layers that
+    are not extended, where they have others. rotating_share: the share of pairs that rotate in the class itself. norms:
+    keys with which queries and keys have norms. cancels: whether a norm behind the rotation cancels an attention
+    factor. auto: the class of transformers that makes it. refused: methods whose frequencies, and encodings, that its
+    class cannot carry.
     """
 
     parts: tuple[str, ...] = ()
@@ -59,9 +61,11 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rotary_dim: int = 64
     local_theta: float | None = None
     local_rotary_dim: int = 0
+    rotating_share: float = 1.0
     norms: dict[str, Any] = {}
     cancels: bool = False
     auto: Literal["AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModel"] = "AutoModelForCausalLM"
+    refused: tuple[str, ...] = ()
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -80,7 +84,7 @@ CANCELS = {model_type for model_type, tiny in TINY.items() if tiny.cancels}
 
 def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
     """The settings of the layers that are extended, of a `rope_parameters` that may be nested per layer type."""
-    named = (rope[name] for name in ("full_attention", "hybrid", "sliding_attention") if rope.get(name))
+    named = (rope[name] for name in ("full_attention", "hybrid", "compress", "sliding_attention") if rope.get(name))
     return next(named, rope)
 
 
@@ -113,6 +117,6 @@ def published(folder: Path, model_type: str, settings: dict[str, Any]) -> None:
     rope = saved.pop("rope_parameters", None) or {}
     saved.update({key: value for key, value in settings.items() if value is not None})
     saved["model_type"] = model_type
-    if "rope_parameters" not in settings:
+    if not {"rope_parameters", "rope_theta"} & settings.keys():
         saved["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
     (folder / "config.json").write_text(json.dumps(saved, indent=2) + "\n")

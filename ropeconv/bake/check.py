@@ -1,4 +1,4 @@
-"""The check that the installed transformers computes the schedule from an output, before that has its final name."""
+"""What the installed transformers and llama.cpp make of an output, before that has its final name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..engines.llamacpp import loading
 from ..engines.probe import Probe, ProbeCache
 from ..errors import Disagreement
 from ..receipts.receipt import CheckRecord
 from ..runtimes.rules import RUNS
 from ..validate.checks.frequencies import compare
 from .checkpoint import CheckpointPlan
+from .plan import GgufOutput
 
 NOT_INSTALLED = "transformers is not installed; pip install 'ropeconv[validate]'"
 Query = Callable[[Path], dict[str, Any]]
@@ -55,6 +57,20 @@ class OutputCheck:
         except Disagreement as problem:
             raise Disagreement(f"{problem}; nothing was kept") from None
         return self.found
+
+
+def loads(plan: GgufOutput, folder: Path) -> None:
+    """Raises Disagreement where the installed llama.cpp does not load a converted file.
+
+    plan: of the file. folder: that it is in before it has its final name.
+    """
+    if loading.available():
+        problem = loading.why_not_loaded(folder / plan.files[0].name)
+        if problem:
+            raise Disagreement(
+                f"llama.cpp does not load what was converted: {problem}; convert it with llama.cpp and patch that, "
+                "or keep safetensors; nothing was kept"
+            )
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:

@@ -100,7 +100,7 @@ def _size(exported: Exported, made: Rewritten) -> int:
     head, last = len(made.place(0)), max(info.offset + info.size for info in made.tensors.values())
     if not exported.quantised:
         return head + last
-    elements = sum(part.rows * part.columns for tensor in exported.tensors for part in tensor.parts)
+    elements = sum(tensor.elements for tensor in exported.tensors)
     return head + round(elements * FTYPES[exported.quantised][1] / 8)
 
 
@@ -131,8 +131,8 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
 def _notes(source: Source, seen: ConfigInspection) -> list[str]:
     found = []
     spec, rules = seen.spec, seen.family.gguf
-    if spec.visible(spec.context) < spec.context and rules and not rules.window:
-        found.append("llama.cpp ignores that sliding window: there every layer sees the whole context")
+    if rules and not rules.window and any(size is not None and size < spec.context for size in spec.windows):
+        found.append("llama.cpp ignores the sliding window of this model: there every layer sees the whole context")
     if "vision_config" in source.config():
         found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
     return found

@@ -10,7 +10,7 @@ from .assumed import assumed_family, assumption
 from .family import Family
 from .keys import Config, first_present, positive_int
 from .layer_rules import Kind
-from .layers import layer_kinds, layer_windows, settings_name
+from .layers import layer_kinds, layer_windows, own_settings, settings_name
 from .refused import refused
 from .registry import by_model_type
 from .schema import check_config
@@ -62,12 +62,12 @@ def detect(config: Config, assumed: str = "") -> Family:
     """
     if assumed:
         return assumed_family(config, assumed)
-    text = config.get("text_config")
-    names = [part.get("model_type") for part in (text, config) if isinstance(part, dict)]
+    text = _text_config(config)
+    names = [part.get("model_type") for part in (text, config) if part is not None]
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
         if family is not None:
-            _refuse_without_rope(text if isinstance(text, dict) else config, family)
+            _refuse_without_rope(config if text is None else text, family)
             return family
     name = names[-1]
     if name is None:
@@ -96,14 +96,21 @@ def _refuse_without_rope(part: Config, family: Family) -> None:
             )
 
 
+def _text_config(config: Config) -> Config | None:
+    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None without one."""
+    thinker = config.get("thinker_config")
+    text = (thinker if isinstance(thinker, dict) else config).get("text_config")
+    return text if isinstance(text, dict) else None
+
+
 def text_part(config: Config, family: Family) -> Config:
     """The dictionary with the language model's keys: the config itself, or its `text_config`.
 
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
     Raises BadSource where a key that is read has another type or a number out of range.
     """
-    inner, part = config.get("text_config"), config
-    if isinstance(inner, dict) and inner.get("model_type", config.get("model_type")) in family.model_types:
+    inner, part = _text_config(config), config
+    if inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types:
         part = inner
     check_config(part, family)
     return part
@@ -116,7 +123,10 @@ def geometry(config: Config, family: Family) -> Geometry:
     """
     part, keys, defaults = text_part(config, family), family.keys, family.defaults
     notes = [assumption(family)] if family.assumed else []
-    head_dim = positive_int(part, keys.head_dim)
+    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
+    kinds = layer_kinds(part, family, count)
+    own = own_settings(part, kinds.index("global")) if "global" in kinds else {}
+    head_dim = positive_int(own, ("head_dim",)) or positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
@@ -127,8 +137,6 @@ def geometry(config: Config, family: Family) -> Geometry:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
-    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
-    kinds = layer_kinds(part, family, count)
     return Geometry(
         head_dim=head_dim,
         rotary_dim=_rotary_dim(part, family, head_dim),

@@ -6,10 +6,19 @@ from typing import Any, Literal
 
 import msgspec
 
+from .gguf import Gguf, Need
 from .layer_rules import Layers, QueryTemperature, Window
 
 Norm = Literal[
-    "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
+    "",
+    "rms",
+    "rms-plus-one",
+    "rms-all-heads",
+    "layer-norm",
+    "layer-norm-list",
+    "l2-after-rope",
+    "rms-after-rope",
+    "rms-unweighted",
 ]
 InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
@@ -130,63 +139,17 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     more_norms: tuple[tuple[str, str], ...] = ()
 
 
-class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config key that must have a certain value, which a reader assumes.
-
-    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
-    this, 0 for all.
-    """
-
-    key: str
-    value: Any
-    default: Any = None
-    below_layers: int = 0
-
-
-class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this family's checkpoints become GGUF.
-
-    arch: the value of general.architecture. u32, f32, flag: metadata keys, and the config keys that they come from;
-    absent or null ones are left out. interleave: rows of q and k are reordered from pairs (i, i + d/2) to (2i, 2i + 1).
-    norm_plus_one: norms are stored as weight - 1. tied: the architecture has no output weights. qkv: the fused
-    projection has queries, keys and values of each head together. stacked: prefixes of numbered tensors that become
-    one, and the name of that one. need: values that llama.cpp assumes. act: the activation that llama.cpp computes,
-    empty where it is not checked. not_null: keys that must not be null. scale_layers: llama.cpp scales queries by
-    1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether attention.sliding_window
-    is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace the usual ones. names:
-    the names of tensors that are not those of Llama or Gemma, with {layer} for the number. present: config switches,
-    and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for the way back.
-    """
-
-    arch: str
-    u32: dict[str, str] = {}
-    f32: dict[str, str] = msgspec.field(default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"})
-    flag: dict[str, str] = {}
-    interleave: bool = False
-    norm_plus_one: bool = False
-    tied: bool = False
-    qkv: bool = False
-    stacked: dict[str, str] = {}
-    need: tuple[Need, ...] = ()
-    act: str = "silu"
-    not_null: tuple[str, ...] = ()
-    scale_layers: int = 0
-    window: Literal["", "pattern", "size"] = ""
-    pre: dict[str, str] = {}
-    names: tuple[str, ...] = ()
-    present: dict[str, str] = {}
-    config: dict[str, Any] = {}
-
-
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the attention layers of this family keep in the key-value cache.
 
-    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says.
-    repeated: config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for
-    multi-head latent attention, where it always does. values: the config key of the width of a head of values, empty
-    where it is that of keys. local_times: how many times the heads of keys and values local layers have. global_heads:
-    the config key of their number in the other layers. shared: the config key of the number of last layers that take
-    keys and values from an earlier one, and its default.
+    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says. repeated:
+    config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
+    latent attention, where it always does. values: the config key of the width of a head of values, empty where it is
+    that of keys. local_times: how many times the heads of keys and values local layers have. global_heads: the config
+    key of their number in the other layers, and a switch of it. shared: the config key of the number of last layers
+    that take keys and values from an earlier one, and its default. index_key: the config key of the width of the keys
+    that an indexer keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from
+    the second on have an indexer. per_token: whether what they keep is a number per token.
     """
 
     one_head: tuple[Need, ...] = ()
@@ -194,8 +157,11 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repeated_by: str = ""
     values: str = ""
     local_times: int = 1
-    global_heads: str = ""
+    global_heads: tuple[str, ...] = ()
     shared: tuple[str, int] = ("", 0)
+    index_key: str = ""
+    index_interval: int = 1
+    per_token: bool = True
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -227,12 +193,13 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. encoder: it reads in both directions and
-    has no logits of the next token. rotates: config values without which a model has no rotary embedding. refuse: why
-    nothing can be baked for it, or empty. since: per runtime, the first version that loads it. gguf, code, ministral3:
-    None where that kind of output is not known for it. origin: the file of a user that it is from, empty for those of
-    the package. assumed: a model type that `--family` says is of this family, the last of model_types; neither stands
-    in files.
+    in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs of a head stand still by architecture,
+    under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
+    rotary embedding. encoder: it reads in both directions and has no logits of the next token. no_attention_factor: why
+    it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it. origin: the file
+    of a user that it is from, empty for those of the package. assumed: a model type that `--family` says is of this
+    family, the last of model_types; neither stands in files.
     """
 
     name: str
@@ -240,9 +207,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: tuple[str, ...]
     source: str
     layout: Literal["half", "interleaved"] = "half"
+    still_pairs: bool = False
     mla: bool = False
     rotates: tuple[Need, ...] = ()
     encoder: bool = False
+    no_attention_factor: str = ""
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()

@@ -15,6 +15,12 @@ def settings_name(family: Family, kind: Kind) -> str:
     return next((name for name, known in family.layers.types.items() if known == kind), "")
 
 
+def own_settings(part: Config, layer: int) -> Config:
+    """What a config sets for one layer alone, in transformers' `per_layer_config`. part: its text part."""
+    found = part.get("per_layer_config") or {}
+    return next((own for number, own in found.items() if number.isdecimal() and int(number) == layer), {})
+
+
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     """The layer type of each of `count` layers: the config's `layer_types`, else as the stock class derives them.
 
@@ -38,6 +44,9 @@ def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
     numbers = part.get(rules.indices) if rules.indices else None
     if isinstance(numbers, list):
         return [rules.last if index in numbers else rules.rest for index in range(count)]
+    ratios = part.get(rules.ratios) if rules.ratios else None
+    if isinstance(ratios, list):
+        return [rules.last if ratio else rules.rest for ratio in ratios[:count]]
     if rules.pattern:
         return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
     interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval

@@ -15,7 +15,7 @@ from ..families.family import Family
 from ..rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import temperature_attention_factor
 from ..rope.log_n import QueryScaling
-from ..rope.proportional import Proportional
+from ..rope.proportional import Proportional, rotating_share
 from ..rope.spec import ContextSource, RopeSpec
 from .find import newest
 from .read_form import number, read_attention_factor, read_form
@@ -73,6 +73,7 @@ def _read_spec(config: Config, family: Family, reader: Runtime) -> RopeSpec:
         form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
     attention_factor = read_attention_factor(kind, found, rules, form, sizes, part)
     local_form = _local_form(part, family, reading, theta)
+    share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     spec = RopeSpec(
         head_dim=sizes.head_dim,
         rotary_dim=sizes.rotary_dim,
@@ -82,6 +83,7 @@ def _read_spec(config: Config, family: Family, reader: Runtime) -> RopeSpec:
         original_context=sizes.context,
         context=sizes.context,
         local_rotary_dim=0 if sizes.local_rotary_dim == sizes.rotary_dim else sizes.local_rotary_dim,
+        rotating_share=share,
         layers=sizes.layers,
         windows=sizes.windows,
         chunked=sizes.chunked,
@@ -108,7 +110,7 @@ def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> t
     """
     reader = reading or newest("transformers").rule_set(family.name)
     present = [part[key] for key in reader.schemas if part.get(key)]
-    if family.writing.nested:
+    if family.writing.nested and not (family.still_pairs and not nested_settings(part, family, "global")):
         inner = dict(nested_settings(part, family, "global")) if reader.nested else {}
         if "rope_scaling" in reader.schemas:
             inner.update(part.get("rope_scaling") or {})

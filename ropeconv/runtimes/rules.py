@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ..families.family import Need
+from ..families.gguf import Need
 
 Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refused", "unsupported", "unknown"]
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""

@@ -47,7 +47,7 @@ def _add_methods(text: str, classes: dict[str, ModelClass]) -> None:
         if name in classes and end >= 0:
             kept = "graph" if method.startswith("graph") and "mtp" not in method else method
             methods = classes[name].methods
-            methods[kept] = methods.get(kept, "") + without_comments(text[found.start() : end])
+            methods[kept] = methods.get(kept, "") + "\n" + without_comments(text[found.start() : end])
 
 
 def without_comments(text: str) -> str:

@@ -55,8 +55,21 @@ def _one(constant: str, name: str, types: list[str], classes: dict[str, ModelCla
     interval = RECURRENT.search(hparams)
     entry["full_attention_interval"] = int(interval.group(1)) if interval else 0
     entry["softmax"] = "rope_yarn_log_mul" in graph
+    entry["norm_after_rope"] = _normalises_late(graph)
     entry["base"] = "hparams.rope_scaling_alpha" in hparams
     return entry
+
+
+def _normalises_late(graph: str) -> bool:
+    """Whether queries are normalised after their rotation and not before, in any function of a graph."""
+    late, early = False, False
+    for function in re.split(r"\n(?=[^\n ][^\n]*\bllama_model_|llama_model_)", graph):
+        rotation = ROTATION.search(function)
+        norms = [found.start() for found in re.finditer(r"attn_q_norm|ggml_rms_norm\(ctx0, Qcur", function)]
+        if norms:
+            late |= rotation is not None and norms[0] > rotation.start()
+            early |= rotation is None or norms[0] < rotation.start()
+    return late and not early
 
 
 def _window(hparams: str, graph: str) -> dict[str, Any] | None:

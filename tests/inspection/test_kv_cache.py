@@ -14,6 +14,7 @@ import transformers
 from transformers import AutoConfig, DynamicCache
 from transformers.cache_utils import get_layer_types_and_kwargs
 
+from ropeconv.families import by_model_type
 from ropeconv.families.cached_layers import CachedLayers, cache_geometry
 from ropeconv.families.config import detect
 from ropeconv.inspection import inspect_source
@@ -48,7 +49,7 @@ def allocated(folder: Path) -> int:
     tensors = [
         tensor
         for layer in cache.layers
-        for name in ("keys", "values")
+        for name in ("keys", "values", "indexer_keys")
         if (tensor := getattr(layer, name, None)) is not None
     ]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -66,14 +67,16 @@ def kept(one: CachedLayers) -> int:
     return min(TOKENS, TOKENS if one.window is None else one.window - 1)
 
 
-@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in ENCODERS])
+@pytest.mark.parametrize(
+    "model_type", [name for name in FAMILIES if name not in ENCODERS and by_model_type()[name].cache.per_token]
+)
 def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path]) -> None:
     folder = tiny(model_type)
     assert expected(cache_of(folder)) == allocated(folder) > 0
 
 
-@pytest.mark.parametrize("model_type", sorted(ENCODERS))
-def test_encoders_keep_nothing(model_type: str, tiny: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("model_type", [*sorted(ENCODERS), "deepseek_v4"])
+def test_what_is_kept_that_is_no_number_per_token(model_type: str, tiny: Callable[[str], Path]) -> None:
     assert inspect_source(open_source(str(tiny(model_type)))).kv_cache is None
 
 

@@ -16,6 +16,8 @@ ARCHS: dict[str, Any] = DIGEST["archs"]
 TABLE = arch_table()
 NO_MODEL = {"clip", "gptj"}
 """A projector, which is no language model, and a name without code."""
+NORM_OFF = {"llama", "llama-embed"}
+"""Their graph has the norms of llama4, which hparams.use_kq_norm turns on for that alone."""
 LISTS = {"rope_factors_long", "rope_factors_short"}
 
 
@@ -56,6 +58,7 @@ def test_an_architecture_is_as_the_sources_say(arch: Arch) -> None:
     assert arch.log_multiplier is ("rope.scaling.yarn_log_multiplier" in keys)
     assert arch.softmax is entry["softmax"]
     assert arch.alpha is entry["base"]
+    assert arch.norm_after_rope is (entry["norm_after_rope"] and arch.name not in NORM_OFF)
     assert arch.finetuned is ("rope.scaling.finetuned" in keys)
     assert arch.pattern is ("attention.rope_pattern" in keys)
     assert bool(arch.query_length) is ("attention.temperature_scale" in keys)

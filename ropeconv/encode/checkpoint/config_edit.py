@@ -119,7 +119,7 @@ def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) ->
     """
     found: dict[str, Any] = {}
     for name, kind in family.layers.types.items():
-        if kind == "local":
+        if kind == "local" and name == settings_name(family, "local"):
             local = _unscaled(spec.local_form.theta if spec.local_form else theta)
             share = rotary_share(part, family, "local")
             local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}

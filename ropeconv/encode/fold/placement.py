@@ -216,6 +216,11 @@ def _one_side(
     tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
     weights = family.weights
+    if weights.norm == "rms-unweighted":
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name,
+            "a norm without weights stands between its projections and the rotation", "use native",
+        )  # fmt: skip
     norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
     norms = _norms(norm, weights.norm, tensors)
     if norms:

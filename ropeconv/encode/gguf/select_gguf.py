@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from ...errors import UnsupportedBake, UsageError
-from ...families.registry import by_name
 from ...rope.schedule import Schedule
 from ...runtimes.gguf_readers import Reader, find_readers
 from ...runtimes.llamacpp import arch_of_header
@@ -41,9 +40,8 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     if arch.fixed:
         why = "llama.cpp rotates it with the base 10000 whatever the file says"
         raise UnsupportedBake("a schedule", f"the GGUF architecture {arch.name}", why, "extend the checkpoint instead")
-    family = by_name().get(arch.family)
-    if family and family.weights.norm.endswith("after-rope"):
-        refuse_attention_factor(schedule, family)
+    if arch.norm_after_rope:
+        refuse_attention_factor(schedule, arch.name)
     encoding, carrier, known = target.encoding, target.gguf.carrier or "", all_gguf_encodings()
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     if schedule.log_n is not None:

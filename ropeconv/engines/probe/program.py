@@ -124,20 +124,35 @@ def ask_own(path: str, context: int) -> dict[str, Any]:
 
 def build(text: Any, torch: Any) -> Any:
     """The text model of a config on the meta device, without weights, but with its rotary modules on the CPU."""
-    from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+    from transformers import PreTrainedModel
 
     PreTrainedModel.init_weights = lambda self: None
-    auto = AutoModel if type(text) in AutoModel._model_mapping else AutoModelForCausalLM
-    known = auto._model_mapping[type(text)]
-    model_class = known[0] if isinstance(known, (tuple, list)) else known
+    model_class = class_of(text)
     for thing in vars(sys.modules[model_class.__module__]).values():
         if isinstance(thing, type) and "RotaryEmbedding" in thing.__name__:
             on_cpu(thing, torch)
     try:
         with torch.device("meta"):
-            return auto.from_config(text)
+            return model_class._from_config(text)
     except NotImplementedError:  # a class that looks at its own parameters while it is built
-        return auto.from_config(text)
+        return model_class._from_config(text)
+
+
+def class_of(text: Any) -> Any:
+    """The class of the text model of a config: of AutoModel, or the one in its modelling file that takes the config."""
+    from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+
+    for auto in (AutoModel, AutoModelForCausalLM):
+        with contextlib.suppress(KeyError, ValueError):  # it names classes that are not there (Voxtral Realtime)
+            known = auto._model_mapping[type(text)]
+            return known[0] if isinstance(known, (tuple, list)) else known
+    code = importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_"))
+    return next(
+        thing
+        for name, thing in vars(code).items()
+        if name.endswith("Model") and isinstance(thing, type) and issubclass(thing, PreTrainedModel)
+        and getattr(thing, "config_class", None) is type(text) and not name.endswith("PreTrainedModel")
+    )  # fmt: skip
 
 
 def on_cpu(rotary: Any, torch: Any) -> None:
@@ -180,7 +195,7 @@ def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str
         local = name.endswith("_local") or "sliding_attention" in name
         yield "local" if local else "global", run(module, None, context, torch)
     for kind in kinds:
-        local = "sliding" in kind and len(kinds) > 1
+        local = ("sliding" in kind or kind == "main") and len(kinds) > 1
         yield "local" if local else "global", run(module, kind, context, torch)
 
 

@@ -79,6 +79,7 @@ def logits(model: Any, hidden: Any) -> Any:
 
     backbone, device = backbone_of(model), model.get_output_embeddings().weight.device
     done = MoeModelOutputWithPast(last_hidden_state=hidden[None].to(device))
+    done.shared_kv_states = None  # Gemma 4 hands it on
     own = vars(backbone).get("forward")
     backbone.forward = lambda *args, **given: done
     try:

@@ -14,6 +14,14 @@ def indexers(model: Any) -> list[Any]:
     return [module for module in model.modules() if isinstance(getattr(module, "index_topk", None), int)]
 
 
+def compresses(model: Any) -> bool:
+    """Whether attention compresses runs of keys into one, by their index and not by their position (DeepSeek V4).
+
+    A sequence with gaps in its positions is then another one in chunks.
+    """
+    return any(hasattr(module, "compress_rate") for module in model.modules())
+
+
 def choose_all_keys(model: Any) -> Undo:
     """Makes every indexer choose all keys, and returns a function that undoes it.
 

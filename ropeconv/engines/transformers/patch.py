@@ -96,7 +96,7 @@ def _extended_set(module: Any) -> str:
     ends = "inv_freq"
     buffers = [str(name) for name, _ in module.named_buffers()]
     names = [name[: -len(ends)] for name in buffers if name.endswith(ends) and "original" not in name]
-    whole = [name for name in names if "sliding" not in name]
+    whole = [name for name in names if "sliding" not in name and name != "main_"]
     return (whole or names or [""])[0]
 
 

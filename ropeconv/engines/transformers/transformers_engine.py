@@ -12,6 +12,7 @@ from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress
 from .backbone import hidden_states, keep_head, logits
 from .device import DeviceSpec
+from .indexers import compresses
 from .load import load_stock
 from .patch import Undo, patch
 
@@ -21,7 +22,8 @@ BLOCK = 512  # positions whose logits exist at a time
 class TransformersEngine(Engine):
     """A language model of transformers, which reads in chunks and can be patched.
 
-    model: the loaded model. chunk: tokens that its backbone sees at a time. has_logits: encoders have none. vocabulary:
+    model: the loaded model. chunk: tokens that its backbone sees at a time. has_logits: encoders have none. chunked: a
+    sequence with gaps in its positions is the same in chunks. vocabulary:
     number of tokens that it knows.
     """
 
@@ -32,6 +34,7 @@ class TransformersEngine(Engine):
 
         self.model, self.chunk = model, chunk
         self.has_logits = model.get_output_embeddings() is not None
+        self.chunked = self.has_logits and not compresses(model)
         self.vocabulary = int((model.get_output_embeddings() or model.get_input_embeddings()).weight.shape[0])
         self.runtime = f"transformers {transformers.__version__}"
 

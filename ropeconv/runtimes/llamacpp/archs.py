@@ -69,6 +69,7 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     softmax: bool = False
     theta_key: str = "rope.freq_base"
     no_attention_factor: bool = False
+    norm_after_rope: bool = False
     nope_interval: int = 0
     nope_first: bool = False
     nope_with_window: bool = False

@@ -37,7 +37,7 @@ class Scaling:
         arch = file.arch
         fast = file.number("rope.scaling.yarn_beta_fast", arch.beta_fast)
         slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
-        if self.factor == 1:
+        if self.factor == 1 or arch.fixed:
             return Plain(self.theta)
         if self.yarn:
             return Yarn(self.theta, self.factor, self.original, *((fast, slow) if arch.betas else (32.0, 1.0)))
@@ -62,8 +62,7 @@ def read_scaling(file: ArchKeys, head_dim: int) -> Scaling:
     alpha = file.number("rope.scaling.alpha", 0.0) if arch.alpha else 0.0
     if alpha > 0:
         theta *= alpha ** (head_dim / (head_dim - 2))
-    if arch.fixed:
-        return Scaling(kind, 10000.0, 1.0, False, original, context)
+    theta = 10000.0 if arch.fixed else theta
     factor = 1.0 if kind == "none" else factor
     if not 1 < theta < math.inf or factor <= 0:
         raise BadSource(f"the header has {arch.theta_key} {theta:g} and factor {factor:g}; download it again")
@@ -106,6 +105,6 @@ def dead_keys(file: ArchKeys, arch: Arch, scaling: Scaling) -> tuple[str, ...]:
     unread = [] if arch.ext_factor else ["yarn_ext_factor", "yarn_attn_factor"]
     unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]
     unread += [] if arch.log_multiplier else ["yarn_log_multiplier"]
-    unread += ["factor"] if scaling.kind == "none" or arch.fixed else []
-    unread += ["attn_factor"] if arch.no_attention_factor or arch.fixed else []
+    unread += ["factor"] if scaling.kind == "none" or (arch.fixed and not arch.softmax) else []
+    unread += ["attn_factor"] if arch.no_attention_factor or (arch.fixed and not arch.softmax) else []
     return tuple(key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key)))

@@ -120,9 +120,7 @@ def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[Tok
     if isinstance(case.scale, QueryScaling) and case.schedule.log_n is not None:
         states.formula = [spec.patched(engine, run, scale=case.schedule.log_n) for run in samples]
     states.reference = states.timed("reference", runs, lambda run: spec.patched(engine, run))
-    if (
-        case.schedule.short_inv_freq is None and engine.has_logits
-    ):  # else the list in force changes with the chunk, which is no noise
+    if case.schedule.short_inv_freq is None and engine.chunked:  # else the list changes with the chunk: no noise
         states.noise_runs.append((None, [spec.patched(engine, run, -(-len(run.ids) // PARTS)) for run in samples]))
     nearby = nudged(case.schedule)
     states.noise_runs.append((None, [spec.patched(engine, run, schedule=nearby) for run in samples]))

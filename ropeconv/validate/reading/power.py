@@ -109,7 +109,7 @@ def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
         wanted = case.patched(engine, run)
         fault = replace(case, score_factor=FAINT * factor).patched(engine, run)
         near = [case.patched(engine, run, schedule=nudged(schedule))]
-        if schedule.short_inv_freq is None and engine.has_logits:
+        if schedule.short_inv_freq is None and engine.chunked:
             near.append(case.patched(engine, run, -(-count // PARTS)))
         noise = sum(_normalised(engine, wanted, other).kl.quantile(0.95).item() for other in near)
         away = _normalised(engine, wanted, fault).kl.mean().item()

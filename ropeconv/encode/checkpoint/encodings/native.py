@@ -12,7 +12,7 @@ from ....rope.laws import longrope_attention_factor, mscale_for, temperature_att
 from ....rope.proportional import Proportional
 from ....rope.schedule import Schedule
 from ....rope.spec import RopeSpec
-from ....rope.zero_frequencies import count_zero
+from ....rope.zero_frequencies import count_zero, written_divisors
 from ..config_only import config_encoding
 from ..implied_lengths import lengths_note, original_for
 from ..rope_setting import RopeSetting
@@ -99,7 +99,8 @@ def _mscale(factor: float, schedule: Schedule, spec: RopeSpec) -> dict[str, floa
 
 
 def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
-    rope |= {"short_factor": list(form.short_factor), "long_factor": list(form.long_factor)}
+    lists = {"short_factor": form.short_factor, "long_factor": form.long_factor}
+    rope |= {name: written_divisors(factors) for name, factors in lists.items()}
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     if family.writing.attention_factor_from_original:

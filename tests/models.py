@@ -51,7 +51,7 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     are not extended, where they have others. rotating_share: the share of pairs that rotate in the class itself. norms:
     keys with which queries and keys have norms. cancels: whether a norm behind the rotation cancels an attention
     factor. auto: the class of transformers that makes it. refused: methods whose frequencies, and encodings, that its
-    class cannot carry.
+    class cannot carry. fill: values of parameters that begin with 0 and would make attention blind.
     """
 
     parts: tuple[str, ...] = ()
@@ -66,6 +66,7 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cancels: bool = False
     auto: Literal["AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModel"] = "AutoModelForCausalLM"
     refused: tuple[str, ...] = ()
+    fill: dict[str, float] = {}
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -84,7 +85,11 @@ CANCELS = {model_type for model_type, tiny in TINY.items() if tiny.cancels}
 
 def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
     """The settings of the layers that are extended, of a `rope_parameters` that may be nested per layer type."""
-    named = (rope[name] for name in ("full_attention", "hybrid", "compress", "sliding_attention") if rope.get(name))
+    named = (
+        rope[name]
+        for name in ("full_attention", "hybrid", "compress", "indexed_attention", "sliding_attention")
+        if rope.get(name)
+    )
     return next(named, rope)
 
 
@@ -99,6 +104,10 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     torch.manual_seed(seed)
     config = AutoConfig.for_model(model_type, **settings)
     model = auto_class(model_type).from_config(config).to(torch.float32)
+    for name, parameter in model.named_parameters():
+        last = name.rsplit(".", 1)[-1]
+        if last in TINY[model_type].fill:
+            torch.nn.init.constant_(parameter, TINY[model_type].fill[last])
     model.save_pretrained(folder)
     published(folder, model_type, settings)
     return folder

@@ -159,7 +159,7 @@ def _head_dim(part: Config, family: Family) -> int:
         raise BadSource(f"config.json has neither head_dim nor {keys.hidden[0]} and {keys.heads[0]}; add them")
     if hidden < heads:
         raise BadSource(f"config.json has {keys.hidden[0]} = {hidden}, less than its {heads} heads; correct it")
-    return hidden // heads
+    return family.defaults.hidden_times * hidden // heads
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:

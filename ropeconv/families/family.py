@@ -20,7 +20,7 @@ Norm = Literal[
     "rms-after-rope",
     "rms-unweighted",
 ]
-InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one", "gated-sum"]
+InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
 
 
@@ -52,6 +52,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     local_partial: the share of a head that rotates in local layers, None where it is that of the others.
     unstated_partial: that of a RoPE dictionary which does not state it, None where it is the default all the same.
+    hidden_times: what the hidden size is multiplied by before it is divided among the heads.
     """
 
     theta: float = 10000.0
@@ -65,6 +66,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partial_rotary_factor: float = 1.0
     local_partial: float | None = None
     unstated_partial: float | None = None
+    hidden_times: int = 1
     scaling: dict[str, Any] | None = None
 
 
@@ -116,9 +118,10 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     do; index_rows: which of them. fused: one projection for queries, keys and values. fused_order: the order of their
     rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
     rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
-    the kind of the norm before the projections, empty where there is none, "gated-sum" where they read a sum that is
-    weighted by each token. input_norm: its name, the first that is there; its weights are 1 where none is. more_norms:
-    norms of further queries and keys that are rotated alike, those of an indexer, of the same kind.
+    the kind of the norm before the projections, empty where there is none. input_norm: its name, the first that
+    is there; its weights are 1 where none is. more_norms: norms of further queries and keys that are rotated alike,
+    those of an indexer, of the same kind. fixed: why no factor can be folded into these tensors. unmeasured: why they
+    do not give the variances of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -137,6 +140,8 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
     more_norms: tuple[tuple[str, str], ...] = ()
+    fixed: str = ""
+    unmeasured: str = ""
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

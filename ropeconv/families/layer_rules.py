@@ -12,18 +12,19 @@ Kind = Literal["global", "local", "none"]
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which layers rotate, and with which frequencies.
 
-    types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
-    `last` and the others are `rest`; with `leading` the first layer of each interval is `last`, not its final one.
-    interval_key: the config key that sets `interval`. indices: the key of a list with the numbers of the layers that
-    are `last`; ratios: of one whose entry is 0 for those that are `rest`. pattern: names that repeat, where neither is
-    there. first, final: the first and the last layer, where they differ. flags: the key of a list whose entry is not 0
-    where the layer rotates (SmolLM3's no_rope_layers). one_kind_without_window: a model without a window has global
-    layers alone. backward: intervals and patterns count from the last layer. dense: the key of the number of first
-    layers without experts, where `mlp_layer_types` does not list them; dense_interval: the key of their own interval,
-    which is 1 by default and lets all of them rotate then. blocks: attention blocks in each numbered layer, which count
-    as that many layers.
+    key: the config key of the list of layer types. types: the kind of layer for each name in it. Without that list
+    every `interval`-th layer is `last` and the others are `rest`; with `leading` the first layer of each interval is
+    `last`, not its final one. interval_key: the config key that sets `interval`. indices: the key of a list with the
+    numbers of the layers that are `last`; ratios: of one whose entry is 0 for those that are `rest`. pattern: names
+    that repeat, where neither is there. first, final: the first and the last layer, where they differ. flags: the key
+    of a list whose entry is not 0 where the layer rotates (SmolLM3's no_rope_layers). one_kind_without_window: a model
+    without a window has global layers alone. backward: intervals and patterns count from the last layer. dense: the key
+    of the number of first layers without experts, where `mlp_layer_types` does not list them; dense_interval: the key
+    of their own interval, which is 1 by default and lets all of them rotate then. blocks: attention blocks in each
+    numbered layer, which count as that many layers.
     """
 
+    key: str = "layer_types"
     types: dict[str, Kind] = {}
     interval: int = 0
     interval_key: str = ""

@@ -22,12 +22,12 @@ def own_settings(part: Config, layer: int) -> Config:
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """The layer type of each of `count` layers: the config's `layer_types`, else as the stock class derives them.
+    """The layer type of each of `count` layers: those that the config lists, else as the stock class derives them.
 
     part: the text part of the config.
     """
     rules = family.layers
-    listed = part.get("layer_types")
+    listed = part.get(rules.key)
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
         return tuple(listed)
     names = _derived_names(part, rules, count)

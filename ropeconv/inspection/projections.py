@@ -75,11 +75,8 @@ def attention_layers(
             f"{family.display_name} multiplies queries and keys by weights after the rotation, so that its sum depends "
             "on positions and not on distances alone; leave --weights out"
         )
-    if weights.input == "gated-sum":
-        raise BadSource(
-            f"{family.display_name} has projections that read a sum which each token weights by itself, so that no "
-            "tensor gives the variances of their inputs; leave --weights out"
-        )
+    if weights.unmeasured:
+        raise BadSource(f"of {family.display_name} nothing can be measured: {weights.unmeasured}; leave --weights out")
     part = text_part(config, family)
     heads, makers = head_count(part, family), key_layers(part, family, len(spec.layers))
     layers = (index for index, kind in enumerate(spec.layers) if kind == "global" and makers[index] == index)

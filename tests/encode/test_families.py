@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
 CELLS = [
     (model_type, name, encoding)
     for index, model_type in enumerate(FAMILIES)
-    for name, encoding in sample(list(product(CASES, ("auto", "factors"))), 6, seed=index)
+    for name, encoding in sample(list(product(CASES, ("auto", "factors"))), 4, seed=index)
 ]
 
 

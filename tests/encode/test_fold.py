@@ -19,18 +19,21 @@ import torch
 from ropeconv.encode.fold.arithmetic import scaled
 from ropeconv.engines.transformers.patch import patch
 from ropeconv.errors import UnsupportedBake
+from ropeconv.families import by_model_type
 from ropeconv.formats.safetensors import read_header
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
 from ..baking import apply, make_plan
 from ..conftest import Run
+from ..extent import sample
 from ..llamacpp import lively
 from ..models import CANCELS, FAMILIES, TRAINED, auto_class, make
 from .test_buffers import calm
 
 RECIPE = Recipe(METHODS["theta"](2e6), context=256, attention_factor=2.0)
 LENGTH = 2 * TRAINED
+FIXED = {name for name in FAMILIES if by_model_type()[name].weights.fixed}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def _logits(folder: Path, plan: Any, attention_factor: float | None = None) -> t
     return getattr(found, "logits", found[0])[0].double()
 
 
-@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in CANCELS])
+@pytest.mark.parametrize("model_type", sample([name for name in FAMILIES if name not in CANCELS | FIXED], 30))
 def test_every_family(sources: Path, tmp_path: Path, model_type: str) -> None:
     source = _source(sources, model_type)
     plan = make_plan(source, RECIPE, tmp_path / "out", encoding="weights")
@@ -147,6 +150,14 @@ def test_rounding_is_torchs() -> None:
 @pytest.mark.parametrize("model_type", sorted(CANCELS))
 def test_where_an_amplitude_has_no_effect_it_is_refused(sources: Path, tmp_path: Path, model_type: str) -> None:
     with pytest.raises(UnsupportedBake):
+        make_plan(_source(sources, model_type), RECIPE, tmp_path / "out", encoding="weights")
+
+
+@pytest.mark.parametrize("model_type", sorted(FIXED))
+def test_where_no_factor_can_go_into_the_weights_the_reason_is_said(
+    sources: Path, tmp_path: Path, model_type: str
+) -> None:
+    with pytest.raises(UnsupportedBake, match=by_model_type()[model_type].weights.fixed):
         make_plan(_source(sources, model_type), RECIPE, tmp_path / "out", encoding="weights")
 
 

@@ -54,7 +54,7 @@ def test_keys_by_the_square_queries_by_the_square_or_both_by_the_factor() -> Non
     assert folded("llama", tensors) == {K: (((0, 160),), 4.0)}
     assert folded("llama", tensors, fold_into="q") == {Q: (((0, 320),), 4.0)}
     assert folded("llama", tensors, fold_into="qk") == {Q: (((0, 320),), 2.0), K: (((0, 160),), 2.0)}
-    assert folded("llama", tensors, made=schedule(1.0)) == {}
+    assert folded("llama", tensors, made=schedule(1.0)) == folded("llama", tensors, made=schedule(1 + 1e-12)) == {}
     assert folded("llama", tensors, made=schedule(1 - 1e-6)) == {K: (((0, 160),), (1 - 1e-6) ** 2)}
 
 

@@ -19,7 +19,7 @@ from ..models import FAMILIES
 
 LAYERS = 13  # no multiple of an interval
 TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]
-LISTED = {"lfm2", "lfm2_moe", "mellum", "laguna", "zaya"}
+LISTED = {"lfm2", "lfm2_moe", "mellum", "laguna", "zamba2", "zaya"}
 """Families whose class has no rule of its own: every layer is of one type, or the config has to list them."""
 
 
@@ -40,6 +40,12 @@ def test_numbers_of_layers_may_be_listed() -> None:
     family, listed = by_model_type()["lfm2"], {"full_attn_idxs": [0, 4, 12]}
     assert list(layer_names(listed, family, LAYERS)) == theirs("lfm2", **listed)
     assert set(layer_names({}, family, LAYERS)) == {"full_attention"}
+
+
+def test_a_default_list_is_that_of_the_class() -> None:
+    ours = layer_names({}, by_model_type()["zamba2"], 54)
+    assert list(ours) == AutoConfig.for_model("zamba2").layer_types
+    assert ours.count("hybrid") == 9
 
 
 def gemma4(**more: Any) -> dict[str, Any]:

@@ -108,7 +108,9 @@ def test_lists_of_a_file_are_taken_by_name() -> None:
         from_file(vector, {"short_factor": short})
 
 
-def test_a_base_for_a_length_is_looked_for_where_it_is_needed_and_takes_seconds() -> None:
+def test_a_base_for_a_length_is_looked_for_where_it_is_needed_and_takes_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bound = REGISTRY["theta-bound"]
     llama = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
     assert bound.reaching(llama, 32768) == bound(32768)
@@ -121,6 +123,10 @@ def test_a_base_for_a_length_is_looked_for_where_it_is_needed_and_takes_seconds(
     with pytest.raises(RecipeError, match="takes minutes at 262145 tokens"):
         bound.reaching(odd, (1 << 18) + 1)
     assert bound.reaching(odd, 1 << 18) == bound(1 << 18)
+    monkeypatch.setattr(bases, "first_violation", lambda *given: None)
+    for context, words in ((1 << 21, "keeps the bound up to 2097152"), ((1 << 21) + 1, "takes minutes at 2097153")):
+        with pytest.raises(RecipeError, match=words):
+            bound.reaching(llama, context)
 
 
 def test_long_searches_are_announced() -> None:
@@ -154,6 +160,11 @@ def test_a_base_that_float32_does_not_survive_is_passed_over(monkeypatch: pytest
     ):
         made("theta-bound", 8192)
     assert asked == list(range(100))
+    monkeypatch.setattr(bases, "wide_base", lambda *given: (math.inf, math.inf) if given[3] else window(*given))
+    with pytest.raises(
+        RecipeError, match="no base keeps the bound for 8192 tokens in float32; choose one with --theta"
+    ):
+        made("theta-bound", 8192)
 
 
 def test_a_scaling_that_stays_may_break_the_bound_of_a_base(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ropeconv.families.family import by_name
 from ropeconv.runtimes.llamacpp import Arch, arch_table
 
 DIGEST = json.loads((Path(__file__).parents[1] / "data" / "llamacpp_archs.json").read_text("utf-8"))
@@ -33,6 +34,10 @@ def test_every_architecture_is_known() -> None:
     known = {*TABLE.arch, *TABLE.without_rope, *TABLE.drafts, *NO_MODEL}
     assert known == set(ARCHS)
     assert len(TABLE.arch) + len(TABLE.without_rope) + len(TABLE.drafts) == len(known) - len(NO_MODEL)
+
+
+def test_families_of_architectures_are_known() -> None:
+    assert {arch.family for arch in TABLE.arch.values() if arch.family} <= set(by_name())
 
 
 def test_those_without_rope_are_those_whose_graph_does_not_rotate() -> None:

@@ -290,6 +290,7 @@ def test_layers_without_attention_do_not_rotate() -> None:
     assert kinds(linear) == "nnng"
     assert kinds(linear, full_attention_interval=2) == "ngng"
     assert kinds(linear, attention__recurrent_layers=[False, True, True, False]) == "gnng"
+    assert kinds(linear, attention__recurrent_layers=[False, True]) == "gngg"
     assert kinds(PLAIN, attention__recurrent_layers=[True] * 4) == "gggg"
     with pytest.raises(BadSource, match="full_attention_interval 0"):
         kinds(linear, full_attention_interval=0)
@@ -348,6 +349,8 @@ def test_alpha_changes_the_base() -> None:
     assert found.theta == pytest.approx(10000.0 * 1000.0 ** (8 / 6))
     assert reading(rope__scaling__alpha=1000.0).spec.form == Plain(10000.0)
     assert reading(arch(alpha=True), rope__scaling__alpha=0.0).spec.form == Plain(10000.0)
+    narrow = reading(arch(alpha=True), rope__scaling__alpha=9.0, attention__key_length=2)
+    assert narrow.spec.form == Plain(10000.0)
 
 
 def test_yarn_keys_of_grok() -> None:
@@ -370,7 +373,9 @@ def test_sections_of_positions() -> None:
     required = arch(pairs="mrope", sections="required")
     found = reading(required, **wanted).spec
     assert (found.mrope_section, found.layout) == ((1, 1, 2), "half")
-    assert reading(required, rope__dimension_sections=[1, 1, 1, 1]).spec.mrope_section == (1, 1, 1, 1)
+    fourth = reading(required, rope__dimension_sections=[1, 1, 1, 1]).spec
+    assert fourth.mrope_section == (1, 1, 1, 1)
+    assert fourth.notes == ("1 of 4 pairs rotate by a fourth position, which is 0 for text",)
     optional = arch(pairs="norm", sections="optional")
     assert (reading(optional).spec.layout, reading(optional, **wanted).spec.layout) == ("interleaved", "half")
     temporal = reading(optional, rope__dimension_sections=[4, 0, 0, 0]).spec

@@ -37,7 +37,8 @@ def given_to(folder: Path) -> dict[str, list[Any]]:
 
     chosen = indexers(model)
     for module in model.modules():
-        if module in chosen or type(module).__name__.endswith("Attention"):
+        windowed = getattr(module, "sliding_window", None) is not None
+        if module in chosen or (type(module).__name__.endswith("Attention") and not windowed):
             module.register_forward_pre_hook(remember, with_kwargs=True)
     ids = torch.arange(5, 5 + len(POSITIONS))[None]
     mask = torch.ones_like(ids)

@@ -82,6 +82,10 @@ def fold(
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
         )
+    if family.weights.fixed:
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, family.weights.fixed, "use --encoding native"
+        )
     part = text_part(config, family)
     found: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))
@@ -89,7 +93,7 @@ def fold(
         if kind == "global":
             sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
             found += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
-    if not found and schedule.attention_factor != 1:
+    if not found and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
         )

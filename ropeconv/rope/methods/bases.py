@@ -160,6 +160,8 @@ class ThetaBound(Method):
             )
         for number in range(100):
             low, high = wide_base(self.target, spec.rotary_dim, spec.head_dim, number)
+            if math.isinf(low):
+                break
             theta = float(math.floor(math.sqrt(low * high)))
             stored = base_inv_freq(theta, spec.rotary_dim).astype(np.float32).astype(np.float64)
             if first_violation(stored, spec.unrotated, self.target) is None:

@@ -43,7 +43,7 @@ def layers_with_attention(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
         if interval < 1:
             raise BadSource(f"the header has full_attention_interval {interval}; download the file again")
         if isinstance(recurrent, list):
-            return [not flag for flag in recurrent[:count]]
+            return [not flag for flag in recurrent[:count]] + [True] * (count - len(recurrent))
         return [not recurrent if isinstance(recurrent, bool) else (i + 1) % interval == 0 for i in range(count)]
     return flags
 

@@ -64,6 +64,8 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     form = _divided(closed, _in_use(vectors, arch, scaling.kind, rotary_dim), original, rotary_dim)
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes = (f"short factors hold in windows of up to {original} tokens, long ones in larger",)
+    if len(sections) > 3:
+        notes = (*notes, f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for text")
     trained, known, reference = _trained(file, arch, form, scaling.context)
     windows, unrotated = layer_windows(file, arch), arch.nope_query_scaling
     spec = RopeSpec(

@@ -60,7 +60,7 @@ def read_scaling(file: ArchKeys, head_dim: int) -> Scaling:
     if context < 1 or original < 1:
         raise BadSource(f"the header declares {context} tokens, trained for {original}; download it again")
     alpha = file.number("rope.scaling.alpha", 0.0) if arch.alpha else 0.0
-    if alpha > 0:
+    if alpha > 0 and head_dim > 2:
         theta *= alpha ** (head_dim / (head_dim - 2))
     theta = 10000.0 if arch.fixed else theta
     factor = 1.0 if kind == "none" else factor

@@ -33,7 +33,10 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     form = schedule.form
     others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
     if form is None:
-        raise UnsupportedBake("this frequency vector", "the native keys", "no rope type has its formula", others)
+        why = "no rope type has its formula"
+        if spec.rotating_share < 1:
+            why += " beside pairs that stand still: proportional has a base and one factor, as --linear gives"
+        raise UnsupportedBake("this frequency vector", "the native keys", why, others)
     if form.kind not in family.writing.types:
         raise UnsupportedBake(
             f"rope_type {form.kind}",

@@ -5,18 +5,17 @@ How the reference is made is in `reading/gguf_reference.py`.
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ..engines import Progress
 from ..engines.llamacpp import LlamaCppEngine
 from ..errors import BadSource
-from ..formats.gguf import GgufFile
-from ..formats.gguf.types import F32, TYPES
 from ..rope.log_n import QueryScaling
 from ..sources import GgufSource
 from .comparison import Comparison
-from .reading.gguf_reference import GgufReference, Logits, gguf_reference
-from .rule.measures import compare_logits, spread_of
+from .reading.gguf_reference import GgufReference, Logits, gguf_reference, weights_type
+from .rule.measures import Figures, compare_logits, spread_of
 from .rule.validation import (
     POWER,
     BucketResult,
@@ -26,7 +25,6 @@ from .rule.validation import (
     otherwise,
     rule,
     tolerance,
-    with_rounded_weights,
 )
 from .sampling.positions import Bucket, tail_buckets, usual_length
 from .settings import Settings
@@ -63,10 +61,10 @@ def validate_gguf(
     read = how.logits(ids, kept, progress)
     engine = LlamaCppEngine(comparison.baked)
     stock = torch.as_tensor(engine.logits(ids, kept, progress))
-    results, temperature = _judged(runs, read, stock, how.floor, bool(rounded)), 1.0
+    results, temperature = _judged(runs, read, stock, how), 1.0
     if not rounded and _power(results) < POWER:
         spread = spread_of(read.reference)
-        over_spread = _judged(runs, read, stock, how.floor, temperature=spread)
+        over_spread = _judged(runs, read, stock, how, spread)
         if _power(over_spread) > _power(results):
             results, temperature = over_spread, spread
     same = not rounded and bool((read.reference == stock).all())
@@ -77,7 +75,7 @@ def validate_gguf(
         sentence += " The reference scales queries in the steps that were written, which is not log-n to the letter."
     return Validation(
         "", "cpu", schedule.digest, length, settings.seed, tuple(results), agrees, sentence, runtime=engine.runtime,
-        temperature=temperature, rule=rule(how.floor), **comparison.described(),
+        temperature=temperature, rule=rule(how.floor) + how.rule, **comparison.described(),
     )  # fmt: skip
 
 
@@ -99,39 +97,34 @@ def _rounded(comparison: Comparison) -> str:
 
 
 def _judged(
-    runs: list[Bucket], read: Logits, stock: Any, floor: float, rounded: bool = False, temperature: float = 1.0
+    runs: list[Bucket], read: Logits, stock: Any, how: GgufReference, temperature: float = 1.0
 ) -> list[BucketResult]:
     """The result of each bucket of positions.
 
-    runs: the buckets. read: of the source. stock: logits of the output, [positions, vocabulary]. floor: the KL that is
-    always allowed. rounded: whether weights are quantised. temperature: by which logits are divided for the KL.
+    runs: the buckets. read: of the source. stock: logits of the output, [positions, vocabulary]. how: the rule of the
+    reference. temperature: by which logits are divided for the KL.
     """
-    results, first, noise = [], 0, 0.0
-    for run in runs:
-        rows = slice(first, first + len(run.positions))
-        first = rows.stop
-        known, control = read.reference[rows], read.control[rows]
-        width = known.shape[1]
-        away = compare_logits(known, control, temperature).kl_mean
-        if read.other_control is not None:
-            noise = max(noise, compare_logits(control, read.other_control[rows, :width], temperature).kl_95)
-        figures = compare_logits(known, stock[rows, :width], temperature)
-        allowed = tolerance(run.positions[-1], noise, floor)
-        result = bucket_result(run, figures, away, noise, allowed=allowed)
-        results.append(with_rounded_weights(result) if rounded else result)
+
+    def kl(one: Any, other: Any, rows: slice) -> Figures:
+        return compare_logits(one[rows], other[rows, : one.shape[1]], temperature)
+
+    edges = [0, *accumulate(len(run.positions) for run in runs)]
+    parts = [slice(first, last) for first, last in pairwise(edges)]
+    noise = 0.0
+    if read.other_control is not None:
+        noise = max(kl(read.control, read.other_control, rows).kl_mean for rows in parts)
+    results = []
+    for run, rows in zip(runs, parts, strict=True):
+        away = kl(read.reference, read.control, rows).kl_mean
+        figures = kl(read.reference, stock, rows)
+        allowed = tolerance(run.positions[-1], 0.0, how.floor)
+        results.append(how.judged(bucket_result(run, figures, away, allowed=allowed), noise))
     return results
 
 
 def _power(results: list[BucketResult]) -> float:
     """The smallest KL of the control over the one that is allowed, beyond the trained context."""
     return min(result.control_kl / result.tolerance for result in results[1:] or results)
-
-
-def weights_type(file: GgufFile) -> str:
-    """The name of the most frequent type of matrices in a file; empty where that is F32."""
-    types = [info.type for info in file.tensors.values() if len(info.shape) > 1]
-    usual = max(set(types), key=types.count)
-    return "" if usual == F32 else TYPES[usual].name
 
 
 def _sentence(agrees: bool, sentence: str, same: bool, rounded: str) -> tuple[bool, str]:

@@ -16,7 +16,7 @@ from ..families.config import text_part
 from ..receipts import Receipt, read_receipt
 from ..sources import GgufSource
 from .comparison import Comparison
-from .gguf import weights_type
+from .reading.gguf_reference import weights_type
 from .reading.hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .rule.likeliest import coarse, log_probs_of
 from .rule.measures import Measures, in_blocks, summarise

@@ -43,14 +43,12 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     config[family.keys.heads[0]] = keys.whole("attention.head_count")
     if family.keys.kv_heads:
         config[family.keys.kv_heads[0]] = keys.whole("attention.head_count_kv", keys.whole("attention.head_count"))
-    config |= {_first(name): keys.whole(key) for key, name in rules.u32.items() if keys.get(key) is not None}
-    config |= {_first(name): _shortest(keys.get(key)) for key, name in rules.f32.items() if keys.get(key) is not None}
-    config |= {_first(name): bool(keys.get(key)) for key, name in rules.flag.items() if keys.get(key) is not None}
+    config |= _settings(keys, rules)
     needed = (need for need in rules.need if need.value != need.default)  # llama.cpp assumes them
     config |= {need.key: need.value for need in needed if not 0 < need.below_layers <= len(spec.layers)}
     config |= {name: any(part in tensor for tensor in file.tensors) for name, part in rules.present.items()}
     if rules.act:
-        config["hidden_act"] = rules.act
+        config[rules.act_key] = rules.act.split(" | ")[0]
     if rules.scale_layers:
         large = len(spec.layers) == rules.scale_layers
         heads = config["num_attention_heads"]
@@ -68,9 +66,14 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     return bake_config(config, family, spec, native(spec.current(), spec, family))
 
 
-def _first(expression: str) -> str:
-    """The config key that a value is written to: the first of those that an export takes it from."""
-    return expression.split(" | ")[0]
+def _settings(keys: ArchKeys, rules: Gguf) -> Config:
+    """The settings that have a key. Where an export takes the first of several config keys, all get the value."""
+    found = {names: keys.whole(key) for key, names in rules.u32.items() if keys.get(key) is not None}
+    values: Config = found | {
+        names: _shortest(keys.get(key)) for key, names in rules.f32.items() if keys.get(key) is not None
+    }
+    values |= {names: bool(keys.get(key)) for key, names in rules.flag.items() if keys.get(key) is not None}
+    return {name: value for names, value in values.items() for name in names.split(" | ")}
 
 
 def _model_type(family: Family) -> str:

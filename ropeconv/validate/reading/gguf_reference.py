@@ -22,8 +22,9 @@ from ...engines.transformers import DeviceSpec, TransformersEngine
 from ...engines.transformers.load import folder_of
 from ...errors import BadSource, RopeconvError
 from ...formats.copying import human
-from ...formats.gguf import Edit
+from ...formats.gguf import Edit, GgufFile
 from ...formats.gguf.edit import Added
+from ...formats.gguf.types import F32, TYPES
 from ...formats.gguf.write import write_new
 from ...formats.scratch import scratch
 from ...rope.forms import Plain
@@ -31,7 +32,7 @@ from ...runtimes.llamacpp.read_file import arch_of, rope_tensors
 from ...runtimes.llamacpp.read_header import FREQS, WINDOW_NORM
 from ...sources import GgufSource, Source
 from ..comparison import Comparison
-from ..rule.validation import KL_FLOOR, SAME_KERNELS
+from ..rule.validation import KL_FLOOR, POWER, SAME_KERNELS, BucketResult, with_noise, with_rounded_weights
 from ..settings import Settings
 
 SPLIT = 8.0
@@ -55,7 +56,8 @@ class Logits:
 class GgufReference(ABC):
     """A way to make the source of a GGUF file compute the schedule.
 
-    floor: the KL that is always allowed. runs: of the whole sequence, with the output's own. said: in the report.
+    floor: the KL that is always allowed. runs: of the whole sequence, with the output's own. said: in the report. rule:
+    what is allowed besides, for the report.
     """
 
     comparison: Comparison
@@ -63,6 +65,15 @@ class GgufReference(ABC):
     floor: ClassVar[float] = SAME_KERNELS
     runs: ClassVar[int] = 3
     said: ClassVar[str] = ""
+    rule: ClassVar[str] = ""
+
+    def judged(self, result: BucketResult, noise: float) -> BucketResult:
+        """The result of a bucket by the rule of this reference.
+
+        result: with the tolerance of float32. noise: the largest mean KL of a bucket between `control` and
+        `other_control`, in nats.
+        """
+        return result
 
     @abstractmethod
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
@@ -93,6 +104,13 @@ class ByDivisors(GgufReference):
     source: GgufSource
     keys: dict[str, Override]
     said: ClassVar[str] = " The reference has the frequencies as divisors over another base."
+    rule: ClassVar[str] = (
+        "; with weights that are not in float32, whose products round otherwise where a frequency does, the mean KL "
+        "may be a thousandth of that of the control"
+    )
+
+    def judged(self, result: BucketResult, noise: float) -> BucketResult:
+        return with_noise(result, noise, 1 / POWER) if weights_type(self.source.file) else result
 
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
         import torch
@@ -117,6 +135,9 @@ class Patched(GgufReference):
 
     floor: ClassVar[float] = KL_FLOOR
 
+    def judged(self, result: BucketResult, noise: float) -> BucketResult:
+        return with_rounded_weights(result) if weights_type(GgufSource(self.comparison.baked).file) else result
+
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
         return self._read(self.comparison.checkpoint, "float32", ids, kept, progress)
 
@@ -139,6 +160,13 @@ class Dequantised(Patched):
 
     runs: ClassVar[int] = 4
     said: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
+    rule: ClassVar[str] = (
+        "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers more, and the "
+        "control has to be ten times further away than that"
+    )
+
+    def judged(self, result: BucketResult, noise: float) -> BucketResult:
+        return with_noise(result, noise)
 
     def check(self) -> Dequantised:
         """This way, where the source can be converted. Raises BadSource where it cannot, with the reason."""
@@ -175,12 +203,21 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
         return Dequantised(comparison, settings).check()
     arch, spec = arch_of(source.file), comparison.spec
     keys = overrides(schedule, arch.name)
-    if keys is not None and not rope_tensors(source.file):
+    if keys is not None and not rope_tensors(source.file) and comparison.receipt.encoding == "keys":
         return ByKeys(comparison, settings, source, keys)
     over = overrides(replace(schedule, form=Plain(SPLIT * spec.rope_theta)), arch.name)
     if over is not None and arch.freqs == "used" and "local" not in spec.layers and schedule.short_inv_freq is None:
         return ByDivisors(comparison, settings, source, over)
+    if keys is not None and not rope_tensors(source.file):
+        return ByKeys(comparison, settings, source, keys)
     return Dequantised(comparison, settings).check()
+
+
+def weights_type(file: GgufFile) -> str:
+    """The name of the most frequent type of matrices in a file; empty where that is F32."""
+    types = [info.type for info in file.tensors.values() if len(info.shape) > 1]
+    usual = max(set(types), key=types.count)
+    return "" if usual == F32 else TYPES[usual].name
 
 
 def _needs_transformers(comparison: Comparison, source: GgufSource) -> bool:

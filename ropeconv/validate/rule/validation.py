@@ -18,6 +18,7 @@ SEPARATION = 10.0
 POWER = 1000.0  # of a control over what is allowed: errors of 3 % of what the method changes are noticed then
 DETAIL = 100.0  # of a faint fault over what is allowed
 NOISE = 5.0
+TWICE = 2.0  # means over a hundred positions differ by a quarter from run to run
 
 
 STATES = "hidden states are compared, and half of their squared relative error is called KL: "
@@ -48,10 +49,10 @@ class BucketResult:
     name: its positions. last: its last position. run: "spread" (a few tokens over the whole range) or "whole" (every
     token before it). kl_*, max_dlogit: of the output from the reference, KL in nats. top1, top5: share of equal
     likeliest tokens. loss_*: of the next token in nats, None where it is not known. control_kl: mean KL of the unscaled
-    source. noise_kl: the noise floor, a 95th percentile. tolerance: the KL that is allowed. agrees: by the rule.
-    rounded_weights: whether those of the output are quantised, and so the mean KL is compared. cosine: of hidden
-    states, where these are compared, what 95 % of positions have at least; half of the squared relative error is their
-    KL, max_dlogit is of their numbers, and they have no top1 and top5.
+    source. noise_kl: the noise floor, a 95th percentile, or a mean with `rounded_weights`. tolerance: the KL that is
+    allowed. agrees: by the rule. rounded_weights: whether weights are not in float32, and so the mean KL is compared.
+    cosine: of hidden states, where these are compared, what 95 % of positions have at least; half of the squared
+    relative error is their KL, max_dlogit is of their numbers, and they have no top1 and top5.
 
     A bucket agrees where 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while
     rounding may change the choice of a router of experts at single tokens.
@@ -86,8 +87,10 @@ class BucketResult:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the unscaled source is far enough away; of quantised weights that is how the tolerance is made."""
-        return self.rounded_weights or self.control_kl >= SEPARATION * max(self.kl_95, self.tolerance)
+        """Whether the unscaled source is far enough away."""
+        if self.rounded_weights:  # the tolerance is often a part of the control, and so equal but for rounding
+            return self.control_kl * (1 + 1e-9) >= SEPARATION * self.tolerance
+        return self.control_kl >= SEPARATION * max(self.kl_95, self.tolerance)
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,16 @@ def with_rounded_weights(result: BucketResult) -> BucketResult:
     """The result for quantised weights, whose mean KL may be up to a tenth of that of the control."""
     allowed = max(result.tolerance, result.control_kl / SEPARATION)
     return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True)
+
+
+def with_noise(result: BucketResult, noise: float, part: float = 0.0) -> BucketResult:
+    """The result for weights that are not in float32, with which the two sides do not round alike.
+
+    noise: the mean KL of the unscaled source between the two sides, in nats; the mean KL may be twice of that besides
+    the tolerance. part: of the KL of the control, which is allowed too.
+    """
+    allowed = max(result.tolerance + TWICE * noise, part * result.control_kl)
+    return replace(result, tolerance=allowed, agrees=result.kl_mean <= allowed, rounded_weights=True, noise_kl=noise)
 
 
 def noise_floor(same: list[float], other: list[float], part: float = 1 / NOISE) -> float:

@@ -105,12 +105,13 @@ def test_other_steps_are_noticed(sources: Path, tmp_path: Path) -> None:
     assert not compared(wrong, source).agrees
 
 
-def test_a_gguf_cannot_be_told_log_n_at_loading(sources: Path, tmp_path: Path) -> None:
-    plain, out = tmp_path / "plain.gguf", tmp_path / "out.gguf"
+def test_a_patched_file_is_compared_with_its_dequantised_source(sources: Path, tmp_path: Path) -> None:
+    plain, out, wrong = tmp_path / "plain.gguf", tmp_path / "out.gguf", tmp_path / "wrong.gguf"
     bake(source_in(sources, "llama"), Recipe(METHODS["as-is"]()), plain)
     bake(plain, recipe("full", "linear"), out, **STEPS)
-    with pytest.raises(Exception, match="give --against the safetensors checkpoint"):
-        compared(out, plain)
+    write_new(GgufFile.open(out), 0, Edit({"mistral3.attention.temperature_scale": f32(0.1)}), wrong)
+    assert compared(out, plain).agrees
+    assert not compared(wrong, plain).agrees
 
 
 def test_refusals(sources: Path, tmp_path: Path) -> None:

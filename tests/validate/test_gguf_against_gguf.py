@@ -1,0 +1,166 @@
+"""A patched GGUF file against the GGUF file it came from: right ones agree by every encoding, wrong ones do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.formats.gguf import Edit, GgufFile, f32
+from ropeconv.formats.gguf.write import write_new
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from ropeconv.validate.comparison import Comparison
+from ropeconv.validate.gguf import check_gguf, validate_gguf
+from ropeconv.validate.rule.validation import Validation
+from ropeconv.validate.settings import Settings
+
+from ..extent import sample
+from ..llamacpp import bake, checkpoint
+
+pytest.importorskip("llama_cpp")
+OUTTYPES = ("f32", "f16", "q8_0", "q4_k_m")
+CALM = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 256, "initializer_range": 0.12}
+"""Widths that blocks of Q4_K fit, and weights with which quantisation is no larger than in published models."""
+RECIPES = {
+    "mixed": Recipe(METHODS["mixed"](4.0)),
+    "yarn": Recipe(METHODS["yarn"](4.0), attention_factor=1.1),
+    "by-parts": Recipe(METHODS["by-parts"](4.0)),
+    "log-n": Recipe(METHODS["linear"](4.0), log_n="full"),
+}
+WAYS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "keys": ("llama", "yarn", {"encoding": "keys"}, "ByKeys"),
+    "tensor": ("llama", "mixed", {"encoding": "tensor"}, "ByDivisors"),
+    "yarn as a tensor": ("llama", "yarn", {"encoding": "tensor"}, "ByDivisors"),
+    "carrier": ("qwen2", "by-parts", {}, "Dequantised"),
+    "carrier with log-n": ("llama", "log-n", {"carrier": "mistral3"}, "Dequantised"),
+    "window norms": ("gemma3_text", "yarn", {}, "Dequantised"),
+}
+"""Family, recipe, options, and the reference that is the sharpest for them."""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """A converted checkpoint of a family with weights of a type, made once."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def get(family: str, outtype: str) -> Path:
+        if (family, outtype) not in made:
+            folder = tmp_path_factory.mktemp(family)
+            calm = {**CALM, "initializer_range": 0.03} if family.startswith("gemma") else CALM
+            source = checkpoint(family, folder / "source", **calm)
+            bake(source, Recipe(METHODS["as-is"]()), folder / "plain.gguf", outtype=outtype)
+            made[family, outtype] = folder / "plain.gguf"
+        return made[family, outtype]
+
+    return get
+
+
+def compared(out: Path, source: Path, **settings: Any) -> Validation:
+    return validate_gguf(Comparison.open(out, str(source)), Settings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("way", "outtype"), sample([(way, outtype) for way in WAYS for outtype in OUTTYPES], 5, seed=3)
+)
+def test_a_right_bake_agrees_and_its_source_does_not(
+    way: str, outtype: str, plain: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    family, recipe, options, reference = WAYS[way]
+    source, out = plain(family, outtype), tmp_path / "out.gguf"
+    bake(source, RECIPES[recipe], out, **options)
+    comparison = Comparison.open(out, str(source))
+    assert type(check_gguf(comparison, Settings())).__name__ == reference
+    for dequantised in {False, reference != "Dequantised"}:
+        result = compared(out, source, dequantised=dequantised)
+        assert result.agrees, result.sentence
+        assert all(bucket.control_kl > 10 * bucket.compared_kl for bucket in result.buckets[1:])
+
+
+def with_keys(out: Path, wrong: Path, **changes: float) -> None:
+    """A copy of a file with other metadata keys. changes: by the end of a key's name, with _ for a dot."""
+    edit = {
+        key: f32(value)
+        for name, value in changes.items()
+        for key in GgufFile.open(out).header.values
+        if key.endswith(name)
+    }
+    assert len(edit) == len(changes)
+    write_new(GgufFile.open(out), 0, Edit(edit), wrong)
+
+
+def with_divisors(out: Path, wrong: Path, change: Callable[[Any], Any]) -> None:
+    """A copy of a file with other numbers in rope_freqs, changed by gguf-py."""
+    wrong.write_bytes(out.read_bytes())
+    reader = gguf.GGUFReader(wrong, "r+")
+    tensor = next(tensor for tensor in reader.tensors if tensor.name == "rope_freqs.weight")
+    before = tensor.data.copy()
+    tensor.data[:] = change(before)
+    assert not np.array_equal(before, tensor.data)
+    reader.data.flush()
+
+
+def by_parts(before: Any) -> Any:
+    """The divisors of NTK-by-parts with factor 4, for a head of 64 that was trained on 64 tokens."""
+    turns = 64 * 10000.0 ** (-np.arange(32) / 32) / (2 * np.pi)
+    keep = np.clip((turns - 1) / 31, 0, 1)
+    return (1 / (keep + (1 - keep) / 4)).astype(before.dtype)
+
+
+WRONG: dict[str, Callable[[Path, Path], None]] = {
+    "factor 3.5 for 4": lambda out, wrong: with_divisors(out, wrong, lambda d: 1 + (d - 1) * 2.5 / 3),
+    "theta off by 10 %": lambda out, wrong: with_keys(out, wrong, freq_base=11000.0),
+    "attention factor off by 5 %": lambda out, wrong: with_keys(out, wrong, attn_factor=1.05),
+    "tensor reversed": lambda out, wrong: with_divisors(out, wrong, lambda d: d[::-1]),
+    "divisors inverted": lambda out, wrong: with_divisors(out, wrong, lambda d: 1 / d),
+    "the ramp of another method": lambda out, wrong: with_divisors(out, wrong, by_parts),
+    "no method at all": lambda out, wrong: with_divisors(out, wrong, np.ones_like),
+}
+CASES = [
+    (wrong, outtype, dequantised)
+    for wrong in WRONG
+    for outtype in ("f16", "q8_0", "q4_k_m")
+    for dequantised in (False, True)
+]
+
+
+@pytest.mark.parametrize(("wrong", "outtype", "dequantised"), sample(CASES, 6, seed=1))
+def test_a_wrong_bake_disagrees(
+    wrong: str, outtype: str, dequantised: bool, plain: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    source, out, other = plain("llama", outtype), tmp_path / "out.gguf", tmp_path / "wrong.gguf"
+    bake(source, Recipe(METHODS["mixed"](4.0), attention_factor=1.1), out)
+    WRONG[wrong](out, other)
+    result = compared(other, source, dequantised=dequantised)
+    assert result.sentence.startswith("Disagrees"), result.sentence
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    plain: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    source, strange = plain("llama", "f32"), tmp_path / "strange.gguf"
+    write_new(GgufFile.open(source), 0, Edit({"llama.some_switch": f32(2.0)}), strange)
+    bake(strange, RECIPES["mixed"], tmp_path / "out.gguf")
+    comparison = Comparison.open(tmp_path / "out.gguf", str(strange))
+    check_gguf(comparison, Settings())  # llama.cpp against itself needs no such key
+    with pytest.raises(BadSource, match=r"cannot be dequantised either .*llama.some_switch.*give --against"):
+        check_gguf(comparison, Settings(dequantised=True))
+
+
+def test_weights_are_dequantised_in_the_precision_that_is_asked_for(
+    plain: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    from ropeconv.engines import Progress
+
+    source, out, notes = plain("llama", "q8_0"), tmp_path / "out.gguf", list[str]()
+    bake(source, RECIPES["mixed"], out)
+    settings = Settings(dequantised=True, dtype="bfloat16")
+    result = validate_gguf(Comparison.open(out, str(source)), settings, Progress(note=notes.append))
+    assert result.agrees, result.sentence
+    size = 2 * sum(int(np.prod(tensor.shape)) for tensor in gguf.GGUFReader(source).tensors) / 1e6
+    assert f"take {size:.1f} MB as bfloat16, on the disk and in memory" in "".join(notes)

@@ -13,7 +13,7 @@ ropeconv inspect ./Llama-2-7b-hf/config.json --json
 
 ropeconv inspect model-Q4_K_M.gguf
 
-ropeconv inspect ./Kimi-K2-Instruct --family deepseek_v3
+ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 """
 
 

@@ -50,6 +50,8 @@ def defaults(config: Any) -> Facts:
     """The table [defaults]."""
     rope = rope_parameters(config)
     local = rope_parameters(config, "sliding_attention").get("rope_theta")
+    by_formula = hasattr(config, "qk_rope_head_dim") or rope.get("rope_type") == "proportional"
+    partial = None if by_formula else rope.get("partial_rotary_factor")
     head_dim = getattr(config, "qk_rope_head_dim", None) or class_default(config, "head_dim")
     found: Facts = {
         "theta": rope.get("rope_theta"),
@@ -57,7 +59,7 @@ def defaults(config: Any) -> Facts:
         "context": getattr(config, "max_position_embeddings", None),
         "head_dim": head_dim if isinstance(head_dim, int) else None,
         "kv_heads": class_default(config, "num_key_value_heads"),
-        "partial_rotary_factor": None if hasattr(config, "qk_rope_head_dim") else rope.get("partial_rotary_factor"),
+        "partial_rotary_factor": partial,
         "scaling": scaling(rope),
     }
     return {key: value for key, value in found.items() if isinstance(value, (int, float, dict))}
@@ -74,7 +76,7 @@ def layers(config: Any, rotating: dict[str, bool]) -> Facts:
     """The table [layers]. rotating: whether the layers of each layer type rotate, where that was found out."""
     names = getattr(config, "layer_types", None)
     if isinstance(getattr(config, "no_rope_layers", None), list):
-        interval = class_default(config, "no_rope_layer_interval")
+        interval = config.no_rope_layers.index(0) + 1 if 0 in config.no_rope_layers else 0
         return {"flags": "no_rope_layers", "interval_key": "no_rope_layer_interval", "interval": interval}
     if not names:
         return {}

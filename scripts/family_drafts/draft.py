@@ -25,6 +25,14 @@ def draft(model_type: str) -> dict[str, Any]:
         raise ValueError(f"the config class of {model_type} has no defaults for a part of it; name that part")
     text = config.get_text_config()
     text = text if text is config else default_config(text.model_type) or text  # the class's own, not this model's
+    try:
+        return _family(model_type, text)
+    except (AttributeError, RuntimeError) as problem:
+        raise ValueError(f"the class of {model_type} cannot be made from its defaults: {problem}") from None
+
+
+def _family(model_type: str, text: Any) -> dict[str, Any]:
+    """The draft of a family. text: the default config of its text model."""
     model = model_facts.build(text)
     found = list(model_facts.attentions(model))
     kinds = model_facts.rotating(model, text.model_type)

@@ -6,6 +6,7 @@ The class is built on the meta device, with as few layers as contain every layer
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import re
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 from ropeconv.engines.probe.program import shrunk
 
+from . import library
 from .rotates import ROTARY, definitions
 
 QUERIES = re.compile(r"(q|query|wq)(_b)?(_proj)?$")
@@ -60,14 +62,31 @@ def build(config: Any, few_layers: bool = True) -> Any:
         config.num_key_value_heads = config.num_attention_heads
     if getattr(config, "head_dim", 0) is None:
         config.head_dim = config.hidden_size // config.num_attention_heads
-    auto = AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModel
+    made = next(
+        (auto.from_config for auto in (AutoModelForCausalLM, AutoModel) if type(config) in auto._model_mapping), None
+    )
     try:
         with torch.device("meta"):
-            return auto.from_config(config)
+            return (made or own_class(config))(config)
     except (TypeError, ValueError, AttributeError) as problem:
         if few_layers:
             return build(config, few_layers=False)
         raise ValueError(f"the class of {config.model_type} cannot be made from its defaults: {problem}") from None
+
+
+def own_class(config: Any) -> Any:
+    """The class that takes a text config which no auto class takes: a part of a model of text and images.
+
+    config: of it. Raises ValueError where the modelling file has none.
+    """
+    for path in library.modeling_files(config.model_type):
+        here = library.module(path)
+        names = [name for name in here.code if name.endswith("Model") and type(config).__name__ in here.configs(name)]
+        loaded = importlib.import_module(".".join(("transformers", *path.parts[-3:-1], path.stem)))
+        classes = [getattr(loaded, name) for name in names if "PreTrained" not in name]
+        if classes:
+            return classes[0]
+    raise ValueError("no class takes its text config alone")
 
 
 def attentions(model: Any) -> Iterator[Attention]:
@@ -80,7 +99,11 @@ def attentions(model: Any) -> Iterator[Attention]:
     for name, module in model.named_modules():
         where = re.fullmatch(r"(.*\.)?(\d+)\.([\w.]+)", name)
         names = [child for child, _ in module.named_children()]
-        if where is None or "indexer" in name or not any(QUERIES.match(one) or FUSED.match(one) for one in names):
+        if (
+            where is None
+            or re.search("indexer|vision", name)
+            or not any(QUERIES.match(one) or FUSED.match(one) for one in names)
+        ):
             continue
         layer, index = model.get_submodule(name[: where.start(3) - 1]), int(where[2])
         kind = kinds[index] if index < len(kinds) else ""

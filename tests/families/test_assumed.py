@@ -30,7 +30,7 @@ from ..models import TRAINED
 Tiny = Callable[[str], Path]
 YARN = Recipe(REGISTRY["yarn"](4.0))
 MIXED = Recipe(REGISTRY["mixed"](4.0))
-STAND_INS = {"kimi_k2": "deepseek_v3", "renamed_llama": "llama"}
+STAND_INS = {"renamed_deepseek": "deepseek_v3", "renamed_llama": "llama"}
 
 
 def edit_config(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -63,7 +63,10 @@ def test_without_it_the_model_type_is_unknown(model_type: str, stand_in: Callabl
 @pytest.mark.parametrize(
     ("model_type", "words"),
     [
-        ("kimi_k2", ["taken as deepseek_v3", "(2i, 2i + 1)", "qk_rope_head_dim", "kv_a_proj_with_mqa", "every layer"]),
+        (
+            "renamed_deepseek",
+            ["taken as deepseek_v3", "(2i, 2i + 1)", "qk_rope_head_dim", "kv_a_proj_with_mqa", "every layer"],
+        ),
         ("renamed_llama", ["taken as llama", "(i, i + r/2)", "self_attn.q_proj and self_attn.k_proj"]),
     ],
 )
@@ -82,7 +85,7 @@ def test_what_is_assumed_is_what_the_file_of_the_family_says(
     assert all(verdict.evidence.grade == "" and model_type in verdict.reason for verdict in exact)
 
 
-@pytest.mark.parametrize(("model_type", "recipe"), [("kimi_k2", MIXED), ("renamed_llama", YARN)])
+@pytest.mark.parametrize(("model_type", "recipe"), [("renamed_deepseek", MIXED), ("renamed_llama", YARN)])
 def test_it_is_baked_checked_and_brought_back_without_naming_the_family_again(
     model_type: str, recipe: Recipe, stand_in: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -190,7 +193,7 @@ def test_nothing_is_suggested_where_nothing_fits(config: dict[str, Any]) -> None
 
 
 def test_the_commands_take_it(stand_in: Callable[[str], Path], run: Run) -> None:
-    folder = stand_in("kimi_k2")
+    folder = stand_in("renamed_deepseek")
     assert run("inspect", folder).returncode == 1
     seen = json.loads(run("inspect", folder, "--family", "deepseek_v3", "--json").stdout)
     assert (seen["family"], seen["mla"], seen["layout"]) == ("deepseek_v3", True, "interleaved")

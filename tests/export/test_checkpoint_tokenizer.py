@@ -5,7 +5,6 @@ With ROPECONV_LLAMACPP_VOCABULARIES, the folder `models` of llama.cpp's sources,
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -52,9 +51,9 @@ def test_byte_level_tokenizers_give_the_same_tokens(pre: Any, tmp_path: Path) ->
 
 def test_another_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
     """The test above can fail."""
-    first = byte_level(as_pre_tokenizer(("digits", "gpt2")), False)
+    first = byte_level(as_pre_tokenizer(("gpt2",)), False)
     first.save(str(tmp_path / "tokenizer.json"))
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {}) | {"tokenizer.ggml.pre": string("gpt-2")}
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {}) | {"tokenizer.ggml.pre": string("qwen2")}
     assert [back(keys, tmp_path).encode(text).ids for text in TEXTS] != [first.encode(text).ids for text in TEXTS]
 
 
@@ -93,16 +92,15 @@ def test_tokenizers_of_other_kinds_are_refused(tmp_path: Path) -> None:
         back(keys, tmp_path)
 
 
-@pytest.mark.parametrize("path", sorted(JUDGES.glob("ggml-vocab-*.gguf")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(JUDGES.glob("ggml-vocab-*.gguf.inp")), ids=lambda path: path.stem)
 def test_the_vocabularies_of_llama_cpp_cut_its_own_texts(path: Path) -> None:
     """`.inp` are texts, and `.out` the tokens that each has. Whatever is not refused has to be right."""
     try:
-        tokenizer = Tokenizer.from_str(tokenizer_text(GgufFile.open(path), LLAMA))
+        tokenizer = Tokenizer.from_str(tokenizer_text(GgufFile.open(path.with_suffix("")), LLAMA))
     except UnsupportedBake as problem:
         pytest.skip(str(problem))
-    texts = Path(f"{path}.inp").read_text().split("\n__ggml_vocab_test__\n")
-    wanted = [
-        json.loads(f"[{line.strip().replace(' ', ',')}]") for line in Path(f"{path}.out").read_text().splitlines()
-    ]
+    texts = path.read_text("utf-8").split("\n__ggml_vocab_test__\n")
+    wanted = [[int(token) for token in line.split()] for line in path.with_suffix(".out").read_text().splitlines()]
+    assert len(wanted) > 40
     for text, ids in zip(texts, wanted, strict=False):
         assert tokenizer.encode(text, add_special_tokens=False).ids == ids, text

@@ -17,7 +17,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import BadSource, Disagreement, Interrupted, RecipeError, RopeconvError, UnsupportedBake, UsageError
+from .errors import (
+    BadSource,
+    Disagreement,
+    Interrupted,
+    RecipeError,
+    RopeconvError,
+    UnknownModelType,
+    UnsupportedBake,
+    UsageError,
+)
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -100,6 +109,7 @@ __all__ = [
     "Schedule",
     "Settings",
     "Target",
+    "UnknownModelType",
     "UnsupportedBake",
     "UsageError",
     "__version__",

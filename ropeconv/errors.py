@@ -10,6 +10,7 @@ __all__ = [
     "Interrupted",
     "RecipeError",
     "RopeconvError",
+    "UnknownModelType",
     "UnsupportedBake",
     "UsageError",
     "shown",
@@ -24,6 +25,10 @@ class UsageError(RopeconvError):
 
 class BadSource(RopeconvError):
     """The checkpoint is damaged, hostile, incomplete, or not a checkpoint. Exit code 1."""
+
+
+class UnknownModelType(BadSource):
+    """A config whose `model_type` no family has, and that is not refused for a reason either. Exit code 1."""
 
 
 class UnsupportedBake(RopeconvError):

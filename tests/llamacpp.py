@@ -15,11 +15,12 @@ from ropeconv.bake.plan import Plan
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.engines.transformers.patch import patch
+from ropeconv.families.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.rule.measures import Figures, compare_logits
 
 from .baking import apply, make_plan
-from .models import TRAINED, VOCABULARY, make
+from .models import TINY, TRAINED, VOCABULARY, make
 
 LENGTH = 4 * TRAINED
 
@@ -30,11 +31,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "cohere": {"tie_word_embeddings": True, "use_qk_norm": False},
     "cohere2": {"tie_word_embeddings": True},
     "qwen3_moe": {"norm_topk_prob": True},
+    "gemma": {"tie_word_embeddings": True, "initializer_range": 0.02},
+    "exaone4": {"sliding_window": None, "layer_types": None},
+    "olmoe": {"num_key_value_heads": 2},
 }
-EXPORTED = (
-    "llama", "mistral", "ministral3", "mixtral", "arcee", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma2",
-    "gemma3_text", "phi3", "stablelm", "gpt_neox", "olmo2", "olmo3", "cohere", "cohere2", "smollm3", "granite",
-)  # fmt: skip
+EXPORTED = tuple(name for name in TINY if by_model_type()[name].gguf is not None)
+"""Model types that become GGUF."""
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,9 +47,11 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tiny checkpoint of a family has beside COMMON.
 
     parts: names in PARTS. remove: keys of COMMON and of the parts that it has not. null: keys that are null. config:
-    its own keys. rotary_dim: dimensions of a head of 64 that rotate. local_theta: base of the layers that are not
-    extended, where they have another one. norms: keys with which queries and keys have norms. cancels: whether a norm
-    behind the rotation cancels an attention factor.
+    its own keys. rotary_dim: dimensions of a head that rotate, of 64. local_theta, local_rotary_dim: of the layers that
+    are not extended, where they have others. rotating_share: the share of pairs that rotate in the class itself. norms:
+    keys with which queries and keys have norms. cancels: whether a norm behind the rotation cancels an attention
+    factor. auto: the class of transformers that makes it. refused: methods whose frequencies, and encodings, that its
+    class cannot carry. fill: values of parameters that begin with 0 and would make attention blind.
     """
 
     parts: tuple[str, ...] = ()
@@ -58,8 +60,13 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: dict[str, Any] = {}
     rotary_dim: int = 64
     local_theta: float | None = None
+    local_rotary_dim: int = 0
+    rotating_share: float = 1.0
     norms: dict[str, Any] = {}
     cancels: bool = False
+    auto: Literal["AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModel"] = "AutoModelForCausalLM"
+    refused: tuple[str, ...] = ()
+    fill: dict[str, float] = {}
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -72,23 +79,45 @@ TINY = {
     path.stem: msgspec.convert(tomllib.loads(path.read_text()), Tiny) for path in sorted(DATA.glob("*.toml"))
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {model_type: tiny.changes for model_type, tiny in TINY.items()}
+ENCODERS = {model_type for model_type, tiny in TINY.items() if tiny.auto == "AutoModel"}
 CANCELS = {model_type for model_type, tiny in TINY.items() if tiny.cancels}
+
+
+def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the layers that are extended, of a `rope_parameters` that may be nested per layer type."""
+    named = (
+        rope[name]
+        for name in ("full_attention", "hybrid", "compress", "indexed_attention", "sliding_attention")
+        if rope.get(name)
+    )
+    return next(named, rope)
 
 
 def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     """A checkpoint of that family in `folder`, float32, with a config in the schema of its time."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     null = TINY[model_type].null
     settings = {**COMMON, **FAMILIES[model_type], **changes}
     settings = {key: value for key, value in settings.items() if value is not None or key in null}
     torch.manual_seed(seed)
     config = AutoConfig.for_model(model_type, **settings)
-    model = AutoModelForCausalLM.from_config(config).to(torch.float32)
+    model = auto_class(model_type).from_config(config).to(torch.float32)
+    for name, parameter in model.named_parameters():
+        last = name.rsplit(".", 1)[-1]
+        if last in TINY[model_type].fill:
+            torch.nn.init.constant_(parameter, TINY[model_type].fill[last])
     model.save_pretrained(folder)
     published(folder, model_type, settings)
     return folder
+
+
+def auto_class(model_type: str) -> Any:
+    """The class of transformers that makes and loads models of a family."""
+    import transformers
+
+    return getattr(transformers, TINY[model_type].auto)
 
 
 def published(folder: Path, model_type: str, settings: dict[str, Any]) -> None:
@@ -97,6 +126,6 @@ def published(folder: Path, model_type: str, settings: dict[str, Any]) -> None:
     rope = saved.pop("rope_parameters", None) or {}
     saved.update({key: value for key, value in settings.items() if value is not None})
     saved["model_type"] = model_type
-    if "rope_parameters" not in settings:
-        saved["rope_theta"] = rope.get("rope_theta", rope.get("full_attention", {}).get("rope_theta", 10000.0))
+    if not {"rope_parameters", "rope_theta"} & settings.keys():
+        saved["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
     (folder / "config.json").write_text(json.dumps(saved, indent=2) + "\n")

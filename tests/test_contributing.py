@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 THINGS = {
     "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "host architecture (carrier)",
-    "version of a runtime", "server protocol", "engine", "command",
+    "GGUF architecture", "version of a runtime", "server protocol", "engine", "command",
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from .sources.test_meta import release
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED = {
-    "llama_cpp": "llama-cpp-python", "google.protobuf": "protobuf", "huggingface_hub": "huggingface-hub",
+    "llama_cpp": "llama-cpp-python", "huggingface_hub": "huggingface-hub",
     "tokenizers": "transformers",
 }  # fmt: skip
 """Packages by the name of their distribution, or of one that depends on them."""

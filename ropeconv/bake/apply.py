@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..engines.probe import Probe
 from ..formats.copying import Advance
 from ..receipts.receipt import CheckRecord
-from .check import OutputCheck, probe_query
+from .check import OutputCheck, loads, probe_query
 from .checkpoint import CheckpointPlan
 from .execute import ApplyOptions, execute_plan
+from .export import ExportPlan
 from .gguf import GgufPlan
 from .in_place import change_in_place
 from .plan import Plan
@@ -48,16 +50,18 @@ def apply(
     """Writes the output of a plan and checks it.
 
     plan: what to write. link, force, checksum, staged, fsync: as in `ApplyOptions`. check: ask the installed
-    transformers what it computes from a checkpoint, before that is moved to its final name. advance: called with the
-    bytes done since the last call. probe: one that the caller has started already; None starts one where transformers
-    is installed.
+    transformers what it computes from a checkpoint, and the installed llama.cpp whether it loads a conversion, before
+    the output is moved to its final name. advance: called with the bytes done since the last call. probe: one that the
+    caller has started already; None starts one where transformers is installed.
 
-    Raises Disagreement where the installed transformers computes something else than the schedule, RopeconvError where
-    the output cannot be written; nothing is kept then.
+    Raises Disagreement where the installed transformers computes something else than the schedule or llama.cpp does not
+    load a conversion, RopeconvError where the output cannot be written; nothing is kept then.
     """
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         return Applied(change_in_place(plan.source, plan.edit, plan.target.allow_hard_links))
+    if isinstance(plan, ExportPlan) and check:
+        return Applied(execute_plan(plan, options, partial(loads, plan), advance))
     if not isinstance(plan, CheckpointPlan) or not check:
         return Applied(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None

@@ -1,4 +1,4 @@
-"""The check that the installed transformers computes the schedule from an output, before that has its final name."""
+"""What the installed transformers and llama.cpp make of an output, before that has its final name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..engines.llamacpp import loading
 from ..engines.probe import Probe, ProbeCache
 from ..errors import Disagreement
 from ..receipts.receipt import CheckRecord
 from ..runtimes.rules import RUNS
 from ..validate.checks.frequencies import compare
 from .checkpoint import CheckpointPlan
+from .plan import GgufOutput
 
 NOT_INSTALLED = "transformers is not installed; pip install 'ropeconv[validate]'"
 Query = Callable[[Path], dict[str, Any]]
@@ -46,11 +48,29 @@ class OutputCheck:
             self.reason = f"transformers {version or 'as installed here'} is not among those that read it exactly"
             return None
         result = self.plan.result
+        if result.family.origin and answer.get("error", "").startswith("LookupError: it has no model type"):
+            said = result.family.origin
+            self.reason = f"transformers {version} has no such model type, so nothing was compared with {said}"
+            return None
         try:
             self.found = compare(answer, result.in_config, self.plan.before, result.written_as)
         except Disagreement as problem:
             raise Disagreement(f"{problem}; nothing was kept") from None
         return self.found
+
+
+def loads(plan: GgufOutput, folder: Path) -> None:
+    """Raises Disagreement where the installed llama.cpp does not load a converted file.
+
+    plan: of the file. folder: that it is in before it has its final name.
+    """
+    if loading.available():
+        problem = loading.why_not_loaded(folder / plan.files[0].name)
+        if problem:
+            raise Disagreement(
+                f"llama.cpp does not load what was converted: {problem}; convert it with llama.cpp and patch that, "
+                "or keep safetensors; nothing was kept"
+            )
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
@@ -61,10 +81,12 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """
     if plan.result.texts:
         return lambda folder: probe.ask(folder, plan.schedule.context, own=True)
-    model_type, context = str(plan.result.config.get("model_type", "")), plan.schedule.context
+    family, context = plan.result.family, plan.schedule.context
+    stands_for = family.text_type if family.assumed else ""
+    model_type = stands_for or str(plan.result.config.get("model_type", ""))
     planned = next(file.text for file in plan.files if file.name == "config.json") or ""
     cache = ProbeCache()
-    known = cache.get(ProbeCache.key(planned, model_type, context))
+    known = cache.get(ProbeCache.key(planned, model_type, context, stands_for))
     if known is None:
         probe.prefetch(model_type)
     else:
@@ -75,8 +97,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
         if text == planned and known is not None:
             return known
         with Probe() if known is not None else nullcontext(probe) as running:
-            answer = running.ask(folder, context)
-        cache.put(ProbeCache.key(text, model_type, context), answer)
+            answer = running.ask(folder, context, stands_for=stands_for)
+        cache.put(ProbeCache.key(text, model_type, context, stands_for), answer)
         return answer
 
     return ask

@@ -87,6 +87,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *dtype_notes(target.fold.dtype or "stored"),
         ),
         notes=(
+            *filter(None, (first.assumption,)),
             *derivation(seen, recipe, spec),
             *inherited_notes(given, recipe, schedule),
             *_two_lists(result, schedule),

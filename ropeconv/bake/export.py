@@ -22,7 +22,7 @@ from ..inspection.kv_cache import gguf_cache
 from ..receipts import embedded
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
-from ..runtimes.llamacpp import find_arch
+from ..runtimes.llamacpp import arch_of_header
 from ..sources import RECEIPT, Source
 from .inherited import inherit_mscale, inherited_notes, mscale_of_config
 from .original import original_of_export
@@ -78,8 +78,13 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         files=(_file(out.name, size, exported, made, edit),),
         skipped=(),
         warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen)),
-        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule), *list_notes(schedule)),
-        kv_cache=gguf_cache(exported.model, find_arch(exported.model.get("general.architecture"))),
+        notes=(
+            *filter(None, (first.assumption,)),
+            *derivation(seen, recipe, spec),
+            *inherited_notes(given, recipe, schedule),
+            *list_notes(schedule),
+        ),
+        kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
         exported=exported,
         edit=edit,
     )
@@ -95,7 +100,7 @@ def _size(exported: Exported, made: Rewritten) -> int:
     head, last = len(made.place(0)), max(info.offset + info.size for info in made.tensors.values())
     if not exported.quantised:
         return head + last
-    elements = sum(part.rows * part.columns for tensor in exported.tensors for part in tensor.parts)
+    elements = sum(tensor.elements for tensor in exported.tensors)
     return head + round(elements * FTYPES[exported.quantised][1] / 8)
 
 
@@ -126,8 +131,8 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
 def _notes(source: Source, seen: ConfigInspection) -> list[str]:
     found = []
     spec, rules = seen.spec, seen.family.gguf
-    if spec.visible(spec.context) < spec.context and rules and not rules.window:
-        found.append("llama.cpp ignores that sliding window: there every layer sees the whole context")
+    if rules and not rules.window and any(size is not None and size < spec.context for size in spec.windows):
+        found.append("llama.cpp ignores the sliding window of this model: there every layer sees the whole context")
     if "vision_config" in source.config():
         found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
     return found

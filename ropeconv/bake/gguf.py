@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..encode import Target
 from ..encode.gguf import GgufModel, select_gguf
-from ..errors import UnsupportedBake
+from ..errors import UnsupportedBake, UsageError
 from ..formats.copying import Advance
 from ..formats.gguf import Edit, string
 from ..formats.gguf.write import new_size, write_new
@@ -45,6 +45,8 @@ class GgufPlan(GgufOutput):
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     """The plan of a GGUF file: schedule, encoding, header, ranges. Parameters and errors are those of `make_plan`."""
     seen, file, reading = inspect_gguf(source), source.file, read_file(source.file)
+    if target.gguf.assume_arch_keys and not reading.arch.assumed:
+        raise UsageError(f"{reading.arch.name} is in the table; leave --assume-arch-keys out")
     vectors = rope_tensors(file)
     refused = refused_tensors(reading, vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
     if refused:

@@ -30,11 +30,14 @@ def mscale_of_config(config: dict[str, Any], seen: ConfigInspection) -> Pair | N
 
 
 def mscale_of_gguf(source: GgufSource) -> Pair | None:
-    """The pair of a GGUF file, two equal numbers from rope.scaling.yarn_log_multiplier; None without that key."""
+    """The pair of a GGUF file from rope.scaling.yarn_log_multiplier; None without that key.
+
+    deepseek2 takes mscale for as large as mscale_all_dim, the others for 1 (src/llama-context.cpp:187-196).
+    """
     arch = arch_of(source.file)
     found = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
-    mscale = found / 0.1 if found and arch.mla else found
-    return (mscale, mscale) if mscale else None
+    mscale = found / 0.1 if found and arch.softmax else found
+    return (mscale if arch.same_mscale else 1.0, mscale) if mscale else None
 
 
 def inherit_mscale(recipe: Recipe, pair: Pair | None) -> Recipe:

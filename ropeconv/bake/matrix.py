@@ -10,7 +10,8 @@ from typing import Any
 
 from ..encode import EncodeRequest, Target, all_encodings
 from ..errors import RopeconvError
-from ..families.family import Family, families
+from ..families.family import Family
+from ..families.registry import families
 from ..families.sample import sample_config
 from ..rope.errors import RecipeError
 from ..rope.methods import REGISTRY

@@ -7,6 +7,7 @@ from ..errors import RopeconvError
 from ..export.checkpoint import GgufCheckpoint
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
+from ..runtimes.llamacpp import assumed_keys
 from ..sources import GgufSource, Source
 from .checkpoint import checkpoint_plan
 from .export import export_plan
@@ -27,7 +28,8 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     if isinstance(source, GgufSource) and target.to == "safetensors":
         source = _as_checkpoint(source, recipe, target)
     if isinstance(source, GgufSource):
-        return gguf_plan(source, recipe, target)
+        with assumed_keys(target.gguf.assume_arch_keys):
+            return gguf_plan(source, recipe, target)
     if target.to == "gguf":
         return export_plan(source, recipe, target)
     return checkpoint_plan(source, recipe, target)

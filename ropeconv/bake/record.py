@@ -35,7 +35,7 @@ def runtime_record(verdict: Verdict) -> RuntimeRecord:
 def source_record(source: Origin) -> SourceRecord:
     """A source as a receipt has it, without a path of this machine, which says nothing to others."""
     reference = source.reference if source.kind == "hub" or source.commit else None
-    return SourceRecord(source.name, source.kind, reference, source.commit)
+    return SourceRecord(source.name, source.kind, reference, source.commit, source.treat_as)
 
 
 def target_record(target: Target, to_gguf: bool) -> TargetRecord:
@@ -43,7 +43,7 @@ def target_record(target: Target, to_gguf: bool) -> TargetRecord:
     return TargetRecord(
         "gguf" if to_gguf else "safetensors", target.encoding, target.runtimes, target.gguf.outtype, target.gguf.pre,
         target.gguf.carrier, target.fold.into, target.fold.dtype, target.allow_approximate, target.all_files,
-        target.replace,
+        target.replace, target.gguf.assume_arch_keys,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import typer
 
 from ..rope.lengths import parse_tokens
 from .command import LENGTH, OUTPUT
-from .options import JsonOption, SourceArgument
+from .options import FamilyOption, JsonOption, SourceArgument
 from .output import Output
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def advise_command(
             "--explain", help="Also a paragraph per method, with its command and its runtimes.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    family: FamilyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Compare the methods that reach a length: numbers for each, the runtimes that read it, and its command."""
@@ -43,7 +44,7 @@ def advise_command(
     from ..inspection.layers import cannot_gain
     from ..sources import open_source
 
-    opened, length = open_source(source), parse_tokens(context)
+    opened, length = open_source(source, family), parse_tokens(context)
     found, passed = advise(opened, length)
     output, seen = Output(as_json), inspect_source(opened)
     cache, declared = seen.kv_cache, seen.spec.context
@@ -60,6 +61,7 @@ def advise_command(
             }
         )
         return
+    output.note(seen.assumption)
     output.note(f"Note: {useless}" if useless else "")
     formats = tuple(found[0].writings) if found else ()
     columns = ("method", "untuned", "effective", "outside", *formats, "fast pairs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +13,10 @@ from ..errors import Interrupted, UsageError
 from ..hub.publish_options import PublishOptions
 from ..rope.recipe import Recipe
 from .choices import Device
-from .command import GENERAL, HUB, OUTPUT, RUNTIMES
+from .command import GENERAL, GGUF, HUB, OUTPUT, RUNTIMES
 from .options import (
     DryRunOption,
+    FamilyOption,
     ForceOption,
     JsonOption,
     NoFsyncOption,
@@ -57,20 +58,21 @@ class Outcome:
     """The outcome of a plan.
 
     path: of the output, None where it was published from a temporary folder. check: by the installed transformers.
-    proof: the validation. published: the URL of the commit, or empty.
+    proof: the validation. published: the URL of the commit, or empty. run: commands that run the output.
     """
 
     path: Path | None = None
     check: CheckRecord | None = None
     proof: Validation | None = None
     published: str = ""
+    run: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The keys that `--json` prints in addition to those of the plan."""
         import msgspec
 
         check = None if self.check is None else msgspec.to_builtins(self.check)
-        found: dict[str, Any] = {"check": check}
+        found: dict[str, Any] = {"check": check, "run": self.run}
         if self.proof is not None:
             found["validation"] = self.proof.to_dict()
         if self.published:
@@ -86,6 +88,7 @@ def apply_command(
     recipe: Recipe,
     target: dict[str, Any],
     how: PublishOptions,
+    family: FamilyOption = "",
     dry_run: DryRunOption = False,
     force: ForceOption = False,
     link: Annotated[
@@ -126,6 +129,9 @@ def apply_command(
             rich_help_panel=GENERAL,
         ),
     ] = "off",
+    ollama: Annotated[
+        bool, typer.Option("--ollama", help="Write a Modelfile beside the GGUF file.", rich_help_panel=GGUF)
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -145,14 +151,17 @@ def apply_command(
     with Probe() if probing else nullcontext() as probe:
         # after the probe has been started, which takes longer to import transformers than all of this
         from ..bake import make_plan
+        from ..bake.running import modelfile_of, run_commands, write_modelfile
         from ..sources import open_source
         from .views import show_plan
 
         wanted = build_target(target)
         wanted.check(recipe, from_gguf=gguf)  # before anything is read or fetched
         output.note(recipe.method.slow_note)
-        plan = make_plan(open_source(source), recipe, wanted)
+        plan = make_plan(open_source(source, family), recipe, wanted)
         _check_flags(plan, link, force, checksum, no_fsync, validate, push)
+        if ollama:
+            modelfile_of(plan)
         if dry_run:
             if as_json:
                 output.data(plan.to_dict())
@@ -175,6 +184,8 @@ def apply_command(
 
         what = from_plan(plan, done.path) if plan.is_folder else from_gguf(done.path)
         done.published = send(what, named(how, push), output)
+    if done.path is not None:
+        done.run = run_commands(plan, done.path, write_modelfile(plan) if ollama else None)
     _show(plan, done, output, explain)
     if done.proof is not None and not done.proof.agrees:
         raise typer.Exit(3)
@@ -252,6 +263,8 @@ def _show(plan: Plan, done: Outcome, output: Output, explain: bool) -> None:
         )
     if done.path:
         output.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
+        for command in done.run:
+            output.copyable(f"Run it with: {command}")
     if done.proof is not None:
         show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", output)
     if done.published:

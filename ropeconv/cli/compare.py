@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import JsonOption
+from .options import FamilyOption, JsonOption
 from .output import Output
 
 if TYPE_CHECKING:
     from ..inspection.frequencies import FrequencyDifference
     from ..inspection.side_by_side import RopeDifference, Side
+    from ..sources import GgufSource, Source
 
 EXAMPLES = """Examples:
 
@@ -27,22 +28,31 @@ MODEL = "A folder, a GGUF file, a config.json, or owner/name@revision (or owner/
 def compare_command(
     first: Annotated[str, typer.Argument(metavar="A", help=MODEL)],
     second: Annotated[str, typer.Argument(metavar="B", help="The same, in any format.")],
+    family: FamilyOption = "",
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 where they differ.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the RoPE of two checkpoints side by side: what differs and by how much, and each in every runtime."""
     from ..inspection import inspect_source
     from ..inspection.side_by_side import side_by_side
-    from ..sources import open_source
 
-    found = side_by_side(inspect_source(open_source(first)), inspect_source(open_source(second)))
+    found = side_by_side(*(inspect_source(_opened(reference, family)) for reference in (first, second)))
     output = Output(as_json)
+    for side in (found.first, found.second):
+        output.note(side.seen.assumption)
     if as_json:
         output.data(found.to_dict())
     else:
         _show(found, output)
     if exit_code and not found.same:
         raise typer.Exit(3)
+
+
+def _opened(reference: str, family: str) -> Source | GgufSource:
+    """The source of a reference, of a family that the user says it is of unless it is GGUF."""
+    from ..sources import open_source
+
+    return open_source(reference, "" if reference.endswith(".gguf") else family)
 
 
 def _show(found: RopeDifference, output: Output) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .options import JsonOption, SourceArgument
+from .options import FamilyOption, JsonOption, SourceArgument
 from .output import Output
 
 EXAMPLES = """Examples:
@@ -12,10 +12,12 @@ ropeconv inspect Qwen/Qwen3-8B
 ropeconv inspect ./Llama-2-7b-hf/config.json --json
 
 ropeconv inspect model-Q4_K_M.gguf
+
+ropeconv inspect ./Kimi-K2-Instruct --family deepseek_v3
 """
 
 
-def inspect_command(source: SourceArgument, as_json: JsonOption = False) -> None:
+def inspect_command(source: SourceArgument, family: FamilyOption = "", as_json: JsonOption = False) -> None:
     """Show the RoPE of a checkpoint, which runtimes compute it as it is, and the problems with their repairs."""
     from ..bake.repairs import repairs
     from ..inspection import Problem, inspect_source
@@ -23,7 +25,7 @@ def inspect_command(source: SourceArgument, as_json: JsonOption = False) -> None
     from ..sources import Source, open_source
     from .inspection_view import show_inspection
 
-    opened = open_source(source)
+    opened = open_source(source, family)
     seen = inspect_source(opened)
     found: tuple[Problem, ...] = ()
     if isinstance(opened, Source) and isinstance(seen, ConfigInspection):

@@ -20,6 +20,8 @@ def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem]
     """
     repairs = tuple(repairs)
     rows = [("family", f"{seen.name} ({seen.display_name})"), *_rows(seen.spec)]
+    if seen.encoder:
+        rows.append(("encoder", "reads in both directions, without a key-value cache; `validate` takes hidden states"))
     if seen.kv_cache:
         rows.append(("KV cache", seen.kv_cache.sizes(seen.spec.context)))
     rows += [("note", note) for note in (*seen.spec.notes, seen.custom_code) if note]

@@ -45,6 +45,16 @@ SourceArgument = Annotated[
     ),
 ]
 
+FamilyOption = Annotated[
+    str,
+    typer.Option(
+        "--family",
+        metavar="NAME",
+        help="Treat the model as one of this family, whatever its model_type (`ropeconv families`).",
+        show_default=False,
+    ),
+]
+
 LENGTHS = {
     "context": "tokens to declare, instead of what the method implies (128k = 131072)",
     "original_context": "tokens the model was trained for, where its config says otherwise",

@@ -105,6 +105,7 @@ def families_command(as_json: JsonOption = False) -> None:
                 "gguf": family.gguf.arch if family.gguf else None,
                 "refuse": family.refuse or None,
                 "since": family.since,
+                "origin": family.origin or None,
             }
             for family in families()
         ]
@@ -116,6 +117,9 @@ def families_command(as_json: JsonOption = False) -> None:
     ]
     columns = ("name", "models", "model_type", "rope types", "--to gguf as")
     output.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
+    for family in families():
+        if family.origin:
+            output.say(f"{family.name} is described in {family.origin}.")
     output.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
 
 
@@ -128,6 +132,9 @@ def archs_command(as_json: JsonOption = False) -> None:
         {
             "name": arch.name,
             "family": arch.family or None,
+            "pairs": arch.pairs,
+            "windows": arch.window.scaling if arch.window else None,
+            "fixed": arch.fixed,
             "rope_freqs": arch.freqs or "refused",
             "factor_lists": arch.factors or "refused",
             "betas": arch.betas,
@@ -136,11 +143,15 @@ def archs_command(as_json: JsonOption = False) -> None:
         for arch in table.arch.values()
     ]
     if as_json:
-        output.data({"llama_cpp": table.version, "source": table.source, "archs": found})
+        others = {"without_rope": table.without_rope, "drafts": table.drafts}
+        output.data({"llama_cpp": table.version, "source": table.source, "archs": found, **others})
         return
-    keys = ("name", "rope_freqs", "factor_lists")
+    keys = ("name", "pairs", "rope_freqs", "factor_lists")
     rows = [(*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
             for row, a in zip(found, table.arch.values(), strict=True)]  # fmt: skip
     output.table(
-        table.display_name, ("arch", "rope_freqs", "factor lists", "betas", "--carrier"), rows, optional=("betas",)
+        table.display_name,
+        ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier"),
+        rows,
+        optional=("betas", "pairs"),
     )

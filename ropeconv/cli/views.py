@@ -97,6 +97,9 @@ def _layers(spec: RopeSpec) -> str:
     return f"{spec.rotary_dim} of {spec.head_dim} dimensions rotate. Layers: {describe_layers(spec)}."
 
 
+STATES = (
+    "positions", "relative error", "95 %", "max", "allowed", "cosine", "unscaled source", "",
+)  # fmt: skip
 COLUMNS = (
     "positions", "KL mean", "KL 95 %", "KL max", "allowed", "max |dlogit|", "top-1", "top-5", "unscaled source", "",
 )  # fmt: skip
@@ -110,9 +113,11 @@ def show_validation(result: Validation, title: str, output: Output) -> None:
     """
     whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
     for run, words in (("spread", title), ("whole", whole)):
-        rows = [_bucket(bucket) for bucket in result.buckets if bucket.run == run]
-        if rows:
-            output.table(words, COLUMNS, rows, optional=OPTIONAL)
+        shown = [bucket for bucket in result.buckets if bucket.run == run]
+        if any(bucket.cosine is not None for bucket in shown):
+            output.table(words, STATES, [_states(bucket) for bucket in shown])
+        elif shown:
+            output.table(words, COLUMNS, [_bucket(bucket) for bucket in shown], optional=OPTIONAL)
     output.say(result.sentence)
     if result.unchecked:
         output.say(f"Not seen this way: {'; '.join(result.unchecked)}.")
@@ -120,9 +125,21 @@ def show_validation(result: Validation, title: str, output: Output) -> None:
         output.say(f"In {result.dtype} the reference itself is a KL of {result.precision_kl:.1e} away from float32.")
 
 
+def _states(bucket: BucketResult) -> tuple[str, ...]:
+    """A row for hidden states: relative errors in place of the KLs that stand for them."""
+    kls = (bucket.kl_mean, bucket.kl_95, bucket.kl_max, bucket.tolerance)
+    errors = [f"{math.sqrt(2 * kl):.1e}" for kl in kls]
+    control, word = f"{math.sqrt(2 * bucket.control_kl):.1e}", "agrees" if bucket.agrees else "disagrees"
+    return bucket.name, *errors, f"{bucket.cosine:.9f}", control, word
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
 def _bucket(bucket: BucketResult) -> tuple[str, ...]:
     return (
         bucket.name, f"{bucket.kl_mean:.1e}", f"{bucket.kl_95:.1e}", f"{bucket.kl_max:.1e}", f"{bucket.tolerance:.1e}",
-        f"{bucket.max_dlogit:.1e}", f"{bucket.top1:.1%}", f"{bucket.top5:.1%}", f"KL {bucket.control_kl:.1e}",
+        f"{bucket.max_dlogit:.1e}", _share(bucket.top1), _share(bucket.top5), f"KL {bucket.control_kl:.1e}",
         "agrees" if bucket.agrees else "disagrees",
     )  # fmt: skip

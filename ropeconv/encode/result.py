@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import UnsupportedBake
-from ..families import Family
 from ..rope.log_n import EXACT, QueryScaling
 from ..rope.schedule import Schedule
 from ..runtimes.rules import GOOD
@@ -87,12 +86,15 @@ def refuse_approximate(result: EncodeResult, schedule: Schedule, otherwise: str)
         )
 
 
-def refuse_attention_factor(schedule: Schedule, family: Family) -> None:
-    """Raises UnsupportedBake for an attention factor in a family with norms after the rotation, which cancel it."""
+def refuse_attention_factor(schedule: Schedule, name: str, reason: str = "") -> None:
+    """Raises UnsupportedBake for an attention factor in a family or architecture that can have none.
+
+    name: of that. reason: why; by default its norms after the rotation.
+    """
     if schedule.attention_factor != 1:
         raise UnsupportedBake(
             f"attention_factor {schedule.attention_factor:g}",
-            family.name,
-            "it normalises queries and keys after the rotation, which cancels any attention factor",
+            name,
+            reason or "it normalises queries and keys after the rotation, which cancels any attention factor",
             "pass --attention-factor 1",
         )

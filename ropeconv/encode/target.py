@@ -25,12 +25,14 @@ class GgufTarget:
     outtype: type of the weights of a conversion: f32, f16, bf16, q8_0, auto (as stored; the default), or one of
     llama.cpp's own such as q4_k_m; from GGUF to a checkpoint f32, f16, bf16, or auto (f32 where it is quantised). pre:
     `tokenizer.ggml.pre`, for a pre-tokenizer that is not recognised. carrier: the host architecture, another one that
-    computes the same network and takes any frequencies.
+    computes the same network and takes any frequencies. assume_arch_keys: take an architecture that is not in the
+    table, with the keys that llama.cpp reads for every one.
     """
 
     outtype: str | None = None
     pre: str | None = None
     carrier: str | None = None
+    assume_arch_keys: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class Target:
         for flag, value in (("--outtype", self.gguf.outtype), ("--pre", self.gguf.pre)):
             if from_gguf and value is not None:
                 raise UsageError(f"a GGUF file stays as it is quantised, so {flag} has no effect; leave it out")
+        if self.gguf.assume_arch_keys and not from_gguf:
+            raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         known = (LLAMA_CPP, *reader_names())
         others = [name for name in self.runtimes if canonical(name).partition("@")[0] not in known]
         if others:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,19 @@ from ..encode import GgufTarget
 from ..encode.gguf import GgufModel
 from ..errors import BadSource, UsageError
 from ..families import Family
-from ..families.config import text_part
-from ..formats.gguf import Header
+from ..formats.gguf import Header, Value
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
 from ..formats.regular import read_bytes
 from ..formats.scratch import scratch
 from ..rope.spec import RopeSpec
 from ..sources import Source
-from .hparams import hparams
-from .metadata import describe, metadata_keys
+from .demands import check_demands
+from .hparams import hparams, sizes_of
+from .metadata import Parameters, describe, metadata_keys
 from .quantise import FTYPES
-from .tensors import DTYPES, OutTensor, infos, out_tensors
+from .rows import DTYPES, OutTensor
+from .scalars import scalars
+from .tensors import EMBEDDINGS, infos, out_tensors
 from .tokenizer import tokenizer_keys
 from .write import converted
 
@@ -64,16 +65,16 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         raise UsageError("Meta's layout is converted in two steps: apply it to a folder first, then that to GGUF")
     if not source.weights():
         raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
-    config = source.config()
     headers = [(source.path(name), header) for name, header in source.headers.items()]
     stored = [tensor for _, header in headers for tensor in header.tensors.values()]
     quantised = outtype if outtype in FTYPES else ""
     kind = _kind("auto" if quantised else outtype, [tensor.dtype for tensor in stored])
     vocabulary = _vocabulary(headers)
-    values = hparams(config, family, spec, vocabulary)
+    sizes = sizes_of(source.config(), family, spec)
+    values = hparams(sizes, family, spec, vocabulary)
     assert family.gguf is not None
-    heads = int(text_part(config, family)["num_attention_heads"])
-    tensors = out_tensors(headers, family.gguf, heads, spec.head_dim, len(spec.layers), kind)
+    tensors = out_tensors(headers, family.gguf, sizes, kind)
+    values |= scalars(headers, family.gguf, sizes.layers)
     name = TYPES[kind].name
     with scratch() as folder:
         present = {file.name for file in source.files()}
@@ -81,7 +82,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
             if file in present:
                 (folder / file).write_bytes(read_bytes(source.path(file), file))
         repository = source.reference if source.kind == "hub" else None
-        size = sum(prod(item.shape) for item in stored)
+        size = _parameters(tensors, values)
         described = describe(folder, source.name, repository, label, size)
         general = metadata_keys(described, name)
         bare = metadata_keys(describe(folder, source.name, repository, "", size), name)
@@ -91,9 +92,16 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         Header(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
         for names in (general, bare)
     )
+    check_demands(header, family.gguf.arch)
     by_name = {tensor.name: tensor for tensor in tensors}
     model = GgufModel(header, header.tensors, {}, lambda name: converted(by_name[name]))
     return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised)
+
+
+def _parameters(tensors: list[OutTensor], values: dict[str, Value]) -> Parameters:
+    experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
+    count = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
+    return Parameters(sum(tensor.elements for tensor in tensors), experts // (count or 1), count if experts else 0)
 
 
 def _kind(outtype: str, dtypes: list[str]) -> int:
@@ -108,7 +116,7 @@ def _kind(outtype: str, dtypes: list[str]) -> int:
 def _vocabulary(headers: list[tuple[Path, Any]]) -> int:
     for _, header in headers:
         for name, tensor in header.tensors.items():
-            if name.endswith(("embed_tokens.weight", "embed_in.weight", "wte.weight")):
+            if name.endswith(EMBEDDINGS):
                 rows = tensor.shape[0] if tensor.shape else 0
                 if not 0 < rows <= MOST_TOKENS:
                     raise BadSource(f"{name} has {rows:,} rows, and at most {MOST_TOKENS:,} are converted")

@@ -2,65 +2,107 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import BadSource, UnsupportedBake, shown
 from ..families import Family
+from ..families.cached_layers import kv_heads
 from ..families.config import Config, positive_int, text_part
-from ..families.family import Gguf
+from ..families.gguf import Gguf
 from ..families.layers import layer_names
 from ..formats.gguf import Value, boolean, f32, string, u32
 from ..formats.gguf.values import bools
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp import find_arch
+from .conversions import Sizes
+from .expression import count, number, value_of, whole
 
-LARGEST = 3e38  # of f32
 SIZES = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
 }
-"""Keys that every architecture has, and the config keys that they come from."""
+"""Keys that every architecture has; `u32` of a family says otherwise where its config does."""
 
 
-def hparams(config: Config, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
+def sizes_of(config: Config, family: Family, spec: RopeSpec) -> Sizes:
+    """The sizes of a model. config: the whole config.json. family: of the model. spec: its unscaled RoPE.
+
+    Raises BadSource for keys that are absent, UnsupportedBake for families whose conversion is not known.
+    """
+    part = {**_rules(family).defaults, **text_part(config, family)}
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None:
+        raise BadSource(f"config.json has no {family.keys.heads[0]}, which GGUF needs; add it")
+    return Sizes(part, heads, kv_heads(part, family, heads), spec.head_dim, len(spec.layers))
+
+
+def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, Value]:
     """The keys of a GGUF architecture for a model, with its unscaled RoPE.
 
-    config: the whole config.json. family: of the model. spec: its unscaled RoPE. vocabulary: rows of the embeddings.
-    Raises BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
+    sizes: of the model. family: of the model. spec: its unscaled RoPE. vocabulary: rows of the embeddings. Raises
+    BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
     """
-    part, rules = text_part(config, family), _rules(family)
+    part, rules = sizes.config, _rules(family)
     _check(part, family, rules, spec)
-    arch = rules.arch
-    heads = _whole(part, SIZES["attention.head_count"])
-    kv = heads if rules.qkv else positive_int(part, ("num_key_value_heads",), heads) or heads
     found: dict[str, Value] = {
-        "general.architecture": string(arch),
-        f"{arch}.block_count": u32(_whole(part, SIZES["block_count"])),
-        f"{arch}.context_length": u32(spec.original_context),
-        f"{arch}.embedding_length": u32(_whole(part, SIZES["embedding_length"])),
-        f"{arch}.feed_forward_length": u32(_whole(part, SIZES["feed_forward_length"])),
-        f"{arch}.attention.head_count": u32(heads),
-        f"{arch}.attention.head_count_kv": u32(kv),
-        f"{arch}.attention.key_length": u32(spec.head_dim),
-        f"{arch}.attention.value_length": u32(spec.head_dim),
-        f"{arch}.rope.dimension_count": u32(spec.rotary_dim),
-        f"{arch}.rope.freq_base": f32(spec.rope_theta),
-        f"{arch}.vocab_size": u32(vocabulary),
+        "context_length": u32(spec.original_context),
+        "attention.head_count": u32(sizes.heads),
+        "attention.head_count_kv": u32(sizes.kv_heads),
+        "attention.key_length": u32(spec.head_dim),
+        "attention.value_length": u32(spec.head_dim),
+        "rope.dimension_count": u32(spec.rotary_dim),
+        "rope.freq_base": f32(spec.rope_theta),
+        "vocab_size": u32(vocabulary),
     }
-    found |= {f"{arch}.{key}": u32(_count(part, name)) for key, name in rules.u32.items() if part.get(name) is not None}
+    found |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32}
+    found |= _settings(part, rules)
+    if rules.window == "pattern":
+        found |= _window(part, family, spec)
+    elif rules.window == "size":
+        found["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
+    found |= {key: _fixed(value) for key, value in rules.fixed.items()}
+    arch = rules.arch
+    named = {f"{arch}.{key}": value for key, value in found.items()}
+    return {"general.architecture": string(arch)} | named | _temperature(part, arch, spec)
+
+
+def _settings(part: Config, rules: Gguf) -> dict[str, Value]:
+    """The metadata keys that come from config keys."""
+    found = {}
+    for key, name in rules.u32.items():
+        value = value_of(part, name)
+        if value is not None:
+            found[key] = u32(whole(value, name))
     for key, name in rules.f32.items():
-        if part.get(name) is not None:
-            found[f"{arch}.{key}"] = f32(_number(part, name))
+        value = value_of(part, name)
+        if value is not None:
+            found[key] = f32(float(number(value, name)))
         elif key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
-    found |= {f"{arch}.{key}": boolean(bool(part[name])) for key, name in rules.flag.items() if name in part}
-    if rules.window == "pattern":
-        found |= _window(part, family, rules, spec)
-    elif rules.window == "size":
-        found[f"{arch}.attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
-    return found | _temperature(part, arch, spec)
+    for key, name in rules.flag.items():
+        value = value_of(part, name)
+        if value is not None:
+            found[key] = boolean(bool(value))
+    for key, codes in rules.codes.items():
+        value = value_of(part, codes.key)
+        if value is None:
+            continue
+        if str(value) not in codes.numbers:
+            known = ", ".join(codes.numbers)
+            raise _unsupported(f"{codes.key} = {shown(value)}", rules, f"llama.cpp computes {known}")
+        found[key] = u32(codes.numbers[str(value)])
+    return found
+
+
+def _fixed(value: float | bool | str) -> Value:
+    if isinstance(value, str):
+        return string(value)
+    if isinstance(value, bool):
+        return boolean(value)
+    return u32(value) if isinstance(value, int) else f32(value)
+
+
+def _unsupported(what: str, rules: Gguf, why: str) -> UnsupportedBake:
+    return UnsupportedBake(what, f"GGUF as {rules.arch}", why, "keep safetensors")
 
 
 def _rules(family: Family) -> Gguf:
@@ -80,66 +122,43 @@ def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
             continue
         value = part.get(need.key)
         if (need.default if value is None else value) != need.value:
-            raise UnsupportedBake(
-                f"{need.key} = {shown(value)}",
-                f"GGUF as {rules.arch}",
-                f"llama.cpp computes {need.value!r}",
-                "keep safetensors",
-            )
-    act = {"swish": "silu"}.get(str(part.get("hidden_act")), part.get("hidden_act"))
-    if rules.act and act not in (None, rules.act):
-        raise UnsupportedBake(
-            f"hidden_act = {shown(act)}", f"GGUF as {rules.arch}", f"llama.cpp computes {rules.act}", "keep safetensors"
-        )
+            raise _unsupported(f"{need.key} = {shown(value)}", rules, f"llama.cpp computes {need.value!r}")
+    act = {"swish": "silu"}.get(str(part.get(rules.act_key)), part.get(rules.act_key))
+    if rules.act and act not in (None, *rules.act.split(" | ")):
+        raise _unsupported(f"{rules.act_key} = {shown(act)}", rules, f"llama.cpp computes {rules.act}")
     for key in rules.not_null:
         if key in part and part[key] is None:
-            raise UnsupportedBake(
-                f"{key} = null", f"GGUF as {rules.arch}", "llama.cpp cannot switch it off", "keep safetensors"
-            )
+            raise _unsupported(f"{key} = null", rules, "llama.cpp cannot switch it off")
     if rules.tied and part.get("tie_word_embeddings") is False:
-        raise UnsupportedBake(
-            "tie_word_embeddings = false", f"GGUF as {rules.arch}", "llama.cpp uses the embeddings", "keep safetensors"
-        )
+        raise _unsupported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
     if rules.scale_layers:
         _check_scale(part, rules, spec)
     if family.layers.flags and "none" in spec.layers:
         interval = find_arch(rules.arch).nope_interval
         expected = tuple("none" if (i + 1) % interval == 0 else "global" for i in range(len(spec.layers)))
         if spec.layers != expected:
-            raise UnsupportedBake(
-                "no_rope_layers",
-                f"GGUF as {rules.arch}",
-                f"llama.cpp leaves out every {interval}th",
-                "keep safetensors",
-            )
+            raise _unsupported("no_rope_layers", rules, f"llama.cpp leaves out every {interval}th")
 
 
 def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
-    large = part.get("num_hidden_layers") == rules.scale_layers
-    width = _whole(part, "hidden_size") // _whole(part, "num_attention_heads") if large else spec.head_dim
+    large = len(spec.layers) == rules.scale_layers
+    width = count(part, "hidden_size") // count(part, "num_attention_heads") if large else spec.head_dim
     scalar = part.get("query_pre_attn_scalar", 256)
     if scalar != width:
-        raise UnsupportedBake(
-            f"query_pre_attn_scalar = {shown(scalar)}",
-            f"GGUF as {rules.arch}",
-            f"llama.cpp computes {width} for this size",
-            "keep safetensors",
+        raise _unsupported(
+            f"query_pre_attn_scalar = {shown(scalar)}", rules, f"llama.cpp computes {width} for this size"
         )
 
 
-def _window(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> dict[str, Value]:
+def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, Value]:
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
     names = layer_names(part, family, len(spec.layers))
     pattern = [name == "sliding_attention" for name in names]
-    arch = rules.arch
-    found = {
-        f"{arch}.attention.sliding_window": u32(size),
-        f"{arch}.attention.sliding_window_pattern": bools(pattern),
-    }
+    found = {"attention.sliding_window": u32(size), "attention.sliding_window_pattern": bools(pattern)}
     if spec.local_form is not None:
-        found[f"{arch}.rope.freq_base_swa"] = f32(spec.local_form.theta)
+        found["rope.freq_base_swa"] = f32(spec.local_form.theta)
     return found
 
 
@@ -150,27 +169,6 @@ def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, Value]:
         return {}
     original = positive_int(rope, ("original_max_position_embeddings",)) or spec.original_context
     return {
-        f"{arch}.attention.temperature_scale": f32(_number(rope, "llama_4_scaling_beta")),
+        f"{arch}.attention.temperature_scale": f32(number(rope["llama_4_scaling_beta"], "llama_4_scaling_beta")),
         f"{arch}.rope.scaling.original_context_length": u32(original),
     }
-
-
-def _whole(part: Config, name: str) -> int:
-    value = positive_int(part, (name,))
-    if value is None:
-        raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
-    return value
-
-
-def _count(part: Config, name: str) -> int:
-    value: Any = part[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
-        raise BadSource(f"config.json has {name} = {shown(value)}; write a whole number there")
-    return value
-
-
-def _number(part: Config, name: str) -> float:
-    value: Any = part[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
-        raise BadSource(f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}")
-    return float(value)

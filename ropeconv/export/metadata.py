@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,33 @@ ANCHOR = re.compile(rb"[\s\[,:-]&\w")
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 
 
-def describe(folder: Path, name: str, repository: str | None, label: str, parameters: int) -> Any:
+@dataclass(frozen=True)
+class Parameters:
+    """Numbers of weights. total: of a model. expert: of one of its experts in all layers. experts: how many it has."""
+
+    total: int
+    expert: int = 0
+    experts: int = 0
+
+    @property
+    def label(self) -> str:
+        """The size as names of models state it: 8B, or 8x7B with the weights that one expert and the others have."""
+        import gguf
+
+        return str(gguf.size_label(self.total, self.total - self.expert * self.experts, self.expert, self.experts))
+
+
+def describe(folder: Path, name: str, repository: str | None, label: str, parameters: Parameters) -> Any:
     """gguf-py's Metadata of a model, from its card and its name, with the method as fine-tune.
 
     folder: with the model card. name: of the source. repository: owner/name on the Hub, None for others. label: of the
-    method, or empty. parameters: number of weights.
+    method, or empty: then the result is the source itself, and has its base models. parameters: numbers of weights.
     """
     import gguf
 
     for logger in ("gguf", "metadata"):  # gguf-py says on stderr what it makes of a card
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    given = (Path(repository or name), parameters)
+    given = (Path(repository or name), parameters.total)
     try:
         card = gguf.Metadata.load_model_card(folder) if _readable(folder / "README.md") else {}
         found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, *given)
@@ -35,12 +52,13 @@ def describe(folder: Path, name: str, repository: str | None, label: str, parame
     except Exception:  # of gguf-py, for cards of other types than it expects
         found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), {}, {}, *given)
     found.name = found.name or name
-    found.size_label = found.size_label or gguf.size_label(parameters, 0, parameters, 0)
+    found.size_label = found.size_label or parameters.label
     base = {"name": found.name}
     if repository:
         owner, short = repository.split("/", 1)
         base |= {"name": short, "organization": owner, "repo_url": f"https://huggingface.co/{repository}"}
-    found.base_models = [base]
+    if label:
+        found.base_models = [base]
     found.basename = found.basename or found.name
     found.finetune = "-".join(filter(None, (found.finetune, label))) or None
     found.name = " ".join(filter(None, (found.name, label)))

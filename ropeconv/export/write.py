@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ..formats.copying import Advance, copy_part, write_at
 from ..formats.floats import STORED, widened
 from ..formats.gguf.header import TensorInfo
-from ..formats.gguf.types import F16, F32, Q8_0, TYPES
-from .tensors import DTYPES, OutTensor, Rows
+from ..formats.gguf.types import F16, F32, MXFP4, Q8_0, TYPES
+from .rows import DTYPES, NIBBLES, OutTensor, Rows
+from .values import VALUES
 
 PIECE = 1 << 18  # elements: what is read, converted and written stays in the cache
 
@@ -69,7 +70,8 @@ def converted(tensor: OutTensor) -> Iterator[bytes]:
 
 
 def _as_is(tensor: OutTensor) -> bool:
-    return not tensor.interleave and not tensor.plus and all(DTYPES[p.dtype] == tensor.type for p in tensor.parts)
+    same = all(part.packed and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
+    return same and not tensor.interleave and not tensor.values
 
 
 def _drain(pending: set[Future[int]], when: str, advance: Advance) -> set[Future[int]]:
@@ -84,11 +86,9 @@ def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
     for part in tensor.parts:
         unit = tensor.interleave or 1
         step = max(unit, PIECE // max(1, part.columns) // unit * unit)
-        width = TYPES[DTYPES[part.dtype]].size * part.columns
         for first in range(0, part.rows, step):
             count = min(step, part.rows - first)
-            rows = Rows(part.path, part.dtype, part.start + first * width, count, part.columns)
-            yield Piece(tensor, rows, place)
+            yield Piece(tensor, part.part(first, count), place)
             place += count * part.columns // kind.block * kind.size
 
 
@@ -100,17 +100,50 @@ def _convert(piece: Piece, target: int) -> int:
 def _array(piece: Piece) -> NDArray[Any]:
     """A piece converted to the type of its tensor, as a contiguous array."""
     rows, tensor = piece.rows, piece.tensor
-    raw = np.fromfile(rows.path, STORED[rows.dtype], rows.rows * rows.columns, offset=rows.start)
-    raw = raw.reshape(rows.rows, rows.columns)
+    if rows.dtype == "MXFP4":
+        return mxfp4(rows)
+    raw = _read(rows)
     if tensor.interleave:
         half = tensor.interleave // 2
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
-    if DTYPES[rows.dtype] == tensor.type and not tensor.plus:
+    if DTYPES[rows.dtype] == tensor.type and not tensor.values:
         return np.ascontiguousarray(raw)
     values = widened(raw, rows.dtype)
-    if tensor.plus:
-        values += np.float32(tensor.plus)
+    if tensor.values:
+        values = VALUES[tensor.values](values)
     return encode(values, tensor.type)
+
+
+def _read(rows: Rows) -> NDArray[Any]:
+    """Rows as a file has them, [rows, columns]; of others than packed ones only what is needed is read."""
+    dtype = np.dtype(STORED[rows.dtype])
+    if rows.packed:
+        raw = np.fromfile(rows.path, dtype, rows.rows * rows.columns, offset=rows.start)
+        return raw.reshape(rows.rows, rows.columns)
+    stored = np.memmap(rows.path, dtype, "r", rows.start, (rows.extent // dtype.itemsize,))
+    strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
+    return np.array(np.lib.stride_tricks.as_strided(stored, (rows.rows, rows.columns), strides))
+
+
+def mxfp4(rows: Rows) -> NDArray[np.uint8]:
+    """Blocks of MXFP4 as ggml has them, uint8 [blocks, 17]: the scale, then 16 bytes whose lower halves come first.
+
+    A checkpoint has the scales apart, and neighbours share a byte: (0, 1), (2, 3), ...; ggml's share it with the one 16
+    places later: (0, 16), (1, 17), ...
+    """
+    blocks = rows.columns // TYPES[MXFP4].block
+    apart = rows.stride // TYPES[MXFP4].block
+    stored, scales = (
+        np.memmap(rows.path, np.uint8, "r", start, ((rows.rows - 1) * apart * size + blocks * size,))
+        for start, size in ((rows.start, NIBBLES), (rows.scales, 1))
+    )
+    strided = np.lib.stride_tricks.as_strided
+    pairs = strided(stored, (rows.rows, blocks, NIBBLES), (apart * NIBBLES, NIBBLES, 1)).reshape(-1, NIBBLES)
+    halves = np.stack([pairs & 0x0F, pairs >> 4], axis=2).reshape(-1, 2 * NIBBLES)
+    out = np.empty((len(pairs), NIBBLES + 1), np.uint8)
+    out[:, 0] = strided(scales, (rows.rows, blocks), (apart, 1)).reshape(-1)
+    out[:, 1:] = halves[:, :NIBBLES] | halves[:, NIBBLES:] << 4
+    return out
 
 
 def encode(values: NDArray[np.float32], type: int) -> NDArray[Any]:

@@ -6,13 +6,18 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .config import Config, Geometry, geometry, positive_int, text_part
-from .family import Family, Need
-from .layers import layer_names
+from .family import Cache, Family
+from .gguf import Need
+from .layer_rules import Kind
+from .layers import key_layers, layer_names, own_settings
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""
 LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128}
 """Keys of multi-head latent attention, with the defaults of transformers' classes."""
+
+INDEX_WIDTH = 128
+"""The default of transformers' classes for the width of an indexer's keys."""
 
 
 @dataclass(frozen=True)
@@ -44,39 +49,81 @@ class CacheGeometry:
 
 
 def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
-    """The cached layers of a config.json; None where it does not state the number of heads.
+    """The cached layers of a config.json; None where there are none, or no number of heads is stated.
 
     config: the whole config. family: its family. Raises BadSource for numbers that are none.
     """
     part, sizes = text_part(config, family), geometry(config, family)
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
-    if heads is None:
+    if heads is None or family.encoder or not family.cache.per_token:
         return None
+    repeated = (0, 0)
     if family.mla:
         rank, nope, v = (positive_int(part, (key,), default) or 0 for key, default in LATENT.items())
-        kept, repeated = (rank, sizes.head_dim), (heads * (nope + sizes.head_dim), heads * v)
+        repeated = (heads * (nope + sizes.head_dim), heads * v) if family.cache.repeated_by else (0, 0)
+        kept: dict[Kind, tuple[int, int]] = {"global": (rank, sizes.head_dim)}
     else:
-        own, all_heads = _kv_heads(part, family, heads) * sizes.head_dim, heads * sizes.head_dim
-        kept, repeated = (own, own), (all_heads, all_heads) if _all(family.cache.repeated, part) else (0, 0)
+        if _all(family.cache.repeated, part):
+            repeated = (heads * sizes.head_dim, heads * sizes.head_dim)
+        kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
     windows = _windows(part, family, sizes)
-    counted = Counter(window for window in windows if window != 0)
-    groups = sorted(counted.items(), key=lambda item: (item[0] is not None, item[0] or 0))
+    makers, indexed = key_layers(part, family, len(sizes.layers)), _indexed(part, family, len(sizes.layers))
+    sides = [kept.get(kind, kept["global"]) for kind in sizes.layers]
+    counted = Counter(
+        (windows[layer], (keys + indexed[layer], values))
+        for layer, (keys, values) in enumerate(sides)
+        if windows[layer] != 0 and makers[layer] == layer
+    )
+    groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
     return CacheGeometry(
-        tuple(CachedLayers(count, *kept, window) for window, count in groups),
+        tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups),
         windows.count(0),
-        tuple(CachedLayers(count, *repeated, window) for window, count in groups) if any(repeated) else (),
+        tuple(CachedLayers(count, *repeated, window) for (window, _), count in groups) if any(repeated) else (),
         family.cache.repeated_by if any(repeated) else "",
     )
 
 
-def _kv_heads(part: Config, family: Family, heads: int) -> int:
-    if family.cache.one_head and _all(family.cache.one_head, part):
+def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
+    """Heads of keys and values of a layer.
+
+    part: the text part of a config. family: of the model. heads: of queries. kind: of the layer.
+    """
+    rules = family.cache
+    count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+    if _all(rules.one_head, part):
         return 1
-    return positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
+    if kind == "local":
+        return count * rules.local_times
+    return _global_heads(part, rules) or count
+
+
+def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
+    """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
+    rules, local = family.cache, kind == "local"
+    own = own_settings(part, sizes.layers.index("global")) if not local and "global" in sizes.layers else {}
+    count = positive_int(own, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
+    width = sizes.local_head_dim if local else sizes.head_dim
+    values = positive_int(part, (rules.values,), width) if rules.values else width
+    return count * width, count * (values or width)
+
+
+def _global_heads(part: Config, rules: Cache) -> int | None:
+    keys = rules.global_heads
+    return positive_int(part, keys[:1]) if keys and all(part.get(switch) for switch in keys[1:]) else None
 
 
 def _all(needs: tuple[Need, ...], part: Config) -> bool:
     return bool(needs) and all(part.get(need.key, need.default) == need.value for need in needs)
+
+
+def _indexed(part: Config, family: Family, count: int) -> list[int]:
+    """The numbers per token that the indexer of each layer keeps, 0 for a layer that has none."""
+    rules = family.cache
+    width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0 if rules.index_key else 0
+    listed = part.get("indexer_types")
+    own = [kind == "full" for kind in listed] if isinstance(listed, list) else []
+    own = own or [max(layer - 1, 0) % rules.index_interval == 0 for layer in range(count)]
+    return [width if has else 0 for has in own[:count]] + [0] * (count - len(own))
 
 
 def _windows(part: Config, family: Family, sizes: Geometry) -> list[int | None]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BadSource, shown
-from .family import Family, Kind, by_model_type
+from ..errors import BadSource, UnknownModelType, shown
+from .assumed import assumed_family, assumption
+from .family import Family
 from .keys import Config, first_present, positive_int
-from .layers import layer_kinds, layer_windows
+from .layer_rules import Kind
+from .layers import layer_kinds, layer_windows, own_settings, settings_name
+from .refused import refused
+from .registry import by_model_type
 from .schema import check_config
+from .suggest import suggestion
 
 __all__ = [
     "STORED_ROPE",
@@ -18,31 +23,28 @@ __all__ = [
     "detect",
     "first_present",
     "geometry",
+    "nested_settings",
     "positive_int",
     "rotary_share",
     "text_part",
 ]
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
-WITHOUT_ROPE = frozenset(
-    (
-        "albert bart bert bloom distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2 falcon_mamba mbart mpt opt "
-        "pegasus roberta rwkv rwkv7 t5 mt5 whisper xglm xlnet zamba"
-    ).split()
-)
 
 
 @dataclass(frozen=True)
 class Geometry:
     """Sizes of a model that decide what rotates.
 
-    head_dim, rotary_dim: dimensions of a head, and how many of them rotate. context: declared tokens. layers: the kind
-    of each layer. windows: how many tokens each layer sees, None for all. chunked: whether these are chunks. notes: a
-    sentence per class default that was used.
+    head_dim, rotary_dim: dimensions of a head, and how many of them rotate; local_head_dim, local_rotary_dim in local
+    layers. context: declared tokens. layers: the kind of each layer. windows: how many tokens each layer sees, None for
+    all. chunked: whether these are chunks. notes: a sentence per class default that was used.
     """
 
     head_dim: int
     rotary_dim: int
+    local_head_dim: int
+    local_rotary_dim: int
     context: int
     layers: tuple[Kind, ...]
     windows: tuple[int | None, ...]
@@ -50,14 +52,22 @@ class Geometry:
     notes: tuple[str, ...]
 
 
-def detect(config: Config) -> Family:
-    """The family of a config.json. Raises BadSource when it has no RoPE or an unknown `model_type`."""
-    text = config.get("text_config")
-    names = [part.get("model_type") for part in (text, config) if isinstance(part, dict)]
+def detect(config: Config, assumed: str = "") -> Family:
+    """The family of a config.json.
+
+    assumed: the name of the family that the user says it is of; empty to go by its `model_type`.
+
+    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended,
+    UsageError for an assumed family that is not known.
+    """
+    if assumed:
+        return assumed_family(config, assumed)
+    text = _text_config(config)
+    names = [part.get("model_type") for part in (text, config) if part is not None]
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
         if family is not None:
-            _refuse_alibi(config, family)
+            _refuse_without_rope(config if text is None else text, family)
             return family
     name = names[-1]
     if name is None:
@@ -67,19 +77,30 @@ def detect(config: Config) -> Family:
             f"model_type {shown(name)} is a checkpoint of ropeconv whose RoPE is in its tensors and its own code; "
             "`ropeconv restore` brings its source back, and `apply --replace` bakes another method from that"
         )
-    if isinstance(name, str) and name in WITHOUT_ROPE:
-        raise BadSource(f"model_type {shown(name)} has no rotary position embedding, so there is nothing to extend")
-    raise BadSource(
+    for known in names:
+        if isinstance(known, str) and known in refused():
+            raise BadSource(f"model_type {shown(known)} {refused()[known]}")
+    raise UnknownModelType(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
-        "`ropeconv families` lists the known ones, and a new one is one TOML file"
+        + suggestion(config)
     )
 
 
-def _refuse_alibi(config: Config, family: Family) -> None:
-    if config.get("alibi") is True:
-        raise BadSource(
-            f"this {family.name} config sets alibi, so it has no rotary position embedding and nothing to extend"
-        )
+def _refuse_without_rope(part: Config, family: Family) -> None:
+    for need in family.rotates:
+        value = first_present(part, (need.key,), need.default)
+        if value != need.value:
+            raise BadSource(
+                f"this {family.name} config has {need.key} = {shown(value)}, so it has no rotary position embedding "
+                "and nothing to extend"
+            )
+
+
+def _text_config(config: Config) -> Config | None:
+    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None without one."""
+    thinker = config.get("thinker_config")
+    text = (thinker if isinstance(thinker, dict) else config).get("text_config")
+    return text if isinstance(text, dict) else None
 
 
 def text_part(config: Config, family: Family) -> Config:
@@ -88,8 +109,8 @@ def text_part(config: Config, family: Family) -> Config:
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
     Raises BadSource where a key that is read has another type or a number out of range.
     """
-    inner, part = config.get("text_config"), config
-    if isinstance(inner, dict) and inner.get("model_type", config.get("model_type")) in family.model_types:
+    inner, part = _text_config(config), config
+    if inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types:
         part = inner
     check_config(part, family)
     return part
@@ -101,22 +122,26 @@ def geometry(config: Config, family: Family) -> Geometry:
     Raises BadSource when a needed key is absent or not a number.
     """
     part, keys, defaults = text_part(config, family), family.keys, family.defaults
-    notes: list[str] = []
-    head_dim = positive_int(part, keys.head_dim)
+    notes = [assumption(family)] if family.assumed else []
+    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
+    kinds = layer_kinds(part, family, count)
+    own = own_settings(part, kinds.index("global")) if "global" in kinds else {}
+    head_dim = positive_int(own, ("head_dim",)) or positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
+    local_head_dim = positive_int(part, keys.local_head_dim, defaults.local_head_dim) or head_dim
     context = positive_int(part, keys.context)
     if context is None:
         if defaults.context is None:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
-    count = positive_int(part, keys.layers, defaults.layers) or 0
-    kinds = layer_kinds(part, family, count)
     return Geometry(
         head_dim=head_dim,
         rotary_dim=_rotary_dim(part, family, head_dim),
+        local_head_dim=local_head_dim,
+        local_rotary_dim=_rotary_dim(part, family, local_head_dim, "local"),
         context=context,
         layers=kinds,
         windows=layer_windows(part, family, kinds),
@@ -134,25 +159,41 @@ def _head_dim(part: Config, family: Family) -> int:
         raise BadSource(f"config.json has neither head_dim nor {keys.hidden[0]} and {keys.heads[0]}; add them")
     if hidden < heads:
         raise BadSource(f"config.json has {keys.hidden[0]} = {hidden}, less than its {heads} heads; correct it")
-    return hidden // heads
+    return family.defaults.hidden_times * hidden // heads
 
 
-def rotary_share(part: Config, family: Family) -> Any:
-    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order."""
+def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
+    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order.
+
+    part: the text part of a config. kind: of the layers, which may have settings of their own.
+    """
+    defaults = family.defaults
+    local = kind == "local" and defaults.local_partial is not None
+    default = defaults.local_partial if local else defaults.partial_rotary_factor
+    found = nested_settings(part, family, kind)
+    if found and family.keys.partial:
+        if found.get("partial_rotary_factor") is not None:
+            return found["partial_rotary_factor"]
+        default = default if defaults.unstated_partial is None else defaults.unstated_partial
+    return first_present(part, family.keys.partial, default)
+
+
+def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
+    """The `rope_parameters` of a kind of layers, empty where there are none.
+
+    part: the text part of a config. family: of the model, which says whether they are nested per layer type.
+    """
     new = part.get("rope_parameters")
-    inside = new.get("partial_rotary_factor") if isinstance(new, dict) and family.keys.partial else None
-    return (
-        inside
-        if inside is not None
-        else first_present(part, family.keys.partial, family.defaults.partial_rotary_factor)
-    )
+    if family.writing.nested and isinstance(new, dict):
+        new = new.get(settings_name(family, kind))
+    return new if isinstance(new, dict) else {}
 
 
-def _rotary_dim(part: Config, family: Family, head_dim: int) -> int:
+def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
     explicit = positive_int(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
     if explicit is not None:
         return explicit
-    share = rotary_share(part, family)
+    share = rotary_share(part, family, kind)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise BadSource(
             f"config.json has a partial rotary factor of {shown(share)}; write a number above 0 and up to 1"

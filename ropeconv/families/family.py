@@ -1,33 +1,44 @@
-"""The schema of `data/*.toml`, one file per model family, and the functions that read them."""
+"""The schema of `data/*.toml`, one file per model family."""
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
 
+from .gguf import Gguf, Need
+from .layer_rules import Layers, QueryTemperature, Window
+
 Norm = Literal[
-    "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
+    "",
+    "rms",
+    "rms-plus-one",
+    "rms-all-heads",
+    "layer-norm",
+    "layer-norm-list",
+    "l2-after-rope",
+    "rms-after-rope",
+    "rms-unweighted",
 ]
 InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one"]
-Kind = Literal["global", "local", "none"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of config.json for each quantity; the first that is present counts.
 
-    query_beta: in the RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
+    layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer that does not
+    rotate. local_head_dim: width of a head in local layers, empty where it is that of the others. query_beta: in the
+    RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
     """
 
     theta: tuple[str, ...] = ("rope_theta",)
+    layer_theta: str = ""
     local_theta: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     rotary_dim: tuple[str, ...] = ()
     head_dim: tuple[str, ...] = ("head_dim",)
+    local_head_dim: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
     kv_heads: tuple[str, ...] = ("num_key_value_heads",)
@@ -37,7 +48,12 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The defaults of the stock class for keys that are absent from a config."""
+    """The defaults of the stock class for keys that are absent from a config.
+
+    local_partial: the share of a head that rotates in local layers, None where it is that of the others.
+    unstated_partial: that of a RoPE dictionary which does not state it, None where it is the default all the same.
+    hidden_times: what the hidden size is multiplied by before it is divided among the heads.
+    """
 
     theta: float = 10000.0
     local_theta: float | None = None
@@ -46,55 +62,12 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
+    local_head_dim: int | None = None
     partial_rotary_factor: float = 1.0
+    local_partial: float | None = None
+    unstated_partial: float | None = None
+    hidden_times: int = 1
     scaling: dict[str, Any] | None = None
-
-
-class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which layers rotate, and with which frequencies.
-
-    types: the kind of layer for each name in the config's `layer_types`. Without that list every `interval`-th layer is
-    `last` and the others are `rest`. interval_key: the config key that sets `interval`. flags: the key of a list whose
-    1 means "rotates" (SmolLM3's no_rope_layers).
-    one_kind_without_window: a model without a window has global layers alone.
-    """
-
-    types: dict[str, Kind] = {}
-    interval: int = 0
-    interval_key: str = ""
-    last: str = "full_attention"
-    rest: str = "sliding_attention"
-    flags: str = ""
-    one_kind_without_window: bool = False
-
-
-class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sliding window or chunk in which some layers see.
-
-    key: the config key of its size in tokens, where null means none; empty for families without windows. default: that
-    of the stock class. switch: a config key that has to be true. layers: which of them have it: all, those that rotate,
-    those that do not, or those that `layer_types` names so. first_key, first: without that list, a config key with the
-    number of the first such layer, and its default. chunked: the context is cut into chunks (Llama 4).
-    """
-
-    key: str = ""
-    default: int | None = None
-    switch: str = ""
-    layers: Literal["all", "named", "rotating", "not-rotating"] = "named"
-    first_key: str = ""
-    first: int = 0
-    chunked: bool = False
-
-
-class QueryTemperature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The factor `1 + beta ln(1 + floor((p + 1) / length))` on the queries of layers that do not rotate (Llama 4).
-
-    switch, beta, length: config keys, each with the default of the stock class.
-    """
-
-    switch: tuple[str, bool]
-    beta: tuple[str, float]
-    length: tuple[str, int]
 
 
 class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,35 +87,49 @@ class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the RoPE of this family is written into a config.
 
-    types: the rope types its stock class takes. nested: rope_parameters per layer type.
+    types: the rope types its stock class takes. nested: rope_parameters per layer type, under the names of
+    `Layers.types`. rope_scaling: whether the class takes that key beside rope_parameters; if not, it is left out.
     legacy_keys: the only keys that its class accepts in `rope_scaling`, per type. keep: keys in the dictionary that
     belong to the architecture and not to a method. pinned_original: original_max_position_embeddings has another
-    meaning as well and must not change. head_dim: whether the class takes an explicit head_dim.
-    attention_factor_from_original: the class derives it from the top-level original_max_position_embeddings alone.
+    meaning as well and must not change. head_dim: whether the class takes an explicit head_dim. share_of: config keys;
+    the first over the sum of all is written as partial_rotary_factor. attention_factor_from_original: the class derives
+    it from the top-level original_max_position_embeddings alone. mscale_keys: the class reads it from short_mscale and
+    long_mscale alone, and fails where they are absent.
     """
 
     types: tuple[RopeType, ...] = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
     nested: bool = False
+    rope_scaling: bool = True
     legacy_keys: dict[str, tuple[str, ...]] = {}
     keep: tuple[str, ...] = ()
     pinned_original: bool = False
     head_dim: bool = True
+    share_of: tuple[str, ...] = ()
     attention_factor_from_original: bool = False
+    mscale_keys: bool = False
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
-    layer: prefixes of names, with {layer} for the number. q, k: projections, without .weight. fused: one projection for
-    queries, keys and values. fused_order: the order of their rows in it. q_norm, k_norm: norms of queries and keys.
-    norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim rows of a
-    head rotate. bias: whether projections may have one. input: the kind of the norm before the projections, empty where
-    there is none. input_norm: its name, the first that is there; its weights are 1 where none is.
+    layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. q, k:
+    projections, without .weight. q_gate: the config key of the number of rows of an output gate, which follow the
+    queries of each head in `q`. index_k_norm: the LayerNorm of an indexer's keys, which rotate as those of attention
+    do; index_rows: which of them. fused: one projection for queries, keys and values. fused_order: the order of their
+    rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
+    rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
+    the kind of the norm before the projections, empty where there is none. input_norm: its name, the first that
+    is there; its weights are 1 where none is. more_norms: norms of further queries and keys that are rotated alike,
+    those of an indexer, of the same kind. fixed: why no factor can be folded into these tensors. unmeasured: why they
+    do not give the variances of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
     q: str = ""
     k: str = ""
+    q_gate: str = ""
+    index_k_norm: str = ""
+    index_rows: Literal["first", "last"] = "first"
     fused: str = ""
     fused_order: Literal["", "blocks", "per-head", "per-group"] = ""
     q_norm: str = ""
@@ -152,67 +139,34 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias: bool = False
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
-
-
-class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config key that must have a certain value, which a reader assumes.
-
-    default: the class default where the key is absent. below_layers: checked only for models with fewer layers than
-    this, 0 for all.
-    """
-
-    key: str
-    value: Any
-    default: Any = None
-    below_layers: int = 0
-
-
-class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this family's checkpoints become GGUF.
-
-    arch: the value of general.architecture. u32, f32, flag: metadata keys, and the config keys that they come from;
-    absent or null ones are left out. interleave: rows of q and k are reordered from pairs (i, i + d/2) to (2i, 2i + 1).
-    norm_plus_one: norms are stored as weight - 1. tied: the architecture has no output weights. qkv: the fused
-    projection has queries, keys and values of each head together. stacked: prefixes of numbered tensors that become
-    one, and the name of that one. need: values that llama.cpp assumes. act: the activation that llama.cpp computes,
-    empty where it is not checked. not_null: keys that must not be null. scale_layers: llama.cpp scales queries by
-    1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether attention.sliding_window
-    is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace the usual ones. names:
-    the names of tensors that are not those of Llama or Gemma, with {layer} for the number. present: config switches,
-    and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for the way back.
-    """
-
-    arch: str
-    u32: dict[str, str] = {}
-    f32: dict[str, str] = msgspec.field(default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"})
-    flag: dict[str, str] = {}
-    interleave: bool = False
-    norm_plus_one: bool = False
-    tied: bool = False
-    qkv: bool = False
-    stacked: dict[str, str] = {}
-    need: tuple[Need, ...] = ()
-    act: str = "silu"
-    not_null: tuple[str, ...] = ()
-    scale_layers: int = 0
-    window: Literal["", "pattern", "size"] = ""
-    pre: dict[str, str] = {}
-    names: tuple[str, ...] = ()
-    present: dict[str, str] = {}
-    config: dict[str, Any] = {}
+    more_norms: tuple[tuple[str, str], ...] = ()
+    fixed: str = ""
+    unmeasured: str = ""
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the attention layers of this family keep in the key-value cache.
 
-    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says.
-    repeated: config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for
-    multi-head latent attention, where it always does.
+    one_head: config values with which a layer has one head of keys and values, whatever `Keys.kv_heads` says. repeated:
+    config values with which `repeated_by`, a runtime, keeps keys and values for every query head; none for multi-head
+    latent attention, where it always does. values: the config key of the width of a head of values, empty where it is
+    that of keys. local_times: how many times the heads of keys and values local layers have. global_heads: the config
+    key of their number in the other layers, and a switch of it. shared: the config key of the number of last layers
+    that take keys and values from an earlier one, and its default. index_key: the config key of the width of the keys
+    that an indexer keeps beside them; index_interval: without `indexer_types`, the first layer and every such one from
+    the second on have an indexer. per_token: whether what they keep is a number per token.
     """
 
     one_head: tuple[Need, ...] = ()
     repeated: tuple[Need, ...] = ()
     repeated_by: str = ""
+    values: str = ""
+    local_times: int = 1
+    global_heads: tuple[str, ...] = ()
+    shared: tuple[str, int] = ("", 0)
+    index_key: str = ""
+    index_interval: int = 1
+    per_token: bool = True
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -244,9 +198,13 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`.
 
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
-    in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. refuse: why nothing can be baked for it,
-    or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
-    output is not known for it.
+    in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs of a head stand still by architecture,
+    under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
+    rotary embedding. encoder: it reads in both directions and has no logits of the next token. no_attention_factor: why
+    it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. since: per runtime, the first
+    version that loads it. gguf, code, ministral3: None where that kind of output is not known for it. origin: the file
+    of a user that it is from, empty for those of the package. assumed: a model type that `--family` says is of this
+    family, the last of model_types; neither stands in files.
     """
 
     name: str
@@ -254,7 +212,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: tuple[str, ...]
     source: str
     layout: Literal["half", "interleaved"] = "half"
+    still_pairs: bool = False
     mla: bool = False
+    rotates: tuple[Need, ...] = ()
+    encoder: bool = False
+    no_attention_factor: str = ""
     refuse: str = ""
     since: dict[str, str] = {}
     keys: Keys = Keys()
@@ -269,27 +231,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gguf: Gguf | None = None
     code: Code | None = None
     ministral3: Ministral3 | None = None
+    origin: str = ""
+    assumed: str = ""
 
-
-@cache
-def families() -> tuple[Family, ...]:
-    """All families of the package, sorted by name."""
-    data = files("ropeconv.families") / "data"
-    found = [
-        msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Family)
-        for entry in data.iterdir()
-        if entry.name.endswith(".toml")
-    ]
-    return tuple(sorted(found, key=lambda family: family.name))
-
-
-@cache
-def by_name() -> dict[str, Family]:
-    """All families by their name."""
-    return {family.name: family for family in families()}
-
-
-@cache
-def by_model_type() -> dict[str, Family]:
-    """All families by the `model_type` of a config."""
-    return {model_type: family for family in families() for model_type in family.model_types}
+    @property
+    def text_type(self) -> str:
+        """The model type of its text model, with which transformers loads a config that it does not know by name."""
+        return next((name for name in self.model_types if name.endswith("_text")), self.model_types[0])

@@ -3,25 +3,77 @@
 from __future__ import annotations
 
 from ..errors import BadSource
-from .family import Family, Kind
+from .family import Family
 from .keys import Config, positive_int
+from .layer_rules import Kind, Layers
 
-WINDOWED = ("sliding_attention", "chunked_attention")
+WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
+
+
+def settings_name(family: Family, kind: Kind) -> str:
+    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers; empty without such."""
+    return next((name for name, known in family.layers.types.items() if known == kind), "")
+
+
+def own_settings(part: Config, layer: int) -> Config:
+    """What a config sets for one layer alone, in transformers' `per_layer_config`. part: its text part."""
+    found = part.get("per_layer_config") or {}
+    return next((own for number, own in found.items() if number.isdecimal() and int(number) == layer), {})
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """The layer type of each of `count` layers: the config's `layer_types`, else as the stock class derives them.
+    """The layer type of each of `count` layers: those that the config lists, else as the stock class derives them.
 
     part: the text part of the config.
     """
     rules = family.layers
-    listed = part.get("layer_types")
+    listed = part.get(rules.key)
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
         return tuple(listed)
+    names = _derived_names(part, rules, count)
+    if rules.backward:
+        names.reverse()
+    if rules.first:
+        names[:1] = [rules.first]
+    if rules.final:
+        names[-1:] = [rules.final]
+    return tuple(names)
+
+
+def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
+    numbers = part.get(rules.indices) if rules.indices else None
+    if isinstance(numbers, list):
+        return [rules.last if index in numbers else rules.rest for index in range(count)]
+    ratios = part.get(rules.ratios) if rules.ratios else None
+    if isinstance(ratios, list):
+        return [rules.last if ratio else rules.rest for ratio in ratios[:count]]
+    if rules.pattern:
+        return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
     interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
     if not interval:
-        return (rules.last,) * count
-    return tuple(rules.last if (index + 1) % interval == 0 else rules.rest for index in range(count))
+        return [rules.last] * count
+    dense = min(_dense_count(part, rules), count)
+    first = _at_intervals(rules, dense, positive_int(part, (rules.dense_interval,), 1) or 1) if dense else []
+    return first + _at_intervals(rules, count - dense, interval)
+
+
+def _at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
+    at = 0 if rules.leading else interval - 1
+    return [rules.last if index % interval == at else rules.rest for index in range(count)]
+
+
+def _dense_count(part: Config, rules: Layers) -> int:
+    return (positive_int(part, (rules.dense,), 0, least=0) or 0) if rules.dense else 0
+
+
+def _dense_layers(part: Config, rules: Layers, count: int) -> list[bool]:
+    """Which layers have no experts, in a family where these rotate whatever their type is."""
+    if not rules.dense_interval or positive_int(part, (rules.dense_interval,), 1) != 1:
+        return [False] * count
+    listed = part.get("mlp_layer_types")
+    if isinstance(listed, list):
+        return [name == "dense" for name in listed]
+    return [index < _dense_count(part, rules) for index in range(count)]
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
@@ -32,11 +84,25 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
             return tuple(flagged[bool(flag)] for flag in flags)
-        interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
-        return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
+        if not rules.types:
+            interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
+            return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
     if not rules.types or (rules.one_kind_without_window and window_size(part, family) is None):
         return (flagged[1],) * count
-    return tuple(rules.types.get(name, "global") for name in layer_names(part, family, count))
+    names, dense = layer_names(part, family, count), _dense_layers(part, rules, count)
+    return tuple("global" if one else rules.types.get(name, "global") for name, one in zip(names, dense, strict=False))
+
+
+def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
+    """The layer that makes the keys of each of `count` layers: itself, or an earlier one of its type that shares them.
+
+    part: the text part of the config.
+    """
+    key, default = family.cache.shared
+    first = count - (positive_int(part, (key,), default, least=0) or 0 if key else 0)
+    names = layer_names(part, family, count)
+    makers = {name: index for index, name in enumerate(names[: max(first, 0)])}
+    return tuple(index if index < first else makers.get(name, index) for index, name in enumerate(names))
 
 
 def window_size(part: Config, family: Family) -> int | None:
@@ -48,8 +114,11 @@ def window_size(part: Config, family: Family) -> int | None:
     window = family.window
     if not window.key or (window.switch and not part.get(window.switch, False)):
         return None
+    if window.before_key and part.get(window.before_key) is not None:
+        return 1 + (positive_int(part, (window.before_key,), least=0) or 0)
     value = part.get(window.key, window.default)
-    return positive_int({window.key: value}, (window.key,), least=0)
+    size = positive_int({window.key: value}, (window.key,), least=0)
+    return None if size is None else size // window.divided_by
 
 
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:

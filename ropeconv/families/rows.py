@@ -12,15 +12,20 @@ from .keys import Config, positive_int
 Which = Literal["q", "k"]
 
 
+def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
+    """What the names of a layer's tensors may begin with. layer: its number, which counts attention blocks."""
+    number, block = divmod(layer, family.layers.blocks)
+    return tuple(pattern.format(layer=number, block=block) for pattern in family.weights.layer)
+
+
 def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
     """What the names of a layer's tensors begin with; None where its projection is not among them.
 
     layer: its number. family: of the model. names: of all tensors of the checkpoint.
     """
-    probe = family.weights.k or family.weights.fused
-    for pattern in family.weights.layer:
-        prefix = pattern.format(layer=layer)
-        if f"{prefix}{probe}.weight" in names:
+    weights = family.weights
+    for prefix in layer_prefixes(layer, family):
+        if any(probe and f"{prefix}{probe}.weight" in names for probe in (weights.k, weights.fused, weights.q)):
             return prefix
     return None
 

@@ -19,11 +19,13 @@ LARGEST = 1e30
 """A bound on every other number, so that their products stay within float64."""
 
 Name = str
+Object = dict[str, Any]
 Flag = bool
 Switch = bool | int
 """Any number but 0 is true: the first release of Llama 4 has `attn_temperature_tuning` = 4."""
 Names = Annotated[list[str | None], Meta(max_length=MOST_LAYERS)]
-Flags = Annotated[list[bool | int | None], Meta(max_length=MOST_LAYERS)]
+Numbers = Annotated[list[Annotated[int, Meta(ge=0, le=MOST_LAYERS)]], Meta(max_length=MOST_LAYERS)]
+Flags = Annotated[list[bool | float | None], Meta(max_length=MOST_LAYERS)]
 Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
 Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
 Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
@@ -38,7 +40,7 @@ ShareOrNone = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Divisors = Annotated[list[Annotated[float, Meta(gt=0, le=1e38)]], Meta(max_length=WIDEST_HEAD)]
+Divisors = Annotated[list[Annotated[float, Meta(gt=0, lt=3.5e38)]], Meta(max_length=WIDEST_HEAD)]
 Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
 
 WORDS: dict[Any, str] = {
@@ -54,12 +56,15 @@ WORDS: dict[Any, str] = {
     Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
     ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
     Factor: "a positive number there, at most 1e6", Number: "a number there",
-    Divisors: "positive numbers there, one per pair", Sections: "a list of whole numbers there",
+    Object: "an object", Numbers: "a list of the numbers of layers, from 0",
+    Divisors: "positive numbers there, one per pair",
+    Sections: "a list of whole numbers there",
 }  # fmt: skip
 """What to write for each type, for messages."""
 
-SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 LAYER_TYPES = ("full_attention", "sliding_attention")
+PER_LAYER = "per_layer_config"
+SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, Any] = {
     "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
@@ -72,7 +77,7 @@ ROPE: dict[str, Any] = {
 """The keys of a RoPE dictionary."""
 TOP: dict[str, Any] = {
     "layer_types": Names, "original_max_position_embeddings": Length, "max_sequence_length": Length,
-    "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag, "tie_word_embeddings": Flag,
+    PER_LAYER: Object, "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag, "tie_word_embeddings": Flag,
 }  # fmt: skip
 """Keys that mean the same in all families."""
 
@@ -83,11 +88,15 @@ def check_config(part: Mapping[str, Any], family: Family) -> None:
     part: the text part of a config. family: of the model, which says how its keys are named.
     """
     _check(part, _types_of(family), "")
+    for own in (part.get(PER_LAYER) or {}).values():
+        if not isinstance(own, dict):
+            raise BadSource(f"config.json has {shown(own)} in {PER_LAYER}; write an object there")
+        _check(own, {"head_dim": Width, "num_key_value_heads": Size}, f" in its {PER_LAYER}")
     for key in SETTINGS:
         found = part.get(key)
         if found:
             _check_rope(found)
-            for name in LAYER_TYPES:
+            for name in (*LAYER_TYPES, *family.layers.types):
                 if isinstance(found, dict) and found.get(name):
                     _check_rope(found[name])
 
@@ -137,9 +146,12 @@ def _types_of(family: Family) -> dict[str, Any]:
     found = dict(TOP)
     groups: tuple[tuple[tuple[str, ...], Any], ...] = (
         (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
-        (keys.head_dim, Width), (keys.hidden, Size), (keys.heads, Size), (keys.kv_heads, Size), (keys.layers, Layers),
-        (keys.context, Tokens), ((layers.interval_key,), Interval), ((layers.flags,), Flags), ((window.key,), Index),
-        ((window.switch,), Switch), ((window.first_key,), Index),
+        (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
+        (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
+        ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
+        ((keys.layer_theta,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
+        ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
+        ((layers.key,), Names),
     )  # fmt: skip
     if family.query_temperature is not None:
         rules = family.query_temperature

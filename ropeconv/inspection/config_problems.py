@@ -16,7 +16,7 @@ from ..rope.forms import DynamicNtk, Interpolated, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes import Runtime, find, newest
 from ..runtimes.compare import describe
-from ..runtimes.read_config import GLOBAL, LOCAL, UnknownRopeType, read_spec, rope_dict
+from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
 from ..runtimes.verdict import Verdict, without_config
 
 ROPE_KEYS = frozenset(
@@ -56,7 +56,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     form = spec.form
     yield from _schemas(config, family)
     new = part.get("rope_parameters")
-    if family.writing.nested and isinstance(new, dict) and new and not {GLOBAL, LOCAL} & set(new):
+    if family.writing.nested and isinstance(new, dict) and new and not set(family.layers.types) & set(new):
         message = f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored"
         yield Problem("flat", message, "--as-is")
     yield from _misspelt(found, family)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..families.family import by_name
+from ..families.registry import by_name
 from ..formats.gguf import GgufFile
 from ..rope.forms import Interpolated, LongRope, Vector, Yarn
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading

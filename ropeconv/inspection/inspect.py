@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import BadSource
 from ..families import Family
-from ..families.config import detect
+from ..families.assumed import assumption
 from ..formats.tokenizer_config import limit
 from ..receipts import Receipt
 from ..receipts.folder_original import first_spec, stated
@@ -23,6 +23,7 @@ from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.verdict import Verdict, judge_all
 from ..sources.gguf import GgufSource
 from ..sources.source import Origin, Source
+from .assumed_weights import check_assumed_weights
 from .config_problems import Problem, config_problems, custom_code, limit_problem, load_problem, tensor_problems
 from .gguf_problems import gguf_problems
 from .kv_cache import KvCache, config_cache, gguf_cache
@@ -40,7 +41,8 @@ class Inspection:
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
     baked for it, or empty. verdicts: what each runtime does with it as it is. kv_cache: its key-value cache, None where
     the number of heads is not stated. custom_code: a sentence about code that the checkpoint brings, or empty. first:
-    of an output of ropeconv, the RoPE of its first source; None for others.
+    of an output of ropeconv, the RoPE of its first source; None for others. encoder: whether it reads in both
+    directions and has no logits of the next token.
     """
 
     source: Origin
@@ -53,6 +55,7 @@ class Inspection:
     kv_cache: KvCache | None = None
     custom_code: str = ""
     first: RopeSpec | None = None
+    encoder: bool = False
 
     @property
     def first_spec(self) -> RopeSpec:
@@ -68,16 +71,23 @@ class Inspection:
         """Whether it is scaled, or ropeconv gave it other frequencies or factors than its first source has."""
         return self.spec.scaled or bool(difference(self.spec.current(), self.spec, self.first_spec))
 
+    @property
+    def assumption(self) -> str:
+        """What is assumed about a model that is treated as a family that its model_type is not of; empty for others."""
+        return ""
+
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready data; keys stay within a schema."""
         spec, form = self.spec, self.spec.form
         return {
             "source": self.source.to_dict(),
             "family": self.name,
+            "assumption": self.assumption or None,
             "head_dim": spec.head_dim,
             "rotary_dim": spec.rotary_dim,
             "layout": spec.layout,
             "mla": spec.mla,
+            "encoder": self.encoder,
             "rope_type": form.kind,
             "rope": {key: list(value) if isinstance(value, tuple) else value for key, value in vars(form).items()},
             "rope_theta": spec.rope_theta,
@@ -111,6 +121,10 @@ class ConfigInspection(Inspection):
 
     family: Family = field(kw_only=True)
 
+    @property
+    def assumption(self) -> str:
+        return assumption(self.family)
+
 
 def inspect_source(source: Source | GgufSource) -> Inspection:
     """Inspects a checkpoint or GGUF file. Raises BadSource where it has no RoPE, is not known, or is damaged."""
@@ -132,14 +146,19 @@ def inspect_gguf(source: GgufSource) -> Inspection:
 
 
 def inspect_config(source: Source) -> ConfigInspection:
-    """Inspects a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as `detect` does."""
-    config = source.config()
-    family = detect(config)
+    """Inspects a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as `detect` does.
+
+    An output of ropeconv is of the family that its source was treated as.
+    """
+    receipt = stated(source)
+    source.treat_as = source.treat_as or (receipt.source.family if receipt else "")
+    config, family = source.config(), source.family
     try:
         spec = read_spec(config, family)
     except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
-    first, receipt = None, stated(source)
+    check_assumed_weights(source, family, len(spec.layers))
+    first = None
     if receipt is not None:
         first = first_spec(source, receipt)
         spec = _trained(spec, receipt, first)
@@ -154,7 +173,8 @@ def inspect_config(source: Source) -> ConfigInspection:
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
         source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
-        verdicts, config_cache(config, family), custom_code(config), first=first, family=family,
+        verdicts, config_cache(config, family), custom_code(config), first=first, encoder=family.encoder,
+        family=family,
     )  # fmt: skip
 
 

@@ -9,9 +9,8 @@ from ..families import Family
 from ..families.cached_layers import CachedLayers, cache_geometry
 from ..families.config import Config, text_part
 from ..formats.gguf.types import TYPES, TensorType
-from ..runtimes.llamacpp import Arch
+from ..runtimes.llamacpp import Arch, Keys
 from ..runtimes.llamacpp.cached_layers import cached_layers
-from ..runtimes.llamacpp.keys import Keys
 
 OF_CHECKPOINTS = {
     "float32": TensorType("float32", 1, 4), "bfloat16": TensorType("bfloat16", 1, 2),

@@ -9,7 +9,8 @@ from math import prod
 from ..errors import BadSource
 from ..families import Family
 from ..families.config import Config, text_part
-from ..families.rows import Which, fused_heads, head_count, layer_prefix
+from ..families.layers import key_layers
+from ..families.rows import Which, fused_heads, head_count, layer_prefix, layer_prefixes
 from ..formats.safetensors import Tensor
 from ..rope.spec import RopeSpec
 
@@ -48,7 +49,7 @@ class AttentionLayer:
 def attention_layers(
     spec: RopeSpec, family: Family, config: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[AttentionLayer, ...]:
-    """The projections of every layer that rotates with the frequencies of `spec`; other layers are left out.
+    """The projections of every layer that rotates with the frequencies of `spec` and makes its own keys.
 
     spec: the RoPE of the checkpoint. family: of its model. config: its whole config.json. tensors: of all its files, by
     name. Raises BadSource for families whose variances do not follow from these tensors, for quantised weights, and
@@ -64,13 +65,21 @@ def attention_layers(
             f"{family.display_name} has multi-head latent attention, whose queries and keys are products of several "
             "projections; leave --weights out"
         )
+    if family.encoder:
+        raise BadSource(
+            f"{family.display_name} reads in both directions, and the bound is one for models that read from left to "
+            "right; leave --weights out"
+        )
     if weights.norm == "rms-after-rope":
         raise BadSource(
             f"{family.display_name} multiplies queries and keys by weights after the rotation, so that its sum depends "
             "on positions and not on distances alone; leave --weights out"
         )
-    heads = head_count(text_part(config, family), family)
-    layers = (index for index, kind in enumerate(spec.layers) if kind == "global")
+    if weights.unmeasured:
+        raise BadSource(f"of {family.display_name} nothing can be measured: {weights.unmeasured}; leave --weights out")
+    part = text_part(config, family)
+    heads, makers = head_count(part, family), key_layers(part, family, len(spec.layers))
+    layers = (index for index, kind in enumerate(spec.layers) if kind == "global" and makers[index] == index)
     return tuple(_layer(layer, heads, spec.head_dim, family, tensors) for layer in layers)
 
 
@@ -148,5 +157,5 @@ def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSo
     stored = next((name for name in tensors if f"{probe}." in name and not name.endswith(".bias")), None)
     if stored is not None and not any(name.endswith(f"{probe}.weight") for name in tensors):
         return BadSource(f"the checkpoint has {stored} in place of plain weights, so it is quantised; {UNQUANTISED}")
-    name = f"{family.weights.layer[0].format(layer=layer)}{probe}.weight"
+    name = f"{layer_prefixes(layer, family)[0]}{probe}.weight"
     return BadSource(f"the checkpoint has no {name}; download it again")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import BadSource
-from ..families.family import by_name
+from ..families.registry import by_name
 from ..receipts import parse_receipt
 from ..receipts.receipt import Receipt
 from ..rope.forms import DynamicNtk, LongRope, Vector
@@ -166,7 +166,7 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
     short = compare_frequencies(_short(a), _short(b)) if listed else None
     window = None
     if one.spec.local_form and other.spec.local_form:
-        vectors = (side.spec.local_form.inv_freq(side.spec.rotary_dim) for side in (one, other) if side.spec.local_form)
+        vectors = (vector for side in (one, other) if (vector := side.spec.local_inv_freq) is not None)
         window = compare_frequencies(*vectors)
     differs = _differs(one, other, {"frequencies": whole, "short_frequencies": short, "window_frequencies": window})
     return RopeDifference(one, other, whole, short, window, differs, _runtimes(first, second))

@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from ..errors import BadSource, RopeconvError
-from ..families.config import detect
 from ..formats.digest import sha256
 from ..formats.identity import FileIdentity
 from ..formats.index import INDEX, tensors
@@ -83,8 +82,8 @@ def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
     if record is None:
         return None
     try:
-        config = OriginalSource(source, receipt, record).config()
-        return read_spec(config, detect(config))
+        first = OriginalSource(source, receipt, record)
+        return read_spec(first.config(), first.family)
     except RopeconvError:
         return None
 
@@ -99,6 +98,7 @@ class OriginalSource(Source):
     def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
         self.inner, self.receipt, self.record = inner, receipt, record
         self.name, self.reference, self.commit = inner.name, inner.reference, inner.commit
+        self.treat_as = inner.treat_as or receipt.source.family
         self.kind = "folder" if record.renamed else inner.kind  # the Hub copies files under the names it has
         check_folder(record, (file.name for file in inner.files()), inner.reference)
         self._texts = {text.name: self._restored(text) for text in record.texts}

@@ -15,7 +15,7 @@ from ..formats.gguf.edit import Layout
 from ..formats.gguf.interleave import deinterleave
 from ..rope.forms import Vector
 from ..rope.spec import RopeSpec
-from ..runtimes.llamacpp.archs import find_arch
+from ..runtimes.llamacpp import arch_of_header
 from ..runtimes.llamacpp.read_file import rope_tensors
 from ..runtimes.llamacpp.read_header import read
 from ..sources import RECEIPT
@@ -61,7 +61,7 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
     """The RoPE of the first source of a file; None where the receipt does not say it."""
     try:
         before = earlier(file, receipt)
-        return read(before.header, before.vectors, find_arch(before.header.get(ARCH))).spec
+        return read(before.header, before.vectors, arch_of_header(before.header)).spec
     except RopeconvError:
         return None
 

@@ -12,13 +12,15 @@ class SourceRecord(msgspec.Struct, frozen=True):
     """The source of an output.
 
     name: the first part of the default name of outputs. kind: "folder", "hub", "meta", "config" or "gguf". reference:
-    how the user named it, None for local ones. commit: on the Hub, None for local ones.
+    how the user named it, None for local ones. commit: on the Hub, None for local ones. family: the name of that which
+    it was treated as, by the word of the user; empty where its model_type says it.
     """
 
     name: str
     kind: str
     reference: str | None = None
     commit: str | None = None
+    family: str = ""
 
     @property
     def repository(self) -> str:

@@ -114,6 +114,7 @@ class TargetRecord(msgspec.Struct, frozen=True):
     allow_approximate: bool = False
     all_files: bool = False
     replace: bool = False
+    assume_arch_keys: bool = False
 
 
 class FileRecord(msgspec.Struct, frozen=True):

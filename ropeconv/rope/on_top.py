@@ -20,12 +20,14 @@ from dataclasses import replace
 
 from .bound import first_violation
 from .errors import RecipeError
-from .forms import DynamicNtk, Form, LongRope, Plain
+from .forms import DynamicNtk, Form, LongRope, Vector, base_inv_freq
+from .lazy import np
 from .lengths import format_tokens
 from .methods.bases import ThetaBound
 from .methods.method import Method
 from .schedule import Schedule
 from .spec import RopeSpec
+from .still_pairs import schedule_of
 from .zero_frequencies import divisors
 
 
@@ -47,7 +49,7 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
     start = replace(spec.unscaled(), context=seen)
     relative = method.relative(declared, original)
     factor = relative.factor_over(original)
-    made = _widened(relative, factor, start, spec) or _composed(relative.schedule(start), start, spec)
+    made = _widened(relative, factor, start, spec) or _composed(schedule_of(relative, start), start, spec)
     reached = round(declared * factor) if factor is not None else round(made.context * declared / original)
     made = replace(made, context=context or method.length or reached)
     if isinstance(method, ThetaBound):
@@ -73,8 +75,8 @@ def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSp
     old = None if factor is None else method.widened(spec.form, 1.0)
     if total is None or old is None:
         return None
-    made = total.schedule(start)
-    law = made.attention_factor / old.schedule(start).attention_factor
+    made = schedule_of(total, start)
+    law = made.attention_factor / schedule_of(old, start).attention_factor
     return replace(made, attention_factor=spec.attention_factor * law)
 
 
@@ -88,20 +90,26 @@ def _composed(made: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
         now.attention_factor * made.attention_factor,
         now.softmax_scale * made.softmax_scale,
     )
-    inv_freq, short, original = now.inv_freq * (made.inv_freq / base), None, spec.original_context
+    inv_freq, short, original = now.inv_freq * _ratio(made.inv_freq, base), None, spec.original_context
     form: Form | None = None
     if now.short_inv_freq is not None or made.short_inv_freq is not None:
         own, divided = (one.inv_freq if one.short_inv_freq is None else one.short_inv_freq for one in (now, made))
-        short = own * (divided / base)
+        short = own * _ratio(divided, base)
         original = original if now.short_inv_freq is not None else spec.context
-        lists = [tuple(divisors(base, one).tolist()) for one in (short, inv_freq)]
+        plain = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+        lists = [tuple(divisors(plain, one).tolist()) for one in (short, inv_freq)]
         form = LongRope(spec.rope_theta, lists[0], lists[1], original)
-    elif isinstance(spec.form, Plain):
+    elif spec.form == start.form:
         form = made.form
-    elif isinstance(made.form, Plain):
+    elif made.form is not None and made.form == spec.base_form(made.form.theta):
         form = replace(spec.form, theta=made.form.theta)
         inv_freq = form.inv_freq(spec.rotary_dim)
     return Schedule(inv_freq, attention_factor, made.context, original, form, short, softmax_scale)
+
+
+def _ratio(inv_freq: Vector, base: Vector) -> Vector:
+    """inv_freq_i / base_i, and 0 for pairs that stand still in the unscaled model."""
+    return np.divide(inv_freq, base, out=np.zeros(len(base)), where=base > 0)
 
 
 def _need_bound(method: ThetaBound, made: Schedule, spec: RopeSpec) -> None:

@@ -62,6 +62,14 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
     return None
 
 
+def rotating_share(form: Form, rotary_dim: int) -> float:
+    """The share of the pairs of a form that rotate. rotary_dim: twice the number of its pairs."""
+    if isinstance(form, Proportional):
+        return form.partial_rotary_factor
+    still = count_zero(form.inv_freq(rotary_dim))
+    return share(rotary_dim // 2 - still, rotary_dim) if still else 1.0
+
+
 def share(rotating: int, rotary_dim: int) -> float:
     """The partial_rotary_factor p with which int(p * rotary_dim // 2) is `rotating`, a number of pairs."""
     found = 2 * rotating / rotary_dim

@@ -17,6 +17,7 @@ from .on_top import on_top
 from .schedule import Schedule
 from .short_list import keep_short
 from .spec import RopeSpec
+from .still_pairs import rotating, schedule_of
 from .zero_frequencies import count_zero
 
 
@@ -114,8 +115,8 @@ class Recipe:
     def _schedule(self, spec: RopeSpec, source: RopeSpec | None) -> Schedule:
         original = self.original_context or spec.original_context
         start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
-        made = on_top(self.method, spec, self.context) if self.on_top else self.method.schedule(start)
-        if not self.method.keeps_zeros and count_zero(made.inv_freq) and not self.on_top:
+        made = on_top(self.method, spec, self.context) if self.on_top else schedule_of(self.method, start)
+        if not self.method.keeps_zeros and count_zero(made.inv_freq[: rotating(start)]) and not self.on_top:
             raise RecipeError(f"{self.method.flag()} gives frequencies that are 0; check its parameters")
         done = replace(
             made,

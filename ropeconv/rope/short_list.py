@@ -8,7 +8,8 @@ from .errors import RecipeError
 from .forms import LongRope, base_inv_freq
 from .schedule import Schedule
 from .spec import RopeSpec
-from .zero_frequencies import count_zero
+from .still_pairs import rotating
+from .zero_frequencies import count_zero, divisors
 
 
 def keep_short(made: Schedule, source: RopeSpec) -> Schedule:
@@ -45,9 +46,10 @@ def keep_short(made: Schedule, source: RopeSpec) -> Schedule:
             f"--keep-short: both lists share one softmax scale; the source has {own.softmax_scale:.6g} and this method "
             f"{made.softmax_scale:.6g}; leave it out"
         )
-    if count_zero(made.inv_freq) or count_zero(own.inv_freq):
+    still = source.rotary_dim // 2 - rotating(source)
+    if count_zero(made.inv_freq) > still or count_zero(own.inv_freq) > still:
         raise RecipeError("--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it out")
     base = base_inv_freq(source.rope_theta, source.rotary_dim)
-    short, long = (tuple((base / vector).tolist()) for vector in (own.inv_freq, made.inv_freq))
+    short, long = (tuple(divisors(base, vector).tolist()) for vector in (own.inv_freq, made.inv_freq))
     form = LongRope(source.rope_theta, short, long, switch)
     return replace(made, form=form, short_inv_freq=own.inv_freq, original_context=switch)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .forms import Form, LongRope, Plain
+from .forms import Form, LongRope, Plain, Vector
 from .log_n import QueryScaling
+from .proportional import Proportional
 from .schedule import Schedule
 
 LayerKind = Literal["global", "local", "none"]
@@ -20,6 +21,7 @@ class RopeSpec:
 
     head_dim: width of one attention head (of its rotated part, for MLA).
     rotary_dim: how many of those dimensions rotate; `inv_freq` has half as many entries.
+    rotating_share: the share of these pairs that rotate at all in the unscaled model, from the fastest on (p-RoPE).
     form: the formula in force on the layers that a context extension changes.
     attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's mscale).
     original_context: tokens the unscaled embedding was trained for. context: tokens the config declares.
@@ -29,6 +31,7 @@ class RopeSpec:
     layers: per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE).
     windows: per layer the tokens that it sees, its sliding window or chunk; None for the whole context. Empty means
     that every layer sees the whole context. chunked: whether they are chunks (Llama 4).
+    local_rotary_dim: how many dimensions rotate in those with `local_form`, 0 where as many as in the others.
     layout: pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention.
     query_scaling: how queries scale with the position, in architectures that do so (Ministral 3).
     nope_query_scaling: the same for the layers that do not rotate (Llama 4), counted from position + 1.
@@ -49,6 +52,8 @@ class RopeSpec:
     original_context_source: ContextSource = "declared"
     original_context_reference: str = ""
     local_form: Form | None = None
+    local_rotary_dim: int = 0
+    rotating_share: float = 1.0
     layout: Layout = "half"
     mla: bool = False
     query_scaling: QueryScaling | None = None
@@ -62,6 +67,12 @@ class RopeSpec:
         return self.form.theta
 
     @property
+    def local_inv_freq(self) -> Vector | None:
+        """The frequencies of the local layers, radians per token; None where there are no such layers."""
+        form = self.local_form
+        return None if form is None else form.inv_freq(self.local_rotary_dim or self.rotary_dim)
+
+    @property
     def unrotated(self) -> float:
         """(d - r)/2, the term of the dimensions that do not rotate in (d - r)/2 + sum_i cos(m theta_i).
 
@@ -72,13 +83,17 @@ class RopeSpec:
     @property
     def scaled(self) -> bool:
         """Whether the checkpoint has a context extension already."""
-        return self.form.scaled or self.attention_factor != 1.0
+        own = isinstance(self.form, Proportional) and self.form == self.base_form(self.form.theta)
+        return self.attention_factor != 1.0 or (self.form.scaled and not own)
+
+    def base_form(self, theta: float) -> Form:
+        """The formula of the unscaled model with another base."""
+        return Plain(theta) if self.rotating_share == 1 else Proportional(theta, 1.0, self.rotating_share)
 
     def unscaled(self) -> RopeSpec:
         """The embedding without scaling: its base alone, over the trained context."""
-        return replace(
-            self, form=Plain(self.rope_theta), attention_factor=1.0, softmax_scale=1.0, context=self.original_context
-        )
+        form = self.base_form(self.rope_theta)
+        return replace(self, form=form, attention_factor=1.0, softmax_scale=1.0, context=self.original_context)
 
     def current(self) -> Schedule:
         """The embedding as a Schedule: the frequencies and factors that the checkpoint computes now."""

@@ -14,6 +14,7 @@ from .lazy import Vector, np
 
 NO_ROTATION = 1e30
 LEAST = 1e29  # divisors from here on stand for 0
+LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 def divided(base: Vector, divisors: Vector | Sequence[float]) -> Vector:
@@ -31,6 +32,14 @@ def divisors(base: Vector, inv_freq: Vector) -> Vector:
     base, inv_freq: radians per token. All float64 [rotary_dim / 2].
     """
     return np.asarray(np.divide(base, inv_freq, out=np.full(len(base), NO_ROTATION), where=inv_freq > 0))
+
+
+def written_divisors(divisors: Sequence[float]) -> list[float]:
+    """Divisors as configs have them: the largest float32 in place of 1e29 or more.
+
+    Times theta^(2i/r) that is infinite in float32, in which runtimes compute, so that the frequency is exactly 0.
+    """
+    return [float(one) if one < LEAST else LARGEST_FLOAT32 for one in divisors]
 
 
 def wavelengths(inv_freq: Vector) -> Vector:

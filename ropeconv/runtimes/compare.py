@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..rope.forms import Form, LongRope, Plain, Vector, Yarn
+from ..rope.forms import Form, LongRope, Vector, Yarn
 from ..rope.log_n import QueryScaling
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -36,7 +36,7 @@ def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
 
 def unscaled(seen: RopeSpec, before: RopeSpec, schedule: Schedule) -> bool:
     """Whether a runtime computes the RoPE of the unscaled model where a schedule has another one."""
-    plain = Plain(before.rope_theta).inv_freq(before.rotary_dim)
+    plain = before.unscaled().form.inv_freq(before.rotary_dim)
     changes = schedule.attention_factor != 1 or not _close(schedule.inv_freq, plain)
     return changes and seen.attention_factor == 1 and _close(seen.form.inv_freq(seen.rotary_dim), plain)
 

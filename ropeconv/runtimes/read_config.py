@@ -10,19 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import BadSource, RopeconvError, shown
-from ..families.config import Config, Geometry, first_present, geometry, positive_int, text_part
+from ..families.config import Config, Geometry, first_present, geometry, nested_settings, positive_int, text_part
 from ..families.family import Family
 from ..rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import temperature_attention_factor
 from ..rope.log_n import QueryScaling
-from ..rope.proportional import Proportional
+from ..rope.proportional import Proportional, rotating_share
 from ..rope.spec import ContextSource, RopeSpec
 from .find import newest
 from .read_form import number, read_attention_factor, read_form
 from .rules import RuleSet
 from .runtime import Runtime
 
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
 QUERY_SCALE = "llama_4_scaling"
 NOT_A_SCALING = {"mrope": "default", "su": "longrope", None: "default"}
 
@@ -74,6 +73,7 @@ def _read_spec(config: Config, family: Family, reader: Runtime) -> RopeSpec:
         form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
     attention_factor = read_attention_factor(kind, found, rules, form, sizes, part)
     local_form = _local_form(part, family, reading, theta)
+    share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     spec = RopeSpec(
         head_dim=sizes.head_dim,
         rotary_dim=sizes.rotary_dim,
@@ -82,6 +82,8 @@ def _read_spec(config: Config, family: Family, reader: Runtime) -> RopeSpec:
         softmax_scale=_softmax_scale(found, family, reading),
         original_context=sizes.context,
         context=sizes.context,
+        local_rotary_dim=0 if sizes.local_rotary_dim == sizes.rotary_dim else sizes.local_rotary_dim,
+        rotating_share=share,
         layers=sizes.layers,
         windows=sizes.windows,
         chunked=sizes.chunked,
@@ -108,9 +110,8 @@ def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> t
     """
     reader = reading or newest("transformers").rule_set(family.name)
     present = [part[key] for key in reader.schemas if part.get(key)]
-    if family.writing.nested:
-        new = part.get("rope_parameters") if reader.nested else None
-        inner = dict((new or {}).get(GLOBAL) or {})
+    if family.writing.nested and not (family.still_pairs and not nested_settings(part, family, "global")):
+        inner = dict(nested_settings(part, family, "global")) if reader.nested else {}
         if "rope_scaling" in reader.schemas:
             inner.update(part.get("rope_scaling") or {})
         return inner, []
@@ -132,8 +133,9 @@ def rope_type(found: dict[str, Any], reader: RuleSet) -> str:
 def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet) -> float | None:
     if not isinstance(reader.theta, str):
         return reader.theta
-    sources = [found.get("rope_theta")] if reader.theta == "dict" else []
-    sources.append(first_present(part, family.keys.theta))
+    sources = [found.get("rope_theta")] if reader.theta != "top" else []
+    if reader.theta != "nested":
+        sources = [_layer_theta(part, family), *sources, first_present(part, family.keys.theta)]
     value = next((source for source in sources if source is not None), None)
     if value is None:
         return None
@@ -143,15 +145,28 @@ def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet)
     return theta
 
 
+def _layer_theta(part: Config, family: Family) -> float | None:
+    """The base that the layers which rotate have in a list of their own; None without such a list."""
+    listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
+    bases = {float(base) for base in listed or () if base}
+    if len(bases) > 1:
+        raise BadSource(
+            f"config.json has layers with different bases in {family.keys.layer_theta}, "
+            f"{' and '.join(f'{base:g}' for base in sorted(bases))}; a method extends one base, so give those that are "
+            "extended the same one"
+        )
+    return bases.pop() if bases else None
+
+
 def _local_form(part: Config, family: Family, reader: RuleSet, theta: float) -> Form | None:
     if "local" not in family.layers.types.values():
         return None
     if reader.local == "same-theta":
         return Plain(theta)
     default = family.defaults.local_theta
-    new = part.get("rope_parameters")
-    if reader.nested and isinstance(new, dict) and isinstance(new.get(LOCAL), dict):
-        return Plain(number(new[LOCAL], "rope_theta", default or theta))
+    own = nested_settings(part, family, "local") if reader.nested else {}
+    if own:
+        return Plain(number(own, "rope_theta", default or theta))
     if default is None:
         return Plain(family.defaults.theta if reader.nested else theta)
     return Plain(number({"local": first_present(part, family.keys.local_theta, default)}, "local"))

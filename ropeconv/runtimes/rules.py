@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ..families.family import Need
+from ..families.gguf import Need
 
 Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refused", "unsupported", "unknown"]
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
@@ -73,8 +73,8 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a group of model files reads the RoPE of a config.
 
     schemas: the dictionaries that they read; the first that is present counts.
-    theta: where they read the base, "top" (the top-level key only), "dict" (the dictionary, else the top level), or a
-    number where the base is fixed.
+    theta: where they read the base, "top" (the top-level key only), "dict" (the dictionary, else the top level),
+    "nested" (the dictionary only), or a number where the base is fixed.
     status, reason: an outcome that holds for every config.
     required: keys without which they fail or compute something else. need: values without which they fail.
     types: rules per rope type. type_key: the key of the rope type that they prefer.
@@ -93,7 +93,7 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     schemas: tuple[Literal["rope_scaling", "rope_parameters"], ...]
-    theta: Literal["top", "dict"] | float
+    theta: Literal["top", "dict", "nested"] | float
     status: Literal["", "differs", "ignored", "refused", "unsupported"] = ""
     reason: str = ""
     required: dict[str, Literal["refused", "differs"]] = {}

@@ -14,6 +14,7 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from .compare import difference, unscaled
 from .evidence import Evidence, evidence
+from .find import newest
 from .read_config import read_spec, rope_dict, rope_type
 from .rules import Status
 from .runtime import Runtime, runtimes
@@ -177,6 +178,8 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
     model_type: of the config as a whole.
     """
     made, stated = _Judge(family, runtime, model_type), runtime.statement(family.name, model_type)
+    if stated is None and family.origin and runtime.key == newest("transformers").key:
+        return None  # as its file says, which `apply` compares with what the installed version computes
     if stated is None:
         return made.verdict("unknown", f"nobody has looked at {family.name} in it")
     if stated.unknown:
@@ -231,8 +234,11 @@ class _Judge:
     model_type: str = ""
 
     def verdict(self, status: Status, reason: str, source: str = "", kind: str | None = None) -> Verdict:
-        known = Evidence() if status == "unknown" else evidence(self.runtime, self.family.name, kind)
+        said = status == "unknown" or self.family.assumed or self.family.origin
+        known = Evidence() if said else evidence(self.runtime, self.family.name, kind)
         row = self.runtime
+        if self.family.assumed and not reason:
+            reason = f"where it runs {self.family.assumed} as {self.family.name}"
         stated = row.statement(self.family.name, self.model_type)
         place = source or (stated.source if stated else "") or row.source
         return Verdict(row.key, row.display_name, status, reason, place, row.last, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..errors import BadSource
+from ..errors import BadSource, UsageError
 from .folder import ConfigSource, FolderSource
 from .gguf import GgufSource
 from .hub import HubSource
@@ -17,12 +17,22 @@ HUB_ID = REPOSITORY + r"(?:@([\w./-]+))?"
 HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.gguf)"
 
 
-def open_source(reference: str) -> Source | GgufSource:
+def open_source(reference: str, family: str = "") -> Source | GgufSource:
     """The source that a reference names. Nothing large is read or fetched, except a GGUF file on the Hub.
 
     reference: the path of a GGUF file, of a folder in the HF layout or in Meta's, or of a config.json; or on the Hub
-    `owner/name[@revision]` or `owner/name[@revision]/file.gguf`. Raises BadSource where it is none of these.
+    `owner/name[@revision]` or `owner/name[@revision]/file.gguf`. family: the name of the family that the model is of,
+    whatever its model_type; empty to go by that. Raises BadSource where it is none of these, UsageError for a family
+    beside a GGUF file.
     """
+    source = _open(reference)
+    if family and isinstance(source, GgufSource):
+        raise UsageError(f"--family goes with checkpoints, and {reference} names its architecture itself; leave it out")
+    source.treat_as = family
+    return source
+
+
+def _open(reference: str) -> Source | GgufSource:
     path = Path(reference).expanduser()
     if reference.endswith(".gguf"):
         on_hub = re.fullmatch(HUB_FILE, reference)

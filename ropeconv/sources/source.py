@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import BadSource, shown
-from ..families.config import Config
+from ..families import Family
+from ..families.config import Config, detect
 from ..formats import jsontext
 from ..formats.identity import FileIdentity
 from ..formats.index import INDEX, MOST_TENSORS, safe_name, shards, tensors
@@ -60,13 +61,15 @@ class Origin:
     """Where a model is from.
 
     name: the first part of the default name of an output. reference: how the user named the source. kind: "folder",
-    "hub", "meta", "config" or "gguf". commit: on the Hub; None for others.
+    "hub", "meta", "config" or "gguf". commit: on the Hub; None for others. treat_as: the name of the family that the
+    user says the model is of; empty to go by its model_type.
     """
 
     name: str
     reference: str
     kind: str = "folder"
     commit: str | None = None
+    treat_as: str = ""
 
     def to_dict(self) -> dict[str, str | None]:
         """Reference, kind and commit as JSON-ready data."""
@@ -116,6 +119,11 @@ class Source(Origin, ABC):
                 f"{self.reference} has no config.json, so it is not a checkpoint; give another folder or id"
             )
         return jsontext.parse(text, "config.json")
+
+    @property
+    def family(self) -> Family:
+        """The family of its config.json. Raises what `detect` raises."""
+        return detect(self.config(), self.treat_as)
 
     def weights(self) -> tuple[str, ...]:
         """Names of the model's safetensors files, empty where it has none. Raises BadSource where some are missing."""

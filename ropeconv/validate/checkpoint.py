@@ -6,7 +6,7 @@ of its rotary modules overwritten from the schedule. A control, the unpatched so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engines import Progress
@@ -44,7 +44,7 @@ def validate_checkpoint(
     if settings.config_reference:
         parameters(schedule, comparison.spec)  # raises before anything long
     if world_size() > 1:
-        check_heads(source.config())
+        check_heads(source.config(), source.family)
     with folder_of(source) as folder:
         return _validated(ComparisonSpec(comparison, settings, progress), folder, trust)
 
@@ -53,7 +53,8 @@ def _validated(asked: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     """The result of a comparison. folder: the checkpoint of the source. trust: run the code of the output."""
     comparison, settings = asked.comparison, asked.settings
     source, baked, schedule = comparison.checkpoint, comparison.baked, comparison.schedule
-    reading = read_with_power(asked, folder, settings.place(stored_dtype(source.config())))
+    place = replace(settings.place(stored_dtype(source.config())), stands_for=comparison.stands_for)
+    reading = read_with_power(asked, folder, place)
     at, spec, runs, states = reading.at, reading.spec, reading.runs, reading.states
     stock = TransformersEngine.load(baked, at, trust, settings.chunk)
     _same_vocabulary(reading.head, stock, baked)
@@ -82,7 +83,8 @@ def _validated(asked: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         stock_version(), where, schedule.digest, spec.settings.spread, settings.seed, tuple(results), agrees, sentence,
         dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
         precision_kl=compared.precision() if reading.widened else 0.0, config_reference_kl=config_reference_kl,
-        speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature, rule=rule(SAME_KERNELS),
+        speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature,
+        rule=rule(SAME_KERNELS, not reading.head.has_logits),
         **comparison.described(),
     )  # fmt: skip
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..errors import BadSource
 from ..export.checkpoint import GgufCheckpoint
-from ..families.config import detect
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
@@ -44,7 +43,8 @@ class Comparison:
         stores its RoPE.
         """
         baked = Path(baked)
-        receipt, source = read_receipt(baked), open_source(str(against))
+        receipt = read_receipt(baked)
+        source = open_source(str(against), receipt.source.family)
         if isinstance(source, GgufSource) and baked.is_dir():
             target = receipt.target
             source = GgufCheckpoint(source, (target and target.outtype) or "auto")
@@ -78,6 +78,12 @@ class Comparison:
         return self.source
 
     @property
+    def stands_for(self) -> str:
+        """The model type with which transformers loads a source that is treated as another family; empty for others."""
+        family = None if isinstance(self.source, GgufSource) else self.source.family
+        return family.text_type if family and family.assumed else ""
+
+    @property
     def convertible(self) -> GgufCheckpoint:
         """The source as a checkpoint that is made from a GGUF file. Raises BadSource where it is none."""
         if not isinstance(self.source, GgufSource):
@@ -109,7 +115,7 @@ class Comparison:
     def queries(self) -> str:
         """The end of the name of the last module before the rotation that outputs queries, in the source."""
         gguf = isinstance(self.source, GgufSource)
-        weights = (self.convertible.family if gguf else detect(self.checkpoint.config())).weights
+        weights = (self.convertible if gguf else self.checkpoint).family.weights
         return weights.q_norm or weights.q
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from ..engines.servers import Served, connect
 from ..engines.transformers import TransformersEngine
 from ..engines.transformers.load import load_stock, load_widened, local_folder, stored_dtype
 from ..errors import BadSource, RopeconvError
-from ..families.config import detect, text_part
+from ..families.config import text_part
 from ..receipts import Receipt, read_receipt
 from ..sources import GgufSource
 from .comparison import Comparison
@@ -64,7 +64,8 @@ def validate_server(
     progress.total(6 * len(run.ids))
     said = server.top_log_probs(run.ids, run.kept, progress)
     dtype = stored_dtype(source.config()) if settings.dtype == "auto" and baked.suffix != ".gguf" else settings.dtype
-    at, folder = replace(settings, dtype=dtype).place(dtype), local_folder(source)
+    place = replace(settings, dtype=dtype).place(dtype)
+    at, folder = replace(place, stands_for=comparison.stands_for), local_folder(source)
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
     progress.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
     spec = ComparisonSpec(comparison, settings, progress)
@@ -100,7 +101,7 @@ def _text_run(settings: Settings, comparison: Comparison, served: Served) -> Tok
         )
     length = min(wanted, served.length - 1) if served.length else wanted  # one token is generated after it
     config = source.config()
-    known = int(text_part(config, detect(config))["vocab_size"])
+    known = int(text_part(config, source.family)["vocab_size"])
     if settings.text:
         ids = of_text(settings.text, local_folder(source), length)
     else:

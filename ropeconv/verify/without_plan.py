@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from ..encode import all_encodings
 from ..errors import Disagreement
-from ..families.config import detect
 from ..formats.copying import Advance
 from ..formats.regular import read_text
 from ..formats.safetensors import read_header
@@ -65,7 +64,7 @@ class CopiesCheck:
 
     def _config(self, source: Source) -> None:
         """Compares the keys of config.json that are not of the RoPE."""
-        keys = detect(source.config()).keys
+        keys = source.family.keys
         rope = {*ROPE, *keys.context, *keys.theta}
         ours = read_text(self.comparison.baked / CONFIG, CONFIG)
         differences = json_differences(ours, source.text(CONFIG) or "")

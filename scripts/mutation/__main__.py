@@ -6,6 +6,7 @@ import argparse
 import os
 import random
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -20,7 +21,9 @@ from .under_pytest import Chosen
 ROOT = Path(__file__).parent.parent.parent
 ROOMS = ("rope", "formats", "encode", "runtimes", "receipts", "bake")
 LEAST = 0.92
-NOTHING_FAILED = 0
+NOT_NOTICED = (0, 5)
+"""Exit statuses of pytest: all passed, and none was collected."""
+TIMES = (-signal.SIGXCPU, -signal.SIGPROF, -signal.SIGKILL)
 LONGEST = 900  # seconds that tests of a mutant may wait for something
 
 
@@ -34,6 +37,8 @@ class Room:
     tests: Tests
     seconds: float = 0.0
     killed: int = 0
+    by_time: int = 0
+    """How many of the killed took too long."""
     equivalent: int = 0
     survivors: list[Mutant] = field(default_factory=list)
 
@@ -108,9 +113,11 @@ def start(room: Room, mutant: Mutant | None, tree: Path) -> tuple[int, Running]:
 
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # a mutant may loop for ever
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files], plugins=[Chosen(tests)]))
+        return int(
+            pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files], plugins=[Chosen(tests, room.tests.seconds)])
+        )
 
-    process = fork(tree, run, tree.parent / f"{tree.name}.log") if tests else fork(tree, lambda: NOTHING_FAILED)
+    process = fork(tree, run, tree.parent / f"{tree.name}.log") if tests else fork(tree, lambda: NOT_NOTICED[0])
     return process, Running(room, mutant, tree, time.monotonic())
 
 
@@ -118,7 +125,8 @@ def end(running: Running, status: int) -> None:
     """Counts what became of a mutant and restores the copy."""
     room, mutant = running.room, running.mutant
     room.seconds += time.monotonic() - running.started
-    failed = os.waitstatus_to_exitcode(status) != NOTHING_FAILED
+    code = os.waitstatus_to_exitcode(status)
+    failed = code not in NOT_NOTICED
     if mutant is None:
         if failed:
             log = (running.tree.parent / f"{running.tree.name}.log").read_text()[-2000:]
@@ -127,6 +135,7 @@ def end(running: Running, status: int) -> None:
     (running.tree / mutant.path).write_bytes((ROOT / mutant.path).read_bytes())
     if failed:
         room.killed += 1
+        room.by_time += code in TIMES
         return
     room.survivors.append(mutant)
     print(f"{mutant.path}:{mutant.line} ({mutant.function})\n  - {mutant.original}\n  + {mutant.mutated}", flush=True)
@@ -192,10 +201,11 @@ def main() -> int:
                 for test in rooms[-1].tests.failed:
                     print(f"left out, it fails or is skipped on the source as it is: {test}", file=sys.stderr)
         run_mutants(rooms, trees, chosen.minutes, chosen.count)
-    print(f"\nseed {chosen.seed}\n{'room':<10} {'killed':>7} {'of':>5} {'score':>7} {'equivalent':>11}  mutants in all")
+    print(f"\nseed {chosen.seed}\n{'room':<10} killed    of   score  by time  equivalent  mutants in all")
     for room in rooms:
         every = sum(len(file) for file in room.files)
-        print(f"{room.name:<10} {room.killed:>7} {room.total:>5} {room.score:>7.1%} {room.equivalent:>11} {every:>8,}")
+        counts = f"{room.by_time:>8} {room.equivalent:>11} {every:>15,}"
+        print(f"{room.name:<10} {room.killed:>6} {room.total:>5} {room.score:>7.1%} {counts}")
     return int(any(room.score < LEAST for room in rooms))
 
 

@@ -82,9 +82,9 @@ def _data() -> dict[str, Any]:
 def equivalent(mutant: Mutant) -> str | None:
     """Why a mutant computes the same, where the list says so: matched by its text, so that lines may move."""
     for row in _data().get("mutant", []):
-        if (row["file"], row["original"], row["mutated"]) == (mutant.path, mutant.original, mutant.mutated) and row.get(
-            "function", mutant.function
-        ) == mutant.function:
+        known = {"file": mutant.path, "function": mutant.function}
+        known |= {"original": mutant.original, "mutated": mutant.mutated, "reason": row["reason"]}
+        if known | row == known:
             return str(row["reason"])
     return None
 

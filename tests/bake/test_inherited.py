@@ -107,4 +107,9 @@ def test_a_gguf_says_it_from_its_key(tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", "deepseek2", keys)
     plan = make_plan(path, Recipe(REGISTRY["yarn"](80.0)), replace=True)
     assert said(plan) == [pytest.approx((0.707, 0.707, 1.0, (0.0707 * math.log(80) + 1) ** 2), rel=1e-4)]
+    single = write(tmp_path / "single.gguf", "mistral3", {**keys, "rope.scaling.yarn_log_multiplier": 0.707})
+    net = (1 + 0.1 * math.log(80)) / (1 + 0.0707 * math.log(80))
+    assert said(make_plan(single, Recipe(REGISTRY["yarn"](80.0)), replace=True)) == [
+        pytest.approx((1.0, 0.707, net, 1.0), rel=1e-4)
+    ]
     assert said(make_plan(write(tmp_path / "llama.gguf"), Recipe(REGISTRY["yarn"](80.0)))) == []

@@ -103,7 +103,15 @@ def test_a_recipe_is_repeated_from_a_receipt(run: Run, llama: Path, tmp_path: Pa
 def test_the_output_is_checked_and_says_so(run: Run, llama: Path) -> None:
     done = run("apply", "model", "--yarn", "4")
     assert "Checked: transformers" in done.stdout
-    assert done.stdout.rstrip().endswith("Wrote model-yarn4")
+    assert "Wrote model-yarn4\n" in done.stdout
+    assert done.stdout.rstrip().endswith("Run it with: vllm serve model-yarn4 --max-model-len 256")
+
+
+def test_a_folder_has_no_modelfile(run: Run, llama: Path, tmp_path: Path) -> None:
+    done = run("apply", "model", "--yarn", "4", "--ollama")
+    assert done.returncode == 2
+    assert "--ollama goes with a GGUF file as output" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_wrong_table_ends_with_3_and_no_output(run: Run, llama: Path, tmp_path: Path) -> None:

@@ -98,13 +98,15 @@ def test_bad_files_get_a_sentence(run: Run, tmp_path: Path) -> None:
 
     write(tmp_path / "half.gguf", tensors={"rope_freqs.weight": np.ones(32, np.float16)})
     write(tmp_path / "short.gguf", tensors={"rope_freqs.weight": np.ones(8, np.float32)})
-    write(tmp_path / "unknown.gguf", "rwkv7")
+    write(tmp_path / "unknown.gguf", "qwen7")
+    write(tmp_path / "still.gguf", "rwkv7")
     _edited(write(tmp_path / "type.gguf"), Edit({"llama.rope.scaling.type": string("dynamic")}))
     _edited(write(tmp_path / "wide.gguf"), Edit({"llama.rope.freq_base": u32(10000)}))
     for name, words in (
         ("half", "is F16, on which llama.cpp aborts"),
         ("short", "8 numbers for 32 pairs"),
-        ("unknown", "the architecture 'rwkv7' is not in the table of llama.cpp"),
+        ("unknown", "the architecture 'qwen7' is not in the table of llama.cpp (commit 0c1e570) (the nearest name is"),
+        ("still", "rwkv7 has no RoPE but recurrence, so there is nothing to extend"),
         ("edited-type", "'dynamic', on which llama.cpp aborts"),
         ("edited-wide", "a finite f32 belongs there"),
         ("missing", "does not exist"),
@@ -117,11 +119,24 @@ def test_bad_files_get_a_sentence(run: Run, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*yarn4*"))
 
 
+def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    done = run("apply", "model.gguf", "--yarn", "4", "--ollama")
+    assert done.stdout.rstrip().endswith("Run it with: ollama create model-yarn4 -f model-yarn4.Modelfile")
+    made = tmp_path / "model-yarn4.Modelfile"
+    assert made.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
+    made.write_text("FROM ./other.gguf\n")
+    again = run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force")
+    assert again.returncode == 1
+    assert "model-yarn4.Modelfile is there and is another one" in again.stderr
+    assert made.read_text() == "FROM ./other.gguf\n"
+
+
 def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(run: Run, tmp_path: Path) -> None:
     original = write(tmp_path / "model.gguf").read_bytes()
     done = run("apply", "model.gguf", "--yarn", "4")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith("Wrote model-yarn4.gguf")
+    assert done.stdout.rstrip().endswith("Wrote model-yarn4.gguf\nRun it with: llama-server -m model-yarn4.gguf -c 256")
     assert (tmp_path / "model.gguf").read_bytes() == original
     file = GgufFile.open(tmp_path / "model-yarn4.gguf")
     receipt = json.loads(file.get("ropeconv.json"))
@@ -182,7 +197,7 @@ def test_in_place(run: Run, tmp_path: Path) -> None:
     before = contents(tmp_path / "model.gguf")
     done = run("apply", "model.gguf", "--yarn", "4", "--in-place")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith("Changed model.gguf in place.")
+    assert "Changed model.gguf in place.\n" in done.stdout
     assert contents(tmp_path / "model.gguf") == before
     assert json.loads(run("inspect", "model.gguf", "--json").stdout)["rope_type"] == "yarn"
     run("apply", "plain.gguf", "--yarn", "4", "-o", "new.gguf")

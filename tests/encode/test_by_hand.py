@@ -321,6 +321,8 @@ AS_IS, ON_TOP = Recipe(REGISTRY["as-is"]()), Recipe(REGISTRY["yarn"](4.0), on_to
         ({"gguf": GgufTarget(carrier="llama"), "encoding": "carrier"}, YARN, True), ({"encoding": "keys"}, YARN, True),
         ({"fold": FoldTarget("qk", "f32")}, YARN, False), ({"runtimes": ("llama.cpp",)}, YARN, True),
         ({"runtimes": ("vllm",)}, YARN, False), ({"to": "gguf"}, YARN, True), ({"out": "x.gguf"}, YARN, True),
+        ({"in_place": True, "allow_hard_links": True}, YARN, True), ({"encoding": "keys"}, LOG_N, False),
+        ({"runtimes": ("gguf", "ollama@0.30", "lm-studio")}, YARN, True),
     ],
 )  # fmt: skip
 def test_options_that_go_together(options: dict[str, Any], recipe: Recipe, from_gguf: bool) -> None:
@@ -349,6 +351,10 @@ def test_options_that_go_together(options: dict[str, Any], recipe: Recipe, from_
         ({"gguf": GgufTarget("q8_0")}, YARN, False, "--to gguf"),
         ({"gguf": GgufTarget(carrier="llama")}, YARN, False, "--carrier goes with GGUF"),
         ({"runtimes": ("ollama",)}, YARN, False, "reads GGUF"),
+        ({"allow_hard_links": True}, YARN, True, "goes with --in-place"),
+        ({"gguf": GgufTarget(pre="x")}, YARN, False, "--pre goes with GGUF"),
+        ({"runtimes": ("vllm", "ik-llama-cpp@2026.8")}, YARN, False, "--runtime ik-llama-cpp@2026.8 reads GGUF"),
+        ({"to": "gguf", "runtimes": ("gguf", "vllm")}, YARN, False, "--runtime vllm does not read GGUF"),
     ],
 )  # fmt: skip
 def test_options_that_do_not(options: dict[str, Any], recipe: Recipe, from_gguf: bool, words: str) -> None:

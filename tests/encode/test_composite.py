@@ -6,23 +6,51 @@ The configs are transformers' own defaults, saved by it, so they come in the sch
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ropeconv.engines.probe.client import Probe
+from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import find
 from ropeconv.validate.checks.frequencies import compare
 
 from ..baking import make_plan
+from ..extent import sample
 from .test_families import write_config
 
 MODELS = {
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl_moe",
     "qwen3_5": "qwen3_5", "mistral3": "mistral", "llava": "llama", "gemma3": "gemma3", "llama4": "llama4",
+    "qwen3_5_moe": "qwen3_5_moe", "gemma3n": "gemma3n", "gemma4": "gemma4",
+    "gemma4_unified": "gemma4_unified", "lfm3_vl": "lfm3",
     "paligemma": "gemma", "idefics3": "llama", "aya_vision": "cohere2", "internvl": "qwen2",
+    "mllama": "mllama", "aria": "aria_text", "glm4v": "glm4v", "glm46v": "glm4v", "glmga": "glm4v",
+    "glm4v_moe": "glm4v_moe", "glm_ocr": "glm_ocr", "glm_image": "glm_image", "qwen2_5_omni": "qwen2_5_omni",
+    "qwen2_5_omni_thinker": "qwen2_5_omni", "qwen3_omni_moe": "qwen3_omni_moe", "paddleocr_vl": "paddleocr_vl",
+    "hunyuan_vl": "hunyuan_vl", "cosmos3_edge": "cosmos3_edge", "granite4_vision": "granite4_vision",
+    "granite_docling": "granite_docling", "deepseek_ocr2": "deepseek_ocr2", "emu3": "emu3",
+    "voxtral_realtime": "voxtral_realtime", "muse_glimmer": "muse_glimmer", "muse_spark": "muse_spark",
+    "minimax_m3_vl": "minimax_m3_vl", "exaone4_5": "exaone4", "lfm2_vl": "lfm2", "kimi_k25": "deepseek_v3",
+    "voxtral": "llama", "chameleon": "chameleon", "idefics": "idefics", "phi4_multimodal": "phi4_multimodal",
 }  # fmt: skip
+FLAT = {"chameleon", "idefics", "phi4_multimodal"}
+"""Model types whose configs have the language model's keys at the top."""
+PARTIAL = {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "hunyuan_vl": {"text_config": {"rope_parameters": {"rope_type": "default", "mrope_section": [16, 16, 16, 16]}}},
+    "glm4v": {"text_config": PARTIAL}, "glm46v": {"text_config": {"model_type": "glm4v_text", **PARTIAL}},
+    "glmga": {"text_config": {"model_type": "glm4v_text", **PARTIAL}}, "glm_image": {"text_config": PARTIAL},
+    "glm4v_moe": {"text_config": {"head_dim": 128}},
+    "qwen3_omni_moe": {"thinker_config": {"text_config": {"head_dim": 128}}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense"] * 32}},
+    "chameleon": {"vocabulary_map": {"<image>": 8}},
+}  # fmt: skip
+"""What the defaults of a class lack or contradict."""
 RECIPES = {
     "mixed": Recipe(REGISTRY["mixed"](4.0)),
     "yarn": Recipe(REGISTRY["yarn"](4.0), attention_factor=1.0),
@@ -30,16 +58,47 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("model_type", MODELS)
+REFUSED = {"gemma4": ("mixed",), "gemma4_unified": ("mixed",)}
+"""Methods whose frequencies a class cannot carry; YaRN changes none of Gemma 4's."""
+
+
+def test_kimi_k2_is_read_as_deepseek_v3_in_its_wrapper_and_needs_its_own_code_alone(
+    probe: Probe, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("kimi_k25").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["model_type"] = "kimi_k2"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
+    assert plan.result.family.name == "kimi_k2"
+    assert plan.result.status_of(find("transformers")[-1]) == "exact"
+    write_config(plan, tmp_path)
+    compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.result.encoding)
+    (tmp_path / "config.json").write_text(json.dumps(config["text_config"]))
+    with pytest.raises(UnsupportedBake, match="with model_type deepseek_v3 the stock class loads it"):
+        make_plan(tmp_path / "config.json", RECIPES["yarn"], replace=True)
+    assert "error" in probe.ask(tmp_path, 64)
+
+
+CELLS = [cell for index, one in enumerate(MODELS) for cell in sample(list(product([one], RECIPES)), 1, seed=index)]
+
+
+@pytest.mark.parametrize(("model_type", "name"), CELLS)
 def test_the_text_model_computes_the_schedule(model_type: str, name: str, probe: Probe, tmp_path: Path) -> None:
     from transformers import AutoConfig
 
-    AutoConfig.for_model(model_type).save_pretrained(tmp_path)
+    AutoConfig.for_model(model_type, **SETTINGS.get(model_type, {})).save_pretrained(tmp_path)
     before = json.loads((tmp_path / "config.json").read_text())
+    if name in REFUSED.get(model_type, ()):
+        with pytest.raises(UnsupportedBake, match="proportional has a base and one factor"):
+            make_plan(tmp_path / "config.json", RECIPES[name], replace=True)
+        return
     plan = make_plan(tmp_path / "config.json", RECIPES[name], replace=True)
     assert plan.result.family.name == MODELS[model_type]
     write_config(plan, tmp_path)
     compare(probe.ask(tmp_path, plan.schedule.context), plan.schedule, plan.before, plan.result.encoding)
     after = json.loads((tmp_path / "config.json").read_text())
-    assert {key for key in after if after[key] != before.get(key)} == {"text_config"}
+    changed = {key for key in after if after[key] != before.get(key)}
+    assert model_type in FLAT or changed == {"thinker_config" if "thinker_config" in after else "text_config"}

@@ -9,7 +9,7 @@ import pytest
 
 from ropeconv.encode.checkpoint.select import GOOD
 from ropeconv.errors import UnsupportedBake
-from ropeconv.families.family import by_name
+from ropeconv.families.registry import by_name
 from ropeconv.families.sample import sample_config
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe

@@ -13,6 +13,7 @@ import torch
 
 from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import UnsupportedBake
+from ropeconv.families import by_model_type
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Plain
@@ -23,6 +24,7 @@ from ropeconv.sources import open_source
 
 from ..baking import apply, make_plan, validate
 from ..conftest import Run
+from ..extent import sample
 from ..llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
 from ..models import FAMILIES, TRAINED, make
 from .test_families import write_config
@@ -105,27 +107,27 @@ def test_p_rope_is_the_rope_type_of_transformers(tmp_path: Path) -> None:
     assert statuses["llama-cpp@2026.10"] == "ignored"
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", sample(list(FAMILIES), 25))
 def test_every_class_that_takes_the_type(
     model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
 ) -> None:
     source = tiny(model_type)
     spec = inspect_source(open_source(str(source))).spec
-    half = spec.rotary_dim // 4
-    vector = [spec.rope_theta ** (-2 * i / spec.rotary_dim) for i in range(half)] + [0.0] * (
-        spec.rotary_dim // 2 - half
-    )
-    if spec.rotary_dim < spec.head_dim or model_type == "phi3":
-        with pytest.raises(UnsupportedBake, match="meaning there|takes default, longrope"):
+    pairs = int(spec.rotary_dim * spec.rotating_share) // 2
+    vector = [spec.rope_theta ** (-2 * i / spec.rotary_dim) if i < pairs // 2 else 0.0 for i in range(pairs)]
+    family = by_model_type()[model_type]
+    takes = family.writing.types
+    if family.keys.partial or spec.rotary_dim < spec.head_dim or "proportional" not in takes:
+        with pytest.raises(UnsupportedBake, match=f"meaning there|takes {', '.join(takes)}"):
             make_plan(source / "config.json", recipe(vector), encoding="native")
         return
     plan = make_plan(source / "config.json", recipe(vector), encoding="native")
     write_config(plan, tmp_path)
     answer = probe.ask(tmp_path, LENGTH)["modules"]
     found = np.array(answer["global"]["inv_freq"])
-    np.testing.assert_allclose(found, vector, rtol=3e-7)
+    np.testing.assert_allclose(found, vector + [0.0] * (len(found) - pairs), rtol=3e-7)
     if spec.local_form is not None:
-        assert np.count_nonzero(answer["local"]["inv_freq"]) == spec.rotary_dim // 2
+        assert np.count_nonzero(answer["local"]["inv_freq"]) == (spec.local_rotary_dim or spec.rotary_dim) // 2
 
 
 @pytest.mark.parametrize(("model_type", "encoding"), [("llama", "tensor"), ("qwen2", "carrier"), ("phi3", "tensor")])

@@ -14,6 +14,7 @@ import torch
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import RopeconvError, UnsupportedBake, UsageError
 from ropeconv.export.checkpoint import GgufCheckpoint
+from ropeconv.families import by_model_type
 from ropeconv.formats.gguf import Edit, GgufFile, string, u32
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
@@ -30,6 +31,14 @@ AS_IS = Recipe(METHODS["as-is"]())
 FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 PLUS_ONE = ("gemma2", "gemma3_text")
 """Families whose norms are stored as weight + 1, which rounds them to steps of 2^-23."""
+
+
+def goes_back(model_type: str) -> bool:
+    rules = by_model_type()[model_type].gguf
+    return rules is not None and bool(rules.config)
+
+
+BACK = [model_type for model_type in EXPORTED if goes_back(model_type)]
 
 
 def stored_as(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -50,7 +59,7 @@ def logits(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "outtype"), sample([(name, outtype) for name in EXPORTED for outtype in FLOATS], 9, seed=2)
+    ("model_type", "outtype"), sample([(name, outtype) for name in BACK for outtype in FLOATS], 9, seed=2)
 )
 def test_tensors_and_logits_come_back(model_type: str, outtype: str, tmp_path: Path) -> None:
     """Every tensor under its own name, byte for byte, and a config with which transformers computes the same."""
@@ -163,11 +172,20 @@ def test_unknown_architectures_keys_tensors_and_types_are_refused(tmp_path: Path
     refused(write(tmp_path / "bitnet.gguf", "bitnet"), "architecture bitnet .*only these are converted back: arcee")
     write_new(file, 0, Edit({"llama.expert_weights_norm": u32(1)}), strange)
     refused(strange, "llama.expert_weights_norm = 1 cannot")
-    write_new(file, 0, Edit({"tokenizer.ggml.pre": string("poro-chat")}), strange)
+    write_new(file, 0, Edit({"tokenizer.ggml.pre": string("bloom")}), strange)
     with pytest.raises(UnsupportedBake, match="how it cuts text is not in the table"):
         restored(strange, tmp_path / "back")
     refused(tmp_path / "plain.gguf", "--outtype q8_0 is none of a checkpoint", UsageError, outtype="q8_0")
     refused(tmp_path / "plain.gguf", "--carrier goes with GGUF", UsageError, carrier="mistral3")
+
+
+@pytest.mark.parametrize("model_type", sample([name for name in EXPORTED if name not in BACK], 2))
+def test_a_family_whose_way_back_is_not_known_is_refused(model_type: str, tmp_path: Path) -> None:
+    source = checkpoint(model_type, tmp_path / "source")
+    bake(source, AS_IS, tmp_path / "model.gguf")
+    with pytest.raises(UnsupportedBake, match="take the checkpoint that"):
+        restored(tmp_path / "model.gguf", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
 
 
 def test_tensors_of_another_shape_are_refused(tmp_path: Path) -> None:

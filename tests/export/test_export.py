@@ -126,7 +126,9 @@ def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
         ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "no_rope_layers"),
         ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = \\[0\\]"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ("nemotron", {}, "its conversion is not known here"),
+        ("gemma2", {"hidden_activation": "silu"}, "hidden_activation = 'silu'"),
+        ("gpt_neox", {"hidden_act": "relu"}, "hidden_act = 'relu'"),
+        ("persimmon", {}, "its conversion is not known here"),
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(
@@ -191,5 +193,5 @@ def test_a_soft_cap_that_is_switched_off_and_a_missing_epsilon(tmp_path: Path) -
         bake(source, YARN, tmp_path / "out.gguf")
     del config["rms_norm_eps"]
     (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(BadSource, match="config.json has no rms_norm_eps"):
-        bake(source, YARN, tmp_path / "out.gguf")
+    bake(source, YARN, tmp_path / "out.gguf")
+    assert GgufFile.open(tmp_path / "out.gguf").get("gemma2.attention.layer_norm_rms_epsilon") == pytest.approx(1e-6)

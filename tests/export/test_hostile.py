@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.export.metadata import describe, metadata_keys
+from ropeconv.export.metadata import Parameters, describe, metadata_keys
 from ropeconv.export.tokenizer import tokenizer_keys
 from ropeconv.export.tokenizer.files import TokenizerJson, decoded
 from ropeconv.formats.regular import LONGEST
@@ -105,7 +105,7 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
 def test_model_cards_that_are_none(tmp_path: Path, front: str, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
     start = time.process_time()
-    keys = metadata_keys(describe(tmp_path, "model", None, "", 1000), "F16")
+    keys = metadata_keys(describe(tmp_path, "model", None, "", Parameters(1000)), "F16")
     assert time.process_time() - start < 5
     assert keys["general.file_type"].decode() == 1
     assert capfd.readouterr().err == ""
@@ -113,5 +113,5 @@ def test_model_cards_that_are_none(tmp_path: Path, front: str, capfd: pytest.Cap
 
 def test_a_usual_model_card_is_read(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\ntags: [a & b]\n---\n# A model\n")
-    keys = metadata_keys(describe(tmp_path, "model", None, "", 1000), "F16")
+    keys = metadata_keys(describe(tmp_path, "model", None, "", Parameters(1000)), "F16")
     assert keys["general.license"].decode() == "apache-2.0"

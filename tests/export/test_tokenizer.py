@@ -8,15 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from ropeconv.errors import BadSource
+from ropeconv.errors import BadSource, UsageError
 from ropeconv.export.tokenizer import tokenizer_keys
 from ropeconv.export.tokenizer.files import TokenizerJson, decoded
 from ropeconv.export.tokenizer.pre import pre_table, recognise
-from ropeconv.formats.gguf import Edit, GgufFile
+from ropeconv.formats.gguf import Edit, GgufFile, string
 from ropeconv.formats.gguf.write import write_new
 
 from ..gguf_files import write
@@ -57,34 +58,44 @@ def as_pre_tokenizer(steps: tuple[str, ...]) -> Any:
     """The steps of the table as the tokenizers library has them."""
     found = []
     for step in steps:
-        if step == "digits":
-            found.append(pre_tokenizers.Digits(individual_digits=True))
+        if step in ("digits", "numbers"):
+            found.append(pre_tokenizers.Digits(individual_digits=step == "digits"))
+        elif step == "punctuation":
+            found.append(pre_tokenizers.Punctuation("contiguous"))
+        elif step == "gpt2":
+            found.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True))
         elif step.startswith("split "):
             found.append(pre_tokenizers.Split(Regex(step.removeprefix("split ")), "isolated"))
-    found.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex="gpt2" in steps))
+    if "gpt2" not in steps:
+        found.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     return pre_tokenizers.Sequence(found)
+
+
+def vocabulary_file(keys: dict[str, Any], path: Path) -> None:
+    """A GGUF file with the keys of a tokenizer."""
+    plain = write(path.with_name("plain.gguf"), vocabulary=1, tensors={"x": np.zeros(32, np.float32)})
+    write_new(GgufFile.open(plain), 0, Edit(keys, frozenset({"tokenizer.ggml.scores"} - keys.keys())), path)
 
 
 def in_llama_cpp(keys: dict[str, Any], folder: Path) -> list[list[int]]:
     """TEXTS as llama.cpp cuts them: the vocabulary alone is loaded, in a process of its own."""
-    import numpy as np
-
-    plain = write(folder / "plain.gguf", vocabulary=1, tensors={"x": np.zeros(32, np.float32)})
-    write_new(
-        GgufFile.open(plain), 0, Edit(keys, frozenset({"tokenizer.ggml.scores"} - keys.keys())), folder / "vocab.gguf"
-    )
-    script = f"""
+    vocabulary_file(keys, folder / "vocab.gguf")
+    return in_python(f"""
 import json
 from llama_cpp import Llama
 model = Llama({str(folder / "vocab.gguf")!r}, vocab_only=True, verbose=False)
 print(json.dumps([model.tokenize(text.encode(), add_bos=False, special=True) for text in {TEXTS!r}]))
-"""
+""")
+
+
+def in_python(script: str) -> Any:
+    """What a script prints as JSON, in a process of its own: llama.cpp aborts on some files."""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("pre", pre_table(), ids=lambda pre: pre.name)
+@pytest.mark.parametrize("pre", pre_table().pre, ids=lambda pre: pre.name)
 def test_every_pre_tokenizer_of_the_table_cuts_as_llama_cpp_does(pre: Any, tmp_path: Path) -> None:
     tokenizer = byte_level(as_pre_tokenizer(pre.steps), pre.ignore_merges)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -95,7 +106,7 @@ def test_every_pre_tokenizer_of_the_table_cuts_as_llama_cpp_does(pre: Any, tmp_p
 
 def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
     """The check above can fail."""
-    digits = next(pre for pre in pre_table() if pre.name == "starcoder")
+    digits = next(pre for pre in pre_table().pre if pre.name == "starcoder")
     tokenizer = byte_level(as_pre_tokenizer(digits.steps), False)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="falcon")
@@ -125,7 +136,7 @@ def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> Non
 
 
 def test_a_known_pattern_with_other_merging_is_another_one() -> None:
-    qwen2 = next(pre for pre in pre_table() if pre.name == "qwen2")
+    qwen2 = next(pre for pre in pre_table().pre if pre.name == "qwen2")
     data = parsed(byte_level(as_pre_tokenizer(qwen2.steps), True).to_str())
     with pytest.raises(BadSource, match="pass --pre NAME"):
         recognise(data, {})
@@ -135,11 +146,14 @@ def train_pieces(folder: Path, **options: Any) -> sentencepiece.SentencePiecePro
     """A SentencePiece BPE with byte fallback in tokenizer.model, as Llama 2 and Mistral have it."""
     text = folder / "corpus.txt"
     text.write_text("\n".join(corpus()))
+    settings = {
+        "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False, "character_coverage": 0.98, "split_digits": True,
+        "allow_whitespace_only_pieces": True, "minloglevel": 2, "vocab_size": VOCABULARY,
+    }  # fmt: skip
     sentencepiece.SentencePieceTrainer.Train(
-        input=str(text), model_prefix=str(folder / "tokenizer"), model_type="bpe", vocab_size=VOCABULARY,
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
-        character_coverage=0.98, split_digits=True, allow_whitespace_only_pieces=True, **options,
-    )  # fmt: skip
+        input=str(text), model_prefix=str(folder / "tokenizer"), **(settings | options)
+    )
     text.unlink()
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromFile(str(folder / "tokenizer.model"))
@@ -155,6 +169,76 @@ def test_sentencepiece(tmp_path: Path, prefix: bool) -> None:
     kinds = keys["tokenizer.ggml.token_type"].decode()
     assert [kinds[0], kinds[1], kinds[2], kinds[3], kinds[-1]] == [2, 3, 3, 6, 1]
     assert in_llama_cpp(keys, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("spaces", [["▁▁", "▁▁▁▁"], []], ids=["user-defined pieces of spaces", "none"])
+def test_user_defined_pieces_are_found_in_text_with_spaces(tmp_path: Path, spaces: list[str]) -> None:
+    """Gemma 2 and 3 have such pieces; llama.cpp searches for them in the text itself."""
+    processor = train_pieces(tmp_path, user_defined_symbols=[*spaces, "<h1>"], add_dummy_prefix=False)
+    added = [{"id": processor.PieceToId(piece), "content": piece} for piece in [*spaces, "<h1>"]]
+    settings = {"added_tokens_decoder": {str(entry["id"]): {"content": entry["content"]} for entry in added}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    assert in_llama_cpp(keys, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"model_type": "unigram"}, "unigram"),
+        ({"normalization_rule_name": "nmt_nfkc"}, "nmt_nfkc"),
+        ({"remove_extra_whitespaces": True}, "extra spaces"),
+    ],
+)
+def test_sentencepiece_that_llama_cpp_does_not_have_is_refused(
+    tmp_path: Path, options: dict[str, Any], what: str
+) -> None:
+    train_pieces(tmp_path, **options)
+    with pytest.raises(BadSource, match=what):
+        tokenizer_keys(tmp_path, VOCABULARY, {})
+
+
+def test_a_normalizer_that_changes_text_is_refused(tmp_path: Path) -> None:
+    tokenizer = byte_level(as_pre_tokenizer(("gpt2",)), False)
+    for normalizer, refused in (
+        (normalizers.NFC(), False),
+        (normalizers.Lowercase(), True),
+        (normalizers.NFKC(), True),
+    ):
+        tokenizer.normalizer = normalizers.Sequence([normalizer])
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        if not refused:
+            assert tokenizer_keys(tmp_path, VOCABULARY, {})
+            continue
+        with pytest.raises(BadSource, match="normalizes text"):
+            tokenizer_keys(tmp_path, VOCABULARY, {})
+
+
+def test_only_names_that_llama_cpp_takes_are_accepted(tmp_path: Path) -> None:
+    byte_level(as_pre_tokenizer(("gpt2",)), False).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UsageError, match="no pre-tokenizer of llama.cpp; take one of: .*qwen2"):
+        tokenizer_keys(tmp_path, VOCABULARY, {}, pre="nonsense")
+    assert tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
+
+
+def test_llama_cpp_takes_every_name_of_the_list_and_no_other(tmp_path: Path) -> None:
+    byte_level(as_pre_tokenizer(("gpt2",)), False).save(str(tmp_path / "tokenizer.json"))
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    assert {pre.name for pre in pre_table().pre} <= set(pre_table().names)
+    tried = [*pre_table().names, "nonsense", "qwen", "llama"]
+    for name in tried:
+        vocabulary_file(keys | {"tokenizer.ggml.pre": string(name)}, tmp_path / f"{name}.gguf")
+    script = f"""
+import json
+from llama_cpp import Llama
+def loads(name):
+    try:
+        return bool(Llama(f"{tmp_path}/{{name}}.gguf", vocab_only=True, verbose=False))
+    except ValueError:
+        return False
+print(json.dumps([name for name in {tried!r} if loads(name)]))
+"""
+    assert in_python(script) == list(pre_table().names)
 
 
 def test_sentencepiece_from_tokenizer_json_alone(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, DynamicCache
 from transformers.cache_utils import get_layer_types_and_kwargs
 
+from ropeconv.families import by_model_type
 from ropeconv.families.cached_layers import CachedLayers, cache_geometry
 from ropeconv.families.config import detect
 from ropeconv.inspection import inspect_source
@@ -25,7 +26,7 @@ from ropeconv.sources import open_source
 
 from ..baking import make_plan
 from ..conftest import CONFIGS, Run
-from ..models import COMMON, FAMILIES, make
+from ..models import COMMON, ENCODERS, FAMILIES, auto_class, make
 
 TOKENS = 100
 PUBLISHED = sorted(path.stem for path in CONFIGS.glob("*.json") if ".params" not in path.name)
@@ -41,14 +42,14 @@ def cache_of(folder: Path) -> KvCache:
 def allocated(folder: Path) -> int:
     """Bytes of all keys and values that transformers holds after TOKENS tokens, in float32."""
     config = AutoConfig.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    model = auto_class(config.model_type).from_config(config).to(torch.float32).eval()
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model(input_ids=torch.randint(4, 300, (1, TOKENS)), past_key_values=cache, use_cache=True)
     tensors = [
         tensor
         for layer in cache.layers
-        for name in ("keys", "values")
+        for name in ("keys", "values", "indexer_keys")
         if (tensor := getattr(layer, name, None)) is not None
     ]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -66,10 +67,17 @@ def kept(one: CachedLayers) -> int:
     return min(TOKENS, TOKENS if one.window is None else one.window - 1)
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize(
+    "model_type", [name for name in FAMILIES if name not in ENCODERS and by_model_type()[name].cache.per_token]
+)
 def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path]) -> None:
     folder = tiny(model_type)
     assert expected(cache_of(folder)) == allocated(folder) > 0
+
+
+@pytest.mark.parametrize("model_type", [*sorted(ENCODERS), "deepseek_v4"])
+def test_what_is_kept_that_is_no_number_per_token(model_type: str, tiny: Callable[[str], Path]) -> None:
+    assert inspect_source(open_source(str(tiny(model_type)))).kv_cache is None
 
 
 @pytest.mark.parametrize(

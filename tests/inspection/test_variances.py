@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from ropeconv.errors import BadSource
+from ropeconv.families import by_model_type
 from ropeconv.inspection.inspect import inspect_config
 from ropeconv.inspection.projections import attention_layers
 from ropeconv.inspection.variances import LayerVariances, bytes_to_read, measure
@@ -20,8 +21,10 @@ from ropeconv.rope.bound.weighted import weighted_sums
 from ropeconv.sources import open_checkpoint
 
 from ..attention_inputs import attention_inputs, lively_weights
-from ..models import CANCELS, FAMILIES, TINY, make
+from ..extent import sample
+from ..models import CANCELS, ENCODERS, FAMILIES, TINY, make
 
+UNMEASURED = {model_type for model_type in FAMILIES if by_model_type()[model_type].weights.unmeasured}
 MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}
 # one per order of rows, layout, share of the head that rotates, and kind of norm
 LAYOUTS = ("llama", "cohere", "glm", "gpt_neox", "phi3", "falcon", "ernie4_5", "llama4_text", "minimax_m2")
@@ -44,7 +47,10 @@ def lively(folders: Path, model_type: str) -> Path:
     return folder if folder.exists() else lively_weights(make(model_type, folder, **TINY[model_type].norms))
 
 
-@pytest.mark.parametrize("model_type", [one for one in FAMILIES if one not in MLA | CANCELS])
+MEASURED = [one for one in FAMILIES if one not in MLA | CANCELS | UNMEASURED | ENCODERS]
+
+
+@pytest.mark.parametrize("model_type", sample(MEASURED, 25))
 def test_variances_are_those_of_the_model(model_type: str, folders: Path) -> None:
     """4,096 samples: the variance of one is off by 2 % on average, and the worst of some hundreds by less than 20 %."""
     folder = lively(folders, model_type)
@@ -59,6 +65,12 @@ def test_variances_are_those_of_the_model(model_type: str, folders: Path) -> Non
             assert np.abs(ratio - 1).max() < 0.2
             backwards = variances[:, ::-1] / sampled
             assert np.abs(backwards / backwards.mean() - 1).mean() > 0.3, "the dimensions would not matter"
+
+
+@pytest.mark.parametrize("model_type", sorted(UNMEASURED))
+def test_what_no_tensor_gives_is_not_measured(model_type: str, folders: Path) -> None:
+    with pytest.raises(BadSource, match=by_model_type()[model_type].weights.unmeasured):
+        measured(lively(folders, model_type))
 
 
 @pytest.mark.parametrize("model_type", LAYOUTS)
@@ -203,7 +215,11 @@ def test_quantised_weights(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "said"),
-    [("deepseek_v3", "multi-head latent attention"), ("hunyuan_v1_dense", "after the rotation")],
+    [
+        ("deepseek_v3", "multi-head latent attention"),
+        ("hunyuan_v1_dense", "after the rotation"),
+        ("eurobert", "both directions"),
+    ],
 )
 def test_what_these_tensors_do_not_say(model_type: str, said: str, folders: Path) -> None:
     with pytest.raises(BadSource, match=said):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Plain
-from ropeconv.rope.lengths import factor_over, format_tokens, parse_factor, parse_tokens
+from ropeconv.rope.lengths import factor_over, format_tokens, is_length, parse_factor, parse_tokens
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.methods.scaled import ScaledMethod
 from ropeconv.rope.recipe import Recipe
@@ -105,3 +105,36 @@ def test_a_length_without_its_suffix_is_no_factor(text: str, repair: str) -> Non
     with pytest.raises(RecipeError, match=f"too large for one; write a length as {repair}"):
         parse_factor(text, "--yarn")
     assert parse_factor("999", "--yarn") == 999.0
+
+
+def test_the_longest_length_is_what_31_bits_count() -> None:
+    most = (1 << 31) - 1
+    assert parse_tokens("2147483647") == most
+    for text in ("2147483648", "2048M", "2097152k", "999999999999"):
+        with pytest.raises(RecipeError, match="is more than 2,147,483,647 tokens, the positions that runtimes"):
+            parse_tokens(text)
+    assert parse_tokens("2047M") == 2047 << 20
+    assert (is_length("2047M"), is_length("2048M"), is_length("2097151k"), is_length("2097152k")) == (
+        True, False, True, False,
+    )  # fmt: skip
+    assert not any(map(is_length, ("128", "128K", "1m", "0k", 128, None, "k")))
+    assert is_length("007k")
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("1048k", 1 << 20), ("65k", 65536), (" 524K ", 1 << 19), ("66k", 66 << 10)]
+)
+def test_round_thousands_are_powers_of_two(text: str, tokens: int) -> None:
+    assert parse_tokens(text) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("1000", "128k"), ("1024", "1k"), ("1025", "128k"), ("2048.5", "128k"), ("1048576", "1M"),
+        (str((1 << 27) - 1024), "131071k"), (str(1 << 27), "128k"), (str(1 << 28), "128k"),
+    ],
+)  # fmt: skip
+def test_the_repair_names_the_length_that_was_meant(text: str, meant: str) -> None:
+    with pytest.raises(RecipeError, match=f"too large for one; write a length as --yarn {meant}$"):
+        parse_factor(text, "--yarn")

@@ -95,3 +95,12 @@ def test_wide_heads_are_looked_at_up_to_fewer_tokens(width: int, searched: int) 
     assert reach(slow, 0.0, 1000).searched == searched
     wide = RopeSpec(width, width, Plain(1e30), 1 << 24, 1 << 24)
     assert profile(Recipe(REGISTRY["theta"](1e30)).schedule(wide), wide).reach.length == searched
+
+
+def test_an_angle_is_outside_from_a_billionth_above_the_trained_one() -> None:
+    """Four tokens over frequencies of at most 1 complete no period; twice the context takes half of each of them."""
+    spec = RopeSpec(2, 2, Plain(1e4), 4, 4)
+    edge = 0.5 * (1 + 1e-9)
+    for inv_freq, outside in ((0.5, 0), (edge, 0), (math.nextafter(edge, 1), 2), (1.0, 2)):
+        found = profile(Recipe(REGISTRY["inv-freq"]((inv_freq,)), context=8).schedule(spec), spec)
+        assert (found.critical_dimension, found.outside) == (0, outside)

@@ -12,7 +12,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.log_n import QueryScaling
-from ropeconv.runtimes.llamacpp.archs import Arch, Window, find_arch
+from ropeconv.runtimes.llamacpp.archs import Arch, Window, arch_of_header, assumed_keys, find_arch
 from ropeconv.runtimes.llamacpp.cached_layers import cached_layers
 from ropeconv.runtimes.llamacpp.keys import ArchKeys
 from ropeconv.runtimes.llamacpp.layers import layer_kinds, layer_windows
@@ -43,6 +43,7 @@ def reading(
     return read(found, {name: np.array(vector) for name, vector in (vectors or {}).items()}, of)
 
 
+DEEPSEEK = arch(mla=True, softmax=True, same_mscale=True)
 YARN: dict[str, Any] = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0,
                         "rope__scaling__original_context_length": 256}  # fmt: skip
 LOG = 0.1 * math.log(4)
@@ -193,13 +194,15 @@ def test_attention_factors(keys: dict[str, Any], changes: dict[str, Any], net: f
 def test_latent_attention_scales_logits_once_for_both_parts() -> None:
     """deepseek2.cpp: the multiplier is stored as 0.1 mscale_all_dim; mscale is taken as mscale_all_dim."""
     keys = {**YARN, "rope__scaling__yarn_log_multiplier": 0.0707}
-    found = reading(arch(mla=True), **keys).spec
+    found = reading(DEEPSEEK, **keys).spec
     everywhere = 1 + 0.707 * LOG
     assert found.attention_factor == pytest.approx(1.0)
     assert found.softmax_scale == pytest.approx(everywhere**2)
-    one = reading(arch(mla=True), **{**keys, "rope__scaling__yarn_log_multiplier": 0.1}).spec
+    one = reading(DEEPSEEK, **{**keys, "rope__scaling__yarn_log_multiplier": 0.1}).spec
+    other = reading(arch(mla=True, softmax=True), **keys).spec
+    assert other.attention_factor == pytest.approx((1 + LOG) / everywhere)
     assert (one.attention_factor, one.softmax_scale) == (pytest.approx(1.0), pytest.approx((1 + LOG) ** 2))
-    bare = reading(arch(mla=True), **YARN).spec
+    bare = reading(DEEPSEEK, **YARN).spec
     assert (bare.attention_factor, bare.softmax_scale) == (pytest.approx(1 + LOG), pytest.approx((1 + LOG) ** 2))
 
 
@@ -275,13 +278,114 @@ def test_which_layers_rotate() -> None:
     ):  # fmt: skip
         with pytest.raises(BadSource, match=words):
             kinds(of, **keys)
-    granite = arch(name="granitemoe")
-    off = ArchKeys(
-        {f"granitemoe.{key}": value for key, value in {**BASE, "rope.scaling.finetuned": False}.items()}, granite
-    )
-    with pytest.raises(BadSource, match="turns RoPE off in granite"):
-        layer_kinds(off, granite)
+    with pytest.raises(BadSource, match="turns RoPE off in made"):
+        kinds(arch(finetuned=True), rope__scaling__finetuned=False)
+    assert kinds(arch(finetuned=True), rope__scaling__finetuned=True) == "gggg"
     assert kinds(PLAIN, rope__scaling__finetuned=False) == "gggg"
+
+
+def test_layers_without_attention_do_not_rotate() -> None:
+    assert kinds(PLAIN, attention__head_count_kv=[1, 0, 2, 0]) == "gngn"
+    linear = arch(full_attention_interval=4)
+    assert kinds(linear) == "nnng"
+    assert kinds(linear, full_attention_interval=2) == "ngng"
+    assert kinds(linear, attention__recurrent_layers=[False, True, True, False]) == "gnng"
+    assert kinds(linear, attention__recurrent_layers=[False, True]) == "gngg"
+    assert kinds(PLAIN, attention__recurrent_layers=[True] * 4) == "gggg"
+    with pytest.raises(BadSource, match="full_attention_interval 0"):
+        kinds(linear, full_attention_interval=0)
+
+
+def test_layers_without_rope_beside_windows() -> None:
+    """llama4.cpp, smallthinker.cpp, cohere2moe.cpp, muse-glimmer.cpp."""
+    sized = {"attention__sliding_window": 32}
+    llama4 = arch(nope_interval=4, nope_with_window=True, window=Window("unless 0", 4, "same", size=8192, chunked=True))
+    assert (kinds(llama4), windows(llama4)) == ("gggn", (8192, 8192, 8192, None))
+    assert windows(llama4, **sized) == (8192, 8192, 8192, None)
+    assert kinds(llama4, block_count=6, attention__sliding_window=0) == "gggggn"
+    first = Window("key", 4, "same", dense_first=True, size=4096)
+    small = arch(nope_interval=4, nope_first=True, nope_with_window=True, window=first)
+    assert (kinds(small, **sized), windows(small, **sized)) == ("nggg", (None, 4096, 4096, 4096))
+    assert kinds(small) == "gggg"
+    dense = arch(leading_dense=True, window=Window("always", 4, "same", rotates="window", dense_first=True))
+    assert kinds(dense, block_count=6, **sized) == "ngggng"
+    assert kinds(dense, block_count=6, leading_dense_block_count=1, **sized) == "ggggng"
+    glimmer = arch(window=Window("always", 2, "base", rotates="window"))
+    extended = reading(glimmer, **YARN, rope__freq_base_swa=500.0, rope__scaling__attn_factor=1.5).spec
+    assert (extended.form, extended.attention_factor, extended.local_form) == (Plain(500.0), 1.5, None)
+
+
+def test_flags_of_windows_that_are_required() -> None:
+    flags = arch(window=Window("always", pattern="flags", scaling="base", theta=500.0))
+    assert kinds(flags, attention__sliding_window_pattern=[1, 0, 1, 0]) == "lglg"
+    for pattern in (None, 2):
+        with pytest.raises(BadSource, match="needs attention.sliding_window_pattern with one flag per layer"):
+            kinds(flags, attention__sliding_window_pattern=pattern)
+    every = arch(window=Window("key", pattern="none", own_theta=False))
+    assert windows(every, attention__sliding_window=32, attention__sliding_window_pattern=[1, 0]) == (32,) * 4
+
+
+def test_layers_with_a_base_of_their_own_key() -> None:
+    """deepseek4.cpp: layers without compression keep rope.freq_base, and the attention factor is 1 everywhere."""
+    of = arch(theta_key="attention.compress_rope_freq_base", no_attention_factor=True)
+    keys = {"attention__compress_rope_freq_base": 160000.0, "attention__compress_ratios": [0, 0, 4, 128]}
+    spec = reading(of, **keys, **YARN, rope__scaling__attn_factor=2.0).spec
+    assert (spec.form, spec.local_form) == (Yarn(160000.0, 4.0, 256), Plain(10000.0))
+    assert (spec.layers, spec.attention_factor) == (("local", "local", "global", "global"), 1.0)
+    for ratios in (None, [0, 4]):
+        with pytest.raises(BadSource, match="attention.compress_ratios with one number per layer"):
+            reading(of, **{**keys, "attention__compress_ratios": ratios})
+
+
+def test_a_fixed_rotation_reads_no_key() -> None:
+    found = reading(arch(fixed=True), **YARN, rope__freq_base=5e5, rope__scaling__attn_factor=2.0)
+    assert (found.spec.form, found.spec.attention_factor) == (Plain(10000.0), 1.0)
+    assert found.dead == ("factor", "attn_factor")
+
+
+def test_alpha_changes_the_base() -> None:
+    """hunyuan-vl.cpp: base alpha^(d / (d - 2))."""
+    found = reading(arch(alpha=True), rope__scaling__alpha=1000.0).spec.form
+    assert found.theta == pytest.approx(10000.0 * 1000.0 ** (8 / 6))
+    assert reading(rope__scaling__alpha=1000.0).spec.form == Plain(10000.0)
+    assert reading(arch(alpha=True), rope__scaling__alpha=0.0).spec.form == Plain(10000.0)
+    narrow = reading(arch(alpha=True), rope__scaling__alpha=9.0, attention__key_length=2)
+    assert narrow.spec.form == Plain(10000.0)
+
+
+def test_yarn_keys_of_grok() -> None:
+    of, scaling = arch(ext_factor=True, beta_fast=8.0), "rope__scaling__"
+    assert reading(of, **YARN).spec.form == Yarn(10000.0, 4.0, 256, 8.0, 1.0)
+    ramped = {f"{scaling}factor": 4.0, f"{scaling}yarn_ext_factor": 1.0, f"{scaling}original_context_length": 256}
+    assert isinstance(reading(of, **ramped).spec.form, Yarn)
+    assert isinstance(reading(of, **{**ramped, f"{scaling}yarn_ext_factor": 0.0}).spec.form, Interpolated)
+    assert isinstance(reading(**ramped).spec.form, Interpolated)
+    attention = {f"{scaling}yarn_attn_factor": 1.5}
+    assert reading(of, **attention).spec.attention_factor == 1.5
+    assert reading(of, **attention, **YARN).spec.attention_factor == pytest.approx(1 + LOG)
+    assert reading(**attention).spec.attention_factor == 1.0
+    with pytest.raises(BadSource, match="yarn_ext_factor 0.5; only 0 and 1"):
+        reading(of, **{**ramped, f"{scaling}yarn_ext_factor": 0.5})
+
+
+def test_sections_of_positions() -> None:
+    wanted = {"rope__dimension_sections": [1, 1, 2, 0]}
+    required = arch(pairs="mrope", sections="required")
+    found = reading(required, **wanted).spec
+    assert (found.mrope_section, found.layout) == ((1, 1, 2), "half")
+    fourth = reading(required, rope__dimension_sections=[1, 1, 1, 1]).spec
+    assert fourth.mrope_section == (1, 1, 1, 1)
+    assert fourth.notes == ("1 of 4 pairs rotate by a fourth position, which is 0 for text",)
+    optional = arch(pairs="norm", sections="optional")
+    assert (reading(optional).spec.layout, reading(optional, **wanted).spec.layout) == ("interleaved", "half")
+    temporal = reading(optional, rope__dimension_sections=[4, 0, 0, 0]).spec
+    assert (temporal.mrope_section, temporal.layout) == ((), "interleaved")
+    assert reading(**wanted).spec.mrope_section == ()
+    for wrong in (None, [0, 0, 0, 0]):
+        with pytest.raises(BadSource, match="has no made.rope.dimension_sections"):
+            reading(required, rope__dimension_sections=wrong)
+    with pytest.raises(BadSource, match="dimension_sections that are no counts"):
+        reading(required, rope__dimension_sections=[1, -1, 1, 1])
 
 
 def test_window_layers() -> None:
@@ -333,6 +437,11 @@ def test_the_cache_of_each_layer() -> None:
     mla = {"attention__key_length_mla": 8, "attention__value_length_mla": 8, "attention__head_count_kv": 1}
     assert cached(**mla) == [(4, 8, 0, None)]
     assert cached(**{**mla, "attention__value_length_mla": 0}) == [(4, 8, 8, None)]
+    assert cached(arch(kv_layers="3")) == [(3, 16, 16, None)]
+    shared = arch(kv_layers="attention.shared_kv_layers")
+    assert cached(shared, attention__shared_kv_layers=3) == [(1, 16, 16, None)]
+    assert cached(shared) == [(4, 16, 16, None)]
+    assert cached(arch(full_attention_interval=4)) == [(1, 16, 16, None)]
     window = arch(window=Window("key", 2, "base"))
     swa = {"attention__sliding_window": 32, "attention__key_length_swa": 4, "attention__head_count_kv": 1}
     assert cached(window, **swa) == [(2, 8, 8, None), (2, 4, 8, 32)]
@@ -344,6 +453,24 @@ def test_the_cache_of_each_layer() -> None:
 
 def test_names_of_architectures() -> None:
     assert find_arch("llama").name == "llama"
-    for name in ("cubic", None, 5):
-        with pytest.raises(BadSource, match="is not in the table"):
+    for name, words in (
+        ("cubic", "'cubic' is not in the table of .*; --assume-arch-keys writes theta"),
+        ("quen3", r"is not in the table of .* \(the nearest name is qwen3\); --assume-arch-keys"),
+        (None, "general.architecture is"), (5, "general.architecture is"), ("", "general.architecture is"),
+        ("mamba2", "mamba2 has no RoPE but state spaces"), ("eagle3", r"draft model \(EAGLE-3\)"),
+    ):  # fmt: skip
+        with pytest.raises(BadSource, match=words):
             find_arch(name)
+
+
+def test_unknown_architectures_are_taken_where_that_is_allowed() -> None:
+    with assumed_keys():
+        assert find_arch("cubic") == Arch(pairs="neox", name="cubic", assumed=True)
+        assert not find_arch("llama").assumed
+        with pytest.raises(BadSource, match="has no RoPE"):
+            find_arch("mamba")
+        with assumed_keys(False):
+            assert find_arch("cubic").assumed
+    with pytest.raises(BadSource, match="is not in the table"), assumed_keys(False):
+        find_arch("cubic")
+    assert arch_of_header({"general.architecture": "cubic", "ropeconv.assumed_arch": True}).assumed

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ropeconv.bake.matrix import counts, matrix
-from ropeconv.families.family import families
+from ropeconv.families.registry import families
 from ropeconv.runtimes import newest, runtimes
 from ropeconv.runtimes.evidence import Record, records
 from scripts.laboratory.agree import disagreements

@@ -8,7 +8,8 @@ import pytest
 from ropeconv.encode.checkpoint.encoding import all_encodings
 from ropeconv.encode.checkpoint.request import CheckpointResult, EncodeRequest
 from ropeconv.encode.target import Target
-from ropeconv.families.family import Family, by_name
+from ropeconv.families.family import Family
+from ropeconv.families.registry import by_name
 from ropeconv.families.sample import sample_config
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods import REGISTRY

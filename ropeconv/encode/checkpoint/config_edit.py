@@ -9,11 +9,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from ...errors import BadSource
 from ...families import Family
-from ...families.config import Config, first_present, rotary_share, text_part
+from ...families.cached_layers import STATES
+from ...families.config import Config, first_present, nested_settings, positive_int, rotary_share, text_part
+from ...families.layers import settings_name
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
-from ...runtimes.read_config import GLOBAL, LOCAL, QUERY_SCALE, rope_dict
+from ...runtimes.read_config import QUERY_SCALE, rope_dict
 from .rope_setting import RopeSetting
 
 LENGTHS = {"original_max_position_embeddings"}
@@ -27,9 +30,12 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     baked = copy.deepcopy(config)
     part = text_part(baked, family)
     rope = _with_kept_keys(part, family, spec, written.rope)
-    put(part, _present(part, family.keys.context), written.context)
+    for key in [key for key in family.keys.context if key in part] or family.keys.context[:1]:
+        put(part, key, written.context)
     for key in _theta_keys(part, family):
         put(part, key, written.theta, after=family.keys.context[0])
+    if family.keys.layer_theta and part.get(family.keys.layer_theta):
+        put(part, family.keys.layer_theta, [written.theta if base else base for base in part[family.keys.layer_theta]])
     if family.writing.head_dim and not family.mla:
         put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
     original = written.top_original
@@ -40,7 +46,10 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     _put_local(part, family, spec)
     _put_query_scale(part, rope, family)
     _put_share(part, family, spec)
-    put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
+    if family.writing.rope_scaling:
+        put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
+    else:
+        part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
     put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
     return baked
 
@@ -60,10 +69,6 @@ def put(part: Config, key: str, value: Any, after: str = "") -> None:
     part.update([*items[:where], (key, value), *items[where:]])
 
 
-def _present(part: Config, keys: tuple[str, ...]) -> str:
-    return next((key for key in keys if key in part), keys[0])
-
-
 def _theta_keys(part: Config, family: Family) -> list[str]:
     needed = (*family.keys.theta[:1], "rope_theta")
     return [key for key in dict.fromkeys((*family.keys.theta, "rope_theta")) if key in part or key in needed]
@@ -73,7 +78,9 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str
     """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in family.writing.keep if key in before}
-    if kept and family.writing.pinned_original:
+    if family.writing.share_of:
+        kept["partial_rotary_factor"] = _written_share(part, family)
+    if family.writing.keep and family.writing.keep[0] in kept and family.writing.pinned_original:
         kept = {"original_max_position_embeddings": spec.original_context, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
 
@@ -102,8 +109,34 @@ def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, sp
         modern["partial_rotary_factor"] = _share(part, family, spec)
     if not family.writing.nested:
         return modern
-    local = spec.local_form.theta if spec.local_form else theta
-    return {GLOBAL: modern, LOCAL: _unscaled(local)}
+    return {settings_name(family, "global"): modern, **_other_layers(part, theta, family, spec)}
+
+
+def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
+    """The RoPE dictionaries of the layers that a method does not change: those of the source, else the defaults.
+
+    part: the text part of the config. theta: of the other layers. Layers with attention that do not rotate have null.
+    """
+    found: dict[str, Any] = {}
+    for name, kind in family.layers.types.items():
+        if kind == "local" and name == settings_name(family, "local"):
+            local = _unscaled(spec.local_form.theta if spec.local_form else theta)
+            share = rotary_share(part, family, "local")
+            local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}
+            found[name] = {**local, **nested_settings(part, family, "local")}
+        elif kind == "none" and name not in STATES:
+            found[name] = None
+    return found
+
+
+def _written_share(part: Config, family: Family) -> float:
+    """Dimensions that rotate over those of the head, from the keys `share_of`. Raises BadSource where one is absent."""
+    found = {key: positive_int(part, (key,)) for key in family.writing.share_of}
+    absent = next((key for key, value in found.items() if value is None), None)
+    if absent is not None:
+        raise BadSource(f"config.json has no {absent}; add it")
+    sizes = [value or 0 for value in found.values()]
+    return sizes[0] / sum(sizes)
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:

@@ -21,8 +21,9 @@ def select(request: EncodeRequest) -> CheckpointResult:
     others that fits. Raises UnsupportedBake when nothing fits, UsageError for a name that is not known.
     """
     part, family, target = text_part(request.config, request.family), request.family, request.target
-    if family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True):
-        refuse_attention_factor(request.schedule, family)
+    cancelled = family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True)
+    if cancelled or family.no_attention_factor:
+        refuse_attention_factor(request.schedule, family.name, family.no_attention_factor)
     if target.encoding == "auto":
         return _Search(request).run()
     known = all_encodings()

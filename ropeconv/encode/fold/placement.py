@@ -3,7 +3,9 @@
 cos and sin times A give queries and keys times A, and their product A^2, over the dimensions that rotate. So the rows
 that make those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. Where a norm
 stands between the projection and the rotation it would undo that, so its weight is multiplied instead. Multi-head
-latent attention also has a softmax scale, which goes into every row of its queries.
+latent attention also has a softmax scale, which goes into every row of its queries. An indexer, which chooses the keys
+that attention sees by products of queries and keys of its own, rotates these as attention does: the norm of its keys is
+multiplied by A^2.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from math import frexp, prod
 from ...errors import BadSource, UnsupportedBake
 from ...families import Family
 from ...families.config import Config, text_part
-from ...families.rows import Which, fused_heads, head_count, layer_prefix
+from ...families.keys import positive_int
+from ...families.layers import key_layers
+from ...families.rows import Which, fused_heads, head_count, layer_prefix, layer_prefixes
 from ...formats.safetensors import Tensor
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
@@ -78,12 +82,18 @@ def fold(
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "its projections are not known", "use native"
         )
+    if family.weights.fixed:
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name, family.weights.fixed, "use --encoding native"
+        )
     part = text_part(config, family)
     found: list[Scaling] = []
+    makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
         if kind == "global":
-            found += _layer(layer, schedule, spec, family, part, tensors, fold_into)
-    if not found and schedule.attention_factor != 1:
+            sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
+            found += _layer(layer, sides, schedule, spec, family, part, tensors, fold_into)
+    if not found and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise UnsupportedBake(
             "an attention factor in the weights", family.display_name, "no layer is extended", "use native"
         )
@@ -120,6 +130,7 @@ def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[
 
 def _layer(
     layer: int,
+    sides: tuple[Which, ...],
     schedule: Schedule,
     spec: RopeSpec,
     family: Family,
@@ -135,12 +146,47 @@ def _layer(
     }
     if fold_into == "qk":
         factors = {"q": schedule.attention_factor, "k": schedule.attention_factor}
-    for which, factor in factors.items():
-        if abs(factor - 1) > NEGLIGIBLE:
-            yield from _one_side(prefix, which, factor, spec, family, part, tensors)
+    for which in sides:
+        if abs(factors[which] - 1) > NEGLIGIBLE:
+            yield from _one_side(prefix, which, factors[which], spec, family, part, tensors)
+    if abs(squared - 1) > NEGLIGIBLE and family.weights.index_k_norm:
+        yield from _indexer(f"{prefix}{family.weights.index_k_norm}", squared, spec, family, tensors)
     if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
         name = _queries(prefix, family, tensors)
-        yield Scaling(name, ((0, prod(tensors[name].shape)),), schedule.softmax_scale)
+        rows, columns = tensors[name].shape[0], prod(tensors[name].shape[1:])
+        yield Scaling(name, _elements(_query_rows(rows, family, part), columns), schedule.softmax_scale)
+
+
+def _indexer(
+    norm: str, factor: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]
+) -> Iterator[Scaling]:
+    """The rotated elements of the norm of an indexer's keys; a layer that uses the choice of another has none.
+
+    norm: its name. factor: to multiply by. spec: the RoPE. family: of the model. tensors: of the checkpoint, by name.
+    """
+    for name in (f"{norm}.weight", f"{norm}.bias"):
+        if name in tensors:
+            width = prod(tensors[name].shape)
+            start = width - spec.rotary_dim if family.weights.index_rows == "last" else 0
+            yield Scaling(name, ((start, start + spec.rotary_dim),), factor)
+
+
+def _query_rows(rows: int, family: Family, part: Config) -> tuple[Span, ...]:
+    """All rows of a projection that make queries, as spans: those of a gate behind each head are left out."""
+    gate = _gate(family, part)
+    if not gate:
+        return ((0, rows),)
+    width = rows // head_count(part, family)
+    return tuple((start, start + width - gate) for start in range(0, rows, width))
+
+
+def _gate(family: Family, part: Config) -> int:
+    """How many rows of an output gate follow the queries of each head. Raises BadSource where it is not stated."""
+    key = family.weights.q_gate
+    gate = positive_int(part, (key,)) if key else 0
+    if gate is None:
+        raise BadSource(f"config.json has no {key}; add it")
+    return gate
 
 
 def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
@@ -155,9 +201,7 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
             "it is quantised to integers",
             "use --encoding native",
         )  # fmt: skip
-    raise BadSource(
-        f"the checkpoint has no {family.weights.layer[0].format(layer=layer)}{probe}.weight; download it again"
-    )
+    raise BadSource(f"the checkpoint has no {layer_prefixes(layer, family)[0]}{probe}.weight; download it again")
 
 
 def _queries(prefix: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
@@ -176,6 +220,11 @@ def _one_side(
     tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
     weights = family.weights
+    if weights.norm == "rms-unweighted":
+        raise UnsupportedBake(
+            "an attention factor in the weights", family.display_name,
+            "a norm without weights stands between its projections and the rotation", "use native",
+        )  # fmt: skip
     norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
     norms = _norms(norm, weights.norm, tensors)
     if norms:
@@ -183,6 +232,7 @@ def _one_side(
             heads = prod(tensors[name].shape) // spec.head_dim
             spans = _per_head(heads, spec.head_dim, spec.rotary_dim)
             yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
+        yield from _more_norms(prefix, which, factor, spec, family, tensors)
         return
     if weights.fused:
         name = f"{prefix}{weights.fused}.weight"
@@ -196,6 +246,16 @@ def _one_side(
     bias = f"{name.removesuffix('.weight')}.bias"
     if bias in tensors:
         yield Scaling(bias, tuple(blocks), factor)
+
+
+def _more_norms(
+    prefix: str, which: Which, factor: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]
+) -> Iterator[Scaling]:
+    """The scalings of norms of further queries and keys of a layer that are rotated alike."""
+    for pair in family.weights.more_norms:
+        name = f"{prefix}{pair[0 if which == 'q' else 1]}.weight"
+        if name in tensors:
+            yield Scaling(name, ((0, spec.rotary_dim),), factor, family.weights.norm == "rms-plus-one")
 
 
 def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -212,8 +272,8 @@ def _rotated_rows(rows: int, which: Which, spec: RopeSpec, family: Family, part:
     if family.weights.rows == "first":
         return _per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
     heads = 1 if which == "k" else head_count(part, family)
-    width = rows // heads
-    return tuple((head * width + width - spec.rotary_dim, (head + 1) * width) for head in range(heads))
+    width, gate = rows // heads, _gate(family, part) if which == "q" else 0
+    return tuple(((head + 1) * width - gate - spec.rotary_dim, (head + 1) * width - gate) for head in range(heads))
 
 
 def _blocks(

@@ -12,7 +12,7 @@ from .gguf_model import GgufModel
 
 SCALING = (
     "type", "factor", "attn_factor", "original_context_length", "yarn_ext_factor", "yarn_attn_factor",
-    "yarn_beta_fast", "yarn_beta_slow",
+    "yarn_beta_fast", "yarn_beta_slow", "alpha",
 )  # fmt: skip
 NEGLIGIBLE = 1e-7
 

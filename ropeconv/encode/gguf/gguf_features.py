@@ -83,5 +83,5 @@ def _tensors(file: ArchKeys, model: GgufModel) -> set[Feature]:
 
 def _own_window_theta(file: ArchKeys, theta: float) -> bool:
     """Whether rope.freq_base_swa says something else than what holds without it."""
-    window, own = file.arch.window, window_theta(file)
-    return window is not None and window.own_theta and own is not None and own != (window.theta or theta)
+    window = file.arch.window
+    return window is not None and window_theta(file, window, theta) != (window.theta or theta)

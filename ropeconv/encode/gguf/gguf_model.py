@@ -11,7 +11,7 @@ import numpy as np
 from ...formats.gguf import Edit, Header, rewrite
 from ...formats.gguf.header import TensorInfo
 from ...rope.forms import Vector
-from ...runtimes.llamacpp import find_arch
+from ...runtimes.llamacpp import arch_of_header
 from ...runtimes.llamacpp.read_header import ROPE_TENSORS, Reading, read
 
 
@@ -34,7 +34,7 @@ class GgufModel:
 
     def reading(self) -> Reading:
         """The RoPE that llama.cpp computes from the model. Raises BadSource where it would refuse it."""
-        return read(self, self.vectors, find_arch(self.get("general.architecture")))
+        return read(self, self.vectors, arch_of_header(self))
 
     def after(self, edit: Edit) -> GgufModel:
         """The model after an edit, without writing anything."""

@@ -82,6 +82,9 @@ def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, enco
         raise UnsupportedBake(
             "this schedule", f"{table.display_name} with {name}", found, "choose another method or encoding"
         )
+    if before.arch.assumed:
+        reason = f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those that are"
+        return Verdict(table.key, table.display_name, "unknown", reason, table.source, table.version)
     known = _evidence(before.arch.family, encoding)
     return Verdict(table.key, table.display_name, "exact", "", table.source, table.version, known)
 

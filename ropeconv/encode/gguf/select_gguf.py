@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from ...errors import UnsupportedBake, UsageError
-from ...families.family import by_name
 from ...rope.schedule import Schedule
 from ...runtimes.gguf_readers import Reader, find_readers
-from ...runtimes.llamacpp import find_arch
+from ...runtimes.llamacpp import arch_of_header
+from ...runtimes.llamacpp.read_header import ASSUMED
 from ...runtimes.rules import GOOD
 from ..result import Considered, refuse_approximate, refuse_attention_factor
 from ..target import Target
@@ -36,10 +36,12 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     schedule: what has to be computed. model: the file before. target: its encoding, carrier and readers; other carriers
     are used only where it names them. Raises UnsupportedBake where nothing fits, UsageError for an unknown name.
     """
-    arch = find_arch(model.get("general.architecture"))
-    family = by_name().get(arch.family)
-    if family and family.weights.norm.endswith("after-rope"):
-        refuse_attention_factor(schedule, family)
+    arch = arch_of_header(model)
+    if arch.fixed:
+        why = "llama.cpp rotates it with the base 10000 whatever the file says"
+        raise UnsupportedBake("a schedule", f"the GGUF architecture {arch.name}", why, "extend the checkpoint instead")
+    if arch.norm_after_rope:
+        refuse_attention_factor(schedule, arch.name)
     encoding, carrier, known = target.encoding, target.gguf.carrier or "", all_gguf_encodings()
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     if schedule.log_n is not None:
@@ -61,7 +63,7 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
 
 def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> dict[str, Callable[[], GgufResult]]:
     """Functions that write the schedule by each encoding, by its name. carrier: to take, empty for the first."""
-    arch = find_arch(model.get("general.architecture"))
+    arch = arch_of_header(model)
     tries: dict[str, Callable[[], GgufResult]] = {
         name: partial(_encoded, name, schedule, model) for name in all_gguf_encodings()
     }
@@ -133,7 +135,8 @@ def _suited(result: GgufResult, others: dict[str, Callable[[], GgufResult]], rea
 
 
 def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
-    return judged(name, schedule, model, take_back(model, all_gguf_encodings()[name].edit(schedule, model)))
+    edit = take_back(model, all_gguf_encodings()[name].edit(schedule, model))
+    return judged(name, schedule, model, edit, notes=ASSUMED[: arch_of_header(model).assumed])
 
 
 def _carried(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:

@@ -25,18 +25,18 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     attention_factor = seen.local_attention_factor
     if "local" not in seen.spec.layers or abs(attention_factor - 1) < NEGLIGIBLE:
         return edit
-    before = model.get(WINDOW_NORM, 1.0)
+    before, whole = model.get(WINDOW_NORM, 1.0), seen.spec.rotary_dim == seen.spec.head_dim or seen.arch.halved
     changes = {}
     for index, kind in enumerate(seen.spec.layers):
         name = f"blk.{index}.attn_q_norm.weight"
         info = model.tensors.get(name)
         if kind != "local":
             continue
-        if info is None or info.type != F32:
+        if info is None or info.type != F32 or not whole:
             raise UnsupportedBake(
                 "this attention factor",
                 f"the GGUF architecture {seen.arch.name}",
-                "its key would change the window layers too, and they have no F32 norm to take it back",
+                "its key would change the window layers too, and they have no F32 norm of what rotates to take it back",
                 "choose an --attention-factor that leaves the key at 1 (for yarn its default)",
             )
         changes[name] = _scaled(info.size, attention_factor**-2)

@@ -9,6 +9,7 @@ import math
 
 from ...rope.forms import Interpolated, Plain, Yarn
 from ...rope.schedule import Schedule
+from ...runtimes.llamacpp import find_arch
 from .client import Override
 
 
@@ -18,9 +19,10 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     arch: the GGUF architecture, with which the keys begin.
     """
     form, attention_factor = schedule.form, schedule.attention_factor
+    theta_key = find_arch(arch, assumed=True).theta_key
     if not isinstance(form, (Plain, Interpolated, Yarn)):
         return None
-    found: dict[str, Override] = {"rope.freq_base": ("float", form.theta), "context_length": ("int", schedule.context)}
+    found: dict[str, Override] = {theta_key: ("float", form.theta), "context_length": ("int", schedule.context)}
     if isinstance(form, Plain):
         found["rope.scaling.type"] = ("str", "none")
     else:

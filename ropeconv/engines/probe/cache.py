@@ -26,12 +26,13 @@ class ProbeCache:
         self.folder = folder or Path(base) / "ropeconv" / "checks"
 
     @staticmethod
-    def key(config_text: str, model_type: str, context: int) -> str:
+    def key(config_text: str, model_type: str, context: int, stands_for: str = "") -> str:
         """The key of the answer to a config; empty, so that nothing is cached, where transformers has no files on disk.
 
         config_text: the whole config.json. model_type: of the model whose code reads it. context: in tokens.
+        stands_for: as for `Probe.ask`.
         """
-        digest = hashlib.sha256(f"{context}\n{config_text}".encode())
+        digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
         digest.update(Path(__file__).with_name("program.py").read_bytes())
         try:
             for package in ("transformers", "torch"):

@@ -39,14 +39,15 @@ class Probe:
         """Starts the import of the code of a model, ahead of `ask`."""
         self._send({"model_type": model_type})
 
-    def ask(self, folder: Path, context: int, own: bool = False) -> dict[str, Any]:
+    def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> dict[str, Any]:
         """What transformers computes from the config of a folder: {"modules": ...}, or {"error": message}.
 
-        context: in tokens, whose last position is asked. own: run the modelling file in the folder, which the caller
-        has written or trusts.
+        folder: with config.json. context: in tokens, whose last position is asked. own: run the modelling file in the
+        folder, which the caller has written or trusts. stands_for: the model type of a config whose own transformers
+        does not have.
         """
         assert self.process.stdout is not None
-        self._send({"path": str(folder.resolve()), "context": context, "own": own})
+        self._send({"path": str(folder.resolve()), "context": context, "own": own, "as": stands_for})
         line = self.process.stdout.readline()
         from .answer import parsed
 

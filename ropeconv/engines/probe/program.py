@@ -1,8 +1,9 @@
 """A program that asks a transformers installation what it computes from a config. It imports nothing of ropeconv.
 
 It runs as `python program.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once, while
-its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false}, by a
-line on stdout. own: run the modelling file in the folder, which the caller has written or trusts.
+its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false, "as":
+""}, by a line on stdout. own: run the modelling file in the folder, which the caller has written or trusts. as: the
+model type with which a config is read whose own model type this installation does not have.
 A line {"model_type": name} starts the import of the code of that model, and gets no answer.
 The answer holds, per rotary module of the text model, the frequencies and attention factor that it applies at the last
 position of the context and at the first ones, taken from its buffers after a forward pass.
@@ -42,7 +43,10 @@ def main() -> None:
                 importlib.import_module(f"transformers.models.{name}.modeling_{name}")
             continue
         try:
-            answer = (ask_own if question.get("own") else ask)(question["path"], question["context"])
+            if question.get("own"):
+                answer = ask_own(question["path"], question["context"])
+            else:
+                answer = ask(question["path"], question["context"], question.get("as", ""))
         except Exception as problem:
             answer = {"error": f"{type(problem).__name__}: {problem}"}
         with contextlib.suppress(Exception):
@@ -60,12 +64,14 @@ def version() -> str:
     return str(transformers.__version__)
 
 
-def ask(path: str, context: int) -> dict[str, Any]:
-    """The answer for a folder: frequencies and attention factor per rotary module of the text model of its config."""
-    import torch
-    from transformers import AutoConfig
+def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
+    """The answer for a folder: frequencies and attention factor per rotary module of the text model of its config.
 
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)  # else it may ask on stdin
+    stands_for: the model type of a config whose own is not known here; empty to read it as it is.
+    """
+    import torch
+
+    config = read(path, stands_for)
     text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
     try:
         model = build(shrunk(text), torch)
@@ -78,6 +84,26 @@ def ask(path: str, context: int) -> dict[str, Any]:
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
     return {"modules": modules, "class": type(model).__name__}
+
+
+def read(path: str, stands_for: str) -> Any:
+    """The config in a folder. stands_for: as for `ask`."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if stands_for:
+        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+            whole = json.load(file)
+        part = whole["text_config"] if isinstance(whole.get("text_config"), dict) else whole
+        if part.get("model_type") not in CONFIG_MAPPING:
+            return AutoConfig.for_model(**{**part, "model_type": stands_for})
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)  # else it may ask on stdin
+    except ValueError:
+        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+            model_type = json.load(file).get("model_type")
+        if model_type in CONFIG_MAPPING:
+            raise
+        raise LookupError(f"it has no model type {model_type}") from None
 
 
 def ask_own(path: str, context: int) -> dict[str, Any]:
@@ -98,20 +124,35 @@ def ask_own(path: str, context: int) -> dict[str, Any]:
 
 def build(text: Any, torch: Any) -> Any:
     """The text model of a config on the meta device, without weights, but with its rotary modules on the CPU."""
-    from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+    from transformers import PreTrainedModel
 
     PreTrainedModel.init_weights = lambda self: None
-    auto = AutoModel if type(text) in AutoModel._model_mapping else AutoModelForCausalLM
-    known = auto._model_mapping[type(text)]
-    model_class = known[0] if isinstance(known, (tuple, list)) else known
+    model_class = class_of(text)
     for thing in vars(sys.modules[model_class.__module__]).values():
         if isinstance(thing, type) and "RotaryEmbedding" in thing.__name__:
             on_cpu(thing, torch)
     try:
         with torch.device("meta"):
-            return auto.from_config(text)
+            return model_class._from_config(text)
     except NotImplementedError:  # a class that looks at its own parameters while it is built
-        return auto.from_config(text)
+        return model_class._from_config(text)
+
+
+def class_of(text: Any) -> Any:
+    """The class of the text model of a config: of AutoModel, or the one in its modelling file that takes the config."""
+    from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+
+    for auto in (AutoModel, AutoModelForCausalLM):
+        with contextlib.suppress(KeyError, ValueError):  # it names classes that are not there (Voxtral Realtime)
+            known = auto._model_mapping[type(text)]
+            return known[0] if isinstance(known, (tuple, list)) else known
+    code = importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_"))
+    return next(
+        thing
+        for name, thing in vars(code).items()
+        if name.endswith("Model") and isinstance(thing, type) and issubclass(thing, PreTrainedModel)
+        and getattr(thing, "config_class", None) is type(text) and not name.endswith("PreTrainedModel")
+    )  # fmt: skip
 
 
 def on_cpu(rotary: Any, torch: Any) -> None:
@@ -137,7 +178,8 @@ def shrunk(text: Any) -> Any:
     text.num_hidden_layers = keep
     for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
         if isinstance(getattr(text, name, None), list):
-            setattr(text, name, getattr(text, name)[:keep])
+            with contextlib.suppress(AttributeError):  # a property that follows the number of layers
+                setattr(text, name, getattr(text, name)[:keep])
     return text
 
 
@@ -147,13 +189,14 @@ def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str
     module: the rotary module. name: in its model, which shows whether it is local. context: in tokens. torch: the
     module torch, which is imported late.
     """
-    kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("attention_inv_freq")]
+    kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("_inv_freq")]
     kinds = [kind for kind in kinds if not kind.endswith("original")]
     if not kinds:
         local = name.endswith("_local") or "sliding_attention" in name
         yield "local" if local else "global", run(module, None, context, torch)
     for kind in kinds:
-        yield "local" if kind == "sliding_attention" else "global", run(module, kind, context, torch)
+        local = ("sliding" in kind or kind == "main") and len(kinds) > 1
+        yield "local" if local else "global", run(module, kind, context, torch)
 
 
 def run(module: Any, kind: str | None, context: int, torch: Any) -> dict[str, Any]:

@@ -1,17 +1,22 @@
-"""A causal language model in two parts: hidden states from its backbone, and their logits from its head.
+"""A language model in two parts: hidden states from its backbone, and their logits from its head, where it has one.
 
 Hidden states take some kilobytes per position and are kept on the host; logits of a long text would not fit there.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ...errors import RopeconvError
+
 
 def backbone_of(model: Any) -> Any:
-    """The backbone of a causal language model: all but its head."""
+    """The backbone of a language model: all but its head."""
+    if model.get_output_embeddings() is None:
+        return model
     base = model.base_model
     return model.model if base is model else base  # Llama 4 names a prefix that it does not have
 
@@ -27,10 +32,11 @@ def hidden_states(
 ) -> Any:
     """Final hidden states of some tokens, [len(kept), hidden_size] in the model's dtype, on the host.
 
-    model: a causal language model of transformers. ids: all tokens. positions: of every token, rising; gaps are
-    allowed. kept: rising indices into `ids` of the tokens whose states are returned. chunk: tokens that the backbone
-    reads at a time, with a key-value cache where there are more. advance: called with the tokens read since the last
-    call. stopped: called after each chunk; True ends the run early, with the rows read so far.
+    model: a language model of transformers. ids: all tokens. positions: of every token, rising; gaps are allowed. kept:
+    rising indices into `ids` of the tokens whose states are returned. chunk: tokens that the backbone reads at a time,
+    with a key-value cache where there are more; an encoder has none and reads all at once. advance: called with the
+    tokens read since the last call. stopped: called after each chunk; True ends the run early, with the rows read so
+    far.
     """
     import torch
 
@@ -38,6 +44,8 @@ def hidden_states(
     gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
     sequence, places = (torch.tensor([list(values)], device=device) for values in (ids, positions))
     cache, found, count = None, [], len(ids)
+    cached = "past_key_values" in inspect.signature(backbone.forward).parameters
+    chunk = chunk if cached else count
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
         given: dict[str, Any] = {"input_ids": sequence[:, start:stop], "position_ids": places[:, start:stop]}
@@ -45,7 +53,7 @@ def hidden_states(
             given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
         if count > chunk:
             given |= {"past_key_values": cache, "use_cache": True}
-        else:
+        elif cached:
             given["use_cache"] = False
         with torch.no_grad():
             out = backbone(**given)
@@ -64,11 +72,14 @@ def logits(model: Any, hidden: Any) -> Any:
 
     So the scales and caps that some families apply after the head are included. hidden: [positions, hidden_size].
     """
+    if model.get_output_embeddings() is None:
+        raise RopeconvError(f"{type(model).__name__} has no logits; compare its hidden states")
     import torch
     from transformers.modeling_outputs import MoeModelOutputWithPast
 
     backbone, device = backbone_of(model), model.get_output_embeddings().weight.device
     done = MoeModelOutputWithPast(last_hidden_state=hidden[None].to(device))
+    done.shared_kv_states = None  # Gemma 4 hands it on
     own = vars(backbone).get("forward")
     backbone.forward = lambda *args, **given: done
     try:

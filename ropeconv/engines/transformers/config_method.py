@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...families import by_model_type
+from ...families.layers import settings_name
 from ...rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from .device import DeviceSpec
-from .load import load_stock
+from .load import load_stock, stock_config
 
 
 def parameters(schedule: Schedule, spec: RopeSpec) -> dict[str, Any]:
@@ -61,16 +63,16 @@ def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: Rop
     folder: of the source. at: device and precision. schedule: to compute. spec: the RoPE of the source. Raises
     UsageError where transformers has no such method.
     """
-    from transformers import AutoConfig
-
     said = parameters(schedule, spec)
-    config = AutoConfig.from_pretrained(folder)
+    config = stock_config(folder, at.stands_for)
     part = config.get_text_config()
     part.max_position_embeddings = schedule.context
     if hasattr(part, "rope_parameters"):
         known = part.rope_parameters or {}
-        if "full_attention" in known:
-            part.rope_parameters = {**known, "full_attention": {**known["full_attention"], **said}}
+        family = by_model_type().get(part.model_type)
+        name = settings_name(family, "global") if family is not None else ""
+        if isinstance(known.get(name), dict):
+            part.rope_parameters = {**known, name: {**known[name], **said}}
         else:
             part.rope_parameters = {k: v for k, v in known.items() if k == "partial_rotary_factor"} | said
     else:

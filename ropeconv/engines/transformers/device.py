@@ -17,12 +17,13 @@ class DeviceSpec:
     """Where models run, and in which precision.
 
     device: as torch names it. dtype: "float32", "bfloat16" or "float16". device_map: of accelerate, to use several
-    devices; empty for one.
+    devices; empty for one. stands_for: the model type of checkpoints whose own transformers does not have.
     """
 
     device: str
     dtype: str
     device_map: str = ""
+    stands_for: str = ""
 
 
 def device_spec(device: str = "auto", dtype: str = "auto", device_map: str = "", stored: str = "float32") -> DeviceSpec:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import RopeconvError
-from ...families.config import detect, text_part
+from ...families import Family
+from ...families.config import text_part
 
 
 def world_size() -> int:
@@ -49,9 +50,12 @@ def tp_kwargs() -> dict[str, Any]:
         return {"tp_plan": "auto"}
 
 
-def check_heads(config: dict[str, Any]) -> None:
-    """Raises RopeconvError where the number of processes does not divide the heads of a model. config: config.json."""
-    part = text_part(config, detect(config))
+def check_heads(config: dict[str, Any], family: Family) -> None:
+    """Raises RopeconvError where the number of processes does not divide the heads of a model.
+
+    config: config.json. family: of the model.
+    """
+    part = text_part(config, family)
     for name in ("num_attention_heads", "num_key_value_heads"):
         count = part.get(name)
         if isinstance(count, int) and count % world_size():

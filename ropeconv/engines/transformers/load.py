@@ -14,6 +14,7 @@ from ...errors import BadSource, RopeconvError
 from ...export.checkpoint import GgufCheckpoint
 from ...extras import require
 from ...formats.copying import human
+from ...formats.jsontext import parse
 from ...formats.scratch import scratch
 from ...sources import Source
 from .device import DeviceSpec, free_gpu_bytes
@@ -21,14 +22,16 @@ from .distributed import tp_kwargs, world_size
 
 
 def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, config: Any = None) -> Any:
-    """A causal language model as the installed transformers loads it, with its weights in the wanted precision.
+    """A language model as the installed transformers loads it, with its weights in the wanted precision.
+
+    Models without a class that gives logits of the next token, which are encoders, are loaded without any head.
 
     folder: the checkpoint. where: device and precision, or a device for float32. trust: run the modelling file of the
     checkpoint. config: of transformers, in place of the checkpoint's; None for its own.
     """
     import torch
     import transformers
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
@@ -41,9 +44,43 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     elif at.device_map or at.device != "cpu":
         require("accelerate", f"--device-map {at.device_map}" if at.device_map else f"--device {at.device}")
         given["device_map"] = at.device_map or at.device
-    if config is not None:
-        given["config"] = config
-    return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
+    given["config"] = config or stock_config(folder, at.stands_for, trust)
+    named = getattr(given["config"], "auto_map", None) or {}
+    with_head = (AutoModelForCausalLM, AutoModelForImageTextToText)
+    fitting = [auto for auto in with_head if type(given["config"]) in auto._model_mapping or auto.__name__ in named]
+    model, found = next(iter(fitting), AutoModel).from_pretrained(folder, output_loading_info=True, **given)
+    if at.stands_for:
+        _check_complete(found, folder, at.stands_for)
+    return model.eval()
+
+
+def _check_complete(found: dict[str, Any], folder: Path, stands_for: str) -> None:
+    """Raises BadSource where the weights of a checkpoint are not those of the class that it was loaded with.
+
+    found: what transformers says about loading it. folder: the checkpoint. stands_for: the model type of the class.
+    """
+    for kind, words in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has")):
+        names = sorted(map(str, found.get(kind) or ()))
+        if names:
+            raise BadSource(
+                f"{folder} {words} {names[0]}, unlike a {stands_for} model, so it is not of the family that it was "
+                "treated as; apply again with another --family"
+            )
+
+
+def stock_config(folder: Path, stands_for: str, trust: bool = False) -> Any:
+    """The config of a checkpoint, as the installed transformers reads it.
+
+    folder: the checkpoint. stands_for: the model type to read it with where transformers lacks its own; empty for
+    others. trust: run the configuration file of the checkpoint.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if stands_for:
+        config = parse((folder / "config.json").read_text("utf-8"), "config.json")
+        if config.get("model_type") not in CONFIG_MAPPING:
+            return AutoConfig.for_model(**{**config, "model_type": stands_for})
+    return AutoConfig.from_pretrained(folder, trust_remote_code=trust)
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> Any:

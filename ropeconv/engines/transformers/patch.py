@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,9 @@ Undo = Callable[[], None]
 
 PATCHES = "_ropeconv_patches"
 """Attribute of a patched model: what takes each of its patches back, in order."""
+
+COMPUTED = ("rope_init_fn", "config")
+"""Attributes of a rotary module from which it computes its frequencies at every forward pass."""
 
 ROUNDED_BY = 1.37  # any number that is no power of two
 
@@ -79,9 +83,21 @@ def _rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
             continue
         if name.endswith("_local") or "sliding_attention" in name:
             continue
-        prefix = "full_attention_" if hasattr(module, "full_attention_inv_freq") else ""
+        prefix = _extended_set(module)
         if hasattr(module, f"{prefix}inv_freq"):
             yield module, prefix
+
+
+def _extended_set(module: Any) -> str:
+    """The prefix of the frequencies that an extension changes in a module with a set per layer type; empty for one set.
+
+    These are the only ones, or those of the layers that see the whole context.
+    """
+    ends = "inv_freq"
+    buffers = [str(name) for name, _ in module.named_buffers()]
+    names = [name[: -len(ends)] for name in buffers if name.endswith(ends) and "original" not in name]
+    whole = [name for name in names if "sliding" not in name and name != "main_"]
+    return (whole or names or [""])[0]
 
 
 def nudged(schedule: Schedule, seed: int = 0) -> Schedule:
@@ -148,7 +164,8 @@ def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
     import torch
 
     names = [f"{prefix}inv_freq", f"{prefix}original_inv_freq", f"{prefix}attention_scaling", "rope_type"]
-    old = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    computes = "rope_init_fn" in vars(module)  # at every forward pass (Phi 3.5 MoE)
+    old = {name: getattr(module, name) for name in (*names, *COMPUTED * computes) if hasattr(module, name)}
     added = [name for name in (names[2], "rope_type") if name not in old]
     device = old[names[0]].device
 
@@ -157,11 +174,16 @@ def _overwrite(module: Any, prefix: str, schedule: Schedule) -> Undo:
         setattr(module, names[0], new)
         if names[1] in old:
             setattr(module, names[1], new.clone())
+        if computes:
+            module.rope_init_fn = lambda config: (new, schedule.attention_factor)
 
+    if computes:
+        module.config = copy.copy(module.config)
+        module.config.rope_parameters = {**module.config.rope_parameters, "rope_type": "default"}
     use(schedule.inv_freq)
     setattr(module, names[2], schedule.attention_factor)
     if isinstance(old.get("rope_type"), dict):
-        module.rope_type = {**old["rope_type"], "full_attention": "default"}
+        module.rope_type = {**old["rope_type"], prefix.removesuffix("_"): "default"}
     else:
         module.rope_type = "default"
     hook = _switch(module, schedule, use)

@@ -12,6 +12,7 @@ from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress
 from .backbone import hidden_states, keep_head, logits
 from .device import DeviceSpec
+from .indexers import compresses
 from .load import load_stock
 from .patch import Undo, patch
 
@@ -19,9 +20,11 @@ BLOCK = 512  # positions whose logits exist at a time
 
 
 class TransformersEngine(Engine):
-    """A causal language model of transformers, which reads in chunks and can be patched.
+    """A language model of transformers, which reads in chunks and can be patched.
 
-    model: the loaded model. chunk: tokens that its backbone sees at a time.
+    model: the loaded model. chunk: tokens that its backbone sees at a time. has_logits: encoders have none. chunked: a
+    sequence with gaps in its positions is the same in chunks. vocabulary:
+    number of tokens that it knows.
     """
 
     gives = frozenset({"hidden_states", "logits", "tokens"})
@@ -30,6 +33,9 @@ class TransformersEngine(Engine):
         import transformers
 
         self.model, self.chunk = model, chunk
+        self.has_logits = model.get_output_embeddings() is not None
+        self.chunked = self.has_logits and not compresses(model)
+        self.vocabulary = int((model.get_output_embeddings() or model.get_input_embeddings()).weight.shape[0])
         self.runtime = f"transformers {transformers.__version__}"
 
     @classmethod
@@ -40,11 +46,6 @@ class TransformersEngine(Engine):
         that the backbone reads at a time.
         """
         return cls(load_stock(folder, at, trust), chunk)
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens that the model gives logits for."""
-        return int(self.model.get_output_embeddings().weight.shape[0])
 
     def hidden_states(
         self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None

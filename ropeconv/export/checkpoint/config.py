@@ -12,7 +12,7 @@ from ...encode.checkpoint.encodings.native import native
 from ...errors import UnsupportedBake
 from ...families import Family
 from ...families.config import Config
-from ...families.family import Gguf
+from ...families.gguf import Gguf
 from ...formats.gguf import GgufFile
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp import find_arch
@@ -39,17 +39,16 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     keys = ArchKeys(file, find_arch(rules.arch))
     _refuse_unread(file, family, rules)
     config: Config = {**rules.config, "model_type": _model_type(family)}
-    config |= {name: keys.whole(key) for key, name in SIZES.items()}
+    config |= {name: keys.whole(key) for key, name in SIZES.items() if key not in rules.u32}
+    config[family.keys.heads[0]] = keys.whole("attention.head_count")
     if family.keys.kv_heads:
         config[family.keys.kv_heads[0]] = keys.whole("attention.head_count_kv", keys.whole("attention.head_count"))
-    config |= {name: keys.whole(key) for key, name in rules.u32.items() if keys.get(key) is not None}
-    config |= {name: _shortest(keys.get(key)) for key, name in rules.f32.items() if keys.get(key) is not None}
-    config |= {name: bool(keys.get(key)) for key, name in rules.flag.items() if keys.get(key) is not None}
+    config |= _settings(keys, rules)
     needed = (need for need in rules.need if need.value != need.default)  # llama.cpp assumes them
     config |= {need.key: need.value for need in needed if not 0 < need.below_layers <= len(spec.layers)}
     config |= {name: any(part in tensor for tensor in file.tensors) for name, part in rules.present.items()}
     if rules.act:
-        config["hidden_act"] = rules.act
+        config[rules.act_key] = rules.act.split(" | ")[0]
     if rules.scale_layers:
         large = len(spec.layers) == rules.scale_layers
         heads = config["num_attention_heads"]
@@ -65,6 +64,16 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
         config["rope_parameters"] = {"rope_type": "default", family.keys.query_beta: beta}
     config["torch_dtype"] = dtype
     return bake_config(config, family, spec, native(spec.current(), spec, family))
+
+
+def _settings(keys: ArchKeys, rules: Gguf) -> Config:
+    """The settings that have a key. Where an export takes the first of several config keys, all get the value."""
+    found = {names: keys.whole(key) for key, names in rules.u32.items() if keys.get(key) is not None}
+    values: Config = found | {
+        names: _shortest(keys.get(key)) for key, names in rules.f32.items() if keys.get(key) is not None
+    }
+    values |= {names: bool(keys.get(key)) for key, names in rules.flag.items() if keys.get(key) is not None}
+    return {name: value for names, value in values.items() for name in names.split(" | ")}
 
 
 def _model_type(family: Family) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from ...errors import UnsupportedBake
 from ...families import Family
-from ...families.family import Gguf, families
+from ...families.gguf import Gguf
+from ...families.registry import families
 from ...formats.gguf import GgufFile
 from ..tensors import gguf_names
 
@@ -31,10 +32,11 @@ def family_of(file: GgufFile) -> Family:
     an architecture that no known conversion writes.
     """
     arch = file.get("general.architecture")
-    known = [family for family in families() if family.gguf is not None and family.gguf.arch == arch]
+    back = [family for family in families() if family.gguf is not None and family.gguf.config]
+    known = [family for family in back if family.gguf is not None and family.gguf.arch == arch]
     fitting = [family for family in known if family.gguf is not None and _fits(family.gguf, file)]
     if not fitting:
-        convertible = ", ".join(sorted({family.gguf.arch for family in families() if family.gguf}))
+        convertible = ", ".join(sorted({family.gguf.arch for family in back if family.gguf}))
         raise UnsupportedBake(
             f"a GGUF file of the architecture {arch}",
             "a checkpoint",
@@ -47,8 +49,8 @@ def family_of(file: GgufFile) -> Family:
 def _fits(rules: Gguf, file: GgufFile) -> bool:
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
     required = all(file.get(f"{rules.arch}.{key}") is not None for key in rules.u32)
-    others = [family.gguf for family in families() if family.gguf and family.gguf.arch == rules.arch]
-    windows = {bool(other.window) for other in others}
+    others = [other.gguf for other in families() if other.gguf and other.gguf.arch == rules.arch]
+    windows = {bool(other.window) for other in others if other.config}
     return required and (len(windows) == 1 or has_window == bool(rules.window))
 
 

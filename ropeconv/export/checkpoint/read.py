@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from ...errors import BadSource
 from ...formats.floats import STORED, widened
 from ...formats.gguf import GgufFile
 from ...formats.gguf.types import BF16, F16, F32, TYPES
-from ..tensors import DTYPES
+from ..rows import DTYPES
+from ..values import BACK, VALUES
 from ..write import PIECE, encode
 from .tensors import Part, Restored
 
@@ -40,9 +42,9 @@ def exactly(file: GgufFile, tensor: Restored, dtype: str) -> bool:
     """Whether the export of a tensor in another dtype gives the numbers that the GGUF file has."""
     for piece in _pieces(tensor):
         stored = _values(file, piece)
-        plus = np.float32(piece.plus)
-        narrow = encode(stored - plus, DTYPES[dtype])
-        if not np.array_equal(widened(narrow.view(STORED[dtype]), dtype) + plus, stored):
+        narrow = encode(BACK[piece.values](stored) if piece.values else stored, DTYPES[dtype])
+        made = widened(narrow.view(STORED[dtype]), dtype)
+        if not np.array_equal(VALUES[piece.values](made) if piece.values else made, stored):
             return False
     return True
 
@@ -56,17 +58,16 @@ def _pieces(tensor: Restored) -> Iterator[Part]:
         unit = part.interleave or 1
         step = max(unit, PIECE // max(1, part.columns) // unit * unit)
         for first in range(0, part.rows, step):
-            count = min(step, part.rows - first)
-            yield Part(part.origin, part.first + first * part.columns, count, part.columns, part.interleave, part.plus)
+            yield replace(part, first=part.first + first * part.columns, rows=min(step, part.rows - first))
 
 
 def _converted(file: GgufFile, piece: Part, dtype: str) -> NDArray[Any]:
     """A piece in the dtype and the order of the checkpoint."""
-    if FLOATS.get(file.tensors[piece.origin].type) == dtype and not piece.plus:
+    if FLOATS.get(file.tensors[piece.origin].type) == dtype and not piece.values:
         return _in_halves(_stored(file, piece), piece)
     values = _values(file, piece)
-    if piece.plus:
-        values = values - np.float32(piece.plus)
+    if piece.values:
+        values = BACK[piece.values](values)
     return encode(np.ascontiguousarray(values), DTYPES[dtype])
 
 

@@ -23,6 +23,7 @@ from ...receipts.gguf_original import gguf_stated
 from ...runtimes.llamacpp.read_header import WINDOW_NORM
 from ...sources import GgufSource
 from ...sources.source import GeneratedFile, Source, SourceFile
+from ..hparams import sizes_of
 from .config import config_of
 from .names import checkpoint_names, family_of
 from .read import FLOATS, blocks, exactly
@@ -97,8 +98,7 @@ class GgufCheckpoint(Source):
         file, rules, spec = self.inner.file, self.family.gguf, self.inspection.spec
         assert rules is not None
         names = checkpoint_names(file, self.family, len(spec.layers))
-        heads = self._config["num_attention_heads"]
-        made = restored_tensors(file, names, rules, heads, spec.head_dim, len(spec.layers))
+        made = restored_tensors(file, names, rules, sizes_of(self._config, self.family, spec))
         groups = grouped((self._typed(one) for one in made), lambda one: one.size)
         return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
 

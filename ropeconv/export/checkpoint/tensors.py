@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from ...errors import BadSource
-from ...families.family import Gguf
+from ...errors import BadSource, UnsupportedBake
+from ...families.gguf import Gguf
 from ...formats.gguf import GgufFile
 from ...formats.gguf.types import F32
 from ...formats.safetensors import Header, Tensor, header_bytes, tensor_bytes
-from ..tensors import OutTensor, merged, out_tensors
+from ..conversions import Sizes
+from ..rows import OutTensor
+from ..tensors import is_numbered, out_tensors
 
 NOWHERE = Path()
 
@@ -25,7 +27,7 @@ NOWHERE = Path()
 class Part:
     """Consecutive rows of a tensor in GGUF.
 
-    origin: its name. first: the element that they begin with. rows, columns: their size. interleave, plus: as in
+    origin: its name. first: the element that they begin with. rows, columns: their size. interleave, values: as in
     `OutTensor`, what has to be undone.
     """
 
@@ -34,7 +36,7 @@ class Part:
     rows: int
     columns: int
     interleave: int
-    plus: float
+    values: str
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,15 @@ class Shard:
         return len(self.header()) + sum(one.size for one in self.tensors)
 
 
-def restored_tensors(
-    file: GgufFile, names: Mapping[str, tuple[str, ...]], rules: Gguf, heads: int, head_dim: int, layers: int
-) -> list[Restored]:
+def restored_tensors(file: GgufFile, names: Mapping[str, tuple[str, ...]], rules: Gguf, sizes: Sizes) -> list[Restored]:
     """The tensors of a checkpoint, all in F32.
 
-    file: the GGUF model. names: those in the checkpoint by those in GGUF. rules: of the family for GGUF. heads,
-    head_dim, layers: sizes of the model. Raises BadSource where a tensor has another shape than such a checkpoint
-    gives.
+    file: the GGUF model. names: those in the checkpoint by those in GGUF. rules: of the family for GGUF. sizes: of the
+    model. Raises BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake where a
+    conversion does not move whole rows.
     """
     header = _checkpoint_header(file, names, rules)
-    made = out_tensors([(NOWHERE, header)], rules, heads, head_dim, layers, F32)
+    made = out_tensors([(NOWHERE, header)], rules, sizes, F32)
     tensors = list(header.tensors.values())
     starts, parts = [one.start for one in tensors], [list[tuple[int, Part]]() for _ in tensors]
     for out in made:
@@ -102,7 +102,7 @@ def _checkpoint_header(file: GgufFile, names: Mapping[str, tuple[str, ...]], rul
     found, at = {}, 0
     for target, origins in names.items():
         shape = tuple(reversed(file.tensors[target].shape))
-        shape = shape[1:] if merged(origins[0], rules)[1] != origins[0] else shape
+        shape = shape[1:] if is_numbered(origins[0], rules) else shape
         for name in origins:
             stop = at + 4 * prod(shape)
             found[name] = Tensor(name, "F32", shape, at, stop)
@@ -114,5 +114,12 @@ def _parts(out: OutTensor) -> Iterator[tuple[int, Part]]:
     """Yields where the rows of a tensor are in the checkpoint, in bytes, and which rows of the GGUF tensor they are."""
     first = 0
     for rows in out.parts:
-        yield rows.start, Part(out.name, first, rows.rows, rows.columns, out.interleave, out.plus)
+        if not rows.packed:
+            raise UnsupportedBake(
+                f"the tensor {out.name}",
+                "a checkpoint",
+                "how it was made from those of the checkpoint is not undone",
+                "take the checkpoint that the file was made from",
+            )
+        yield rows.start, Part(out.name, first, rows.rows, rows.columns, out.interleave, out.values)
         first += rows.rows * rows.columns

@@ -10,8 +10,7 @@ from ...errors import BadSource, UnsupportedBake, shown
 from ...families import Family
 from ...formats.gguf import GgufFile
 from ..tokenizer.pre import Pre, pre_table
-from ..tokenizer.sentencepiece import SPACE
-from ..tokenizer.tokens import Kind
+from ..tokenizer.tokens import SPACE, Kind
 
 ADDED = (Kind.CONTROL, Kind.USER_DEFINED)
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "mask": "mask"}
@@ -116,7 +115,7 @@ def _pre(file: GgufFile, family: Family) -> Pre:
     """The pre-tokenizer of a file in the table. Raises UnsupportedBake where it is not there."""
     name = file.get("tokenizer.ggml.pre")
     usual = {own: known for known, own in (family.gguf.pre if family.gguf else {}).items()}
-    for pre in pre_table():
+    for pre in pre_table().pre:
         if pre.name == usual.get(name, name):
             return pre
     raise UnsupportedBake(
@@ -133,9 +132,14 @@ def _pre_tokenizers(pre: Pre) -> Iterator[dict[str, Any]]:
         kind, _, pattern = step.partition(" ")
         if kind == "split":
             yield {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-        elif kind == "digits":
-            yield {"type": "Digits", "individual_digits": True}
-    yield BYTE_LEVEL | {"use_regex": "gpt2" in pre.steps}
+        elif kind in ("digits", "numbers"):
+            yield {"type": "Digits", "individual_digits": kind == "digits"}
+        elif kind == "punctuation":
+            yield {"type": "Punctuation", "behavior": "Contiguous"}
+        elif kind == "gpt2":
+            yield BYTE_LEVEL | {"use_regex": True}
+    if "gpt2" not in pre.steps:
+        yield BYTE_LEVEL | {"use_regex": False}
 
 
 def _adds(file: GgufFile, role: str) -> bool | None:

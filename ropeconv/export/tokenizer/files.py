@@ -27,9 +27,10 @@ class Added(msgspec.Struct, frozen=True):
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """What a pre-tokenizer splits at."""
+    """What a pre-tokenizer splits at, or a normalizer replaces: one of both."""
 
     Regex: str | None = None
+    String: str | None = None
 
 
 class PreTokenizer(msgspec.Struct, frozen=True):
@@ -47,10 +48,20 @@ class PreTokenizer(msgspec.Struct, frozen=True):
 
 
 class Normalizer(msgspec.Struct, frozen=True):
-    """A normalizer of any type."""
+    """A normalizer of any type, with the settings of those that are known here."""
 
     type: str = ""
     normalizers: tuple[Normalizer, ...] = ()
+    prepend: str = ""
+    pattern: Pattern | None = None
+    content: str = ""
+
+    @property
+    def steps(self) -> tuple[Normalizer, ...]:
+        """The normalizers that it is made of, in order; itself where it is no sequence."""
+        if self.type != "Sequence":
+            return (self,)
+        return tuple(step for inner in self.normalizers for step in inner.steps)
 
 
 class ModelKind(msgspec.Struct, frozen=True):

@@ -13,7 +13,8 @@ from ...formats.gguf import Value, boolean, f32_array, string
 from ...formats.gguf.values import i32_array, strings
 from ..writer import values_of
 from .files import Added, TokenizerConfig, TokenizerJson, read
-from .pre import recognise
+from .normalizer import COMPOSED, check_normalizer
+from .pre import check_name, recognise
 from .sentencepiece import from_json, from_model
 from .tokens import Kind, Tokens
 
@@ -23,8 +24,10 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
 
     folder: with tokenizer.json or tokenizer.model. vocabulary: rows of the embeddings. names: of pre-tokenizers that
     the family calls otherwise. pre: tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no
-    tokenizer, or one that llama.cpp does not have.
+    tokenizer, or one that llama.cpp does not have, and UsageError for a `pre` that llama.cpp does not take.
     """
+    if pre:
+        check_name(pre)
     model, data = folder / "tokenizer.model", read(folder / "tokenizer.json", TokenizerJson)
     pieces = from_model(model, vocabulary) if model.is_file() else None
     if pieces is None and data is not None and data.kind.byte_fallback:
@@ -42,6 +45,7 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
         )
     if data.kind.type != "BPE":
         raise BadSource(f"tokenizer.json holds a {data.kind.type} model, and only BPE is converted to GGUF")
+    check_normalizer(data.normalizer, COMPOSED)
     name = pre or recognise(data, names)
     tokens = Tokens.unused(vocabulary)
     for text, index in data.bpe.vocab.items():

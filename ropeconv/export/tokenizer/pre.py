@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import msgspec
 
-from ...errors import BadSource, shown
+from ...errors import BadSource, UsageError, shown
 from .files import PreTokenizer, TokenizerJson
 
 
@@ -21,16 +21,24 @@ class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The schema of pre.toml: all known pre-tokenizers."""
+    """The schema of pre.toml. names: all that llama.cpp takes. pre: those that are recognised."""
 
+    names: tuple[str, ...]
     pre: tuple[Pre, ...]
 
 
 @cache
-def pre_table() -> tuple[Pre, ...]:
+def pre_table() -> PreTable:
     """The pre-tokenizers in the table of the package, pre.toml."""
     text = (files("ropeconv.export.tokenizer") / "pre.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), PreTable).pre
+    return msgspec.convert(tomllib.loads(text), PreTable)
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError for a value of --pre that llama.cpp does not take: it would not load the file."""
+    names = pre_table().names
+    if name not in names:
+        raise UsageError(f"--pre {shown(name)} is no pre-tokenizer of llama.cpp; take one of: {', '.join(names)}")
 
 
 def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
@@ -41,7 +49,7 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
     """
     found = steps(tokenizer.pre_tokenizer)
     ignore_merges = bool(tokenizer.kind.ignore_merges)
-    for pre in pre_table():
+    for pre in pre_table().pre:
         if found == pre.steps and ignore_merges == pre.ignore_merges:
             return names.get(pre.name, pre.name)
     words = "; ".join(found or ("nothing",))
@@ -61,9 +69,12 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
         return None if None in inner else tuple(step for found in inner if found for step in found)
     if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
         return ("gpt2",) if pre_tokenizer.use_regex else ()
-    if kind == "Digits" and pre_tokenizer.individual_digits:
-        return ("digits",)
+    if kind == "Digits":
+        return ("digits",) if pre_tokenizer.individual_digits else ("numbers",)
+    if kind == "Punctuation" and pre_tokenizer.behavior == "Contiguous":
+        return ("punctuation",)
     if kind == "Split" and pattern is not None and pattern.Regex is not None:
         cuts = (pre_tokenizer.behavior, pre_tokenizer.invert)
-        return (f"split {pattern.Regex}",) if cuts in (("Isolated", False), ("Removed", True)) else None
+        regex = pattern.Regex.replace("\r", r"\r").replace("\n", r"\n")
+        return (f"split {regex}",) if cuts in (("Isolated", False), ("Removed", True)) else None
     return None

@@ -9,6 +9,9 @@ from enum import IntEnum
 from ...errors import BadSource, shown
 from .files import Added
 
+SPACE = "▁"
+"""How SentencePiece writes a space."""
+
 
 class Kind(IntEnum):
     """Kinds of tokens, with llama.cpp's numbers."""
@@ -51,7 +54,9 @@ class Tokens:
     def add(self, added: list[Added]) -> None:
         """Sets tokens that were added to a vocabulary; special ones, and ones spelled <|...|>, become control tokens.
 
-        added: as in `added_tokens` of tokenizer.json. Raises BadSource for one without an id, and as `put`.
+        added: as in `added_tokens` of tokenizer.json. llama.cpp searches for the others in the text as it was given,
+        so SentencePiece's U+2581 is a space in them (https://github.com/ggml-org/llama.cpp/pull/8228). Raises BadSource
+        for one without an id, and as `put`.
         """
         for entry in added:
             text, index = entry.content, entry.id
@@ -60,7 +65,10 @@ class Tokens:
             if index < len(self.texts) and self.kinds[index] in (Kind.UNKNOWN, Kind.BYTE):
                 continue
             control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
-            self.put(index, text, Kind.CONTROL if control else Kind.USER_DEFINED, -1000.0)
+            if control:
+                self.put(index, text, Kind.CONTROL, -1000.0)
+            else:
+                self.put(index, text.replace(SPACE, " "), Kind.USER_DEFINED, -1000.0)
 
 
 def is_byte(text: str) -> bool:

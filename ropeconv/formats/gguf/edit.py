@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ...errors import BadSource
+from ...errors import BadSource, shown
 from .header import Header, TensorInfo, padded
 from .types import F32, TYPES
 from .values import Value, string
@@ -200,6 +200,10 @@ class Rewritten:
         return b"".join(parts)
 
 
+COUNT = "split.tensors.count"
+"""Number of tensors in all files of a split model."""
+
+
 def rewrite(header: Header, edit: Edit) -> Rewritten:
     """The header after an edit: without the old reserve, keys in their order, new keys and tensors last."""
     values = dict(header.values if edit.base is None else edit.base)
@@ -210,8 +214,8 @@ def rewrite(header: Header, edit: Edit) -> Rewritten:
     for key in edit.dropped:
         values.pop(key, None)
     values |= edit.values
-    if edit.added and "split.tensors.count" in values:
-        values["split.tensors.count"] = _more(values["split.tensors.count"], len(edit.added))
+    if edit.added and COUNT in values:
+        values[COUNT] = _more(values[COUNT], len(edit.added))
     tensors: dict[str, TensorInfo] = {}
     kept = end = 0
     for name, info in header.tensors.items():
@@ -236,5 +240,8 @@ def _renamed(values: dict[str, Value], arch: str) -> dict[str, Value]:
 
 
 def _more(value: Value, count: int) -> Value:
-    raw = (int(value.decode()) + count).to_bytes(len(value.raw), "little")
-    return replace(value, raw=raw)
+    found = value.decode()
+    whole = isinstance(found, int) and not isinstance(found, bool)
+    if not whole or not 0 <= found + count < 1 << (8 * len(value.raw) - 1):
+        raise BadSource(f"the header has {COUNT} = {shown(found)}, where a whole number belongs; fetch the file again")
+    return replace(value, raw=(found + count).to_bytes(len(value.raw), "little"))

@@ -22,7 +22,7 @@ class TensorType(NamedTuple):
         return prod(shape) // self.block * self.size
 
 
-F32, F16, Q8_0, BF16 = 0, 1, 8, 30
+F32, F16, Q8_0, BF16, MXFP4 = 0, 1, 8, 30, 39
 
 TYPES: dict[int, TensorType] = {
     0: TensorType("F32", 1, 4), 1: TensorType("F16", 1, 2), 2: TensorType("Q4_0", 32, 18),

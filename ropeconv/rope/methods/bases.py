@@ -36,6 +36,7 @@ class Theta(Method):
     summary = "a new base"
     paper = "Su et al. 2021, https://arxiv.org/abs/2104.09864"
     finetuning_note = "needs training at the new length"
+    names_base = True
 
     base: float = param(positive, "the new rope_theta")
 
@@ -58,6 +59,7 @@ class ThetaFor(Method):
     summary = "a base for a length, by the scaling law"
     paper = "Liu et al. 2024, https://arxiv.org/abs/2310.05209; Gradient 2024"
     finetuning_note = "needs training at the new length (Liu et al. 2024; Gradient 2024)"
+    names_base = True
     departures = (
         "The critical dimension of Llama 3 is printed as 72; it is 70 = 2 ceil(34.98): pair 34 has a period of "
         "6,695 tokens, pair 35 one of 8,219, which is above 8,192.",
@@ -158,6 +160,8 @@ class ThetaBound(Method):
             )
         for number in range(100):
             low, high = wide_base(self.target, spec.rotary_dim, spec.head_dim, number)
+            if math.isinf(low):
+                break
             theta = float(math.floor(math.sqrt(low * high)))
             stored = base_inv_freq(theta, spec.rotary_dim).astype(np.float32).astype(np.float64)
             if first_violation(stored, spec.unrotated, self.target) is None:

@@ -104,8 +104,9 @@ class Method:
     name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for lists and `--help`.
     paper: the source of the formula. value: the kind of value that follows the flag. max_untuned_factor: the largest
     factor that is reported to work without fine-tuning, 1 where training is part of the method. finetuning_note: that
-    report, with its source. keeps_zeros: whether a frequency of 0 is meant, as in a given vector. departures: sentences
-    on what is taken otherwise than the paper prints it, and why.
+    report, with its source. keeps_zeros: whether a frequency of 0 is meant, as in a given vector. names_base: whether
+    the method is about the base as configs have it. departures: sentences on what is taken otherwise than the paper
+    prints it, and why.
     """
 
     name: ClassVar[str]
@@ -116,6 +117,7 @@ class Method:
     max_untuned_factor: ClassVar[float] = 1.0
     finetuning_note: ClassVar[str] = ""
     keeps_zeros: ClassVar[bool] = False
+    names_base: ClassVar[bool] = False
     departures: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:

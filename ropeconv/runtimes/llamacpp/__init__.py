@@ -1,5 +1,5 @@
 """How llama.cpp reads GGUF files: its architectures in archs.toml, and the code that applies their rules."""
 
-from .archs import Arch, Window, arch_table, find_arch
+from .archs import Arch, Keys, Window, arch_of_header, arch_table, assumed_keys, find_arch
 
-__all__ = ["Arch", "Window", "arch_table", "find_arch"]
+__all__ = ["Arch", "Keys", "Window", "arch_of_header", "arch_table", "assumed_keys", "find_arch"]

@@ -3,53 +3,102 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from ...errors import BadSource, shown
 
 
+class Keys(Protocol):
+    """An object with the keys of a GGUF header, such as Header, GgufFile or GgufModel."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key by its full name, decoded; `default` where it is absent."""
+
+
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sliding window layers of an architecture; the beginning of archs.toml explains the fields."""
 
     present: str
-    interval: int
-    scaling: Literal["same", "base", "plain"]
+    interval: int = 0
+    scaling: Literal["same", "base", "plain"] = "same"
     rotates: Literal["both", "window"] = "both"
     theta: float | None = None
     own_theta: bool = True
+    pattern: Literal["any", "flags", "none"] = "any"
+    dense_first: bool = False
+    size: int = 0
+    chunked: bool = False
+
+
+class PositionScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A query scale 1 + beta ln(1 + floor(p / length)), which no key changes."""
+
+    beta: float
+    length: int
 
 
 class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One GGUF architecture; the beginning of archs.toml explains the fields."""
+    """One GGUF architecture; the beginning of archs.toml explains the fields.
 
-    pairs: Literal["norm", "neox"]
+    assumed: not of the table: only the keys that llama.cpp reads for every architecture are known.
+    """
+
+    pairs: Literal["norm", "neox", "mrope", "imrope"]
     name: str = ""
     family: str = ""
+    sections: Literal["", "required", "optional"] = ""
     freqs: Literal["", "used", "ignored"] = ""
     factors: Literal["", "always", "longrope", "ignored"] = ""
     full_rotation: bool = False
+    fixed: bool = False
     betas: bool = False
+    beta_fast: float = 32.0
+    ext_factor: bool = False
     log_multiplier: bool = False
+    same_mscale: bool = False
+    alpha: bool = False
     mla: bool = False
+    softmax: bool = False
+    theta_key: str = "rope.freq_base"
+    no_attention_factor: bool = False
+    norm_after_rope: bool = False
     nope_interval: int = 0
+    nope_first: bool = False
+    nope_with_window: bool = False
+    nope_query_scaling: PositionScale | None = None
+    leading_dense: bool = False
+    full_attention_interval: int = 0
+    finetuned: bool = False
+    kv_layers: str = ""
     halved: bool = False
     pattern: bool = False
     only_layers: int = 0
     window: Window | None = None
     query_length: Literal["", "rope.scaling.original_context_length", "attention.temperature_length"] = ""
     carriers: tuple[str, ...] = ()
+    assumed: bool = False
 
 
 class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The architectures of one version of llama.cpp, by name. source: where they were read."""
+    """The architectures of one version of llama.cpp, by name.
+
+    source: where they were read. without_rope: what those have that do not rotate. drafts: those of models that guess
+    tokens for another model, with the name of the method.
+    """
 
     version: str
     display_name: str
     source: str
+    without_rope: dict[str, str]
+    drafts: dict[str, str]
     arch: dict[str, Arch]
 
     @property
@@ -67,12 +116,49 @@ def arch_table() -> ArchTable:
     return msgspec.structs.replace(table, arch=named)
 
 
-def find_arch(name: object) -> Arch:
-    """An architecture by its value of general.architecture. Raises BadSource for one that is not in the table."""
+_ASSUMING: ContextVar[bool] = ContextVar("assuming", default=False)
+ASSUMED_KEY = "ropeconv.assumed_arch"
+"""The key of outputs that were made with `assumed_keys`."""
+
+
+@contextmanager
+def assumed_keys(allowed: bool = True) -> Iterator[None]:
+    """Inside, `find_arch` takes unknown architectures where `allowed`, with the keys that llama.cpp reads for all."""
+    before = _ASSUMING.set(allowed or _ASSUMING.get())
+    try:
+        yield
+    finally:
+        _ASSUMING.reset(before)
+
+
+def find_arch(name: object, assumed: bool = False) -> Arch:
+    """An architecture by its value of general.architecture.
+
+    assumed: whether an unknown one is taken, as under `assumed_keys`. Raises BadSource for one without RoPE, for a
+    draft model, and for an unknown one.
+    """
     table = arch_table()
-    if not isinstance(name, str) or name not in table.arch:
+    if not isinstance(name, str) or not name:
+        raise BadSource(f"general.architecture is {shown(name)}; download the file again")
+    if name in table.arch:
+        return table.arch[name]
+    if name in table.without_rope:
+        raise BadSource(f"{name} has no RoPE but {table.without_rope[name]}, so there is nothing to extend")
+    if name in table.drafts:
         raise BadSource(
-            f"the architecture {shown(name)} is not in the table of {table.display_name}, and guessing how it rotates "
-            "would be wrong sooner or later; take one of: " + ", ".join(table.arch)
+            f"{name} files hold a draft model ({table.drafts[name]}), which only guesses tokens for another model; "
+            "extend that model, and leave the draft as it is"
         )
-    return table.arch[name]
+    if assumed or _ASSUMING.get():
+        return Arch(pairs="neox", name=name, assumed=True)
+    near = get_close_matches(name, table.arch, 1)
+    raise BadSource(
+        f"the architecture {shown(name)} is not in the table of {table.display_name}"
+        + (f" (the nearest name is {near[0]})" if near else "")
+        + "; --assume-arch-keys writes theta, linear and yarn into the keys that llama.cpp reads for all of them"
+    )
+
+
+def arch_of_header(keys: Keys) -> Arch:
+    """The architecture of a header. keys: of it. Raises as `find_arch`."""
+    return find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))

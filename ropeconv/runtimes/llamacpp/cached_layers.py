@@ -9,9 +9,9 @@ from collections import Counter
 
 from ...errors import BadSource
 from ...families.cached_layers import CachedLayers
-from .archs import Arch
-from .keys import ArchKeys, Keys
-from .layers import layer_windows
+from .archs import Arch, Keys
+from .keys import ArchKeys
+from .layers import layer_windows, layers_with_attention
 
 
 def cached_layers(keys: Keys, arch: Arch) -> tuple[CachedLayers, ...]:
@@ -22,16 +22,24 @@ def cached_layers(keys: Keys, arch: Arch) -> tuple[CachedLayers, ...]:
     """
     file, counted = ArchKeys(keys, arch), Counter[tuple[int, int, int | None]]()
     windows = layer_windows(file, arch)
+    kept = _layers_with_own_keys(file, arch, len(windows))
     queries = _per_layer(file, "attention.head_count", len(windows), [0] * len(windows))
     heads = _per_layer(file, "attention.head_count_kv", len(windows), queries)
     width = file.whole("embedding_length") // max(queries, default=1) if max(queries, default=0) else 0
     latent = bool(file.whole("attention.key_length_mla", 0) and file.whole("attention.value_length_mla", 0))
-    for window, count in zip(windows, heads, strict=True):
+    for window, count, own in zip(windows, heads, kept, strict=True):
         k, v = (_width(file, name, window is not None, width) for name in ("key_length", "value_length"))
-        if count:
+        if count and own:
             counted[(count * k, 0 if latent else count * v, window)] += 1
     groups = sorted(counted.items(), key=lambda item: (item[0][2] is not None, item[0]))
-    return tuple(CachedLayers(number, *kept) for kept, number in groups)
+    return tuple(CachedLayers(number, *group) for group, number in groups)
+
+
+def _layers_with_own_keys(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
+    """Which layers keep keys and values: those with attention that do not take them from an earlier layer."""
+    shared = 0 if not arch.kv_layers or arch.kv_layers.isdigit() else file.whole(arch.kv_layers, 0)
+    last = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - shared
+    return [own and i < last for i, own in enumerate(layers_with_attention(file, arch, count))]
 
 
 def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list[int]:

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 from ...errors import BadSource, shown
-from .archs import Arch
-
-
-class Keys(Protocol):
-    """An object with the keys of a GGUF header, such as Header, GgufFile or GgufModel."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key by its full name, decoded; `default` where it is absent."""
+from .archs import Arch, Keys
 
 
 class ArchKeys:

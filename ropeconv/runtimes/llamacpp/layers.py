@@ -1,4 +1,4 @@
-"""Which layers of a GGUF model rotate, and which of them have a sliding window."""
+"""Which layers of a GGUF model rotate, have attention at all, or have a sliding window."""
 
 from __future__ import annotations
 
@@ -11,60 +11,108 @@ DEFAULT_WINDOW = 4096  # gemma2.cpp, exaone4.cpp; the other architectures requir
 
 
 def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
-    """The kind of each layer: "global" (extended), "local" (window layers with frequencies of their own) or "none".
+    """The kind of each layer: "global" (extended), "local" (with frequencies of its own) or "none".
 
-    Raises BadSource for impossible layer counts, and for models in which no layer rotates.
+    Raises BadSource for impossible layer counts, and where a key turns RoPE off.
     """
+    count = layer_count(file, arch)
+    if arch.finetuned and file.get("rope.scaling.finetuned") is False:
+        raise BadSource(
+            f"rope.scaling.finetuned is false, which turns RoPE off in {arch.name}: nothing can be extended"
+        )
+    still, own = _still(file, arch, count), _own_frequencies(file, arch, count)
+    return tuple("none" if still[i] else "local" if own[i] else "global" for i in range(count))
+
+
+def layer_windows(file: ArchKeys, arch: Arch) -> tuple[int | None, ...]:
+    """Per layer the sliding window that llama.cpp gives it, whatever it rotates with, in tokens; None without one."""
+    count, window = len(layer_kinds(file, arch)), arch.window
+    if window is None or not _has_window(file, window, count):
+        return (None,) * count
+    size = window.size or file.whole("attention.sliding_window", DEFAULT_WINDOW)
+    return tuple(size if inside else None for inside in _window_layers(file, window, count))
+
+
+def layers_with_attention(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
+    """Which of `count` layers have attention; the others have a state space or linear attention."""
+    heads = file.get("attention.head_count_kv")
+    flags = [bool(heads[i]) if isinstance(heads, list) and i < len(heads) else True for i in range(count)]
+    if arch.full_attention_interval:
+        recurrent = file.get("attention.recurrent_layers")
+        interval = file.whole("full_attention_interval", arch.full_attention_interval)
+        if interval < 1:
+            raise BadSource(f"the header has full_attention_interval {interval}; download the file again")
+        if isinstance(recurrent, list):
+            return [not flag for flag in recurrent[:count]] + [True] * (count - len(recurrent))
+        return [not recurrent if isinstance(recurrent, bool) else (i + 1) % interval == 0 for i in range(count)]
+    return flags
+
+
+def layer_count(file: ArchKeys, arch: Arch) -> int:
+    """The layers of the model itself, without those that predict further tokens. Raises as `layer_kinds`."""
     count = file.whole("block_count") - file.whole("nextn_predict_layers", 0)
     if not 0 <= count <= 10_000:
         raise BadSource(f"the header has block_count {count}; fetch the file again")
     if arch.only_layers and count != arch.only_layers:
         raise BadSource(f"{arch.name} rotates only with {arch.only_layers} layers, and this file has {count}")
-    if arch.name.startswith("granite") and file.get("rope.scaling.finetuned") is False:
-        raise BadSource("rope.scaling.finetuned is false, which turns RoPE off in granite: nothing can be extended")
+    return count
+
+
+def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
+    """Which layers do not rotate."""
     pattern = file.get("attention.rope_pattern") if arch.pattern else None
-    if isinstance(pattern, list):
-        return _kinds([bool(value) for value in pattern[:count]], "global", "none")
-    if arch.nope_interval:
-        return _kinds([(i + 1) % arch.nope_interval == 0 for i in range(count)], "none", "global")
+    rotates = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
+    rotates += [True] * (count - len(rotates))
+    window = arch.window if arch.window and _has_window(file, arch.window, count) else None
+    interval = arch.nope_interval
+    if arch.nope_with_window and window is None:
+        interval = 0 if arch.nope_first else count  # llama4.cpp: the interval is then the number of layers
+    if interval:
+        rotates = [on and (i if arch.nope_first else i + 1) % interval != 0 for i, on in enumerate(rotates)]
+    if window is not None and window.rotates == "window":
+        dense = file.whole("leading_dense_block_count", 0) if arch.leading_dense else 0
+        inside = _window_layers(file, window, count)
+        rotates = [on and (inside[i] or i < dense) for i, on in enumerate(rotates)]
+    attention = layers_with_attention(file, arch, count)
+    return [not (on and present) for on, present in zip(rotates, attention, strict=True)]
+
+
+def _own_frequencies(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
+    """Which layers rotate with frequencies that an extension does not change."""
+    if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
+        ratios = file.get("attention.compress_ratios")
+        if not isinstance(ratios, list) or len(ratios) < count:
+            raise BadSource(f"the header of {arch.name} needs attention.compress_ratios with one number per layer")
+        return [ratio == 0 for ratio in ratios[:count]]
     window = arch.window
-    if window is None or not _has_window(file, window, count):
-        return _kinds([True] * count, "global", "none")
-    local = _window_layers(file, window, count)
-    if window.rotates == "window":
-        return _kinds(local, "global", "none")
-    if window.scaling == "same" and window_theta(file) in (None, file.number("rope.freq_base", 10000.0)):
-        return _kinds([True] * count, "global", "none")
-    return _kinds(local, "local", "global")
-
-
-def layer_windows(file: ArchKeys, arch: Arch) -> tuple[int | None, ...]:
-    """Per layer the sliding window that llama.cpp gives it, whatever it rotates with, in tokens; None without one."""
-    count = len(layer_kinds(file, arch))
-    if arch.window is None or not _has_window(file, arch.window, count):
-        return (None,) * count
-    size = file.whole("attention.sliding_window", DEFAULT_WINDOW)
-    return tuple(size if inside else None for inside in _window_layers(file, arch.window, count))
-
-
-def _kinds(flags: list[bool], yes: LayerKind, no: LayerKind) -> tuple[LayerKind, ...]:
-    return tuple(yes if flag else no for flag in flags)
+    if window is None or window.rotates == "window" or not _has_window(file, window, count):
+        return [False] * count
+    theta = file.number("rope.freq_base", 10000.0)
+    if window.scaling == "same" and window_theta(file, window, theta) == theta:
+        return [False] * count
+    return _window_layers(file, window, count)
 
 
 def _has_window(file: ArchKeys, window: Window, count: int) -> bool:
     if window.present == "key":
         return file.whole("attention.sliding_window", 0) > 0
+    if window.present == "unless 0":
+        return bool(file.get("attention.sliding_window") != 0)
     return window.present == "always" or count == int(window.present)
 
 
 def _window_layers(file: ArchKeys, window: Window, count: int) -> list[bool]:
-    pattern = file.get("attention.sliding_window_pattern")
+    pattern = None if window.pattern == "none" else file.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
         return [bool(value) for value in pattern[:count]] + [False] * (count - len(pattern))
-    interval = file.whole("attention.sliding_window_pattern", window.interval)
-    return [interval == 0 or i % interval < interval - 1 for i in range(count)]
+    if window.pattern == "flags":
+        raise BadSource(f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer")
+    interval = window.interval if pattern is None else file.whole("attention.sliding_window_pattern")
+    dense = 0 if window.dense_first else interval - 1
+    return [interval == 0 or i % interval != dense for i in range(count)]
 
 
-def window_theta(file: ArchKeys) -> float | None:
-    """The base of the window layers from rope.freq_base_swa; None where the file has no such key."""
-    return file.number("rope.freq_base_swa", 0.0) or None
+def window_theta(file: ArchKeys, window: Window, theta: float) -> float:
+    """The base of the window layers. theta: that of the other layers."""
+    own = file.number("rope.freq_base_swa", 0.0) if window.own_theta else 0.0
+    return own or (window.theta if window.own_theta else None) or theta

@@ -8,16 +8,17 @@ from ...errors import BadSource
 from ...formats.gguf import GgufFile
 from ...formats.gguf.types import F32, TYPES
 from ...rope.forms import Vector
-from .archs import Arch, find_arch
+from .archs import Arch, arch_of_header
+from .other_kinds import other_kind
 from .read_header import ROPE_TENSORS, Reading, read
 
 
 def arch_of(file: GgufFile) -> Arch:
-    """The architecture of a file. Raises BadSource where it has none, or one that is not in the table."""
-    name = file.get("general.architecture")
-    if name is None:
-        raise BadSource(f"{file.path.name} names no general.architecture; it is no language model")
-    return find_arch(name)
+    """The architecture of a file. Raises BadSource where it is no language model with RoPE, or an unknown one."""
+    other = other_kind(file)
+    if other:
+        raise BadSource(f"{file.path.name} {other}")
+    return arch_of_header(file)
 
 
 def rope_tensors(file: GgufFile) -> dict[str, Vector]:

@@ -1,31 +1,33 @@
 """Reads the keys and rope tensors of a GGUF file as llama.cpp does, in the same precedence and with its defaults.
 
-Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (attention factor), ggml_rope_yarn (ramp).
+Source: src/llama-model.cpp:1400-1470 (keys) and 2337-2350 (rope tensors), ggml_rope_yarn (ramp); for the scaling keys
+see scaling.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...errors import BadSource, shown
-from ...families.family import by_name
+from ...families.registry import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.log_n import QueryScaling
 from ...rope.proportional import recognise as recognise_proportional
 from ...rope.spec import ContextSource, RopeSpec
 from ...rope.zero_frequencies import LEAST, NO_ROTATION, divided
-from .archs import Arch, Window
-from .keys import ArchKeys, Keys
+from .archs import Arch, Keys
+from .keys import ArchKeys
 from .layers import layer_kinds, layer_windows, window_theta
+from .scaling import attention_factors, dead_keys, read_scaling
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = (FREQS, LONG, SHORT)
-TYPES = ("none", "linear", "yarn", "longrope")
 WINDOW_NORM = "ropeconv.window_norm_scale"
+ASSUMED = ("the architecture is not in the table: that its layers rotate and read these keys is assumed and not known",)
+"""A note on files of an architecture that is only assumed to read the keys of all others."""
 
 
 @dataclass(frozen=True)
@@ -50,35 +52,22 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     """
     file = ArchKeys(keys, arch)
     head_dim, rotary_dim = _widths(file)
-    scaling = file.text("rope.scaling.type", "linear")
-    if scaling not in TYPES:
-        raise BadSource(
-            f"rope.scaling.type is {shown(scaling)}, on which llama.cpp aborts; set one of {', '.join(TYPES)}"
-        )
-    context = file.whole("context_length")
-    original = file.whole("rope.scaling.original_context_length", context)
-    theta = file.number("rope.freq_base", 10000.0)
-    factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", 0.0)) or 1.0
-    if scaling == "none":
-        factor = 1.0
-    if context < 1 or original < 1:
-        raise BadSource(f"the header declares {context} tokens, trained for {original}; download it again")
-    if theta <= 1 or factor <= 0:
-        raise BadSource(f"the header has rope.freq_base {theta:g} and factor {factor:g}; download it again")
-    betas = (file.number("rope.scaling.yarn_beta_fast", 32.0), file.number("rope.scaling.yarn_beta_slow", 1.0))
-    closed: Form = Plain(theta) if factor == 1 else Interpolated(theta, factor)
-    if scaling == "yarn" and factor != 1:
-        closed = Yarn(theta, factor, original, *(betas if arch.betas else (32.0, 1.0)))
-    form = _divided(closed, _in_use(vectors, arch, scaling, rotary_dim), original, rotary_dim)
-    net, window_attention_factor, softmax = _attention_factor(file, arch, scaling, factor)
-    if arch.window is not None and arch.window.scaling == "plain":
+    scaling, sections = read_scaling(file, head_dim), _sections(file)
+    net, window_attention_factor, softmax = attention_factors(file, arch, scaling)
+    layers, window = layer_kinds(file, arch), arch.window
+    closed = scaling.form(file)
+    if window is not None and window.rotates == "window" and window.scaling == "base":
+        closed, net = Plain(window_theta(file, window, scaling.theta)), window_attention_factor
+    if arch.theta_key != "rope.freq_base" or (window is not None and window.scaling == "plain"):
         window_attention_factor = 1.0
-    layers = layer_kinds(file, arch)
-    local = _local_form(file, arch.window, closed) if "local" in layers else None
-    notes: tuple[str, ...] = ()
+    original, notes = scaling.original, tuple[str, ...]()
+    form = _divided(closed, _in_use(vectors, arch, scaling.kind, rotary_dim), original, rotary_dim)
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes = (f"short factors hold in windows of up to {original} tokens, long ones in larger",)
-    trained, known, reference = _trained(file, arch, form, context)
+    if len(sections) > 3:
+        notes = (*notes, f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for text")
+    trained, known, reference = _trained(file, arch, form, scaling.context)
+    windows, unrotated = layer_windows(file, arch), arch.nope_query_scaling
     spec = RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -86,20 +75,22 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
         original_context=trained,
         original_context_source=known,
         original_context_reference=reference,
-        context=context,
+        context=scaling.context,
         attention_factor=net,
         softmax_scale=softmax,
         layers=layers,
-        windows=layer_windows(file, arch),
-        local_form=local,
-        layout="interleaved" if arch.pairs == "norm" else "half",
+        windows=windows,
+        chunked=window is not None and window.chunked and any(windows),
+        local_form=_local_form(file, arch, closed) if "local" in layers else None,
+        layout="interleaved" if arch.pairs == "norm" and not sections else "half",
         mla=arch.mla,
         query_scaling=_query_scaling(file, arch, original),
-        notes=notes,
+        nope_query_scaling=QueryScaling(unrotated.beta, unrotated.length) if unrotated and any(windows) else None,
+        mrope_section=sections,
+        notes=(*notes, *ASSUMED[: arch.assumed]),
     )
-    return Reading(
-        arch, spec, window_attention_factor * file.number(WINDOW_NORM, 1.0, prefix=""), _dead(file, arch, scaling)
-    )
+    factor = window_attention_factor * file.number(WINDOW_NORM, 1.0, prefix="")
+    return Reading(arch, spec, factor, dead_keys(file, arch, scaling))
 
 
 def _widths(file: ArchKeys) -> tuple[int, int]:
@@ -168,35 +159,32 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
     return None
 
 
-def _attention_factor(file: ArchKeys, arch: Arch, scaling: str, factor: float) -> tuple[float, float, float]:
-    """The attention factors of extended layers and of window layers, which read the same key, and the softmax scale.
-
-    src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention factor included.
-    """
-    own = file.number("rope.scaling.attn_factor", 1.0)
-    log = 0.1 * math.log(factor) if factor > 1 else 0.0
-    multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) if arch.log_multiplier else 0.0
-    if arch.mla:
-        multiplier /= 0.1
-    everywhere, net = 1 + log * multiplier, own
-    if scaling == "yarn":
-        first = everywhere if arch.mla and multiplier != 1 else 1 + log
-        own *= first / everywhere / (1 + log) if multiplier else 1.0
-        net = own * (1 + log)
-    softmax = (own * (1 + log) * everywhere) ** 2 if arch.mla else 1.0
-    return net, own, softmax
-
-
 def _query_scaling(file: ArchKeys, arch: Arch, original: int) -> QueryScaling | None:
     """Query scaling by position, None without it: src/models/mistral3.cpp, deepseek2.cpp, llm_graph_input_attn_temp."""
     beta = file.number("attention.temperature_scale", 0.0) if arch.query_length else 0.0
     return QueryScaling(beta, file.whole(arch.query_length, original)) if beta else None
 
 
-def _local_form(file: ArchKeys, window: Window | None, closed: Form) -> Form:
-    assert window is not None
-    theta = ((window_theta(file) or window.theta) if window.own_theta else None) or closed.theta
-    return replace(closed, theta=theta) if window.scaling == "same" else Plain(theta)
+def _local_form(file: ArchKeys, arch: Arch, closed: Form) -> Form:
+    theta = file.number("rope.freq_base", 10000.0)
+    if arch.window is None:
+        return Plain(theta)
+    own = window_theta(file, arch.window, closed.theta)
+    return replace(closed, theta=own) if arch.window.scaling == "same" else Plain(own)
+
+
+def _sections(file: ArchKeys) -> tuple[int, ...]:
+    """The pairs that rotate by each section of positions (M-RoPE); empty where the file has none in use."""
+    arch = file.arch
+    found = file.get("rope.dimension_sections") if arch.sections else None
+    counts = tuple(found) if isinstance(found, list) else ()
+    if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in counts) or len(counts) > 4:
+        raise BadSource(f"the header has {arch.name}.rope.dimension_sections that are no counts; fetch the file again")
+    if arch.sections == "required" and not any(counts[:3]):
+        raise BadSource(f"the header has no {arch.name}.rope.dimension_sections, which llama.cpp requires")
+    if arch.sections == "optional" and not all((*counts, 0, 0)[:2]):
+        return ()
+    return counts[:3] if not any(counts[3:]) else counts
 
 
 def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int, ContextSource, str]:
@@ -217,15 +205,3 @@ def _trained(file: ArchKeys, arch: Arch, form: Form, context: int) -> tuple[int,
         if known.declared == context and not known.doubt:
             return known.trained, "family", known.source
     return context, "declared", ""
-
-
-HARMLESS = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
-
-
-def _dead(file: ArchKeys, arch: Arch, scaling: str) -> tuple[str, ...]:
-    """Scaling keys that are not at their defaults and that this architecture, or this scaling type, does not read."""
-    unread = ["yarn_ext_factor", "yarn_attn_factor"]
-    unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]
-    unread += [] if arch.log_multiplier else ["yarn_log_multiplier"]
-    unread += ["factor"] if scaling == "none" else []
-    return tuple(key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key)))

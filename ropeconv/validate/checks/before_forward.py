@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ...encode import all_encodings
@@ -35,20 +34,25 @@ def check_before_forward(comparison: Comparison, trust_remote_code: bool = False
     check_tokenizer(baked, source)
     own = needs_trust(baked, trust_remote_code)
     schedule = replace(comparison.schedule, attention_factor=said.attention_factor, softmax_scale=said.softmax_scale)
-    found = compare(_answer(baked, schedule.context, own), schedule, comparison.spec, said.written_as)
+    found = compare(_answer(comparison, schedule.context, own), schedule, comparison.spec, said.written_as)
     if encoding.folds and weights:
         check_fold(comparison)
     return found
 
 
-def _answer(baked: Path, context: int, own: bool) -> dict[str, Any]:
-    """The answer of the installed transformers on a folder, from the cache where `apply` has asked already."""
+def _answer(comparison: Comparison, context: int, own: bool) -> dict[str, Any]:
+    """The answer of the installed transformers on an output, from the cache where `apply` has asked already.
+
+    context: in tokens. own: as for `Probe.ask`.
+    """
+    baked, stands_for = comparison.baked, comparison.stands_for
     text = read_text(baked / "config.json", str(baked / "config.json"))
     cache = ProbeCache()
-    key = "" if own else cache.key(text, str(json.loads(text).get("model_type", "")), context)
+    model_type = stands_for or str(json.loads(text).get("model_type", ""))
+    key = "" if own else cache.key(text, model_type, context, stands_for)
     known = cache.get(key)
     if known is None:
         with Probe() as probe:
-            known = probe.ask(baked, context, own)
+            known = probe.ask(baked, context, own, stands_for)
         cache.put(key, known)
     return known

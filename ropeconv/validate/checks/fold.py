@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ...encode.fold.arithmetic import scaled
 from ...encode.fold.placement import fold
 from ...errors import BadSource, Disagreement
-from ...families.config import detect
 from ...formats.floats import STORED, widened
 from ...formats.index import INDEX
 from ...formats.safetensors import Header
@@ -29,7 +28,7 @@ def check_fold(comparison: Comparison) -> None:
     if said is None:
         raise BadSource(f"the receipt of {baked} does not say what was folded; run apply again")
     config = source.config()
-    expected = fold(comparison.schedule, comparison.spec, detect(config), config, source.tensors, said.fold_into)
+    expected = fold(comparison.schedule, comparison.spec, source.family, config, source.tensors, said.fold_into)
     ours = FolderSource(baked).headers
     for name in expected.tensors:
         old, dtype = _numbers(source.path, source.headers, name)

@@ -32,9 +32,9 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
     worst, attention_factor, allowed = 0, 1.0, all_encodings()[encoding].max_ulp
     for label, found in answer["modules"].items():
         wanted, wanted_short, factor = (schedule.inv_freq, short, schedule.attention_factor)
-        if label == "local" and spec.local_form is not None:
-            wanted = wanted_short = spec.local_form.inv_freq(spec.rotary_dim)
-            factor = 1.0
+        local = spec.local_inv_freq
+        if label == "local" and local is not None:
+            wanted, wanted_short, factor = local, local, 1.0
         for vector, target in ((found["inv_freq"], wanted), (found["short"], wanted_short)):
             distance = ulp_distance(np.asarray(vector), target)
             worst = max(worst, distance)

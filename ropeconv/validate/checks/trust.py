@@ -15,7 +15,7 @@ from typing import Any
 from ...encode.checkpoint.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
 from ...errors import BadSource
 from ...families.config import STORED_ROPE
-from ...families.family import by_name
+from ...families.registry import by_name
 from ...formats import jsontext
 from ...formats.regular import read_text
 from ...rope.log_n import LogN

@@ -146,7 +146,8 @@ class Patched(GgufReference):
     ) -> Logits:
         """Logits of a checkpoint. dtype: in which it computes. ids, kept, progress: as in `logits`."""
         with folder_of(checkpoint, dtype) as folder:
-            engine = TransformersEngine.load(folder, DeviceSpec("cpu", dtype), chunk=len(ids))
+            at = DeviceSpec("cpu", dtype, stands_for=self.comparison.stands_for)
+            engine = TransformersEngine.load(folder, at, chunk=len(ids))
             control = engine.logits(ids, kept, progress)
             scale, comparison = self.comparison.scale, self.comparison
             engine.patch(comparison.schedule, comparison.spec, scale, comparison.queries if scale else "")

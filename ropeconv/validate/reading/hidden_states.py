@@ -10,6 +10,7 @@ from typing import Any
 from ...engines import Progress
 from ...engines.transformers import TransformersEngine
 from ...engines.transformers.attention_scores import scale_scores
+from ...engines.transformers.indexers import choose_all_keys
 from ...engines.transformers.patch import nudged, round_weights
 from ...rope.log_n import LogN, QueryScaling
 from ...rope.schedule import Schedule
@@ -63,13 +64,14 @@ class ComparisonSpec:
     """What is compared, how it runs, and the callbacks of the caller.
 
     comparison: the output and its source. settings: how to run. progress: callbacks. score_factor: by which attention
-    scores are multiplied in every model that is read.
+    scores are multiplied in every model that is read. all_keys: whether indexers choose all keys in every model.
     """
 
     comparison: Comparison
     settings: Settings
     progress: Progress
     score_factor: float = 1.0
+    all_keys: bool = False
 
     def patched(
         self,
@@ -97,11 +99,14 @@ class ComparisonSpec:
     def plain(self, engine: TransformersEngine, run: TokenRun) -> Any:
         """Hidden states of a model as it is, [len(run.kept), hidden_size]. Only whole runs can be stopped early."""
         heard = self.progress if run.kind == "whole" else Progress(advance=self.progress.advance)
-        undo = scale_scores(engine.model, self.score_factor)
+        undone = [scale_scores(engine.model, self.score_factor)]
+        if self.all_keys:
+            undone.append(choose_all_keys(engine.model))
         try:
             return engine.hidden_states(run.ids, run.positions, run.kept, heard)
         finally:
-            undo()
+            for undo in undone:
+                undo()
 
 
 def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[TokenRun], dtype: str) -> HiddenStates:
@@ -115,7 +120,7 @@ def read_source(engine: TransformersEngine, spec: ComparisonSpec, runs: list[Tok
     if isinstance(case.scale, QueryScaling) and case.schedule.log_n is not None:
         states.formula = [spec.patched(engine, run, scale=case.schedule.log_n) for run in samples]
     states.reference = states.timed("reference", runs, lambda run: spec.patched(engine, run))
-    if case.schedule.short_inv_freq is None:  # else the list in force changes with the chunk, which is no noise
+    if case.schedule.short_inv_freq is None and engine.chunked:  # else the list changes with the chunk: no noise
         states.noise_runs.append((None, [spec.patched(engine, run, -(-len(run.ids) // PARTS)) for run in samples]))
     nearby = nudged(case.schedule)
     states.noise_runs.append((None, [spec.patched(engine, run, schedule=nearby) for run in samples]))

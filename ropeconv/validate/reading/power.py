@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...engines import Progress
 from ...engines.transformers import DeviceSpec, TransformersEngine
 from ...engines.transformers.attention_scores import attention_modules
 from ...engines.transformers.load import fits_in_gpu
 from ...engines.transformers.patch import nudged
-from ..rule.measures import measure, spread_of
+from ..rule.measures import Measures, measure, spread_of
+from ..rule.states import measure_states
 from ..rule.validation import DETAIL, POWER, SAME_KERNELS, SEPARATION, tolerance
 from ..sampling.positions import doubling_buckets
 from ..sampling.token_runs import TokenRun
@@ -61,8 +63,9 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
     """Readings of the source, from what the settings say to what departs most from it.
 
     First as it is, and with logits divided by their spread: the KL of flat ones is below any floor, and that of sharp
-    ones is noise. Then in float32; last on synthetic tokens, more of them, with attention scores that are neither
-    uniform nor one-hot. One that the user has stopped is not followed by another one.
+    ones is noise. Then in float32; with attention to all keys, where an indexer chooses some; last on synthetic tokens,
+    more of them, with attention scores that are neither uniform nor one-hot. One that the user has stopped is not
+    followed by another one.
     """
     yield (last := SourceReading.read(spec, folder, at))
     yield last.normalised()
@@ -76,6 +79,12 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
         if last.is_stopped:
             return
     settings = spec.settings
+    if last.indexed:
+        spec, changes = replace(spec, all_keys=True), (*changes, "attention to all keys")
+        yield (last := SourceReading.read(spec, folder, at, changes, last.read_tokens))
+        yield last.normalised()
+        if last.is_stopped:
+            return
     if settings.text is not None:
         changes += ("synthetic tokens",)
     spec = replace(spec, settings=replace(settings, text=None, tokens=max(TOKENS, settings.spread)))
@@ -97,15 +106,25 @@ def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
 
     def detail(factor: float) -> float:
         case = replace(spec, score_factor=factor, progress=Progress())
-        wanted = engine.head(case.patched(engine, run))
-        fault = engine.head(replace(case, score_factor=FAINT * factor).patched(engine, run))
+        wanted = case.patched(engine, run)
+        fault = replace(case, score_factor=FAINT * factor).patched(engine, run)
         near = [case.patched(engine, run, schedule=nudged(schedule))]
-        if schedule.short_inv_freq is None:
+        if schedule.short_inv_freq is None and engine.chunked:
             near.append(case.patched(engine, run, -(-count // PARTS)))
-        temperature = spread_of(wanted)
-        noise = sum(measure(wanted, engine.head(other), None, temperature).kl.quantile(0.95).item() for other in near)
-        away = measure(wanted, fault, None, temperature).kl.mean().item()
+        noise = sum(_normalised(engine, wanted, other).kl.quantile(0.95).item() for other in near)
+        away = _normalised(engine, wanted, fault).kl.mean().item()
         return float(away / tolerance(run.positions[-1], noise, SAME_KERNELS))
 
     best = max(FACTORS, key=detail)
     return max((best, *(best * step for step in AROUND)), key=detail)
+
+
+def _normalised(engine: TransformersEngine, wanted: Any, read: Any) -> Measures:
+    """Measures between hidden states of one model, by logits over their spread where it has any.
+
+    engine: the model. wanted, read: [positions, hidden_size].
+    """
+    if not engine.has_logits:
+        return measure_states(wanted, read)
+    reference = engine.head(wanted)
+    return measure(reference, engine.head(read), None, spread_of(reference))

@@ -10,8 +10,10 @@ from typing import Any
 
 from ...engines.transformers import DeviceSpec, TransformersEngine
 from ...engines.transformers.attention_scores import attention_modules
+from ...engines.transformers.indexers import indexers
 from ...engines.transformers.load import fits_in_gpu, load_widened
 from ..rule.measures import Measures, in_blocks, measure, spread_of
+from ..rule.states import measure_states
 from ..rule.validation import NOISE, SAME_KERNELS, noise_floor, tolerance
 from ..sampling.token_runs import TokenRun, token_runs
 from .hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
@@ -41,7 +43,7 @@ class SourceReading:
     spec: what is compared, and how. at: device and precision. runs: the tokens. states: the hidden states. head: the
     source, for its head. widened: whether a noise run in float32 is among the states. temperature: by which logits are
     divided for the KL. changes: phrases on what was chosen otherwise than the settings say. read_tokens: how
-    many were read up to now.
+    many were read up to now. indexed: whether an indexer chooses the keys that attention sees.
     """
 
     spec: ComparisonSpec
@@ -53,6 +55,7 @@ class SourceReading:
     temperature: float = 1.0
     changes: tuple[str, ...] = ()
     read_tokens: int = 0
+    indexed: bool = False
 
     @classmethod
     def read(
@@ -74,14 +77,16 @@ class SourceReading:
         samples = [run for run in runs if run.kind == "spread"] if attention_modules(engine.model) else []
         faint = [fault.patched(engine, run) for run in samples]
         states = read_source(engine, spec, runs, at.dtype)
-        states.faint = faint
+        states.faint, indexed = faint, bool(indexers(engine.model))
         head, widened = engine.without_layers(), at.dtype != "float32" and fits_in_gpu(case.checkpoint, 4)
         if widened:
             loaded = TransformersEngine(load_widened(folder, at), settings.chunk)
             states.noise_runs.append(read_noise_run(loaded, spec, runs))
         elif at.dtype != "float32":
             progress.note("There is no room for the source in float32, so the noise floor is without it.")
-        return cls(spec, at, runs, states, head, widened, changes=changes, read_tokens=before + work)
+        return cls(
+            spec, at, runs, states, head, widened, changes=changes, read_tokens=before + work, indexed=indexed
+        )  # fmt: skip
 
     @property
     def is_stopped(self) -> bool:
@@ -89,7 +94,9 @@ class SourceReading:
         return any(len(read) < len(run.kept) for run, read in zip(self.runs, self.states.reference, strict=True))
 
     def normalised(self) -> SourceReading:
-        """The same reading with logits divided by their own spread for the KL."""
+        """The same reading with logits divided by their own spread for the KL; of hidden states the same reading."""
+        if not self.head.has_logits:
+            return self
         blocks = [
             self.head.head(read[:SPREAD_POSITIONS])
             for run, read in zip(self.runs, self.states.reference, strict=True)
@@ -138,6 +145,8 @@ class SourceReading:
         count = min(len(wanted), len(read), len(targets))
 
         def part(rows: slice) -> Measures:
+            if not head.has_logits:
+                return measure_states(wanted[rows], read[rows])
             return measure(head.head(wanted[rows]), other.head(read[rows]), targets[rows], self.temperature)
 
         return in_blocks(part, count, head.vocabulary)

@@ -64,9 +64,13 @@ def _kl(axes: Any, result: Validation) -> None:
 def _agreement(axes: Any, result: Validation) -> None:
     kind = "whole" if any(bucket.run == "whole" for bucket in result.buckets) else "spread"
     shown = [bucket for bucket in result.buckets if bucket.run == kind]
-    axes.plot(*_steps(shown, "top1"), color=BLUE, label="likeliest token")
-    axes.plot(*_steps(shown, "top5"), color=ORANGE, linestyle="--", label="five likeliest")
-    axes.set(xscale="log", ylim=(0, 1.05), xlabel="position", title="Same tokens")
+    if any(bucket.cosine is not None for bucket in shown):
+        axes.plot(*_steps(shown, "cosine"), color=BLUE, label="95 % of positions have at least")
+        axes.set(xscale="log", ylim=(0, 1.05), xlabel="position", title="Cosine of hidden states")
+    else:
+        axes.plot(*_steps(shown, "top1"), color=BLUE, label="likeliest token")
+        axes.plot(*_steps(shown, "top5"), color=ORANGE, linestyle="--", label="five likeliest")
+        axes.set(xscale="log", ylim=(0, 1.05), xlabel="position", title="Same tokens")
     _trained(axes, result)
     axes.legend(fontsize=7)
 

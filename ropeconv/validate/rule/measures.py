@@ -17,7 +17,8 @@ class Measures:
 
     kl: KL(reference || other) in nats. max_dlogit: largest difference of a logit. top1: 1 where the likeliest token is
     the same, else 0. top5: share of the five likeliest tokens that both have. loss_reference, loss_other: of the next
-    token, in nats, NaN where it is not known.
+    token, in nats, NaN where it is not known. cosine: of hidden states, which have nothing of the last four and no KL
+    (see `measure_states`); None for logits.
     """
 
     kl: Any
@@ -26,26 +27,29 @@ class Measures:
     top5: Any
     loss_reference: Any
     loss_other: Any
+    cosine: Any = None
 
     def __getitem__(self, rows: slice) -> Measures:
-        return Measures(*(values[rows] for values in vars(self).values()))
+        return Measures(*(None if values is None else values[rows] for values in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Figures:
     """Measures over many positions: mean, 95th percentile and maximum of the KL in nats, and means of the others.
 
-    max_dlogit is the maximum. Losses are None where no next token is known.
+    max_dlogit is the maximum. Losses are None where no next token is known. cosine: of hidden states, what 95 % of
+    positions have at least; top1 and top5 are None with it.
     """
 
     kl_mean: float
     kl_95: float
     kl_max: float
     max_dlogit: float
-    top1: float
-    top5: float
+    top1: float | None
+    top5: float | None
     loss_reference: float | None
     loss_other: float | None
+    cosine: float | None = None
 
 
 def measure(reference: Any, other: Any, targets: Any = None, temperature: float = 1.0) -> Measures:
@@ -92,21 +96,29 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
 
     rows = max(1, BLOCK_BYTES // (4 * vocabulary))
     parts = [measured(slice(first, min(first + rows, count))) for first in range(0, count, rows)]
-    return Measures(*(torch.cat([vars(part)[name] for part in parts]) for name in Measures.__dataclass_fields__))
+    found = {name: [vars(part)[name] for part in parts] for name in Measures.__dataclass_fields__}
+    return Measures(*(None if values[0] is None else torch.cat(values) for values in found.values()))
 
 
 def summarise(found: Measures) -> Figures:
     """The figures over all positions of some measures."""
-    losses = (found.loss_reference.nanmean().item(), found.loss_other.nanmean().item())
+    means = (found.top1, found.top5, found.loss_reference, found.loss_other)
+    top1, top5, loss_reference, loss_other = (_known(values.nanmean().item()) for values in means)
     return Figures(
         found.kl.mean().item(),
         found.kl.quantile(0.95).item(),
         found.kl.max().item(),
         found.max_dlogit.max().item(),
-        found.top1.mean().item(),
-        found.top5.mean().item(),
-        *(None if math.isnan(loss) else loss for loss in losses),
+        top1,
+        top5,
+        loss_reference,
+        loss_other,
+        None if found.cosine is None else found.cosine.quantile(0.05).item(),
     )
+
+
+def _known(mean: float) -> float | None:
+    return None if math.isnan(mean) else mean
 
 
 def compare_logits(reference: Any, other: Any, temperature: float = 1.0) -> Figures:

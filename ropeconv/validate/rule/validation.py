@@ -21,9 +21,15 @@ NOISE = 5.0
 TWICE = 2.0  # means over a hundred positions differ by a quarter from run to run
 
 
-def rule(floor: float) -> str:
-    """The rule of a comparison in a sentence. floor: the KL in nats that is always allowed."""
-    return (
+STATES = "hidden states are compared, and half of their squared relative error is called KL: "
+
+
+def rule(floor: float, states: bool = False) -> str:
+    """The rule of a comparison in a sentence.
+
+    floor: the KL in nats that is always allowed. states: whether hidden states are compared in place of logits.
+    """
+    return (STATES if states else "") + (
         f"a bucket agrees when 95 % of its positions have a KL of at most {floor:g} + (last position * 2^-22)^2 + "
         f"{NOISE:g} x the noise floor; beyond the trained context the unscaled source has to be {SEPARATION:g} times "
         "further away than that; the noise floor is the sum of the KLs of the reference from itself in other chunks, "
@@ -45,6 +51,8 @@ class BucketResult:
     likeliest tokens. loss_*: of the next token in nats, None where it is not known. control_kl: mean KL of the unscaled
     source. noise_kl: the noise floor, a 95th percentile, or a mean with `rounded_weights`. tolerance: the KL that is
     allowed. agrees: by the rule. rounded_weights: whether weights are not in float32, and so the mean KL is compared.
+    cosine: of hidden states, where these are compared, what 95 % of positions have at least; half of the squared
+    relative error is their KL, max_dlogit is of their numbers, and they have no top1 and top5.
 
     A bucket agrees where 95 % of its positions are within the tolerance: a wrong rotation shows everywhere, while
     rounding may change the choice of a router of experts at single tokens.
@@ -56,21 +64,26 @@ class BucketResult:
     kl_95: float
     kl_max: float
     max_dlogit: float
-    top1: float
+    top1: float | None
     control_kl: float
     tolerance: float
     agrees: bool
-    top5: float = 1.0
+    top5: float | None = 1.0
     loss_reference: float | None = None
     loss_baked: float | None = None
     noise_kl: float = 0.0
     run: Literal["spread", "whole"] = "spread"
     rounded_weights: bool = False
+    cosine: float | None = None
 
     @property
     def compared_kl(self) -> float:
         """The KL that is compared with the tolerance: the 95th percentile, of quantised weights the mean."""
         return self.kl_mean if self.rounded_weights else self.kl_95
+
+    def figure(self, kl: float) -> str:
+        """A KL of this bucket in words; of hidden states the relative error that it stands for."""
+        return f"KL {kl:.2e}" if self.cosine is None else f"relative error {math.sqrt(2 * kl):.2e}"
 
     @property
     def told_apart(self) -> bool:
@@ -175,6 +188,7 @@ def bucket_result(
         loss_baked=figures.loss_other,
         noise_kl=noise,
         run=kind,
+        cosine=figures.cosine,
     )
 
 
@@ -211,12 +225,14 @@ def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]
     """
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
-        return False, f"Disagrees: KL {worst.compared_kl:.2e} at {worst.name}, where {worst.tolerance:.2e} is allowed."
+        found, allowed = (worst.figure(kl) for kl in (worst.compared_kl, worst.tolerance))
+        return False, f"Disagrees: {found} at {worst.name}, where {allowed.rpartition(' ')[2]} is allowed."
     if unchanged:
         return True, "Agrees everywhere. The recipe changes no frequency, so there is no control."
     unclear = [result for result in results[1:] or results if not result.told_apart]
+    what = "logits" if results[0].cosine is None else "hidden states"
     if unclear:
-        return False, f"Inconclusive: at {unclear[0].name} the unscaled model agrees too, so these logits cannot tell."
+        return False, f"Inconclusive: at {unclear[0].name} the unscaled model agrees too, so these {what} cannot tell."
     return True, "Agrees everywhere, and the unscaled source does not."
 
 

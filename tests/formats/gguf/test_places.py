@@ -14,7 +14,7 @@ from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, Header, TensorI
 from ropeconv.formats.gguf.edit import RESERVED, Layout, Rewritten
 from ropeconv.formats.gguf.header import padded
 from ropeconv.formats.gguf.interleave import deinterleave, interleave
-from ropeconv.formats.gguf.values import Value, array, bools, f32_array, i32_array, strings
+from ropeconv.formats.gguf.values import Value, array, boolean, bools, f32, f32_array, i32_array, strings
 from ropeconv.formats.gguf.write import new_size, write_new
 
 from ...gguf_files import contents, write
@@ -91,6 +91,16 @@ def test_the_count_of_a_split_model_grows_with_the_tensors() -> None:
     assert rewrite(counted, edit).values["split.tensors.count"] == Value(5, struct.pack("<i", 293))
     assert rewrite(counted, Edit()).values["split.tensors.count"].decode() == 291
     assert "split.tensors.count" not in rewrite(header(32), edit).values
+
+
+@pytest.mark.parametrize(
+    "value",
+    [f32(291.0), boolean(True), f32_array([1.0]), string("291"), Value(5, struct.pack("<i", -5)), Value(1, b"~")],
+)
+def test_a_count_of_a_split_model_that_is_none_is_refused(value: Value) -> None:
+    counted = header(32, values={"split.tensors.count": value})
+    with pytest.raises(BadSource, match=r"split.tensors.count = .* fetch the file again"):
+        rewrite(counted, Edit(added=(vector("a", 1), vector("b", 1))))
 
 
 def test_another_architecture_renames_its_own_keys_only() -> None:

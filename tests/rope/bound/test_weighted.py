@@ -184,3 +184,20 @@ def test_variances_behind_a_norm_are_those_of_samples() -> None:
 def test_too_far() -> None:
     with pytest.raises(RecipeError, match="up to 134217728 tokens"):
         head_reach(np.ones(1), PairWeights(np.ones((1, 1)), np.zeros(1)), 1 << 28)
+
+
+def test_each_row_is_normalised_on_its_own_also_behind_one_of_zeros() -> None:
+    """Two components on a grid of the plane: what a norm makes of them depends on the angle alone."""
+    spread, mean = np.array([[0.0, 0.0], [1.0, 0.25], [0.0, 0.0], [2.0, 2.0]]), np.array([[0, 0], [0.5, -0.3]] * 2)
+    mean[2:] = [[0, 0], [1.0, 0.0]]
+    found = normalised_variances(spread, mean)
+    axis = np.linspace(-8, 8, 801)[:-1] + 0.01
+    for row in (1, 3):
+        first, second = np.meshgrid(axis, axis, indexing="ij")
+        deviation = np.sqrt(spread[row])
+        y = np.stack([mean[row, 0] + first * deviation[0], mean[row, 1] + second * deviation[1]])
+        weight = np.exp(-(first**2 + second**2) / 2) / (2 * math.pi) * 0.02**2
+        unit = y * math.sqrt(2) / np.sqrt((y**2).sum(axis=0))
+        expected = (unit**2 * weight).sum(axis=(1, 2)) - (unit * weight).sum(axis=(1, 2)) ** 2
+        np.testing.assert_allclose(found[row], expected, atol=1e-4)
+    assert (found[[0, 2]] == 0).all()

@@ -16,7 +16,8 @@ from ....families import Family
 from ....rope.forms import Vector
 from ....rope.schedule import Schedule
 from ....rope.spec import RopeSpec
-from ....rope.zero_frequencies import count_zero
+from ....rope.still_pairs import rotating
+from ....rope.zero_frequencies import count_zero, written_divisors
 from ..config_only import config_encoding
 from ..implied_lengths import lengths_note, original_for
 from ..rope_setting import RopeSetting
@@ -39,7 +40,7 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             "a pair of factor lists", "the factors encoding", "it holds one list", "use --encoding native"
         )
     zeros = count_zero(schedule.inv_freq)
-    if zeros:
+    if zeros > spec.rotary_dim // 2 - rotating(spec):
         raise UnsupportedBake(
             f"{zeros} of {len(schedule.inv_freq)} frequencies that are 0",
             "the factors encoding",
@@ -53,7 +54,8 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             "only yarn carries mscale_all_dim",
             "use --encoding native",
         )
-    divisors = [float(value) for value in factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)]
+    exact = factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)
+    divisors = written_divisors([float(value) for value in exact])
     attention_factor = float(schedule.attention_factor)
     rope: dict[str, Any] = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
     if family.writing.attention_factor_from_original:
@@ -62,7 +64,7 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         return RopeSetting(rope, spec.rope_theta, context, original, notes)
     original = spec.original_context if family.writing.pinned_original else schedule.context
     rope |= {"factor": 1.0, "attention_factor": attention_factor, "original_max_position_embeddings": original}
-    if attention_factor != 1 or original != schedule.context:
+    if attention_factor != 1 or original != schedule.context or family.writing.mscale_keys:
         rope |= {"short_mscale": attention_factor, "long_mscale": attention_factor}
     return RopeSetting(rope, spec.rope_theta, schedule.context, original)
 
@@ -74,10 +76,17 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     ratio the one is taken whose result is nearest: at most 1 ulp off, where the ratio alone leaves 2. Where theta^x is
     so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. theta: the base.
+    inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the base.
     """
     exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(np.float64)
-    exact = np.float64(np.float32(theta)) ** exponent
+    rotates = inv_freq > 0
+    found = np.full(len(inv_freq), np.inf, dtype=np.float32)
+    found[rotates] = _nearest(inv_freq[rotates], np.float64(np.float32(theta)) ** exponent[rotates])
+    return found
+
+
+def _nearest(inv_freq: Vector, exact: Vector) -> NDArray[np.float32]:
+    """The divisors of frequencies above 0. exact: theta^x, float64 in the shape of `inv_freq`."""
     power = exact.astype(np.float32)
     other = np.nextafter(power, np.where(exact > power, np.float32(np.inf), np.float32(0)))
     gap = np.abs(other.astype(np.float64) - power)

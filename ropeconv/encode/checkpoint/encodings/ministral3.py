@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from ....errors import UnsupportedBake
 from ....families.config import Config, first_present, text_part
-from ....families.family import Family, by_name
+from ....families.family import Family
+from ....families.registry import by_name
 from ....rope.log_n import QueryScaling, approximate_log_n, deviation
 from ....rope.spec import RopeSpec
 from ...fold.placement import Fold, times_queries

@@ -12,7 +12,7 @@ from ....rope.laws import longrope_attention_factor, mscale_for, temperature_att
 from ....rope.proportional import Proportional
 from ....rope.schedule import Schedule
 from ....rope.spec import RopeSpec
-from ....rope.zero_frequencies import count_zero
+from ....rope.zero_frequencies import count_zero, written_divisors
 from ..config_only import config_encoding
 from ..implied_lengths import lengths_note, original_for
 from ..rope_setting import RopeSetting
@@ -33,7 +33,10 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     form = schedule.form
     others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
     if form is None:
-        raise UnsupportedBake("this frequency vector", "the native keys", "no rope type has its formula", others)
+        why = "no rope type has its formula"
+        if spec.rotating_share < 1:
+            why += " beside pairs that stand still: proportional has a base and one factor, as --linear gives"
+        raise UnsupportedBake("this frequency vector", "the native keys", why, others)
     if form.kind not in family.writing.types:
         raise UnsupportedBake(
             f"rope_type {form.kind}",
@@ -99,7 +102,8 @@ def _mscale(factor: float, schedule: Schedule, spec: RopeSpec) -> dict[str, floa
 
 
 def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
-    rope |= {"short_factor": list(form.short_factor), "long_factor": list(form.long_factor)}
+    lists = {"short_factor": form.short_factor, "long_factor": form.long_factor}
+    rope |= {name: written_divisors(factors) for name, factors in lists.items()}
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     if family.writing.attention_factor_from_original:
@@ -120,7 +124,7 @@ def _longrope(rope: dict[str, Any], form: LongRope, schedule: Schedule, family: 
         "attention_factor": float(schedule.attention_factor),
         "original_max_position_embeddings": form.original_context,
     }
-    if abs(schedule.attention_factor - usual) > SAME:
+    if family.writing.mscale_keys or abs(schedule.attention_factor - usual) > SAME:
         rope |= {"short_mscale": schedule.attention_factor, "long_mscale": schedule.attention_factor}
     return RopeSetting(rope, form.theta, schedule.context, form.original_context)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ....errors import UnsupportedBake
 from ....formats.gguf import Added, Change, Edit, u32
 from ....formats.gguf.interleave import interleave as interleaved
-from ....runtimes.llamacpp import find_arch
+from ....runtimes.llamacpp import arch_of_header
 from ..gguf_model import GgufModel
 
 Build = Callable[[GgufModel], Edit]
@@ -38,7 +38,7 @@ def carrier(source: str, to: str) -> Callable[[Build], Build]:
 
 def carry(model: GgufModel, to: str) -> Carried:
     """The edit that turns a model into the architecture `to`. Raises UnsupportedBake where no carrier does that."""
-    arch = find_arch(model.get("general.architecture"))
+    arch = arch_of_header(model)
     build = CARRIERS.get((arch.name, to))
     if build is None:
         known = ", ".join(f"--carrier {name}" for name in arch.carriers)

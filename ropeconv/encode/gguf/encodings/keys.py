@@ -7,10 +7,11 @@ attention factor 1 + 0.1 ln s comes on top of it.
 from __future__ import annotations
 
 from ....errors import UnsupportedBake
-from ....formats.gguf import Edit, Value, f32, string, u32
+from ....formats.gguf import Edit, Value, boolean, f32, string, u32
 from ....rope.forms import Interpolated, Plain, Yarn
 from ....rope.schedule import Schedule
-from ....runtimes.llamacpp import find_arch
+from ....runtimes.llamacpp import arch_of_header
+from ....runtimes.llamacpp.archs import ASSUMED_KEY
 from ..edits import pinned_original, start, with_attention_factor
 from ..gguf_encoding import gguf_encoding
 from ..gguf_model import GgufModel
@@ -21,14 +22,16 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 @gguf_encoding("keys", order=1)
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
     """The schedule in metadata keys. Raises UnsupportedBake for forms without keys, and keys that are not read."""
-    arch = find_arch(model.get("general.architecture"))
+    arch = arch_of_header(model)
     form, prefix = schedule.form, f"{arch.name}.rope."
     if not isinstance(form, (Plain, Interpolated, Yarn)):
         kind = form.kind if form else "an arbitrary frequency vector"
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
     pinned = pinned_original(model)
-    values: dict[str, Value] = {f"{prefix}freq_base": f32(form.theta)}
-    if arch.window and arch.window.scaling == "same" and model.get(f"{prefix}freq_base_swa") is not None:
+    assumed: dict[str, Value] = {ASSUMED_KEY: boolean(True)} if arch.assumed else {}
+    values: dict[str, Value] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
+    extended = arch.window is not None and (arch.window.scaling == "same" or arch.window.rotates == "window")
+    if extended and model.get(f"{prefix}freq_base_swa") is not None:
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
     if not isinstance(form, Plain):
         original = form.original_context if isinstance(form, Yarn) else schedule.original_context
@@ -49,7 +52,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
             raise UnsupportedBake(
                 "yarn without truncation", "GGUF metadata", "llama.cpp always rounds the ends of the ramp", OTHERWISE
             )
-        if (form.beta_fast, form.beta_slow) != (32.0, 1.0):
+        if (form.beta_fast, form.beta_slow) != (arch.beta_fast, 1.0):
             if not arch.betas:
                 raise UnsupportedBake(
                     f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}",
@@ -59,4 +62,4 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
                 )
             values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
             values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
-    return with_attention_factor(model, schedule, start(model, schedule).merged(Edit(values)))
+    return with_attention_factor(model, schedule, start(model, schedule).merged(Edit(values | assumed)))

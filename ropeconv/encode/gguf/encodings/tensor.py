@@ -9,7 +9,7 @@ from ....formats.gguf import Edit, string, u32
 from ....rope.forms import Plain
 from ....rope.schedule import Schedule
 from ....rope.zero_frequencies import divisors
-from ....runtimes.llamacpp import find_arch
+from ....runtimes.llamacpp import arch_of_header
 from ....runtimes.llamacpp.read_header import FREQS, LONG, SHORT
 from ..edits import put_vector, start, with_attention_factor
 from ..gguf_encoding import gguf_encoding
@@ -19,7 +19,7 @@ from ..gguf_model import GgufModel
 @gguf_encoding("tensor", order=2)
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     """The schedule as divisors over the base of the file. Raises UnsupportedBake where llama.cpp reads none."""
-    arch, seen = find_arch(model.get("general.architecture")), model.reading().spec
+    arch, seen = arch_of_header(model), model.reading().spec
     base = Plain(float(np.float32(seen.rope_theta))).inv_freq(seen.rotary_dim)
     long = divisors(base, schedule.inv_freq)
     short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ropeconv.families.family import families
+from ropeconv.families.registry import families
 from tests.models import FAMILIES
 
 from ..folders import small_config, write_checkpoint

@@ -1,0 +1,115 @@
+"""Tensors on their way from a checkpoint to GGUF, as the rows of files that they consist of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+from ..formats.gguf.types import BF16, F16, F32, MXFP4, TYPES
+
+DTYPES = {"F32": F32, "F16": F16, "BF16": BF16, "MXFP4": MXFP4}
+"""ggml's number for each type of a checkpoint; MXFP4 is a pair of tensors there, blocks and scales."""
+NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of numbers in a safetensors file.
+
+    start: where the first begins in the file, in bytes. rows: their number. columns: numbers per row. stride: from one
+    row to the next, in numbers. apart: from one number of a row to the next. scales: where the scales of MXFP4 begin,
+    of which every row has one per block.
+    """
+
+    path: Path
+    dtype: str
+    start: int
+    rows: int
+    columns: int
+    stride: int
+    apart: int = 1
+    scales: int = 0
+
+    @property
+    def packed(self) -> bool:
+        """Whether the rows are one piece of the file."""
+        return self.apart == 1 and self.stride == self.columns
+
+    @property
+    def extent(self) -> int:
+        """Bytes of the file from the first to the last number."""
+        return self.bytes((self.rows - 1) * self.stride + (self.columns - 1) * self.apart + 1)
+
+    def bytes(self, numbers: int) -> int:
+        """The room that so many numbers take in the file."""
+        if self.dtype == "MXFP4":
+            return -(-numbers // TYPES[MXFP4].block) * NIBBLES
+        return numbers * TYPES[DTYPES[self.dtype]].size
+
+    def part(self, first: int, count: int, step: int = 1) -> Rows:
+        """Every step-th row from the first on, count of them."""
+        skipped = self.bytes(first * self.stride)
+        return replace(
+            self,
+            start=self.start + skipped,
+            rows=count,
+            stride=self.stride * step,
+            scales=self.scales and self.scales + skipped // NIBBLES,
+        )
+
+    def flat(self) -> Rows:
+        """Every number as a row of its own."""
+        return replace(self, rows=self.rows * self.columns, columns=1, stride=1)
+
+    def transposed(self) -> Rows:
+        """The columns as rows."""
+        return replace(self, rows=self.columns, columns=self.rows, stride=self.apart, apart=self.stride)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of the checkpoint, or what conversions have made of it.
+
+    shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows per head whose pairs
+    are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name of a function in `values.py`, or empty.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[Rows, ...]
+    interleave: int = 0
+    values: str = ""
+
+    @property
+    def matrices(self) -> list[Rows]:
+        """One part for each matrix of a stack; of a vector, its elements as rows of one."""
+        if len(self.shape) < 2:
+            return [part.flat() for part in self.parts]
+        height = self.shape[-2]
+        return [part.part(first, height) for part in self.parts for first in range(0, part.rows, height or 1)]
+
+
+@dataclass(frozen=True)
+class OutTensor:
+    """One tensor of the output.
+
+    shape: as GGUF has it, fastest dimension first. type: ggml's number. parts, interleave, values: as in Stored.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    parts: tuple[Rows, ...]
+    interleave: int = 0
+    values: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Size in the output, in bytes."""
+        return TYPES[self.type].bytes(self.shape)

@@ -1,0 +1,40 @@
+"""Metadata keys whose numbers are tensors of a checkpoint, one of each layer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import BadSource
+from ..families.gguf import Gguf
+from ..formats.floats import STORED, widened
+from ..formats.gguf import Value, f32_array
+from ..formats.safetensors import Header
+
+LAYER = re.compile(r"\blayers\.(\d+)\.")
+
+
+def scalars(headers: Iterable[tuple[Path, Header]], rules: Gguf, layers: int) -> dict[str, Value]:
+    """The metadata keys of single numbers.
+
+    headers: of the checkpoint's files, with their paths. rules: of the family. layers: their number. Raises BadSource
+    where a layer has none.
+    """
+    found = {}
+    for key, ending in rules.scalars.items():
+        numbers: dict[int, float] = {}
+        for path, header in headers:
+            for name, tensor in header.tensors.items():
+                layer = LAYER.search(name)
+                if layer and name.endswith(ending) and tensor.dtype in STORED:
+                    stored = np.fromfile(path, STORED[tensor.dtype], 1, offset=header.data_start + tensor.start)
+                    numbers[int(layer[1])] = float(widened(stored, tensor.dtype)[0])
+        if sorted(numbers) != list(range(layers)):
+            raise BadSource(
+                f"{ending} is not there for every one of the {layers} layers; download the checkpoint again"
+            )
+        found[key] = f32_array([numbers[layer] for layer in range(layers)])
+    return found

@@ -1,0 +1,110 @@
+"""The scaling keys of a GGUF header: type, factor, ramp, and the attention factor that follows from them.
+
+Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (attention factor).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...errors import BadSource, shown
+from ...rope.forms import Form, Interpolated, Plain, Yarn
+from .archs import Arch
+from .keys import ArchKeys
+
+TYPES = ("none", "linear", "yarn", "longrope")
+HARMLESS = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The scaling that the keys of a header ask for.
+
+    kind: rope.scaling.type, or "linear". theta: the base. factor: 1 under "none". yarn: whether frequencies are ramped
+    and the attention factor is that of yarn. original: tokens for which the ramp is computed. context: declared tokens.
+    """
+
+    kind: str
+    theta: float
+    factor: float
+    yarn: bool
+    original: int
+    context: int
+
+    def form(self, file: ArchKeys) -> Form:
+        """The form of the frequencies, without rope tensors. file: with the ends of the ramp."""
+        arch = file.arch
+        fast = file.number("rope.scaling.yarn_beta_fast", arch.beta_fast)
+        slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
+        if self.factor == 1 or arch.fixed:
+            return Plain(self.theta)
+        if self.yarn:
+            return Yarn(self.theta, self.factor, self.original, *((fast, slow) if arch.betas else (32.0, 1.0)))
+        return Interpolated(self.theta, self.factor)
+
+
+def read_scaling(file: ArchKeys, head_dim: int) -> Scaling:
+    """The scaling of a header.
+
+    file: its keys. head_dim: width of a head, for rope.scaling.alpha. Raises BadSource where llama.cpp would abort or
+    numbers are impossible.
+    """
+    arch, kind = file.arch, file.text("rope.scaling.type", "linear")
+    if kind not in TYPES:
+        raise BadSource(f"rope.scaling.type is {shown(kind)}, on which llama.cpp aborts; set one of {', '.join(TYPES)}")
+    context = file.whole("context_length")
+    original = file.whole("rope.scaling.original_context_length", context)
+    theta = file.number(arch.theta_key, 10000.0)
+    factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", 0.0)) or 1.0
+    if context < 1 or original < 1:
+        raise BadSource(f"the header declares {context} tokens, trained for {original}; download it again")
+    alpha = file.number("rope.scaling.alpha", 0.0) if arch.alpha else 0.0
+    if alpha > 0 and head_dim > 2:
+        theta *= alpha ** (head_dim / (head_dim - 2))
+    theta = 10000.0 if arch.fixed else theta
+    factor = 1.0 if kind == "none" else factor
+    if not 1 < theta < math.inf or factor <= 0:
+        raise BadSource(f"the header has {arch.theta_key} {theta:g} and factor {factor:g}; download it again")
+    return Scaling(kind, theta, factor, _ramped(file, kind), original, context)
+
+
+def _ramped(file: ArchKeys, kind: str) -> bool:
+    """Whether yarn_ext_factor, or the type where it is absent or negative, asks for yarn's ramp."""
+    share = file.number("rope.scaling.yarn_ext_factor", -1.0) if file.arch.ext_factor else -1.0
+    if share > 0 and share != 1:
+        raise BadSource(f"the header has rope.scaling.yarn_ext_factor {share:g}; only 0 and 1 can be read: set 1")
+    return kind == "yarn" if share < 0 else share == 1
+
+
+def attention_factors(file: ArchKeys, arch: Arch, scaling: Scaling) -> tuple[float, float, float]:
+    """The attention factors of extended layers and of window layers, which read the same key, and the softmax scale.
+
+    src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention factor included.
+    """
+    own = file.number("rope.scaling.attn_factor", 1.0)
+    if arch.ext_factor and not scaling.yarn:
+        own *= file.number("rope.scaling.yarn_attn_factor", 1.0)  # grok.cpp:25; yarn overwrites it
+    log = 0.1 * math.log(scaling.factor) if scaling.factor > 1 else 0.0
+    multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) if arch.log_multiplier else 0.0
+    if arch.softmax:
+        multiplier /= 0.1
+    everywhere, net = 1 + log * multiplier, own
+    if scaling.yarn:
+        first = everywhere if arch.same_mscale and multiplier != 1 else 1 + log
+        own *= first / everywhere / (1 + log) if multiplier else 1.0
+        net = own * (1 + log)
+    softmax = (own * (1 + log) * everywhere) ** 2 if arch.softmax else 1.0
+    if arch.no_attention_factor or arch.fixed:
+        return 1.0, 1.0, softmax
+    return net, own, softmax
+
+
+def dead_keys(file: ArchKeys, arch: Arch, scaling: Scaling) -> tuple[str, ...]:
+    """Scaling keys that are not at their defaults and that this architecture, or this scaling type, does not read."""
+    unread = [] if arch.ext_factor else ["yarn_ext_factor", "yarn_attn_factor"]
+    unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]
+    unread += [] if arch.log_multiplier else ["yarn_log_multiplier"]
+    unread += ["factor"] if scaling.kind == "none" or (arch.fixed and not arch.softmax) else []
+    unread += ["attn_factor"] if arch.no_attention_factor or (arch.fixed and not arch.softmax) else []
+    return tuple(key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key)))

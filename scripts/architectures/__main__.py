@@ -1,0 +1,26 @@
+"""Writes tests/data/llamacpp_archs.json from a copy of llama.cpp's sources; see scripts/archs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from .digest import read_digest
+
+OUT = Path(__file__).parents[2] / "tests" / "data" / "llamacpp_archs.json"
+
+
+def main() -> None:
+    """Reads the arguments and writes the digest."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sources", type=Path, required=True, help="the root of llama.cpp's sources")
+    parser.add_argument("--commit", required=True, help="the commit of these sources, which the file names")
+    given = parser.parse_args()
+    found = {"commit": given.commit, "archs": read_digest(given.sources)}
+    OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+    print(f"{len(found['archs'])} architectures in {OUT.name}")
+
+
+if __name__ == "__main__":
+    main()

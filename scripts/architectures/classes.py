@@ -1,0 +1,75 @@
+"""The classes of llama.cpp's models in src/models: their methods, what they inherit, and their graphs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEFINITION = re.compile(r"^(?:[^\n#/ }][^\n]*?)?\bllama_model_(\w+?)::([\w:<>]+?)\(", re.M)
+STRUCT = re.compile(r"^struct llama_model_(\w+) : public llama_model_(\w+) \{(.*?)^\};", re.M | re.S)
+ALIAS = re.compile(r"using graph = llama_model_(\w+)::graph")
+GRAPH_BASE = re.compile(r"struct graph : public llama_model_(\w+)::graph")
+
+
+@dataclass
+class ModelClass:
+    """A class `llama_model_NAME`.
+
+    base: the class that it inherits, "base" for none. methods: the source of its methods by name, those of its graph
+    under "graph". graph_of: the class whose graph it uses.
+    """
+
+    name: str
+    base: str
+    graph_of: str
+    methods: dict[str, str] = field(default_factory=dict)
+
+
+def read_classes(sources: Path) -> dict[str, ModelClass]:
+    """All classes of src/models by name. sources: the root of llama.cpp."""
+    header = (sources / "src/models/models.h").read_text("utf-8")
+    classes = {}
+    for name, base, body in STRUCT.findall(header):
+        own = "struct graph " in body
+        alias, graph_base = ALIAS.search(body), GRAPH_BASE.search(body)
+        graph_of = alias.group(1) if alias else graph_base.group(1) if graph_base else name if own else base
+        classes[name] = ModelClass(name, base, graph_of)
+    for path in sorted((sources / "src/models").glob("*.cpp")):
+        _add_methods(path.read_text("utf-8"), classes)
+    return classes
+
+
+def _add_methods(text: str, classes: dict[str, ModelClass]) -> None:
+    for found in DEFINITION.finditer(text):
+        name, method = found.groups()
+        end = text.find("\n}\n", found.end())
+        if name in classes and end >= 0:
+            kept = "graph" if method.startswith("graph") and "mtp" not in method else method
+            methods = classes[name].methods
+            methods[kept] = methods.get(kept, "") + "\n" + without_comments(text[found.start() : end])
+
+
+def without_comments(text: str) -> str:
+    """C++ source without its comments."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+
+
+def method_of(classes: dict[str, ModelClass], name: str, method: str) -> str:
+    """The source of a method of a class, its own or inherited; empty where there is none."""
+    while name in classes:
+        if method in classes[name].methods:
+            return classes[name].methods[method]
+        name = classes[name].base
+    return ""
+
+
+def graph_of(classes: dict[str, ModelClass], name: str) -> str:
+    """The source of the graph that a class builds, that of its draft layers left out."""
+    seen = set[str]()
+    while name in classes and name not in seen:
+        seen.add(name)
+        if "graph" in classes[name].methods:
+            return classes[name].methods["graph"]
+        name = classes[name].graph_of if classes[name].graph_of != name else classes[name].base
+    return ""

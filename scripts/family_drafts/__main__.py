@@ -1,0 +1,79 @@
+"""Drafts the file of a model family from the installed transformers, and says which model types are still unknown.
+
+`scripts/families MODEL_TYPE` prints the TOML of a family as far as its classes say it: what they are, config defaults,
+layout, layer types, windows, names of projections and norms. A person finishes it, and reads the classes. Of a family
+that is there, it says below that where the draft and the file disagree, and then it exits with 1.
+
+`scripts/families --check` lists the model types that rotate: known, with their family; refused, with the reason; or
+unknown, and then it exits with 1. `scripts/families --unknown` prints the names of the unknown ones alone.
+
+`scripts/families --keys` writes the keys of the config classes of all families anew, by which `ropeconv` suggests a
+family for an unknown model type: do that with every new family.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections import Counter
+
+from ropeconv.families import by_model_type
+
+from . import config_keys
+from .compare import disagreements
+from .draft import draft
+from .render import render
+from .walk import walk
+
+
+def main() -> int:
+    """Answers the command line. Returns 1 where a model type is unknown, or a draft and its family disagree."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/families", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model_type", nargs="?", help="whose family to draft")
+    parser.add_argument("--check", action="store_true", help="list every model type that rotates")
+    parser.add_argument("--unknown", action="store_true", help="print the names of those that are unknown")
+    parser.add_argument("--keys", action="store_true", help="write ropeconv/families/config_keys.json anew")
+    given = parser.parse_args()
+    logging.disable(logging.WARNING)
+    if given.model_type:
+        return show(given.model_type)
+    if given.keys:
+        config_keys.FILE.write_text(config_keys.text(), "utf-8")
+        return 0
+    if not given.check and not given.unknown:
+        parser.error("give a model type, --check, --unknown or --keys")
+    return check(names_only=given.unknown)
+
+
+def show(model_type: str) -> int:
+    """Prints the draft of a model type. Returns 1 where its family says something else."""
+    try:
+        found = draft(model_type)
+    except ValueError as problem:
+        sys.exit(f"{problem}; `scripts/families --check` lists the model types that rotate")
+    sys.stdout.write(render(found))
+    family = by_model_type().get(model_type)
+    wrong = disagreements(family, found) if family else []
+    sys.stdout.write("".join(f"# {sentence}\n" for sentence in wrong))
+    return int(bool(wrong))
+
+
+def check(names_only: bool) -> int:
+    """Prints what ropeconv says of the model types that rotate. Returns 1 where it says nothing of one of them."""
+    found = [one for one in walk() if one.rotates]
+    unknown = [one.name for one in found if one.state == "unknown"]
+    if names_only:
+        sys.stdout.write("".join(f"{name}\n" for name in unknown))
+        return 0
+    for one in found:
+        sys.stdout.write(f"{one.name:40} {one.state:8} {one.detail}\n")
+    counts = Counter(one.state for one in found)
+    sys.stdout.write(f"{len(found)} rotate: " + ", ".join(f"{counts[key]} {key}" for key in sorted(counts)) + "\n")
+    return int(bool(unknown))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

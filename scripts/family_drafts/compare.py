@@ -1,0 +1,44 @@
+"""Compares the draft of a family with what its file says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ropeconv.families import Family
+
+from .config_facts import scaling
+
+WRITTEN = ("name", "display_name", "model_types", "source")
+"""Fields that a person writes."""
+ANY_OF = ("layer", "input_norm", "hidden", "heads", "kv_heads", "layers", "context", "partial", "head_dim")
+"""Lists of names of which the file may have more: those of other versions and of models around this one."""
+REQUIRED = {"weights": ("q", "k", "fused", "q_norm", "k_norm"), "window": ("key",)}
+"""What the file says, and the draft has to find too where it has that table."""
+
+
+def disagreements(family: Family, found: dict[str, Any]) -> list[str]:
+    """The fields in which a draft and the file of a family say different things, a sentence for each.
+
+    family: from the file. found: the draft.
+    """
+    said = msgspec.to_builtins(family)
+    pairs = [(key, said[key], value) for key, value in found.items() if key not in WRITTEN]
+    wrong = []
+    for table, ours, drafted in pairs:
+        if not isinstance(drafted, dict):
+            wrong += [] if ours == drafted else [f"{table} is {ours}, and the draft has {drafted}"]
+            continue
+        for key, value in drafted.items():
+            if key == "partial" or (ours.get("leading") and key in ("last", "rest")):
+                continue  # the other keys of the share, and the first layer of an interval in place of the last
+            mine = scaling(ours[key]) if key == "scaling" and ours[key] else ours[key]
+            alike = set(value) <= set(mine) if isinstance(value, list) and key in ANY_OF else mine == value
+            if key == "types":
+                alike = value.items() <= mine.items()
+            wrong += [] if alike else [f"{table}.{key} is {mine}, and the draft has {value}"]
+    for table, keys in REQUIRED.items():
+        absent = [key for key in keys if table in found and said[table][key] and not found[table].get(key)]
+        wrong += [f"{table}.{key} is {said[table][key]}, and the draft has none" for key in absent]
+    return wrong

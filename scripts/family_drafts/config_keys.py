@@ -1,0 +1,36 @@
+"""Writes `ropeconv/families/config_keys.json`: the keys that configs of each family may have."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+from ropeconv.families.family import Family
+from ropeconv.families.registry import packaged
+
+from .library import config_classes
+from .walk import default_config
+
+FILE = Path(__file__).parents[2] / "ropeconv" / "families" / "config_keys.json"
+LEGACY = ("rope_theta", "rope_scaling")
+IN_KWARGS = re.compile(r"""kwargs\.(?:pop|get|setdefault)\(\s*"(\w+)\"""")
+
+
+def keys_of(family: Family) -> list[str]:
+    """The keys of the config class of a family's text model, and those that earlier configs have; empty without it."""
+    if family.text_type not in config_classes():
+        return []
+    config = default_config(family.text_type)
+    kind = type(config)
+    fields = {name for name in inspect.get_annotations(kind) if not name.startswith(("base_model", "keys_to"))}
+    earlier = {*LEGACY, *kind.attribute_map.values(), *IN_KWARGS.findall(inspect.getsource(kind))}
+    return sorted({name for name in fields | earlier if not name.startswith("_")} - {"rope_parameters", "model_type"})
+
+
+def text() -> str:
+    """The content of the file, a line for each family of the package."""
+    found = {family.name: keys_of(family) for family in packaged()}
+    lines = [f"{json.dumps(name)}: {json.dumps(keys)}" for name, keys in found.items() if keys]
+    return "{\n" + ",\n".join(lines) + "\n}\n"

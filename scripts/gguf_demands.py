@@ -1,0 +1,162 @@
+"""Writes ropeconv/export/demands.json: which tensors and keys llama.cpp's loaders want, from its source.
+
+    python scripts/gguf_demands.py LLAMA_CPP
+
+LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Tensors that are created
+under a condition count as optional, and sizes that are no sums or products of what a header says stay open ("?").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+OUT = Path(__file__).parent.parent / "ropeconv" / "export" / "demands.json"
+KNOWN = {
+    "n_embd", "n_vocab", "n_head", "n_head_kv", "n_embd_head_k", "n_embd_head_v", "n_embd_k_gqa", "n_embd_v_gqa",
+    "n_embd_gqa", "n_ff", "n_ff_exp", "n_expert", "n_rot",
+}  # fmt: skip
+QKV = (("q", 0, 1), ("k", 0, 2), ("v", 0, 3))
+ALWAYS = ["block_count", "context_length", "embedding_length"]
+CALL = re.compile(r"create_tensor(?P<kind>_qkv|_gate_up_exps)?\s*\((?P<rest>.*)", re.DOTALL)
+TENSOR = re.compile(
+    r'tn\(\s*(LLM_TENSOR_\w+)\s*,\s*(?:"(\w+)"\s*,?)?\s*(\w+)?\s*\)\s*,\s*\{(.*?)\}\s*,\s*(.*)\)\s*$', re.DOTALL
+)
+
+
+class Arch:
+    """What one architecture wants: `keys` without its name, tensors that must be there, and all with their shapes."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.required: dict[str, str] = {}
+        self.optional: dict[str, set[str]] = {}
+
+
+def body(text: str, name: str) -> str:
+    """The body of a function."""
+    start = re.search(rf"::{name}\([^)]*\)\s*\{{", text)
+    if start is None:
+        return ""
+    depth, at = 1, start.end()
+    while depth:
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        at += 1
+    return text[start.end() : at - 1]
+
+
+def statements(text: str) -> list[tuple[str, bool]]:
+    """The statements of a function, and whether each stands under a condition."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    found, blocks, paren, start = [], [], 0, 0
+    for at, letter in enumerate(text):
+        paren += {"(": 1, ")": -1}.get(letter, 0)
+        if paren:
+            continue
+        before = text[start:at].strip()
+        if letter == "{":
+            blocks.append(bool(re.search(r"\b(if|else|switch|case)\b|load_block_mtp", before)))
+            start = at + 1
+        elif letter == "}":
+            if blocks:
+                blocks.pop()
+            start = at + 1
+        elif letter == ";":
+            found.append((before, any(blocks) or bool(re.match(r"if\b|else\b", before))))
+            start = at + 1
+    return found
+
+
+def size(text: str, local: dict[str, str]) -> str:
+    """An expression in names of KNOWN, or "?"."""
+    text = re.sub(r"\bhparams\.(n_embd_head_k|n_embd_head_v|n_rot|n_ff_exp|n_ff)\(\w*\)", r"\1", text.strip())
+    for _ in range(4):
+        text = re.sub(r"\b[a-z]\w*\b", lambda name: local.get(name[0], name[0]), text)
+    parts = [[factor.strip() for factor in term.split("*")] for term in text.split("+")]
+    if all(factor in KNOWN or factor.isdigit() for term in parts for factor in term):
+        return " + ".join(" * ".join(term) for term in parts)
+    return "?"
+
+
+def read(arch: Arch, hparams: str, tensors: str, names: dict[str, str], keys: dict[str, str]) -> None:
+    """Adds what two functions of a model file want."""
+    for text, conditional in statements(hparams):
+        key = re.match(r"ml\.get_(?:key|key_or_arr)\((LLM_KV_\w+),.*\)$", text, re.DOTALL)
+        if key and not conditional and not re.search(r",\s*false\s*\)$", text) and "%s." in keys.get(key[1], ""):
+            arch.keys.append(keys[key[1]].removeprefix("%s."))
+    local: dict[str, str] = {}
+    for text, conditional in statements(tensors):
+        constant = re.match(r"(?:const )?(?:u?int\d*_t|auto) (\w+)\s*=\s*(.*)", text, re.DOTALL)
+        if constant and "create_tensor" not in text:
+            value = size(constant[2], local)
+            local[constant[1]] = constant[1] if constant[1] in KNOWN else value
+        call = CALL.search(text)
+        if call is None or "DUPLICATED" in text:
+            continue
+        optional = conditional or "NOT_REQUIRED" in text or "SKIP" in text
+        if call["kind"]:
+            _several(arch, call["kind"], call["rest"], local, optional)
+            continue
+        single = TENSOR.search(call["rest"])
+        if single is None or single[1] not in names:
+            print(f"not understood: {' '.join(text.split())[:150]}", file=sys.stderr)
+            continue
+        name = names[single[1]].replace("%d", "{}") + (f".{single[2]}" if single[2] else "")
+        _add(arch, name, [size(part, local) for part in single[4].split(",")], optional or "nextn" in name)
+
+
+def _several(arch: Arch, kind: str, rest: str, local: dict[str, str], optional: bool) -> None:
+    given = [size(part, local) for part in rest.rsplit(")", 1)[0].split(",")[2:]]
+    if kind == "_qkv":
+        for letter, columns, rows in QKV:
+            _add(arch, f"blk.{{}}.attn_{letter}.weight", [given[columns], given[rows]], True)
+            _add(arch, f"blk.{{}}.attn_{letter}.bias", [given[rows]], True)
+        total = "?" if "?" in given[1:4] else " + ".join(given[1:4])
+        _add(arch, "blk.{}.attn_qkv.weight", [given[0], total], True)
+        _add(arch, "blk.{}.attn_qkv.bias", [total], True)
+        return
+    for name in ("gate", "up"):
+        _add(arch, f"blk.{{}}.ffn_{name}_exps.weight", given[:3], True)
+
+
+def _add(arch: Arch, name: str, shape: list[str], optional: bool) -> None:
+    text = ", ".join(shape)
+    if not optional and name not in arch.optional:
+        arch.required[name] = text
+    else:
+        arch.optional.setdefault(name, {arch.required.pop(name)} if name in arch.required else set()).add(text)
+
+
+def main(root: Path) -> None:
+    """Reads the source of llama.cpp and writes the table."""
+    source = (root / "src" / "llama-arch.cpp").read_text()
+    names = dict(re.findall(r'\{\s*(LLM_TENSOR_\w+),\s*"([^"]+)"\s*\}', source))
+    keys = dict(re.findall(r'\{\s*(LLM_KV_\w+),\s*"([^"]+)"\s*\}', source))
+    archs = dict(re.findall(r'\{\s*(LLM_ARCH_\w+),\s*"([^"]+)"\s*\}', source))
+    header = (root / "src" / "models" / "models.h").read_text()
+    bases = dict(re.findall(r"struct (llama_model_\w+) : public (llama_model_\w+)", header))
+    text = "\n".join(path.read_text() for path in sorted((root / "src" / "models").glob("*.cpp")))
+    factory = (root / "src" / "llama-model.cpp").read_text()
+    found = {}
+    for number, name in re.findall(r"case (LLM_ARCH_\w+):\s*return new (llama_model_\w+)\(", factory):
+        chain = name
+        while chain in bases and f"{chain}::load_arch_tensors" not in text:
+            chain = bases[chain]
+        tensors = body(text.replace(f"{chain}::load_arch_tensors", "::wanted_tensors"), "wanted_tensors")
+        hparams = body(text.replace(f"{chain}::load_arch_hparams", "::wanted_hparams"), "wanted_hparams")
+        arch = Arch()
+        read(arch, hparams, tensors, names, keys)
+        if not arch.required:
+            continue
+        found[archs[number]] = {
+            "keys": sorted({*ALWAYS, *arch.keys}),
+            "required": arch.required,
+            "optional": {key: sorted(shapes) for key, shapes in arch.optional.items()},
+        }
+    OUT.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,195 @@
+"""The check of an output: whom it asks, what it takes from the cache, and when it asks nobody."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from ropeconv.bake import check
+from ropeconv.bake.check import NOT_INSTALLED, OutputCheck, probe_query
+from ropeconv.bake.checkpoint import CheckpointPlan
+from ropeconv.errors import Disagreement
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..baking import make_plan
+
+
+class Asked:
+    """A probe that notes what is done with it, and answers with its name."""
+
+    def __init__(self, name: str = "given") -> None:
+        self.name, self.calls = name, list[tuple[Any, ...]]()
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        self.calls.append(("ended",))
+
+    def stop(self) -> None:
+        self.calls.append(("stopped",))
+
+    def prefetch(self, model_type: str) -> None:
+        self.calls.append(("prefetch", model_type))
+
+    def ask(self, folder: Path, context: int, own: bool = False) -> dict[str, Any]:
+        self.calls.append(("ask", folder, context, own))
+        return {"by": self.name, "modules": {}}
+
+
+@pytest.fixture
+def plan(llama: Path, tmp_path: Path) -> CheckpointPlan:
+    made = make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out")
+    assert isinstance(made, CheckpointPlan)
+    return made
+
+
+@pytest.fixture
+def folder(plan: CheckpointPlan, tmp_path: Path) -> Path:
+    """A folder with the config of the plan."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "config.json").write_text(config_of(plan))
+    return tmp_path / "made"
+
+
+def config_of(plan: CheckpointPlan) -> str:
+    return next(file.text for file in plan.files if file.name == "config.json") or ""
+
+
+def changed(folder: Path) -> Path:
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"factor": 4.0', '"factor": 4.5'))
+    return folder
+
+
+def right(plan: CheckpointPlan, version: str = transformers.__version__, factor: float = 1.0) -> dict[str, Any]:
+    vector = (plan.schedule.inv_freq * factor).tolist()
+    module = {"inv_freq": vector, "short": vector, "attention_factor": plan.schedule.attention_factor}
+    return {"transformers": version, "modules": {"global": module}}
+
+
+# Whether anybody is asked
+
+
+def test_a_right_answer_is_kept(plan: CheckpointPlan, folder: Path) -> None:
+    asked: list[Path] = []
+    checking = OutputCheck(plan, lambda place: asked.append(place) or right(plan))
+    found = checking(folder)
+    assert asked == [folder]
+    assert found is not None
+    assert found is checking.found
+    assert (found.transformers, found.attention_factor, checking.reason) == (
+        transformers.__version__, plan.schedule.attention_factor, "",
+    )  # fmt: skip
+
+
+def test_a_wrong_answer_stops(plan: CheckpointPlan, folder: Path) -> None:
+    checking = OutputCheck(plan, lambda place: right(plan, factor=1.01))
+    with pytest.raises(Disagreement, match=r"computes other global frequencies than the schedule.*; nothing was kept"):
+        checking(folder)
+    assert checking.found is None
+
+
+def test_versions_that_are_known_to_read_it_otherwise_prove_nothing(plan: CheckpointPlan, folder: Path) -> None:
+    """Neither a right answer nor a wrong one, where no verdict says that this version reads it."""
+    for version, words in (
+        ("4.50.3", "transformers 4.50.3 is"),
+        ("4.30.0", "transformers 4.30.0 is"),
+        ("", "as installed"),
+    ):
+        for factor in (1.0, 1.01):
+            checking = OutputCheck(plan, lambda place, v=version, f=factor: right(plan, v, f))  # type: ignore[misc]
+            assert checking(folder) is None
+            assert words in checking.reason
+            assert checking.reason.endswith("not among those that read it exactly")
+    assert OutputCheck(plan, lambda place: {"modules": {}})(folder) is None
+
+
+def test_without_transformers_nobody_is_asked(plan: CheckpointPlan, folder: Path) -> None:
+    checking = OutputCheck(plan, None)
+    assert checking(folder) is None
+    assert checking.reason == NOT_INSTALLED
+
+
+# Where an answer comes from
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of answers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """Probes that were started by the check itself."""
+    found: list[Asked] = []
+
+    def start() -> Asked:
+        found.append(Asked(f"started {len(found)}"))
+        return found[-1]
+
+    monkeypatch.setattr(check, "Probe", start)
+    return found
+
+
+Query = Callable[[Path], dict[str, Any]]
+
+
+def query(plan: CheckpointPlan, probe: Asked) -> Query:
+    return probe_query(plan, probe)  # type: ignore[arg-type]
+
+
+def test_the_first_answer_is_by_the_given_probe_and_cached(
+    plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
+) -> None:
+    probe = Asked()
+    ask = query(plan, probe)
+    assert probe.calls == [("prefetch", "llama")]
+    assert ask(folder)["by"] == "given"
+    assert probe.calls[1:] == [("ask", folder, plan.schedule.context, False)]
+    assert started == []
+    second = Asked("second")
+    assert query(plan, second)(folder)["by"] == "given"
+    assert second.calls == [("stopped",)]
+
+
+def test_another_config_is_asked_about_by_a_new_probe_that_is_ended(
+    plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
+) -> None:
+    query(plan, Asked())(folder)
+    ask, known = query(plan, Asked("second")), shutil.copytree(folder, folder.with_name("known"))
+    changed(folder)
+    assert ask(folder)["by"] == "started 0"
+    assert started[0].calls == [("ask", folder, plan.schedule.context, False), ("ended",)]
+    assert ask(known)["by"] == "given"
+    assert len([path for path in cache.rglob("*.json") if path.is_file()]) == 2
+
+
+def test_the_given_probe_goes_on_for_its_caller(
+    plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
+) -> None:
+    probe = Asked()
+    ask = query(plan, probe)
+    assert ask(changed(folder))["by"] == "given"
+    assert ("ended",) not in probe.calls
+    assert started == []
+
+
+def test_code_of_its_own_is_run_each_time(llama: Path, tmp_path: Path, cache: Path, started: list[Asked]) -> None:
+    made = make_plan(llama, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "out", encoding="buffers")
+    assert isinstance(made, CheckpointPlan)
+    probe = Asked()
+    ask = query(made, probe)
+    assert (probe.calls, started) == ([], [])
+    for _ in range(2):
+        assert ask(tmp_path)["by"] == "given"
+    assert probe.calls == [("ask", tmp_path, made.schedule.context, True)] * 2
+    assert not cache.exists()

@@ -1,0 +1,119 @@
+"""What the receipt of a plan says, field by field, and the cells of the matrix that a family has."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.bake import matrix as table
+from ropeconv.bake.matrix import METHODS, counts
+from ropeconv.bake.record import target_record
+from ropeconv.families.family import by_name
+from ropeconv.receipts import Receipt
+from ropeconv.receipts.receipt import BeforeRecord, ConfigRecord, TargetRecord
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.version import SCHEMA, __version__
+
+from ..baking import make_plan, target
+from ..gguf_files import write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+LOUD = Recipe(REGISTRY["mixed"](4.0), attention_factor=2.0)
+FORMULA = 1 + 0.1 * math.log(4)
+
+
+def receipt(source: Path, recipe: Recipe, **options: object) -> Receipt:
+    made = make_plan(source, recipe, **options).receipt()  # type: ignore[arg-type]
+    assert made is not None
+    return made
+
+
+def test_a_receipt_of_a_folder(llama: Path) -> None:
+    found = receipt(llama, YARN)
+    assert (found.ropeconv, found.schema, found.family, found.method) == (__version__, SCHEMA, "llama", "yarn")
+    assert found.before == BeforeRecord(
+        "default, theta 10000", "yarn, theta 10000, factor 4, original_context 64, beta_fast 32, beta_slow 1", 1.0, 64,
+        64, None, None,
+    )  # fmt: skip
+    assert (found.encoding, found.in_config) == ("native", ConfigRecord("native", pytest.approx(FORMULA), 1.0))
+    assert (found.fold, found.log_n_approximation, found.check, found.files) == (None, None, None, ())
+    assert found.effective_length is None
+    assert (found.schedule.context, found.schedule.original_context) == (256, 64)
+    assert len(found.schedule.inv_freq) == 32
+    assert found.runtimes[0].runtime.startswith("transformers@")
+    assert found.original is not None
+    assert found.target == TargetRecord("safetensors")
+
+
+def test_a_receipt_of_factors_in_weights_has_the_config_without_them(llama: Path) -> None:
+    found = receipt(llama, LOUD, encoding="weights", fold_into="qk")
+    assert found.in_config == ConfigRecord("factors", 1.0, 1.0)
+    assert found.fold is not None
+    assert (found.fold.fold_into, found.fold.expected_kl) == ("qk", 0.0)
+    assert found.fold.tensors == tuple(
+        sorted(f"model.layers.{layer}.self_attn.{one}_proj.weight" for layer in (0, 1) for one in "qk")
+    )
+    assert found.schedule.attention_factor == 2.0
+
+
+def test_a_receipt_of_a_gguf_file_has_no_config_and_its_steps(tmp_path: Path) -> None:
+    found = receipt(write(tmp_path / "m.gguf"), YARN)
+    assert (found.in_config, found.fold, found.log_n_approximation) == (None, None, None)
+    assert (found.family, found.encoding, found.target) == ("llama", "keys", TargetRecord("gguf"))
+    log_n = Recipe(REGISTRY["theta"](1e4), context=256, log_n="clamped")
+    carried = receipt(write(tmp_path / "n.gguf"), log_n, carrier="mistral3", allow_approximate=True)
+    steps = carried.log_n_approximation
+    assert steps is not None
+    assert (steps.length, steps.gain, steps.beta) == (64, 1.0, pytest.approx(1 / math.log(64)))
+    positions = np.arange(256)
+    exact = np.maximum(np.log(positions + 1) / math.log(64), 1)
+    near = 1 + np.log1p(positions // 64) / math.log(64)
+    assert steps.deviation == pytest.approx(float(np.max(np.abs(near - exact) / exact)), rel=0.02)
+    assert carried.target == TargetRecord("gguf", carrier="mistral3", allow_approximate=True)
+
+
+def test_a_target_is_recorded_as_it_was_asked_for(tmp_path: Path) -> None:
+    asked = target(
+        tmp_path / "x", "q8_0", "llama-bpe", "mistral3", "qk", "f32", encoding="weights", runtimes=("vllm", "sglang"),
+        allow_approximate=True, all_files=True, replace=True,
+    )  # fmt: skip
+    every = ("weights", ("vllm", "sglang"), "q8_0", "llama-bpe", "mistral3", "qk", "f32", True, True, True)
+    assert target_record(asked, False) == TargetRecord("safetensors", *every)
+    assert target_record(asked, True) == TargetRecord("gguf", *every)
+
+
+def test_lengths_that_are_not_reached_are_recorded() -> None:
+    """Llama 2 at 8 times its length, by figures that were computed elsewhere."""
+    from ..conftest import CONFIGS
+
+    found = receipt(CONFIGS / "meta-llama--Llama-2-7b-hf.json", Recipe(REGISTRY["yarn"](8.0)))
+    assert found.before is not None
+    assert (found.effective_length, found.before.effective_length) == (8885, 1706)
+    assert found.before.reach == 1706
+
+
+def test_a_family_has_cells_for_the_ways_that_its_class_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = list(table._of_family(by_name()["phi3"]))
+    assert {cell.family for cell in cells} == {"phi3"}
+    assert {cell.writing for cell in cells} == {"theta", "factors"}
+    llama = list(table._of_family(by_name()["llama"]))
+    assert list(dict.fromkeys(cell.writing for cell in llama)) == list(METHODS)
+    exact = {(cell.writing, cell.verdict.runtime.partition("@")[0]) for cell in llama if cell.verdict.status == "exact"}
+    assert {(writing, "transformers") for writing in METHODS} <= exact
+    assert cells[0].to_dict()["family"] == "phi3"
+    assert cells[0].to_dict()["writing"] == "theta"
+    assert cells[0].to_dict().keys() > cells[0].verdict.to_dict().keys()
+    assert sum(counts(llama).values()) == len(llama)
+
+
+def test_families_for_which_nothing_can_be_baked_have_no_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    import msgspec
+
+    llama = by_name()["llama"]
+    monkeypatch.setattr(table, "families", lambda: (msgspec.structs.replace(llama, refuse="no"), llama))
+    monkeypatch.setattr(table, "_of_family", lambda family: iter([family.refuse]))
+    assert table.matrix.__wrapped__() == ("",)

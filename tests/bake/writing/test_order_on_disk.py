@@ -1,0 +1,137 @@
+"""What is on the disk before an output has its name: every file, every folder, the receipt; and what is counted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake.planned import PlannedFile
+from ropeconv.bake.writing import place as places
+from ropeconv.bake.writing.journal import Journal
+from ropeconv.bake.writing.place import MARGIN, refuse_full
+from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.receipts.receipt import CheckRecord
+
+from .plans import SIZE, SmallPlan, small_plan, source_folder, write
+
+HIDDEN = ".out.ropeconv-partial"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> SmallPlan:
+    return small_plan(source_folder(tmp_path), tmp_path / "out")
+
+
+@pytest.fixture
+def synced(plan: SmallPlan, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, str]]:
+    """What fsync is called with, and whether the output had its name then."""
+    found: list[tuple[bool, str]] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        place = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        found.append((plan.out.exists(), place.relative_to(plan.out.parent).as_posix()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return found
+
+
+def test_everything_is_on_the_disk_before_it_has_its_name_and_the_name_after_that(
+    plan: SmallPlan, synced: list[tuple[bool, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(plan)
+    before = [name for named, name in synced if not named]
+    drafts = [f"{HIDDEN}/drafts/{number}{Path(file.name).suffix}" for number, file in enumerate(plan.files)]
+    assert set(drafts) <= set(before)
+    inside = f"{HIDDEN}/new/out"
+    assert {inside, f"{inside}/more", f"{HIDDEN}/new", HIDDEN, f"{HIDDEN}/journal", "."} <= set(before)
+    assert any(name.endswith("ropeconv.json.new") for name in before)
+    last = {name: number for number, name in enumerate(before)}
+    assert last[f"{inside}/more"] < last[inside] < last[f"{HIDDEN}/new"] < last[HIDDEN]
+    assert max(last[name] for name in drafts) < last[inside]
+    assert [name for named, name in synced if named] == [".", "."]  # the new name, and that the hidden folder is gone
+
+
+def test_without_fsync_nothing_is_waited_for(plan: SmallPlan, synced: list[tuple[bool, str]]) -> None:
+    write(plan, fsync=False)
+    assert synced == []
+    assert (plan.out / "model.safetensors").stat().st_size == SIZE
+
+
+def test_every_byte_is_counted_once_also_where_a_run_goes_on(plan: SmallPlan) -> None:
+    done: list[int] = []
+    execute_plan(plan, ApplyOptions(), advance=done.append)
+    assert sum(done) == plan.bytes
+    again = small_plan(Path(plan.source.reference), plan.out.with_name("other"))
+
+    class Killed(BaseException):
+        pass
+
+    def stop(folder: Path) -> CheckRecord | None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        execute_plan(again, ApplyOptions(), stop)
+    done.clear()
+    execute_plan(again, ApplyOptions(), advance=done.append)
+    assert done == [again.bytes]
+    linked = small_plan(Path(plan.source.reference), plan.out.with_name("linked"))
+    done.clear()
+    execute_plan(linked, ApplyOptions(link=True), advance=done.append)
+    assert sum(done) == linked.bytes
+
+
+def test_a_run_whose_files_are_all_there_has_a_journal_of_them(plan: SmallPlan) -> None:
+    root = plan.out.parent / HIDDEN
+    seen: dict[str, str | None] = {}
+
+    def look(folder: Path) -> CheckRecord | None:
+        finished = Journal.read(root / "journal").finished
+        seen.update({name: one.sha256 for name, one in finished.items()})
+        return None
+
+    execute_plan(plan, ApplyOptions(), look)
+    assert {name for name, digest in seen.items() if digest is None} == {"LICENSE", "model.safetensors", "patched.bin"}
+    assert seen.keys() == {file.name for file in plan.files}
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_disk_needs_room_for_what_is_not_shared(
+    plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    copied = sum(file.size for file in plan.files if file.action == "copy")
+    made = plan.bytes - copied
+    for link, shares, needed in ((False, False, made + copied), (True, False, made), (False, True, made)):
+        monkeypatch.setattr(places, "same_blocks", lambda source, folder, shares=shares: shares)
+        monkeypatch.setattr(places, "free_bytes", lambda folder, free=needed + MARGIN - missing: free)
+        if not missing:
+            refuse_full(plan, plan.files, plan.out.parent, link)
+            continue
+        with pytest.raises(RopeconvError, match=r"has 17\.\d MB free and the output needs 17\.\d MB; free"):
+            refuse_full(plan, plan.files, plan.out.parent, link)
+        refuse_full(plan, plan.files[1:], plan.out.parent, link)
+    assert MARGIN == 16 << 20
+
+
+def test_a_file_that_nobody_knows_how_to_make_is_an_error(tmp_path: Path) -> None:
+    odd = small_plan(source_folder(tmp_path), tmp_path / "out", extra=(PlannedFile("convert", "x", 1),))
+    with pytest.raises(RopeconvError, match="x is planned without a content; report it"):
+        write(odd)
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_copy_is_hashed_where_that_is_asked_for(tmp_path: Path, checksum: bool) -> None:
+    folder = source_folder(tmp_path)
+    wrong = PlannedFile("copy", "more/weights.bin", SIZE // 3, "0" * 64)
+    plan = small_plan(folder, tmp_path / "out", extra=(wrong,))
+    if not checksum:
+        write(plan)
+        return
+    with pytest.raises(BadSource, match=r"more/weights\.bin has another content than was planned"):
+        write(plan, checksum=True)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,130 @@
+"""Published vocabularies with the tokens that llama.cpp's own authors expect, from the source archive of its bindings.
+
+`scripts/test` runs a sample of this after the lab. Each vocabulary is written as its publisher has it, as
+tokenizer.json or tokenizer.model, converted, and cuts llama.cpp's test texts.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
+from tokenizers import Tokenizer, models
+
+from ropeconv.errors import BadSource
+from ropeconv.export.tokenizer import tokenizer_keys
+from ropeconv.export.tokenizer.pre import pre_table
+from ropeconv.export.tokenizer.tokens import Kind
+from ropeconv.formats.gguf import GgufFile, Value
+from scripts.laboratory.environment import ROOT, once, pip
+
+from ..extent import sample
+from .test_tokenizer import as_pre_tokenizer, in_python, vocabulary_file
+
+PACKAGE = "llama_cpp_python"
+BETWEEN = "\n__ggml_vocab_test__\n"
+SAME = {"command-r": "starcoder", "mpt": "gpt-2", "refact": "starcoder"}
+"""Vocabularies whose tokenizer.json cuts text as another one: the family decides what llama.cpp calls it."""
+BYTE_LEVEL = (
+    "command-r", "deepseek-coder", "deepseek-llm", "falcon", "gpt-2", "llama-bpe", "mpt", "qwen2", "qwen35", "refact",
+    "starcoder",
+)  # fmt: skip
+PIECES = ("llama-spm", "phi-3")
+
+
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    """The vocabularies of the installed version of llama.cpp's bindings."""
+
+    def make(target: Path) -> None:
+        release = version(PACKAGE)
+        pip("download", "--no-deps", "--no-binary=:all:", "-d", target, f"{PACKAGE}=={release}")
+        (archive,) = target.glob("*.tar.gz")
+        with tarfile.open(archive) as content:
+            for member in content:
+                path = Path(member.name)
+                if member.isfile() and path.name.startswith("ggml-vocab-"):
+                    (target / path.name).write_bytes(content.extractfile(member).read())  # type: ignore[union-attr]
+        archive.unlink()
+
+    return once(ROOT / f"vocabularies-{version(PACKAGE)}", make)
+
+
+def texts(folder: Path, name: str) -> tuple[list[str], list[list[int]]]:
+    """The texts of a vocabulary and the tokens that they have to become; the file of tokens may lack the last ones."""
+    path = folder / f"ggml-vocab-{name}.gguf"
+    tokens = [list(map(int, line.split())) for line in path.with_suffix(".gguf.out").read_text().splitlines()]
+    return path.with_suffix(".gguf.inp").read_text("utf-8").split(BETWEEN)[: len(tokens)], tokens
+
+
+def tokenizer_json(file: GgufFile, name: str) -> Tokenizer:
+    """A byte-level vocabulary as its publisher has it."""
+    pre = next(one for one in pre_table().pre if one.name == SAME.get(name, name))
+    vocabulary = {text: index for index, text in enumerate(file.get("tokenizer.ggml.tokens"))}
+    merges = [tuple(merge.split(" ")) for merge in file.get("tokenizer.ggml.merges")]
+    made = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre.ignore_merges))
+    made.pre_tokenizer = as_pre_tokenizer(pre.steps)
+    kinds = zip(file.get("tokenizer.ggml.tokens"), file.get("tokenizer.ggml.token_type"), strict=True)
+    made.add_tokens([text for text, kind in kinds if kind == Kind.USER_DEFINED])
+    return made
+
+
+def by_llama_cpp(keys: dict[str, Value], given: list[str], place: Path) -> list[list[int]]:
+    vocabulary_file(keys, place / "vocab.gguf")
+    (place / "texts.json").write_text(json.dumps(given))
+    return in_python(f"""
+import json
+from llama_cpp import Llama
+model = Llama({str(place / "vocab.gguf")!r}, vocab_only=True, verbose=False)
+texts = json.load(open({str(place / "texts.json")!r}))
+print(json.dumps([model.tokenize(text.encode(), add_bos=False, special=False) for text in texts]))
+""")
+
+
+@pytest.mark.parametrize("name", sample(BYTE_LEVEL, 4))
+def test_byte_level_vocabularies(name: str, folder: Path, tmp_path: Path) -> None:
+    file, (given, expected) = GgufFile.open(folder / f"ggml-vocab-{name}.gguf"), texts(folder, name)
+    made = tokenizer_json(file, name)
+    made.save(str(tmp_path / "tokenizer.json"))
+    assert [made.encode(text).ids for text in given] == expected
+    keys = tokenizer_keys(tmp_path, made.get_vocab_size(), {SAME.get(name, name): name})
+    assert keys["tokenizer.ggml.pre"].decode() == name == file.get("tokenizer.ggml.pre")
+    assert by_llama_cpp(keys, given, tmp_path) == expected
+    other = tokenizer_keys(tmp_path, made.get_vocab_size(), {}, pre="jais-2" if name == "gpt-2" else "gpt-2")
+    if SAME.get(name, name) != "gpt-2":
+        assert by_llama_cpp(other, given, tmp_path) != expected
+
+
+def tokenizer_model(file: GgufFile, kind: Any, rule: str = "identity") -> bytes:
+    """A vocabulary of pieces as its publisher has it. kind: of model. rule: of normalization."""
+    kinds = {Kind.UNKNOWN: Kind.UNUSED}  # llama.cpp's files have more than one
+    columns = zip(*(file.get(f"tokenizer.ggml.{name}") for name in ("tokens", "scores", "token_type")), strict=True)
+    pieces = [
+        ModelProto.SentencePiece(piece=text or f"<unused {index}>", score=score, type=kinds.get(number, number))
+        for index, (text, score, number) in enumerate(columns)
+    ]
+    pieces[0].type = Kind.UNKNOWN
+    trainer = TrainerSpec(model_type=kind, byte_fallback=True, vocab_size=len(pieces))
+    rules = NormalizerSpec(name=rule, add_dummy_prefix=True, remove_extra_whitespaces=False)
+    made: bytes = ModelProto(pieces=pieces, trainer_spec=trainer, normalizer_spec=rules).SerializeToString()
+    return made
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_vocabularies_of_pieces(name: str, folder: Path, tmp_path: Path) -> None:
+    file, (given, expected) = GgufFile.open(folder / f"ggml-vocab-{name}.gguf"), texts(folder, name)
+    (tmp_path / "tokenizer.model").write_bytes(tokenizer_model(file, TrainerSpec.BPE))
+    processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "tokenizer.model"))
+    assert [processor.EncodeAsIds(text) for text in given] == expected
+    keys = tokenizer_keys(tmp_path, processor.vocab_size(), {})
+    assert by_llama_cpp(keys, given, tmp_path) == expected
+    assert by_llama_cpp(keys, [text.lower() for text in given], tmp_path) != expected
+    (tmp_path / "tokenizer.model").write_bytes(tokenizer_model(file, TrainerSpec.UNIGRAM))
+    with pytest.raises(BadSource, match="unigram"):
+        tokenizer_keys(tmp_path, processor.vocab_size(), {})

@@ -1,0 +1,209 @@
+"""`--family`: a model type that nobody knows is treated as a family, which is said, recorded and checked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.bake import Target, apply, make_plan
+from ropeconv.bake.restore import restore, restore_plan
+from ropeconv.errors import BadSource, Disagreement, UnknownModelType, UsageError
+from ropeconv.families.config import detect
+from ropeconv.inspection import inspect_source
+from ropeconv.receipts import read_receipt
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+from ropeconv.validate.checkpoint import validate_checkpoint
+from ropeconv.validate.comparison import Comparison
+from ropeconv.validate.settings import Settings
+
+from ..conftest import CONFIGS, Run
+from ..models import TRAINED
+
+Tiny = Callable[[str], Path]
+YARN = Recipe(REGISTRY["yarn"](4.0))
+MIXED = Recipe(REGISTRY["mixed"](4.0))
+STAND_INS = {"kimi_k2": "deepseek_v3", "renamed_llama": "llama"}
+
+
+def edit_config(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The config of a folder after changes, which are written."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps(config))
+    return config
+
+
+@pytest.fixture
+def stand_in(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
+    """A tiny checkpoint with a model type that neither ropeconv nor transformers knows."""
+
+    def make(model_type: str) -> Path:
+        folder = tmp_path / model_type
+        shutil.copytree(tiny(STAND_INS[model_type]), folder)
+        edit_config(folder, model_type=model_type, architectures=None)
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("model_type", STAND_INS)
+def test_without_it_the_model_type_is_unknown(model_type: str, stand_in: Callable[[str], Path]) -> None:
+    with pytest.raises(UnknownModelType, match=f"model_type '{model_type}' is not known"):
+        inspect_source(open_source(str(stand_in(model_type))))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"),
+    [
+        ("kimi_k2", ["taken as deepseek_v3", "(2i, 2i + 1)", "qk_rope_head_dim", "kv_a_proj_with_mqa", "every layer"]),
+        ("renamed_llama", ["taken as llama", "(i, i + r/2)", "self_attn.q_proj and self_attn.k_proj"]),
+    ],
+)
+def test_what_is_assumed_is_what_the_file_of_the_family_says(
+    model_type: str, words: list[str], stand_in: Callable[[str], Path], tiny: Tiny
+) -> None:
+    seen = inspect_source(open_source(str(stand_in(model_type)), STAND_INS[model_type]))
+    real = inspect_source(open_source(str(tiny(STAND_INS[model_type]))))
+    assert np.array_equal(seen.spec.current().inv_freq, real.spec.current().inv_freq)
+    assert seen.spec.layers == real.spec.layers
+    assert [word for word in words if word not in seen.assumption] == []
+    assert seen.assumption in seen.spec.notes
+    assert (real.assumption, seen.to_dict()["assumption"]) == ("", seen.assumption)
+    exact = [verdict for verdict in seen.verdicts if verdict.status == "exact"]
+    assert exact
+    assert all(verdict.evidence.grade == "" and model_type in verdict.reason for verdict in exact)
+
+
+@pytest.mark.parametrize(("model_type", "recipe"), [("kimi_k2", MIXED), ("renamed_llama", YARN)])
+def test_it_is_baked_checked_and_brought_back_without_naming_the_family_again(
+    model_type: str, recipe: Recipe, stand_in: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = stand_in(model_type)
+    before = (folder / "config.json").read_text()
+    plan = make_plan(open_source(str(folder), STAND_INS[model_type]), recipe, Target(out=tmp_path / "baked"))
+    assert any("is taken as" in note for note in plan.notes)
+    done = apply(plan)
+    assert done.check is not None
+    assert done.check.max_ulp <= 2
+    receipt = read_receipt(tmp_path / "baked")
+    assert receipt.source.family == STAND_INS[model_type]
+    assert json.loads((tmp_path / "baked" / "config.json").read_text())["model_type"] == model_type
+    baked = open_source(str(tmp_path / "baked"))
+    assert inspect_source(baked).name == STAND_INS[model_type]
+    again = make_plan(baked, MIXED, Target(out=tmp_path / "again", replace=True))
+    assert again.receipt().source.family == STAND_INS[model_type]
+    restore(restore_plan(open_source(str(tmp_path / "baked")), tmp_path / "restored"))
+    assert (tmp_path / "restored" / "config.json").read_text() == before
+
+
+def test_its_logits_are_validated_and_a_wrong_bake_is_caught(stand_in: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, out = stand_in("renamed_llama"), tmp_path / "baked"
+    apply(make_plan(open_source(str(folder), "llama"), MIXED, Target(out=out)))
+    settings = Settings(device="cpu", tokens=TRAINED)
+    assert validate_checkpoint(Comparison.open(out, str(folder)), settings).agrees
+    config = json.loads((out / "config.json").read_text())
+    for key in ("rope_scaling", "rope_parameters"):
+        if config.get(key):
+            config[key]["long_factor"] = config[key]["short_factor"] = [1.0] * len(config[key]["long_factor"])
+    edit_config(out, **config)
+    assert not validate_checkpoint(Comparison.open(out, str(folder)), settings).agrees
+
+
+@pytest.mark.parametrize(("family", "absent"), [("deepseek_v3", "self_attn.q_b_proj"), ("gpt_neox", "query_key_value")])
+def test_a_family_with_other_projections_is_refused(family: str, absent: str, stand_in: Callable[[str], Path]) -> None:
+    config = {"kv_lora_rank": 32, "qk_rope_head_dim": 64}
+    folder = stand_in("renamed_llama")
+    edit_config(folder, **config)
+    with pytest.raises(BadSource, match=rf"has no \S*{absent}.* of the family {family} .*name another --family"):
+        inspect_source(open_source(str(folder), family))
+
+
+def test_a_family_with_other_weights_is_refused_when_it_is_loaded(
+    stand_in: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Qwen 3 has norms of queries and keys, which transformers would make at random."""
+    folder, out = stand_in("renamed_llama"), tmp_path / "baked"
+    apply(make_plan(open_source(str(folder), "qwen3"), YARN, Target(out=out)))
+    with pytest.raises(BadSource, match=r"lacks \S*k_norm\S*, unlike a qwen3 model.*another --family"):
+        validate_checkpoint(Comparison.open(out, str(folder)), Settings(device="cpu", tokens=TRAINED))
+
+
+def test_a_wrong_family_of_a_model_type_that_transformers_knows_is_caught_before_it_has_its_name(
+    llama: Path, tmp_path: Path
+) -> None:
+    """StableLM rotates a quarter of a head, Llama all of it."""
+    plan = make_plan(open_source(str(llama), "stablelm"), YARN, Target(out=tmp_path / "baked"))
+    with pytest.raises(Disagreement, match="computes other global frequencies"):
+        apply(plan)
+    assert not (tmp_path / "baked").exists()
+
+
+def test_unknown_names_are_refused_with_those_that_are_near(stand_in: Callable[[str], Path]) -> None:
+    folder = stand_in("renamed_llama")
+    with pytest.raises(UsageError, match="--family deepsek_v3 is not known; did you mean deepseek_v3"):
+        inspect_source(open_source(str(folder), "deepsek_v3"))
+    with pytest.raises(UsageError, match="--family xyzzy is not known; `ropeconv families` lists them"):
+        inspect_source(open_source(str(folder), "xyzzy"))
+
+
+PUBLISHED = {
+    "deepseek-ai--DeepSeek-V3": "deepseek_v3", "Qwen--Qwen3-8B": "qwen3", "01-ai--Yi-34B": "llama",
+    "microsoft--phi-4": "phi3", "google--gemma-2-9b": "gemma2", "openai--gpt-oss-20b": "gpt_oss",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "family"), PUBLISHED.items())
+def test_an_unknown_model_type_gets_the_family_that_fits_as_a_suggestion(name: str, family: str) -> None:
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    assert detect(config).name == family
+    with pytest.raises(UnknownModelType, match=f"its fields are those of .*: pass --family {family} "):
+        detect({**config, "model_type": "something_new"})
+
+
+def test_fields_decide_where_no_class_is_named() -> None:
+    config = json.loads((CONFIGS / "Qwen--Qwen2-7B.json").read_text())
+    with pytest.raises(UnknownModelType, match="pass --family qwen2 "):
+        detect({**config, "model_type": "something_new", "architectures": None})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257},
+        {"d_model": 512, "d_kv": 64, "num_heads": 8, "num_layers": 6, "relative_attention_num_buckets": 32},
+        {"architectures": ["LlamaForCausalLM"], "d_model": 512, "n_layers": 8},
+    ],
+)
+def test_nothing_is_suggested_where_nothing_fits(config: dict[str, Any]) -> None:
+    with pytest.raises(UnknownModelType, match="`ropeconv families` lists the known ones, and docs/families.md") as no:
+        detect({"model_type": "something_new", **config})
+    assert "--family" not in str(no.value)
+
+
+def test_the_commands_take_it(stand_in: Callable[[str], Path], run: Run) -> None:
+    folder = stand_in("kimi_k2")
+    assert run("inspect", folder).returncode == 1
+    seen = json.loads(run("inspect", folder, "--family", "deepseek_v3", "--json").stdout)
+    assert (seen["family"], seen["mla"], seen["layout"]) == ("deepseek_v3", True, "interleaved")
+    done = run("apply", folder, "--yarn", "4", "--family", "deepseek_v3", "-o", "out", "--dry-run")
+    assert "is taken as deepseek_v3" in " ".join(done.stdout.split())
+    for command in (("advise", folder, "--context", "256"), ("compare", folder, folder)):
+        found = run(*command, "--family", "deepseek_v3")
+        assert found.returncode == 0, found.stderr
+        assert "is taken as deepseek_v3" in " ".join((found.stdout + found.stderr).split())
+
+
+def test_it_does_not_go_with_gguf(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    found = run("inspect", "m.gguf", "--family", "llama")
+    assert found.returncode == 2
+    assert "--family goes with checkpoints" in found.stderr

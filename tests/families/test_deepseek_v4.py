@@ -1,0 +1,76 @@
+"""DeepSeek V4: which of its two sets of frequencies a setting reaches, against transformers' own class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.engines.probe.client import Probe
+from ropeconv.families.config import detect
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.read_config import read_spec
+
+from ..baking import apply, make_plan, validate
+
+YARN = Recipe(REGISTRY["yarn"](16.0), attention_factor=1.0)
+PUBLISHED = {
+    "model_type": "deepseek_v4", "hidden_size": 4096, "num_attention_heads": 64, "num_key_value_heads": 1,
+    "head_dim": 512, "qk_rope_head_dim": 64, "num_hidden_layers": 6, "max_position_embeddings": 1048576,
+    "rope_theta": 10000, "compress_rope_theta": 160000, "compress_ratios": [0, 0, 4, 128, 4, 0, 0],
+    "rope_scaling": {
+        "type": "yarn", "factor": 16, "original_max_position_embeddings": 65536, "beta_fast": 32, "beta_slow": 1,
+    },
+}  # fmt: skip
+
+
+def asked(probe: Probe, config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    (folder / "config.json").write_text(json.dumps(config))
+    answer = probe.ask(folder, 1024)
+    assert "error" not in answer, answer
+    modules: dict[str, Any] = answer["modules"]
+    return modules
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_a_config_is_read_as_its_class_reads_it(form: str, probe: Probe, tmp_path: Path) -> None:
+    """A flat setting is that of the layers that compress keys, and its attention factor is 1."""
+    from transformers import AutoConfig
+
+    config = {**PUBLISHED, "vocab_size": 320}
+    if form == "nested":
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        config = AutoConfig.from_pretrained(tmp_path).to_dict()
+        assert {"main", "compress"} == config["rope_parameters"].keys()
+    spec = read_spec(config, detect(config))
+    assert spec.layers == ("local", "local", "global", "global", "global", "local")
+    assert spec.windows == (128, 128, None, None, None, 128)
+    assert (spec.rotary_dim, spec.attention_factor) == (64, 1.0)
+    theirs = asked(probe, config, tmp_path)
+    assert spec.local_form is not None
+    np.testing.assert_allclose(theirs["global"]["inv_freq"], spec.form.inv_freq(64), rtol=3e-6)
+    np.testing.assert_allclose(theirs["local"]["inv_freq"], spec.local_form.inv_freq(64), rtol=3e-6)
+    assert theirs["global"]["attention_factor"] == theirs["local"]["attention_factor"] == 1
+
+
+@pytest.mark.parametrize(("part", "key", "value"), [("compress", "factor", 15.0), ("main", "rope_theta", 12000.0)])
+def test_a_wrong_setting_of_either_is_noticed(
+    part: str, key: str, value: float, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = tiny("deepseek_v4")
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    assert validate(out, source, device="cpu", tokens=128).agrees
+    config = json.loads((out / "config.json").read_text())
+    assert config["rope_parameters"].keys() == {"main", "compress"}
+    config["rope_parameters"][part][key] = value
+    if part == "compress":
+        config["rope_scaling"][key] = value
+    else:
+        config["rope_scaling"], config["rope_theta"] = None, value
+    (out / "config.json").write_text(json.dumps(config))
+    assert validate(out, source, device="cpu", tokens=128).sentence.startswith("Disagrees")

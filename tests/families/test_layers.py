@@ -1,0 +1,85 @@
+"""Which layers rotate, and how wide their heads are, where a config leaves it to its class: as transformers has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from ropeconv.families import by_model_type
+from ropeconv.families.cached_layers import cache_geometry
+from ropeconv.families.config import detect, geometry
+from ropeconv.families.layers import key_layers, layer_names
+
+from ..models import FAMILIES
+
+LAYERS = 13  # no multiple of an interval
+TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]
+LISTED = {"lfm2", "lfm2_moe", "mellum", "laguna", "zamba2", "zaya"}
+"""Families whose class has no rule of its own: every layer is of one type, or the config has to list them."""
+
+
+def theirs(model_type: str, **settings: Any) -> list[str]:
+    return list(AutoConfig.for_model(model_type, num_hidden_layers=LAYERS, **settings).layer_types)
+
+
+@pytest.mark.parametrize("model_type", [one for one in TYPED if one not in LISTED])
+def test_layer_types_follow_the_rule_of_the_class(model_type: str) -> None:
+    settings = {"attn_layer_indices": [2, 5]} if model_type == "bamba" else {}
+    ours = layer_names(dict(settings), by_model_type()[model_type], LAYERS)
+    wanted = theirs(model_type, **settings)
+    assert list(ours) == wanted
+    assert list(layer_names(dict(settings), by_model_type()["llama"], LAYERS)) != wanted, "the control"
+
+
+def test_numbers_of_layers_may_be_listed() -> None:
+    family, listed = by_model_type()["lfm2"], {"full_attn_idxs": [0, 4, 12]}
+    assert list(layer_names(listed, family, LAYERS)) == theirs("lfm2", **listed)
+    assert set(layer_names({}, family, LAYERS)) == {"full_attention"}
+
+
+def test_a_default_list_is_that_of_the_class() -> None:
+    ours = layer_names({}, by_model_type()["zamba2"], 54)
+    assert list(ours) == AutoConfig.for_model("zamba2").layer_types
+    assert ours.count("hybrid") == 9
+
+
+def gemma4(**more: Any) -> dict[str, Any]:
+    return {"model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 256, **more}
+
+
+@pytest.mark.parametrize(
+    ("settings", "width"),
+    [({}, 512), ({"global_head_dim": 384}, 384), ({"per_layer_config": {"05": {"head_dim": 128}}}, 128)],
+)
+def test_heads_of_global_layers_have_a_width_of_their_own(settings: dict[str, Any], width: int, tmp_path: Path) -> None:
+    config = gemma4(**settings)
+    sizes = geometry(config, detect(config))
+    assert (sizes.head_dim, sizes.rotary_dim, sizes.local_head_dim, sizes.local_rotary_dim) == (width, width, 256, 256)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert AutoConfig.from_pretrained(tmp_path).per_layer_config["full_attention"].head_dim == width
+
+
+def test_last_layers_take_the_keys_of_the_last_of_their_type() -> None:
+    family = by_model_type()["gemma3n"]
+    types = ["sliding_attention", "full_attention"] * 3
+    part = {"layer_types": types, "num_kv_shared_layers": 3}
+    assert key_layers(part, family, 6) == (0, 1, 2, 1, 2, 1)
+    assert key_layers({**part, "num_kv_shared_layers": 0}, family, 6) == tuple(range(6))
+    assert key_layers(part, by_model_type()["gemma3"], 6) == tuple(range(6))
+
+
+def test_the_cache_of_layers_that_share_keys(tiny: Callable[[str], Path]) -> None:
+    """Gemma 3n of 6 layers, the last 2 of which keep nothing; a class default of 15 shared layers holds too."""
+    config = json.loads((tiny("gemma3n_text") / "config.json").read_text())
+    found = cache_geometry(config, detect(config))
+    assert found is not None
+    assert sum(group.count for group in found.layers) == 4
+    published = {"model_type": "gemma3n_text", "num_attention_heads": 8}
+    whole = cache_geometry(published, detect(published))
+    assert whole is not None
+    assert sum(group.count for group in whole.layers) == 35 - 15

@@ -1,0 +1,116 @@
+"""The table of architectures beside llama.cpp's sources: the digest that scripts/archs extracts, and the library."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.families.family import by_name
+from ropeconv.runtimes.llamacpp import Arch, arch_table
+
+DIGEST = json.loads((Path(__file__).parents[1] / "data" / "llamacpp_archs.json").read_text("utf-8"))
+ARCHS: dict[str, Any] = DIGEST["archs"]
+TABLE = arch_table()
+NO_MODEL = {"clip", "gptj"}
+"""A projector, which is no language model, and a name without code."""
+NORM_OFF = {"llama", "llama-embed"}
+"""Their graph has the norms of llama4, which hparams.use_kq_norm turns on for that alone."""
+LISTS = {"rope_factors_long", "rope_factors_short"}
+
+
+def loads(entry: dict[str, Any], tensors: set[str]) -> bool:
+    return tensors <= set(entry["tensors"])
+
+
+def keys_of(name: str) -> set[str]:
+    return set(ARCHS[name]["keys"])
+
+
+def test_every_architecture_is_known() -> None:
+    known = {*TABLE.arch, *TABLE.without_rope, *TABLE.drafts, *NO_MODEL}
+    assert known == set(ARCHS)
+    assert len(TABLE.arch) + len(TABLE.without_rope) + len(TABLE.drafts) == len(known) - len(NO_MODEL)
+
+
+def test_families_of_architectures_are_known() -> None:
+    assert {arch.family for arch in TABLE.arch.values() if arch.family} <= set(by_name())
+
+
+def test_those_without_rope_are_those_whose_graph_does_not_rotate() -> None:
+    assert {name for name, entry in ARCHS.items() if not entry["rotates"]} - NO_MODEL - set(TABLE.without_rope) == {
+        "cogvlm"  # ggml_rope without settings
+    }
+    assert all(not ARCHS[name]["rotates"] for name in TABLE.without_rope)
+
+
+@pytest.mark.parametrize("arch", TABLE.arch.values(), ids=lambda arch: arch.name)
+def test_an_architecture_is_as_the_sources_say(arch: Arch) -> None:
+    entry, keys = ARCHS[arch.name], keys_of(arch.name)
+    assert arch.pairs == ("neox" if arch.name == "deepseek2-ocr" else entry["rope"][-1])
+    assert (arch.sections == "optional") is (len(entry["rope"]) > 1)
+    if arch.sections:
+        assert "rope.dimension_sections" in keys
+    used = "used" if entry["divides"] or arch.name == "gemma4" else "ignored"
+    assert arch.freqs == (used if loads(entry, {"rope_freqs"}) else "")
+    always = "longrope" if entry["longrope_only"] else "always"
+    assert arch.factors == ((always if used == "used" else used) if loads(entry, LISTS) else "")
+    assert arch.betas is ({"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"} <= keys)
+    assert arch.ext_factor is ("rope.scaling.yarn_ext_factor" in keys)
+    assert arch.log_multiplier is ("rope.scaling.yarn_log_multiplier" in keys)
+    assert arch.softmax is entry["softmax"]
+    assert arch.alpha is entry["base"]
+    assert arch.norm_after_rope is (entry["norm_after_rope"] and arch.name not in NORM_OFF)
+    assert arch.finetuned is ("rope.scaling.finetuned" in keys)
+    assert arch.pattern is ("attention.rope_pattern" in keys)
+    assert bool(arch.query_length) is ("attention.temperature_scale" in keys)
+    assert arch.full_attention_interval == entry["full_attention_interval"]
+
+
+@pytest.mark.parametrize("arch", TABLE.arch.values(), ids=lambda arch: arch.name)
+def test_the_windows_of_an_architecture_are_as_the_sources_say(arch: Arch) -> None:
+    found, window = ARCHS[arch.name]["window"], arch.window
+    if arch.theta_key != "rope.freq_base":  # deepseek4: all layers have a window beside compressed keys
+        return
+    assert (window is None) is (found is None)
+    if window is None or found is None:
+        return
+    assert (window.pattern == "flags") is ("attention.sliding_window_pattern" in ARCHS[arch.name]["required_arrays"])
+    assert window.interval == (found["interval"] or 0)
+    assert window.dense_first is found["dense_first"]
+    assert window.own_theta is found["own_base"]
+    if window.own_theta:
+        assert (window.theta is None) is found["inherits_base"]
+    if window.scaling == "same":
+        assert found["inherits_scale"] or not found["own_scale"]
+    elif window.scaling == "base":
+        assert found["own_scale"]
+        assert not found["inherits_scale"]
+
+
+def test_the_digest_reads_the_sources_and_not_names() -> None:
+    """Facts that were read by hand, of each kind."""
+    assert ARCHS["llama"]["tensors"] == ["rope_factors_long", "rope_factors_short", "rope_freqs"]
+    assert (ARCHS["qwen3"]["tensors"], ARCHS["falcon-h1"]["divides"], ARCHS["llama"]["divides"]) == ([], False, True)
+    assert ARCHS["llama-embed"]["class"] == "llama_embed"
+    assert ARCHS["glm4"]["rope"] == ["mrope", "norm"]
+    assert ARCHS["qwen35"]["rope"] == ["imrope"]
+    assert (ARCHS["bert"]["rotates"], ARCHS["nomic-bert"]["rotates"]) == (False, True)
+    assert ARCHS["gemma3"]["window"]["interval"] == 6
+    assert "rope.scaling.finetuned" not in ARCHS["granite_swa"]["keys"] + ARCHS["granitemoe"]["keys"]
+
+
+def test_the_installed_library_has_these_architectures_and_no_others() -> None:
+    """The names of LLM_ARCH_NAMES lie beside each other, but those that are a string elsewhere in the library too."""
+    found = importlib.util.find_spec("llama_cpp")
+    if found is None or found.origin is None:
+        pytest.skip("llama_cpp is not installed")
+    data = next((Path(found.origin).parent / "lib").glob("libllama.*")).read_bytes()
+    end = data.index(b"\0(unknown)\0")
+    listed = {name.decode() for name in data[data.rindex(b"\0clip\0", 0, end) : end].split(b"\0") if name}
+    assert listed <= set(ARCHS), f"new in llama.cpp: {sorted(listed - set(ARCHS))}"
+    assert len(listed) > 100
+    assert all(name.encode() + b"\0" in data for name in set(ARCHS) - listed)

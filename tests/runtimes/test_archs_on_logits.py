@@ -1,0 +1,176 @@
+"""Every architecture of the table in llama.cpp itself, on tiny files whose tensors llama.cpp asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.engines.llamacpp.client import Override
+from ropeconv.engines.llamacpp.overrides import overrides
+from ropeconv.errors import BadSource
+from ropeconv.inspection import inspect_source
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.llamacpp import Arch, arch_table
+from ropeconv.sources import open_source
+
+from ..baking import apply, make_plan
+from ..extent import sample
+from ..optional import MISSING, skip
+from ..tiny_gguf import NAMES, answers, keys_of, make, rewritten
+
+if "llama_cpp" in MISSING:
+    skip("llama_cpp")
+
+NOT_MADE = {
+    "graniteswitch": "its adapters need a tokenizer that has their tokens",
+}
+MADE = tuple(name for name in NAMES if name not in NOT_MADE)
+FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+CHANGED, SAME = 0.05, 1e-4
+"""Largest difference over the standard deviation of the answers: another rotation is above, rounding below."""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    name: str = request.getfixturevalue("name")
+    return make(name, tmp_path / f"{name}.gguf")
+
+
+def keys(name: str, **values: Override) -> dict[str, Override]:
+    """Overrides by the names of keys, with __ for a dot."""
+    return {f"{name}.{key.replace('__', '.')}": value for key, value in values.items()}
+
+
+def apart(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float:
+    return float(np.abs(left - right).max() / right.std())
+
+
+def recipe(arch: Arch) -> Recipe:
+    """Yarn, or where an architecture does not apply it a larger base."""
+    if arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base":
+        return Recipe(METHODS["theta"](500000.0), context=256)  # type: ignore[call-arg]
+    plain = arch.no_attention_factor or arch.softmax or arch.norm_after_rope
+    return Recipe(METHODS["yarn"](4.0), attention_factor=1.0 if plain else None)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", sample([name for name in MADE if not arch_table().arch[name].fixed], 5))
+def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_settings(
+    name: str, tiny: Path, tmp_path: Path
+) -> None:
+    arch = arch_table().arch[name]
+    plan = make_plan(tiny, recipe(arch), tmp_path / "out.gguf", encoding="keys")
+    apply(plan)
+    given = overrides(plan.schedule, name)
+    assert given is not None
+    found = answers(name, tmp_path, {"source": tiny, "given": (tiny, given), "written": tmp_path / "out.gguf"})
+    assert apart(found["written"], found["given"]) == 0
+    assert apart(found["written"], found["source"]) > CHANGED
+
+
+@pytest.mark.parametrize("name", sample(MADE, 5, seed=1))
+def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: str, tiny: Path, tmp_path: Path) -> None:
+    arch = arch_table().arch[name]
+    spec = inspect_source(open_source(str(tiny))).spec
+    four = np.full(spec.rotary_dim // 2 * (2 if arch.halved else 1), 4, np.float32)
+    linear = keys(name, rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
+    yarn = keys(name, rope__scaling__type=("str", "yarn"), rope__scaling__factor=("float", 4.0))
+    pair = rewritten(tiny, tmp_path / "pair.gguf", {LONG: four, SHORT: four})
+    divided = rewritten(tiny, tmp_path / "freqs.gguf", {FREQS: four})
+    asked = {
+        "plain": tiny,
+        "linear": (tiny, linear),
+        "yarn": (tiny, yarn),
+        "betas": (tiny, yarn | keys(name, rope__scaling__yarn_beta_fast=("float", 2.0))),
+        "multiplier": (tiny, yarn | keys(name, rope__scaling__yarn_log_multiplier=("float", 0.5))),
+        "attention": (tiny, keys(name, rope__scaling__attn_factor=("float", 1.5))),
+        "dead": (tiny, keys(name, rope__scaling__yarn_attn_factor=("float", 1.5))),
+        "off": (tiny, keys(name, rope__scaling__finetuned=("bool", False))),
+        "alpha": (tiny, keys(name, rope__scaling__alpha=("float", 1000.0))),
+        "freqs": divided,
+        "pair": pair,
+        "longrope": (pair, keys(name, rope__scaling__type=("str", "longrope"))),
+    }
+    found = answers(name, tmp_path, asked)
+    plain = found["plain"]
+
+    def changes(variant: str, against: str = "plain") -> bool:
+        distance = apart(found[variant], found[against])
+        assert not SAME < distance < CHANGED / 10, f"{variant}: {distance}"
+        return distance > SAME
+
+    extended = not arch.fixed and not (
+        arch.window and arch.window.rotates == "window" and arch.window.scaling == "base"
+    )
+    assert plain.std() > 0
+    assert changes("linear") is (extended or arch.softmax)
+    assert changes("betas", "yarn") is arch.betas
+    assert changes("multiplier", "yarn") is arch.log_multiplier
+    dead = arch.fixed or arch.no_attention_factor or arch.norm_after_rope
+    assert changes("attention") is (arch.softmax or not dead)
+    assert changes("dead") is arch.ext_factor
+    assert changes("off") is arch.finetuned
+    assert changes("alpha") is arch.alpha
+    assert ("freqs" in found) is bool(arch.freqs)
+    if arch.freqs:
+        assert changes("freqs") is (arch.freqs == "used")
+    if arch.freqs == "used":
+        assert apart(found["freqs"], found["linear"]) < CHANGED
+    assert ("pair" in found) is (arch.factors == "always")
+    assert ("longrope" in found) is (arch.factors in ("always", "longrope", "ignored"))
+    for variant in {"pair", "longrope"} & found.keys():
+        assert changes(variant) is (arch.factors != "ignored")
+
+
+ONE_KIND = {"dots3note"}
+"""Architectures that llama.cpp does not run with windows in all layers."""
+WINDOWS = [name for name in MADE if arch_table().arch[name].window is not None and name not in ONE_KIND]
+
+
+@pytest.mark.parametrize("name", sample(WINDOWS, 3))
+def test_layers_with_a_window_read_what_the_table_says(name: str, tmp_path: Path) -> None:
+    """A file in which every layer has a window shows what these read."""
+    arch = arch_table().arch[name]
+    window = arch.window
+    assert window is not None
+    count = keys_of(name)["block_count"]
+    every = {"flags": [1] * count, "any": 0, "none": 2}[window.pattern]
+    tiny = make(name, tmp_path / "tiny.gguf", attention__sliding_window_pattern=every)
+    linear = keys(name, rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
+    asked = {
+        "plain": tiny,
+        "linear": (tiny, linear),
+        "attention": (tiny, keys(name, rope__scaling__attn_factor=("float", 1.5))),
+        "own": (tiny, keys(name, rope__freq_base_swa=("float", 500.0))),
+        "theta": (tiny, keys(name, rope__freq_base=("float", 500.0))),
+    }
+    found = answers(name, tmp_path, asked)
+
+    def changes(variant: str) -> bool:
+        return apart(found[variant], found["plain"]) > SAME
+
+    present = window.present != "64"
+    assert changes("linear") is (window.scaling == "same" or not present)
+    assert changes("attention") is (window.scaling != "plain" and not arch.norm_after_rope)
+    assert changes("own") is (window.own_theta and present)
+    assert changes("theta") is (window.theta is None or not window.own_theta)
+
+
+def test_what_reads_no_key_is_told_from_what_does(tmp_path: Path) -> None:
+    """The control of the comparisons: the same keys under the name of another architecture have no effect."""
+    tiny = make("llama", tmp_path / "llama.gguf")
+    other = keys("qwen2", rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
+    found = answers("llama", tmp_path, {"plain": tiny, "other": (tiny, other)})
+    assert apart(found["other"], found["plain"]) == 0
+
+
+@pytest.mark.parametrize("name", sample(["gemma4", "mimo2", "step35", "spark2_5", "maple", "granite_swa"], 2))
+def test_flags_of_windows_are_required_by_both(name: str, tmp_path: Path) -> None:
+    tiny = make(name, tmp_path / "tiny.gguf")
+    bare = rewritten(tiny, tmp_path / "bare.gguf", left_out=f"{name}.attention.sliding_window_pattern")
+    with pytest.raises(BadSource, match="needs attention.sliding_window_pattern"):
+        inspect_source(open_source(str(bare)))
+    assert set(answers(name, tmp_path, {"tiny": tiny, "bare": bare})) == {"tiny"}

@@ -1,0 +1,116 @@
+"""GGUF files that are no language model with RoPE, each with its sentence, and unknown ones that are taken by keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import ropeconv
+from ropeconv.encode import GgufTarget, Target
+from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake, UsageError
+from ropeconv.formats.gguf import GgufFile
+from ropeconv.inspection import inspect_source
+from ropeconv.rope.forms import Yarn
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+
+from ..baking import apply, make_plan
+from ..gguf_files import plain_tensors, write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))  # type: ignore[call-arg]
+KINDS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "lora": ("llama", {"general.type": "adapter"}, "is a LoRA adapter, which has no RoPE of its own"),
+    "mmproj": ("clip", {"general.type": "mmproj"}, r"is a multimodal projector \(mmproj\)"),
+    "clip": ("clip", {}, r"is a multimodal projector \(mmproj\)"),
+    "imatrix": ("llama", {"general.type": "imatrix"}, "is an importance matrix and no model"),
+    "draft": ("eagle3", {}, r"draft model \(EAGLE-3\), which only guesses tokens for another model"),
+    "dflash": ("dflash", {}, r"draft model \(DFlash\)"),
+    "assistant": ("gemma4-assistant", {}, r"draft model \(Gemma 4 assistant\)"),
+    "learned": ("gpt2", {}, "gpt2 has no RoPE but learned positions, so there is nothing to extend"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_file_is_instead_of_a_model(kind: str, tmp_path: Path) -> None:
+    arch, keys, words = KINDS[kind]
+    path = write(tmp_path / f"{kind}.gguf", arch, keys)
+    for attempt in (lambda: inspect_source(open_source(str(path))), lambda: make_plan(path, YARN, tmp_path / "o.gguf")):
+        with pytest.raises(BadSource, match=words):
+            attempt()
+
+
+def test_a_vocabulary_alone(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list(["a", "b"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(BadSource, match="vocab.gguf holds a vocabulary and no weights"):
+        inspect_source(open_source(str(path)))
+
+
+def test_layers_of_a_draft_alone(tmp_path: Path) -> None:
+    keys = {"nextn_predict_layers": 1, "block_count": 2}
+    tensors = {name.replace("blk.0.", "blk.1."): value for name, value in plain_tensors().items()}
+    alone = write(tmp_path / "mtp.gguf", "glm4moe", keys, tensors)
+    with pytest.raises(BadSource, match=r"holds only layers that predict further tokens \(MTP\)"):
+        inspect_source(open_source(str(alone)))
+    whole = write(tmp_path / "whole.gguf", "glm4moe", keys)
+    assert inspect_source(open_source(str(whole))).spec.layers == ("global",)
+
+
+def planned(path: Path, out: Path, encoding: str = "auto", recipe: Recipe = YARN) -> Any:
+    target = Target(out=out, encoding=encoding, gguf=GgufTarget(assume_arch_keys=True))
+    return ropeconv.make_plan(open_source(str(path)), recipe, target)
+
+
+def test_an_unknown_architecture_is_taken_by_its_keys_where_that_is_asked_for(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "new.gguf", "llama9"), tmp_path / "out.gguf"
+    with pytest.raises(BadSource, match=r"'llama9' is not in the table .*llama\w*\); --assume-arch-keys"):
+        make_plan(source, YARN, out)
+    plan = planned(source, out)
+    assert any("not in the table" in words for words in plan.warnings)
+    assert [one.status for one in plan.result.verdicts if one.runtime.startswith("llama-cpp-gguf")] == ["unknown"]
+    apply(plan)
+    written = gguf.GGUFReader(out)
+    found = {key: written.fields[f"llama9.rope.scaling.{key}"].contents() for key in ("type", "factor")}
+    assert found == {"type": "yarn", "factor": 4.0}
+    receipt = json.loads(GgufFile.open(out).get("ropeconv.json"))
+    assert receipt["target"]["assume_arch_keys"] is True
+    assert receipt["runtimes"][0]["status"] == "unknown"
+    again = inspect_source(open_source(str(out)))
+    assert isinstance(again.spec.form, Yarn)
+    assert any("not in the table" in words for words in again.spec.notes)
+
+
+def test_nothing_but_keys_is_written_for_an_unknown_architecture(tmp_path: Path) -> None:
+    source = write(tmp_path / "new.gguf", "llama9")
+    mixed = Recipe(REGISTRY["mixed"](4.0))  # type: ignore[call-arg]
+    for recipe, encoding in ((mixed, "auto"), (YARN, "tensor")):
+        with pytest.raises(UnsupportedBake):
+            planned(source, tmp_path / "out.gguf", encoding, recipe)
+    still = write(tmp_path / "still.gguf", "mamba")
+    with pytest.raises(RopeconvError, match="mamba has no RoPE"):
+        planned(still, tmp_path / "out.gguf")
+
+
+def test_the_flag_is_refused_where_it_does_nothing(tmp_path: Path) -> None:
+    known = write(tmp_path / "known.gguf")
+    with pytest.raises(UsageError, match="llama is in the table; leave --assume-arch-keys out"):
+        planned(known, tmp_path / "out.gguf")
+    target = Target(to="gguf", gguf=GgufTarget(assume_arch_keys=True))
+    with pytest.raises(UsageError, match="--assume-arch-keys goes with a GGUF file as SOURCE"):
+        target.check(YARN, from_gguf=False)
+
+
+def test_a_fixed_rotation_is_refused_with_its_reason(tmp_path: Path) -> None:
+    source = write(tmp_path / "fixed.gguf", "cogvlm", tensors={"rope_freqs.weight": np.ones(32, np.float32)})
+    with pytest.raises(UnsupportedBake, match="rotates it with the base 10000 whatever the file says"):
+        make_plan(source, YARN, tmp_path / "out.gguf")

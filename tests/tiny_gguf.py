@@ -1,0 +1,107 @@
+"""Tiny GGUF files of nearly every architecture of llama.cpp, with the tensors that llama.cpp itself asks for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from ropeconv.runtimes.llamacpp import arch_table
+from ropeconv.secrets import without_secrets
+
+SETTINGS = tomllib.loads((Path(__file__).parent / "data" / "tiny_gguf.toml").read_text("utf-8"))
+ROOT = Path(__file__).parents[1]
+TOKENS = [int(token) for token in np.random.default_rng(0).integers(5, 100, 96)]
+NAMES = tuple(arch_table().arch)
+
+Answers = dict[str, np.ndarray[Any, Any]]
+
+
+def keys_of(arch: str) -> dict[str, Any]:
+    """The keys of the tiny file of an architecture."""
+    own = SETTINGS["arch"].get(arch, {})
+    found = dict(SETTINGS["common"])
+    count = own.get("block_count", found["block_count"])
+    found["attention.sliding_window_pattern"] = 2
+    for name in ("experts", "latent"):
+        if arch in SETTINGS["lists"][name].split():
+            found |= SETTINGS[name]
+    if arch in SETTINGS["lists"]["hybrid"].split():
+        found["attention.head_count"] = found["attention.head_count_kv"] = [0 if i == 1 else 2 for i in range(count)]
+    if arch in SETTINGS["lists"]["flags"].split():
+        found["attention.sliding_window_pattern"] = [i % 2 for i in range(count)]
+    found = {key: value for key, value in {**found, **own}.items() if value != ""}
+    size = found["vocab_size"]
+    found["tokenizer.ggml.model"] = "test"
+    found["tokenizer.ggml.tokens"] = [f"token {index}" for index in range(size)]
+    found["tokenizer.ggml.scores"] = [0.0] * size
+    return found
+
+
+def make(arch: str, path: Path, **changes: Any) -> Path:
+    """Writes the tiny file. changes: keys, with __ for a dot. Raises RuntimeError where llama.cpp refuses them."""
+    keys = {**keys_of(arch), **{key.replace("__", "."): value for key, value in changes.items()}}
+    _program({"arch": arch, "path": str(path), "keys": keys})
+    return path
+
+
+def answers(arch: str, folder: Path, variants: dict[str, Any], positions: list[list[int]] | None = None) -> Answers:
+    """What llama.cpp computes for each variant that it loads, by its name; see `tiny_gguf_program`.
+
+    arch: the architecture. folder: for a file between. variants: files, or pairs of a file and overrides as
+    `LlamaCppEngine` takes them. positions: of the tokens in each of four sections (M-RoPE).
+    """
+    asked = dict[str, Any]()
+    for name, variant in variants.items():
+        path, given = variant if isinstance(variant, tuple) else (variant, {})
+        asked[name] = {"path": str(path), "overrides": {key: list(value) for key, value in given.items()}}
+        asked[name] |= {"hidden": arch in SETTINGS["lists"]["encoders"].split(), "positions": positions}
+    out = folder / "answers.npz"
+    _program({"variants": asked, "tokens": TOKENS, "path": str(out)})
+    with np.load(out) as found:
+        return dict(found)
+
+
+def rewritten(
+    path: Path,
+    out: Path,
+    added: dict[str, np.ndarray[Any, Any]] | None = None,
+    left_out: str = "",
+    arch: str = "",
+) -> Path:
+    """A copy by gguf-py of a file.
+
+    added: tensors to put into it, by name. left_out: the key to leave out. arch: another architecture, whose keys then
+    take the place of the file's.
+    """
+    reader, tensors = gguf.GGUFReader(path), dict(added or {})
+    before = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(out, arch or before)
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", left_out):
+            name = field.name.replace(f"{before}.", f"{arch}.", 1) if arch else field.name
+            writer.add_key_value(name, field.contents(), field.types[0], (*field.types[1:], None)[0])
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensors.pop(tensor.name, tensor.data))
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+def _program(job: dict[str, Any]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tiny_gguf_program"], input=json.dumps(job), capture_output=True, text=True,
+        check=False, cwd=ROOT, env=without_secrets(),
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError("\n".join(done.stderr.splitlines()[-5:]))

@@ -10,7 +10,7 @@ from typing import Any
 from ropeconv.errors import BadSource
 from ropeconv.families import Family
 from ropeconv.families.config import detect
-from tests.models import COMMON, FAMILIES, of_extended
+from tests.models import COMMON, FAMILIES, TINY, of_extended
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
 VISION: dict[str, Any] = {
@@ -29,6 +29,12 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Keys that published configs of these families have, and older versions and other runtimes read."""
+MAPPINGS = {
+    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "AutoModelForImageTextToText": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "AutoModel": "MODEL_MAPPING_NAMES",
+}
+"""Where transformers has the names of classes, by the class that makes a model."""
 NESTED: dict[str, dict[str, Any]] = {
     "qwen2_vl": {"rope_scaling": MROPE, "head_dim": None},
     "qwen2_5_vl": {"rope_scaling": MROPE, "head_dim": None},
@@ -44,12 +50,11 @@ NESTED: dict[str, dict[str, Any]] = {
 def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the name of a family and a small config of it, as publishers write one. Needs transformers."""
     import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
     for model_type, changes in FAMILIES.items():
         settings = _without_null({**COMMON, **changes, **AS_PUBLISHED.get(model_type, {})})
         config = transformers.AutoConfig.for_model(model_type, **settings).to_dict()
-        yield _name(config), _published({**config, "architectures": [CLASSES[model_type]]}, settings)
+        yield _name(config), _published({**config, "architectures": [_class_name(model_type)]}, settings)
     for model_type, changes in NESTED.items():
         settings = _without_null({**COMMON, **changes})
         classes = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
@@ -63,6 +68,14 @@ def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
         else:
             wrapper["text_config"] = _published(wrapper["text_config"], settings)
             yield _name(wrapper), wrapper
+
+
+def _class_name(model_type: str) -> str:
+    """The class of transformers that makes models of a family."""
+    from transformers.models.auto import modeling_auto
+
+    classes: dict[str, str] = getattr(modeling_auto, MAPPINGS[TINY[model_type].auto])
+    return classes[model_type]
 
 
 def published_configs() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -36,6 +38,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
     """
     from transformers import AttentionInterface, AutoModelForCausalLM
     from transformers.models.falcon import modeling_falcon
+    from transformers.models.gpt_neox_japanese.modeling_gpt_neox_japanese import GPTNeoXJapaneseAttention
 
     found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -53,9 +56,14 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
         keep(len(found), *rotate(query, key, *rest, **named))
         return rotate(query, key, *rest, **named)
 
-    falcon = '"falcon"' in (folder / "config.json").read_text()
+    def weighted(module: Any, query: torch.Tensor, key: torch.Tensor, *rest: Any) -> Any:
+        keep(module.layer_idx, query, key)
+        return weigh(module, query, key, *rest)
+
     AttentionInterface.register("recorded", attention)
-    options = {"attn_implementation": "eager" if falcon else "recorded", "experts_implementation": "eager"}
+    model_type = json.loads((folder / "config.json").read_text())["model_type"]
+    own = model_type in ("falcon", "gpt_neox_japanese")  # their attention is no entry of the interface
+    options = {"attn_implementation": "eager" if own else "recorded", "experts_implementation": "eager"}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
     generator = torch.Generator().manual_seed(1)
 
@@ -67,12 +75,11 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
     for layer in next(one for name, one in model.named_modules() if name.endswith((".layers", ".h", ".blocks"))):
         layer.register_forward_pre_hook(gaussian, with_kwargs=True)
     ids = torch.randint(4, 300, (BATCH, LENGTH), generator=generator)
-    rotate = modeling_falcon.apply_rotary_pos_emb
-    if falcon:  # its attention is no entry of the interface
-        modeling_falcon.apply_rotary_pos_emb = rotation
-    try:
-        with torch.no_grad():
-            model(input_ids=ids, position_ids=torch.full((BATCH, LENGTH), position), use_cache=False)
-    finally:
-        modeling_falcon.apply_rotary_pos_emb = rotate
+    rotate, weigh = modeling_falcon.apply_rotary_pos_emb, GPTNeoXJapaneseAttention._attn
+    with (
+        mock.patch.object(modeling_falcon, "apply_rotary_pos_emb", rotation),
+        mock.patch.object(GPTNeoXJapaneseAttention, "_attn", weighted),
+        torch.no_grad(),
+    ):
+        model(input_ids=ids, position_ids=torch.full((BATCH, LENGTH), position), use_cache=False)
     return found

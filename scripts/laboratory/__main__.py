@@ -87,9 +87,11 @@ def report(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], opt
 
 def execute(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], options: Options) -> list[str]:
     """Executes one version. Returns sentences on what disagrees with the table or, with `check`, with the records."""
+    known, recorded, problems = load(runtime.name, version), {}, []
+    if options.check and known is not None:
+        models = {name: of_model for name, of_model in models.items() if name in known.models}
     questions = [cell.question for of_model in models.values() for cell in of_model]
     found = answers(runtime, version, questions, options.reuse)
-    known, recorded, problems = load(runtime.name, version), {}, []
     for name, of_model in models.items():
         outcomes = {cell.name: outcome(cell, found[cell.key]) for cell in of_model}
         seen = {cell: result.status for cell, result in outcomes.items()}

@@ -89,7 +89,7 @@ def test_the_check_reads_the_config_that_is_there(llama: Path, tmp_path: Path, m
         def stop(self) -> None:
             pass
 
-        def ask(self, folder: Path, context: int) -> dict[str, str]:
+        def ask(self, folder: Path, context: int, stands_for: str) -> dict[str, str]:
             asked.append(folder)
             return {"error": "asked"}
 

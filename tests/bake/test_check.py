@@ -38,7 +38,7 @@ class Asked:
     def prefetch(self, model_type: str) -> None:
         self.calls.append(("prefetch", model_type))
 
-    def ask(self, folder: Path, context: int, own: bool = False) -> dict[str, Any]:
+    def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> dict[str, Any]:
         self.calls.append(("ask", folder, context, own))
         return {"by": self.name, "modules": {}}
 

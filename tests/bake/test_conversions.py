@@ -21,7 +21,7 @@ from ..baking import apply, make_plan
 from ..llamacpp import checkpoint
 
 MIXED, AS_IS = Recipe(REGISTRY["mixed"](4.0)), Recipe(REGISTRY["as-is"]())
-NOTE = "llama.cpp ignores that sliding window: there every layer sees the whole context"
+NOTE = "llama.cpp ignores the sliding window of this model: there every layer sees the whole context"
 
 
 @pytest.fixture(scope="module")

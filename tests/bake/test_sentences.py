@@ -248,7 +248,7 @@ def test_mscale_of_deepseek_is_taken_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arch", "multiplier", "pair"),
-    [("deepseek2", 0.07, (0.7, 0.7)), ("mistral3", 0.7, (0.7, 0.7)), ("llama", 0.7, None), ("deepseek2", None, None)],
+    [("deepseek2", 0.07, (0.7, 0.7)), ("mistral3", 0.7, (1.0, 0.7)), ("llama", 0.7, None), ("deepseek2", None, None)],
 )
 def test_mscale_of_gguf(tmp_path: Path, arch: str, multiplier: float | None, pair: tuple[float, float] | None) -> None:
     extra = {} if multiplier is None else {"rope.scaling.yarn_log_multiplier": multiplier}
@@ -313,7 +313,9 @@ def test_files_of_a_plan() -> None:
 def test_a_source_is_recorded_without_paths_of_this_machine() -> None:
     def record(**fields: Any) -> Any:
         return source_record(
-            SimpleNamespace(**{"name": "m", "reference": "/home/x/m", "kind": "folder", "commit": None, **fields})
+            SimpleNamespace(
+                **{"name": "m", "reference": "/home/x/m", "kind": "folder", "commit": None, "treat_as": "", **fields}
+            )
         )  # type: ignore[arg-type]
 
     assert record().reference is None

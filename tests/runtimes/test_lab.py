@@ -78,7 +78,7 @@ def test_what_a_record_has_not_is_not_said_to_be_run() -> None:
 
 
 def test_what_is_executed_is_said_to_be() -> None:
-    """At least 85 % of what the table says of the runtimes that can be executed here was executed; unknown is silence."""
+    """At least 85 % of what the table states of the runtimes that can be executed here was executed."""
     names = {row.key for row in runtimes() if row.name in EXECUTED}
     own = counts(cell for cell in matrix() if cell.verdict.runtime.partition("@")[0] in EXECUTED)
     assert names

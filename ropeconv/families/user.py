@@ -84,17 +84,21 @@ def _wrong(family: Family) -> str:
     wrong = {
         "name": not family.name.replace("_", "").replace("-", "").replace(".", "").isalnum(),
         "weights": not (family.refuse or parts),
-        "weights.layer": not all(_places_layer(pattern) for pattern in family.weights.layer),
+        "weights.layer": not all(_places_layer(pattern, family.layers.blocks) for pattern in family.weights.layer),
         "defaults": any(size is not None and not 0 < size < 1 << 31 for size in sizes),
         "defaults.theta": not all(1 < base < 1e30 for base in (defaults.theta, defaults.local_theta or 2.0)),
         "defaults.partial_rotary_factor": not 0 < defaults.partial_rotary_factor <= 1,
         "layers.interval": family.layers.interval < 0,
+        "layers.blocks": family.layers.blocks < 1,
     }
     return next((field for field, bad in wrong.items() if bad), "")
 
 
-def _places_layer(pattern: str) -> bool:
-    return pattern.count("{layer}") == 1 and not set("{}") & set(pattern.replace("{layer}", ""))
+def _places_layer(pattern: str, blocks: int) -> bool:
+    """Whether a prefix has the number of the layer once, and that of the attention block where there are several."""
+    rest = pattern.replace("{layer}", "0").replace("{block}", "0")
+    counts = (pattern.count("{layer}"), pattern.count("{block}"))
+    return counts == (1, int(blocks > 1)) and not set("{}") & set(rest)
 
 
 def _names(family: Family) -> tuple[str, ...]:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from ropeconv.errors import BadSource
+from ropeconv.bake import Target, apply, make_plan
+from ropeconv.errors import BadSource, Disagreement
+from ropeconv.families import registry
 from ropeconv.families.registry import packaged
 from ropeconv.families.user import LONGEST, MOST_FILES, folder, user_families
+from ropeconv.inspection import inspect_source
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
 
 from ..conftest import Run
 
@@ -79,6 +86,9 @@ def test_a_variable_that_names_no_folder_is_an_error(tmp_path: Path, monkeypatch
         (LLAMA_LIKE.replace("context = 64", "partial_rotary_factor = 2.0"), "its defaults.partial_rotary_factor"),
         (LLAMA_LIKE.replace('k = "self_attn.k_proj"', ""), "its weights cannot be used"),
         (LLAMA_LIKE + 'layer = ["{layer.__class__}."]\n', "its weights.layer cannot be used"),
+        (LLAMA_LIKE + 'layer = ["l.{layer}.{block}."]\n', "its weights.layer cannot be used"),
+        (LLAMA_LIKE + "[layers]\nblocks = 2\n", "its weights.layer cannot be used"),
+        (LLAMA_LIKE + "[layers]\nblocks = 0\n", "its layers.blocks cannot be used"),
         (LLAMA_LIKE.replace('name = "mine"', 'name = "../mine"'), "its name cannot be used"),
         (LLAMA_LIKE.replace("[defaults]", 'origin = "elsewhere"\n[defaults]'), "its origin cannot be used"),
         (LLAMA_LIKE.replace("[defaults]", 'assumed = "llama"\n[defaults]'), "its assumed cannot be used"),
@@ -161,15 +171,30 @@ def test_it_is_baked_and_what_could_not_be_compared_is_said(place: Path, mine: P
     assert (written["model_type"], written["rope_scaling"]["rope_type"]) == ("mine", "yarn")
 
 
-@pytest.mark.parametrize(("more", "code"), [("", 0), ('[keys]\npartial = ["share"]\n', 3)])
+@pytest.fixture
+def unpackaged(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A model type of transformers, one like Llama, whose family is taken out of the package."""
+    others = tuple(family for family in packaged() if family.name != "internlm3")
+    monkeypatch.setattr(registry, "packaged", lambda: others)
+    caches = (registry.families, registry.by_name, registry.by_model_type)
+    for cached in caches:
+        cached.cache_clear()
+    yield "internlm3"
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(("more", "fits"), [("", True), ('[keys]\npartial = ["share"]\n', False)])
 def test_a_file_is_checked_where_transformers_has_the_model_type(
-    more: str, code: int, place: Path, mine: Path, run: Run, tmp_path: Path
+    more: str, fits: bool, place: Path, mine: Path, unpackaged: str, tmp_path: Path
 ) -> None:
-    """The class of a Llama reads no key named `share`; a file that says so does not describe it."""
-    text = LLAMA_LIKE.replace('["mine"]', '["internlm3"]') + more
-    (place / "mine.toml").write_text(text)
+    """The class reads no key named `share`; a file that says so does not describe it."""
+    (place / "mine.toml").write_text(LLAMA_LIKE.replace('["mine"]', f'["{unpackaged}"]') + more)
     config = json.loads((mine / "config.json").read_text())
-    (mine / "config.json").write_text(json.dumps({**config, "model_type": "internlm3", "share": 0.5}))
-    done = run("apply", mine, "--yarn", "4", "-o", "out")
-    assert done.returncode == code, done.stderr
-    assert (tmp_path / "out").exists() == (code == 0)
+    (mine / "config.json").write_text(json.dumps({**config, "model_type": unpackaged, "share": 0.5}))
+    source = open_source(str(mine))
+    assert inspect_source(source).name == "mine"
+    plan = make_plan(source, Recipe(REGISTRY["yarn"](4.0)), Target(out=tmp_path / "out"))
+    with nullcontext() if fits else pytest.raises(Disagreement, match="computes other global frequencies"):
+        apply(plan)
+    assert (tmp_path / "out").exists() == fits

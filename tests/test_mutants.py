@@ -71,7 +71,8 @@ def test_every_equivalent_mutant_is_one_of_the_source_and_has_a_reason() -> None
     for row in mutants._data().get("mutant", []):
         file = File(ROOT, row["file"])
         found = [one for one in map(file.mutant, range(len(file))) if one.original == row["original"]]
-        assert row["mutated"] in [one.mutated for one in found], row
+        assert found, row
+        assert row.get("mutated", found[0].mutated) in [one.mutated for one in found], row
         assert len(row["reason"]) > 20
 
 
@@ -120,5 +121,5 @@ def test_what_no_test_notices_is_printed_and_the_working_tree_stays_as_it_is(tmp
     assert done.stdout.split("\nseed")[0].split("ropeconv/rope/x.py:6 (unseen)\n")[1:]
     survivors = {line.strip() for line in done.stdout.splitlines() if line.startswith("  + ")}
     assert survivors == {"+ return a - 5", "+ return a + 6", "+ return None"}
-    assert done.stdout.splitlines()[-1].split() == ["rope", "3", "6", "50.0%", "0", "6"]
+    assert done.stdout.splitlines()[-1].split() == ["rope", "3", "6", "50.0%", "0", "0", "6"]
     assert {name: (tmp_path / name).read_text() for name in files} == files

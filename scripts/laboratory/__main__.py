@@ -86,18 +86,22 @@ def report(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], opt
 
 
 def execute(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], options: Options) -> list[str]:
-    """Executes one version. Returns sentences on what disagrees with the table or, with `check`, with the records."""
-    known, recorded, problems = load(runtime.name, version), {}, []
-    if options.check and known is not None:
+    """Executes one version. Returns sentences on what disagrees with the table or, with `check`, with the records.
+
+    With `check`, only models that its record has are executed.
+    """
+    known = load(runtime.name, version) if options.check else None
+    if known is not None:
         models = {name: of_model for name, of_model in models.items() if name in known.models}
     questions = [cell.question for of_model in models.values() for cell in of_model]
     found = answers(runtime, version, questions, options.reuse)
+    recorded, problems = {}, []
     for name, of_model in models.items():
         outcomes = {cell.name: outcome(cell, found[cell.key]) for cell in of_model}
         seen = {cell: result.status for cell, result in outcomes.items()}
         problems += [str(one) for one in disagreements(runtime.name, version, of_model, seen)]
         recorded[name] = model_record(of_model, outcomes)
-        if options.check and known is not None and seen != known.models[name].statuses(tuple(seen)):
+        if known is not None and seen != known.models[name].statuses(tuple(seen)):
             problems.append(f"{name}: the record of {known.date} says something else; run scripts/lab {runtime.name}")
     if not options.check:
         save(Record(runtime.name, version, date.today().isoformat(), runtime.how, recorded))

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ropeconv.rope.forms import Plain
 from ropeconv.rope.spec import RopeSpec
 
 from .cells import Cell
@@ -47,7 +46,7 @@ def outcome(cell: Cell, answer: dict[str, Any]) -> Outcome:
 
 def _differences(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
     schedule, before = cell.schedule, cell.before
-    local = before.local_form.inv_freq(before.rotary_dim) if before.local_form else None
+    local = before.local_inv_freq
     short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
     layers = list(_layers(cell, answer))
     for kind, rope in layers:
@@ -93,7 +92,12 @@ def _vector(words: str, found: list[float], wanted: Any) -> Iterator[str]:
     if len(found) != len(wanted):
         yield f"{words}rotates {len(found)} pairs, not {len(wanted)}"
         return
-    ratio = np.asarray(found) / np.where(np.asarray(wanted) == 0, 1, wanted)
+    rotating = np.asarray(wanted) != 0
+    turned = np.count_nonzero(np.asarray(found)[~rotating])
+    if turned:
+        yield f"{words}frequencies are not 0 in {turned} pairs that stand still in the schedule"
+        return
+    ratio = np.asarray(found)[rotating] / np.asarray(wanted)[rotating]
     if np.abs(ratio - 1).max() > FREQUENCIES:
         yield f"{words}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the schedule"
 
@@ -123,7 +127,7 @@ def _unscaled_logits(cell: Cell) -> float:
 def _unscaled(cell: Cell, answer: dict[str, Any]) -> bool:
     """Whether every layer that a change is for rotates as it did before any scaling."""
     before: RopeSpec = cell.before
-    plain = Plain(before.rope_theta).inv_freq(before.rotary_dim)
+    plain = before.base_form(before.rope_theta).inv_freq(before.rotary_dim)
     wanted = cell.schedule
     if wanted.attention_factor == 1 and not list(_vector("", list(wanted.inv_freq), plain)):
         return False

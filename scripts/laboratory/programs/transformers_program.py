@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import json
 import logging
 import math
@@ -31,26 +32,37 @@ WHOLE = 1024  # contexts up to this many tokens are run as a whole
 
 
 class Recorder:
-    """Records, per decoder layer, what rotates. calls: index of the layer, and cos and sin or a complex tensor."""
+    """Records, per decoder layer, what rotates. calls: index of the layer, and cos and sin or a complex tensor.
+
+    Of a layer the first call is kept, that on queries: DeepSeek V4 turns the values back in a later one.
+    """
 
     def __init__(self) -> None:
         self.layer = -1
         self.calls: dict[int, tuple[Any, ...]] = {}
         self.query_scale: float | None = None
 
+    def enter(self, layer: int) -> None:
+        """Takes what follows as of that layer."""
+        self.layer = layer
+        self.calls.pop(layer, None)
+
     def patch(self, module: Any) -> None:
         """Wraps the rotating functions of a modelling module."""
         for name, function in list(vars(module).items()):
-            if name.startswith(ROTATES) and not getattr(function, "recorded", False) and "vision" not in name:
+            ours = name.startswith(ROTATES) and "vision" not in name and callable(function)
+            if ours and not getattr(function, "recorded", False):
                 setattr(module, name, self._wrapped(function))
             if name.endswith("get_llama_4_attn_scale"):
                 setattr(module, name, self._scaled(function))
 
     def _wrapped(self, function: Any) -> Any:
+        rotated = 1 if list(inspect.signature(function).parameters)[1:2] == ["cos"] else 2
+
         def call(*args: Any, **kwargs: Any) -> Any:
-            values = [*args[2:], *kwargs.values()]
+            values = [*args[rotated:], *kwargs.values()]
             tensors = [v for v in values if isinstance(v, torch.Tensor) and (v.is_complex() or v.is_floating_point())]
-            self.calls[self.layer] = tuple(tensor.detach() for tensor in tensors[:2])
+            self.calls.setdefault(self.layer, tuple(tensor.detach() for tensor in tensors[:2]))
             return function(*args, **kwargs)
 
         call.recorded = True  # type: ignore[attr-defined]
@@ -139,7 +151,7 @@ def without_init() -> Iterator[None]:
 
 def decoder_layers(model: Any) -> list[Any]:
     """The decoder layers of a text model."""
-    for name in ("layers", "h"):
+    for name in ("layers", "h", "blocks"):
         for holder in (model, getattr(model, "model", None), getattr(model, "language_model", None)):
             if holder is not None and isinstance(getattr(holder, name, None), torch.nn.ModuleList):
                 return list(getattr(holder, name))
@@ -154,7 +166,7 @@ def forward(model: Any, tokens: int) -> Recorder:
     for index, layer in enumerate(decoder_layers(model)):
 
         def enter(*_: Any, index: int = index) -> None:
-            recorder.layer = index
+            recorder.enter(index)
 
         handles.append(layer.register_forward_pre_hook(enter))
     positions = list(range(tokens)) if tokens <= WHOLE else [0, 1, 2, tokens - 1]

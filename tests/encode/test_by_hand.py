@@ -339,7 +339,7 @@ def test_options_that_go_together(options: dict[str, Any], recipe: Recipe, from_
         ({"runtimes": "vllm"}, YARN, False, "a tuple of names"),
         ({"in_place": True}, YARN, False, "give one as SOURCE"),
         ({"in_place": True, "out": "x.gguf"}, YARN, True, "leave -o out"),
-        ({"to": "safetensors"}, YARN, True, "cannot become a checkpoint"), ({"out": "x"}, YARN, True, "end its name"),
+        ({"out": "x"}, YARN, True, "end its name"),
         ({"out": "x.gguf"}, YARN, False, "add --to gguf"),
         ({"gguf": GgufTarget("q8_0")}, YARN, True, "--outtype has no"),
         ({"gguf": GgufTarget(pre="x")}, YARN, True, "--pre has no"),

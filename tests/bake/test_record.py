@@ -11,7 +11,7 @@ import pytest
 from ropeconv.bake import matrix as table
 from ropeconv.bake.matrix import METHODS, counts
 from ropeconv.bake.record import target_record
-from ropeconv.families.family import by_name
+from ropeconv.families.registry import by_name
 from ropeconv.receipts import Receipt
 from ropeconv.receipts.receipt import BeforeRecord, ConfigRecord, TargetRecord
 from ropeconv.rope.methods import REGISTRY

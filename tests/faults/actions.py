@@ -10,10 +10,12 @@ from typing import Any
 
 
 def command_line(arguments: list[str]) -> int:
-    """`ropeconv` with arguments, without the check by transformers, which would take seconds each time."""
+    """`ropeconv` with arguments, without the checks by transformers and llama.cpp, which take seconds each time."""
     from ropeconv.cli.errors import run
+    from ropeconv.engines.llamacpp import loading
     from ropeconv.engines.probe import Probe
 
+    loading.available = lambda: False
     Probe.available = staticmethod(lambda: False)  # type: ignore[method-assign]
     return run(lambda **options: application().main(arguments, "ropeconv", **options))
 

@@ -55,8 +55,9 @@ def checkpoint(folder: Path) -> None:
     _json(model / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})
     _json(model / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>", "model_max_length": 64,
                                             "tokenizer_class": "PreTrainedTokenizerFast"})  # fmt: skip
-    alphabet = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    made = Tokenizer(models.BPE({token: number for number, token in enumerate(alphabet)}, [], unk_token="<unk>"))
+    tokens = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    made = Tokenizer(models.BPE(numbers, [("t", "h")], unk_token="<unk>"))
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     made.decoder = decoders.ByteLevel()  # type: ignore[assignment]

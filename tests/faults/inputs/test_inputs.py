@@ -109,14 +109,14 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_an_unplanned_error_is_noticed(faulty: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    faulty.setattr("ropeconv.sources.open_source", lambda reference: {}["missing"])
+    faulty.setattr("ropeconv.sources.open_source", lambda *given: {}["missing"])
     (outcome,) = run_input("faulty", 0, tmp_path)
     assert outcome.problem == "unexpected"
     assert "cli/inspect.py" in outcome.where or outcome.where
 
 
 def test_time_is_measured(faulty: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def slow(reference: str) -> None:
+    def slow(*given: str) -> None:
         end = time.process_time() + 0.3
         while time.process_time() < end:
             pass
@@ -127,7 +127,7 @@ def test_time_is_measured(faulty: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_memory_is_measured(faulty: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    faulty.setattr("ropeconv.sources.open_source", lambda reference: len(b"x" * 600_000_000))
+    faulty.setattr("ropeconv.sources.open_source", lambda *given: len(b"x" * 600_000_000))
     (outcome,) = run_input("faulty", 0, tmp_path)
     assert outcome.megabytes >= 500
 
@@ -135,7 +135,7 @@ def test_memory_is_measured(faulty: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_what_a_refused_command_leaves_behind_is_noticed(faulty: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from ropeconv.errors import BadSource
 
-    def leave(reference: str) -> None:
+    def leave(*given: str) -> None:
         Path("left").write_text("x")
         raise BadSource("no")
 

@@ -160,7 +160,13 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, Value]:
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
-    names = layer_names(part, family, len(spec.layers))
+    names, rules = layer_names(part, family, len(spec.layers)), _rules(family)
+    window = find_arch(rules.arch).window
+    if window is not None and window.present.isdigit() and len(names) != int(window.present):
+        raise _unsupported(
+            f"sliding_window = {size} with {len(names)} layers", rules,
+            f"llama.cpp has windows there in models of {window.present} layers alone",
+        )  # fmt: skip
     pattern = [name == "sliding_attention" for name in names]
     found = {"attention.sliding_window": u32(size), "attention.sliding_window_pattern": bools(pattern)}
     if spec.local_form is not None:

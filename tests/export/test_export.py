@@ -128,6 +128,11 @@ def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
         ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ("gemma2", {"hidden_activation": "silu"}, "hidden_activation = 'silu'"),
         ("gpt_neox", {"hidden_act": "relu"}, "hidden_act = 'relu'"),
+        (
+            "exaone4",
+            {"sliding_window": 32, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+            "windows there in models of 64 layers alone",
+        ),
         ("persimmon", {}, "its conversion is not known here"),
     ],
 )

@@ -17,7 +17,7 @@ from ..formats.scratch import scratch
 from ..rope.spec import RopeSpec
 from ..sources import Source
 from .demands import check_demands
-from .hparams import hparams, sizes_of
+from .hparams import gguf_rules, hparams, sizes_of
 from .metadata import Parameters, describe, metadata_keys
 from .quantise import FTYPES
 from .rows import DTYPES, OutTensor
@@ -72,9 +72,9 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     vocabulary = _vocabulary(headers)
     sizes = sizes_of(source.config(), family, spec)
     values = hparams(sizes, family, spec, vocabulary)
-    assert family.gguf is not None
-    tensors = out_tensors(headers, family.gguf, sizes, kind)
-    values |= scalars(headers, family.gguf, sizes.layers)
+    rules = gguf_rules(family)
+    tensors = out_tensors(headers, rules, sizes, kind)
+    values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
     with scratch() as folder:
         present = {file.name for file in source.files()}
@@ -86,13 +86,13 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         described = describe(folder, source.name, repository, label, size)
         general = metadata_keys(described, name)
         bare = metadata_keys(describe(folder, source.name, repository, "", size), name)
-        tokens = tokenizer_keys(folder, vocabulary, family.gguf.pre, options.pre or "")
+        tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
     arch = values.pop("general.architecture")
     header, unlabelled = (
         Header(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
         for names in (general, bare)
     )
-    check_demands(header, family.gguf.arch)
+    check_demands(header, rules.arch)
     by_name = {tensor.name: tensor for tensor in tensors}
     model = GgufModel(header, header.tensors, {}, lambda name: converted(by_name[name]))
     return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised)

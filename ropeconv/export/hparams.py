@@ -30,7 +30,7 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> Sizes:
 
     Raises BadSource for keys that are absent, UnsupportedBake for families whose conversion is not known.
     """
-    part = {**_rules(family).defaults, **text_part(config, family)}
+    part = {**gguf_rules(family).defaults, **text_part(config, family)}
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None:
         raise BadSource(f"config.json has no {family.keys.heads[0]}, which GGUF needs; add it")
@@ -43,7 +43,7 @@ def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> di
     sizes: of the model. family: of the model. spec: its unscaled RoPE. vocabulary: rows of the embeddings. Raises
     BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
     """
-    part, rules = sizes.config, _rules(family)
+    part, rules = sizes.config, gguf_rules(family)
     _check(part, family, rules, spec)
     found: dict[str, Value] = {
         "context_length": u32(spec.original_context),
@@ -111,7 +111,8 @@ def _unsupported(what: str, rules: Gguf, why: str) -> UnsupportedBake:
     return UnsupportedBake(what, f"GGUF as {rules.arch}", why, "keep safetensors")
 
 
-def _rules(family: Family) -> Gguf:
+def gguf_rules(family: Family) -> Gguf:
+    """How checkpoints of a family become GGUF. Raises UnsupportedBake where that is not known."""
     if family.gguf is None:
         raise UnsupportedBake(
             "GGUF output",
@@ -160,7 +161,7 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, Value]:
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
-    names, rules = layer_names(part, family, len(spec.layers)), _rules(family)
+    names, rules = layer_names(part, family, len(spec.layers)), gguf_rules(family)
     window = find_arch(rules.arch).window
     if window is not None and window.present.isdigit() and len(names) != int(window.present):
         raise _unsupported(

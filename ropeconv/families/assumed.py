@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
 
 import msgspec
 
 from ..errors import UsageError
 from .family import Family
-from .keys import Config
+from .keys import Config, text_config
 from .registry import by_name
 
 LAYOUTS = {"half": "pairs (i, i + r/2) rotate", "interleaved": "pairs (2i, 2i + 1) rotate"}
@@ -30,8 +29,7 @@ def assumed_family(config: Config, name: str) -> Family:
 
 
 def _model_type(config: Config) -> str:
-    text: Any = config.get("text_config")
-    inner = text.get("model_type") if isinstance(text, dict) else None
+    inner = (text_config(config) or {}).get("model_type")
     return str(inner or config.get("model_type") or "")
 
 

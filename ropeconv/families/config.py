@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import BadSource, UnknownModelType, shown
 from .assumed import assumed_family, assumption
 from .family import Family
-from .keys import Config, first_present, positive_int
+from .keys import Config, first_present, positive_int, text_config
 from .layer_rules import Kind
 from .layers import layer_kinds, layer_windows, own_settings, settings_name
 from .refused import refused
@@ -62,7 +62,7 @@ def detect(config: Config, assumed: str = "") -> Family:
     """
     if assumed:
         return assumed_family(config, assumed)
-    text = _text_config(config)
+    text = text_config(config)
     names = [part.get("model_type") for part in (text, config) if part is not None]
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
@@ -96,20 +96,13 @@ def _refuse_without_rope(part: Config, family: Family) -> None:
             )
 
 
-def _text_config(config: Config) -> Config | None:
-    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None without one."""
-    thinker = config.get("thinker_config")
-    text = (thinker if isinstance(thinker, dict) else config).get("text_config")
-    return text if isinstance(text, dict) else None
-
-
 def text_part(config: Config, family: Family) -> Config:
     """The dictionary with the language model's keys: the config itself, or its `text_config`.
 
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
     Raises BadSource where a key that is read has another type or a number out of range.
     """
-    inner, part = _text_config(config), config
+    inner, part = text_config(config), config
     if inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types:
         part = inner
     check_config(part, family)

@@ -17,6 +17,13 @@ def first_present(part: Config, keys: Iterable[str], default: Any = None) -> Any
     return next((value for value in values if value is not None), default)
 
 
+def text_config(config: Config) -> Config | None:
+    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None without one."""
+    thinker = config.get("thinker_config")
+    text = (thinker if isinstance(thinker, dict) else config).get("text_config")
+    return text if isinstance(text, dict) else None
+
+
 def _at(part: Any, path: list[str]) -> Any:
     for key in path:
         part = part.get(key) if isinstance(part, dict) else None

@@ -1,4 +1,4 @@
-"""Model types that have no family because they cannot be extended, and why: `refused.toml`."""
+"""Model types that have no family since they cannot be extended, and why: `refused.toml`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections import Counter
 from functools import cache
 from importlib.resources import files
 
-from .keys import Config
+from .keys import Config, text_config
 from .registry import families
 
 NOT_OF_MODELS = frozenset(
@@ -52,8 +52,8 @@ def best_family(config: Config) -> str:
 
     Keys that few families have count more. A class that the config names decides between families that fit well.
     """
-    text = config.get("text_config")
-    part = text if isinstance(text, dict) else config
+    text = text_config(config)
+    part = config if text is None else text
     known, own = config_keys(), set(part) - NOT_OF_MODELS
     counts = Counter(key for keys in known.values() for key in keys)
     weight = {key: math.log((1 + len(known)) / count) + 0.1 for key, count in counts.items()}

@@ -1,11 +1,10 @@
 """Tokenizers of GGUF files as tokenizer.json, in the tokenizers library, against those that they were made from.
 
-With ROPECONV_LLAMACPP_VOCABULARIES, the folder `models` of llama.cpp's sources, its own vocabularies are judges too.
+Published vocabularies are in vocabularies.py.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from ..gguf_files import write
 from .test_tokenizer import TEXTS, VOCABULARY, as_pre_tokenizer, byte_level, train_pieces
 
 LLAMA = next(family for family in families() if family.name == "llama")
-JUDGES = Path(os.environ.get("ROPECONV_LLAMACPP_VOCABULARIES", "/nowhere"))
 
 
 def file_with(keys: dict[str, Any], folder: Path) -> GgufFile:
@@ -90,17 +88,3 @@ def test_tokenizers_of_other_kinds_are_refused(tmp_path: Path) -> None:
     keys = tokenizer_keys(tmp_path, VOCABULARY, {}) | {"tokenizer.ggml.model": string("t5")}
     with pytest.raises(UnsupportedBake, match="only llama and gpt2 are converted back"):
         back(keys, tmp_path)
-
-
-@pytest.mark.parametrize("path", sorted(JUDGES.glob("ggml-vocab-*.gguf.inp")), ids=lambda path: path.stem)
-def test_the_vocabularies_of_llama_cpp_cut_its_own_texts(path: Path) -> None:
-    """`.inp` are texts, and `.out` the tokens that each has. Whatever is not refused has to be right."""
-    try:
-        tokenizer = Tokenizer.from_str(tokenizer_text(GgufFile.open(path.with_suffix("")), LLAMA))
-    except UnsupportedBake as problem:
-        pytest.skip(str(problem))
-    texts = path.read_text("utf-8").split("\n__ggml_vocab_test__\n")
-    wanted = [[int(token) for token in line.split()] for line in path.with_suffix(".out").read_text().splitlines()]
-    assert len(wanted) > 40
-    for text, ids in zip(texts, wanted, strict=False):
-        assert tokenizer.encode(text, add_special_tokens=False).ids == ids, text

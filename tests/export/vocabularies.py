@@ -17,10 +17,12 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Tokenizer, models
 
-from ropeconv.errors import BadSource
+from ropeconv.errors import BadSource, UnsupportedBake
+from ropeconv.export.checkpoint.tokenizer import tokenizer_text
 from ropeconv.export.tokenizer import tokenizer_keys
 from ropeconv.export.tokenizer.pre import pre_table
 from ropeconv.export.tokenizer.tokens import Kind
+from ropeconv.families.registry import by_name
 from ropeconv.formats.gguf import GgufFile, Value
 from scripts.laboratory.environment import ROOT, once, pip
 
@@ -128,3 +130,16 @@ def test_vocabularies_of_pieces(name: str, folder: Path, tmp_path: Path) -> None
     (tmp_path / "tokenizer.model").write_bytes(tokenizer_model(file, TrainerSpec.UNIGRAM))
     with pytest.raises(BadSource, match="unigram"):
         tokenizer_keys(tmp_path, processor.vocab_size(), {})
+
+
+@pytest.mark.parametrize("name", sample((*BYTE_LEVEL, *PIECES), 4, seed=1))
+def test_the_way_back(name: str, folder: Path) -> None:
+    """Of those that another one stands for, the family decides; Llama has none of them."""
+    file, (given, expected) = GgufFile.open(folder / f"ggml-vocab-{name}.gguf"), texts(folder, name)
+    assert len(expected) > 40
+    if name in SAME:
+        with pytest.raises(UnsupportedBake, match="how it cuts text is not in the table"):
+            tokenizer_text(file, by_name()["llama"])
+        return
+    made = Tokenizer.from_str(tokenizer_text(file, by_name()["llama"]))
+    assert [made.encode(text, add_special_tokens=False).ids for text in given] == expected

@@ -19,7 +19,7 @@ from ropeconv.runtimes.read_config import read_spec
 
 from ..baking import make_plan
 
-LAYERS = 11  # no multiple of any interval, so that first and last layers are told apart
+LAYERS = 11  # no multiple of any interval, so that first and last layers differ
 SIZES = {"num_hidden_layers": LAYERS, "max_position_embeddings": 4096, "hidden_size": 512, "num_attention_heads": 8}
 THETA = Recipe(REGISTRY["theta"](5e6), context=8192)
 DERIVED = {

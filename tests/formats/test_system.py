@@ -6,9 +6,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -23,29 +21,13 @@ from ropeconv.formats.gguf import Edit, GgufFile, Header, room
 from ropeconv.formats.gguf.inplace import phases, recover
 from ropeconv.formats.gguf.lock import is_locked, locked
 from ropeconv.formats.gguf.values import Value, array, boolean, u32
-from ropeconv.formats.gguf.write import write_new
 from ropeconv.formats.identity import FileIdentity, identity, refuse_changed
 from ropeconv.formats.locks import try_lock
 from ropeconv.formats.regular import open_regular, read_bytes, read_text
 from ropeconv.formats.typed import typed
 from ropeconv.formats.vectors import LONGEST, read_lists
 
-from ..gguf_files import write
-
-
-def fails(number: int) -> Callable[..., Any]:
-    def call(*given: object, **named: object) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    return call
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A GGUF file with a reserve."""
-    write_new(GgufFile.open(write(tmp_path / "plain.gguf")), 0, Edit(), tmp_path / "model.gguf")
-    return tmp_path / "model.gguf"
-
+from .conftest import fails
 
 # Copies
 

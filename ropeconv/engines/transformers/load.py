@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import BadSource, RopeconvError
 from ...export.checkpoint import GgufCheckpoint
 from ...extras import require
+from ...families.keys import text_config
 from ...formats.copying import human
 from ...formats.jsontext import parse
 from ...formats.scratch import scratch
@@ -102,8 +103,9 @@ def fits_in_gpu(source: Source, width: int) -> bool:
 
 def stored_dtype(config: dict[str, Any]) -> str:
     """The dtype that a config.json declares, "float32" where it declares none."""
-    part = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    return str((part or {}).get("dtype") or (part or {}).get("torch_dtype") or config.get("torch_dtype") or "float32")
+    text = text_config(config)
+    part = config if text is None else text
+    return str(part.get("dtype") or part.get("torch_dtype") or config.get("torch_dtype") or "float32")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ...formats.gguf import GgufFile
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp import find_arch
 from ...runtimes.llamacpp.keys import ArchKeys
-from ..hparams import SIZES
+from ..hparams import SIZES, gguf_rules
 
 ROPE = re.compile(
     r"rope\.|context_length$|vocab_size$|attention\.((key|value)_length|sliding_window|temperature_)|"
@@ -34,8 +34,7 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     names it. Raises UnsupportedBake for a key that has no counterpart in the config of the family, and for a RoPE that
     has none.
     """
-    rules = family.gguf
-    assert rules is not None
+    rules = gguf_rules(family)
     keys = ArchKeys(file, find_arch(rules.arch))
     _refuse_unread(file, family, rules)
     config: Config = {**rules.config, "model_type": _model_type(family)}

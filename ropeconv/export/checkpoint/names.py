@@ -10,6 +10,7 @@ from ...families import Family
 from ...families.gguf import Gguf
 from ...families.registry import families
 from ...formats.gguf import GgufFile
+from ..hparams import gguf_rules
 from ..tensors import gguf_names
 
 LAYER = "model.layers.{layer}."
@@ -32,25 +33,25 @@ def family_of(file: GgufFile) -> Family:
     an architecture that no known conversion writes.
     """
     arch = file.get("general.architecture")
-    back = [family for family in families() if family.gguf is not None and family.gguf.config]
-    known = [family for family in back if family.gguf is not None and family.gguf.arch == arch]
-    fitting = [family for family in known if family.gguf is not None and _fits(family.gguf, file)]
+    back = [(family, family.gguf) for family in families() if family.gguf is not None and family.gguf.config]
+    known = [(family, rules) for family, rules in back if rules.arch == arch]
+    windows = {bool(rules.window) for _, rules in known}
+    fitting = [(family, rules) for family, rules in known if _fits(rules, windows, file)]
     if not fitting:
-        convertible = ", ".join(sorted({family.gguf.arch for family in back if family.gguf}))
+        convertible = ", ".join(sorted({rules.arch for _, rules in back}))
         raise UnsupportedBake(
             f"a GGUF file of the architecture {arch}",
             "a checkpoint",
             f"only these are converted back: {convertible}",
             "take the checkpoint that it was made from",
         )
-    return max(fitting, key=lambda family: len(family.gguf.u32) if family.gguf else 0)
+    return max(fitting, key=lambda one: len(one[1].u32))[0]
 
 
-def _fits(rules: Gguf, file: GgufFile) -> bool:
+def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
+    """Whether a file has the keys of a family. windows: whether those of this architecture have windows."""
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
     required = all(file.get(f"{rules.arch}.{key}") is not None for key in rules.u32)
-    others = [other.gguf for other in families() if other.gguf and other.gguf.arch == rules.arch]
-    windows = {bool(other.window) for other in others if other.config}
     return required and (len(windows) == 1 or has_window == bool(rules.window))
 
 
@@ -59,8 +60,7 @@ def checkpoint_names(file: GgufFile, family: Family, layers: int) -> dict[str, t
 
     Raises UnsupportedBake for a tensor that the family does not have.
     """
-    rules = family.gguf
-    assert rules is not None
+    rules = gguf_rules(family)
     known = dict[str, str]()
     forward = gguf_names(rules.arch, layers)
     for name in _expanded((*rules.names, *_merged(family, rules), *NAMES), layers):

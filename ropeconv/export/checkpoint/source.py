@@ -23,7 +23,7 @@ from ...receipts.gguf_original import gguf_stated
 from ...runtimes.llamacpp.read_header import WINDOW_NORM
 from ...sources import GgufSource
 from ...sources.source import GeneratedFile, Source, SourceFile
-from ..hparams import sizes_of
+from ..hparams import gguf_rules, sizes_of
 from .config import config_of
 from .names import checkpoint_names, family_of
 from .read import FLOATS, blocks, exactly
@@ -95,8 +95,7 @@ class GgufCheckpoint(Source):
 
     @cached_property
     def _shards(self) -> tuple[Shard, ...]:
-        file, rules, spec = self.inner.file, self.family.gguf, self.inspection.spec
-        assert rules is not None
+        file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
         names = checkpoint_names(file, self.family, len(spec.layers))
         made = restored_tensors(file, names, rules, sizes_of(self._config, self.family, spec))
         groups = grouped((self._typed(one) for one in made), lambda one: one.size)

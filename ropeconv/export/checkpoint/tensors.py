@@ -114,7 +114,7 @@ def _parts(out: OutTensor) -> Iterator[tuple[int, Part]]:
     """Yields where the rows of a tensor are in the checkpoint, in bytes, and which rows of the GGUF tensor they are."""
     first = 0
     for rows in out.parts:
-        if not rows.packed:
+        if not rows.packed or out.tiles != (1, 1):
             raise UnsupportedBake(
                 f"the tensor {out.name}",
                 "a checkpoint",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,25 +13,10 @@ from ropeconv.formats.gguf import Change, Edit, GgufFile, inplace, room
 from ropeconv.formats.gguf.inplace import phases, recover
 from ropeconv.formats.gguf.room import refuse_no_room, refuse_same_size
 from ropeconv.formats.gguf.values import u32
-from ropeconv.formats.gguf.write import write_new
 
-from ...gguf_files import write
+from ..conftest import fails
 
 PAGE = 65536
-
-
-def fails(number: int) -> Callable[..., Any]:
-    def call(*given: object, **named: object) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    return call
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A file with a reserve, which any filesystem changes in place."""
-    write_new(GgufFile.open(write(tmp_path / "plain.gguf")), 0, Edit(), tmp_path / "model.gguf")
-    return tmp_path / "model.gguf"
 
 
 def test_when_there_is_no_room_in_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

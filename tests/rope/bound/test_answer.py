@@ -51,18 +51,18 @@ def test_heads_that_rotate_half_as_data() -> None:
 
 def test_windows_that_nobody_asked_for_are_said_to_be_unknown() -> None:
     """No table has heads of 72 dimensions."""
-    without, told = bound(300, 72, 72, windows=False), list[str]()
+    without, reported = bound(300, 72, 72, windows=False), list[str]()
     assert (without.first_wide_window, without.last_violating_base, without.known_windows) == (None, None, False)
     assert without.to_dict()["first_wide_window"] is None
     for windows in (None, True):
-        found = bound(300, 72, 72, windows, tell=told.append)
+        found = bound(300, 72, 72, windows, tell=reported.append)
         assert found.known_windows
         assert found.first_wide_window is not None
         assert found.base == without.base
         assert found.base * (1 - 1e-12) <= found.first_wide_window[0] < (found.last_violating_base or 0)
-    assert told[0].startswith("ruled out: all bases up to ")
-    assert "looking for the first window that is 1 % wide" in told
-    assert any(one.startswith("proven: no base above ") for one in told)
+    assert reported[0].startswith("ruled out: all bases up to ")
+    assert "looking for the first window that is 1 % wide" in reported
+    assert any(one.startswith("proven: no base above ") for one in reported)
 
 
 def test_long_lengths_are_not_searched_for_windows_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

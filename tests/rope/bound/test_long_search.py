@@ -40,14 +40,14 @@ def test_slow_pairs_lead_to_distances_that_violate(length: int, share: float, gr
 @pytest.mark.parametrize("length", [1 << 14, 1 << 17])
 def test_the_search_ends_where_the_answer_is(length: int) -> None:
     base, _ = CERTIFIED[length]
-    told: list[float] = []
+    reported: list[float] = []
     proof: list[tuple[float, float, int]] = []
-    sweep = Sweep(Sums(128), length, proof, told.append)
+    sweep = Sweep(Sums(128), length, proof, reported.append)
     end = sweep.feasible_from(math.log(base * (1 - 1e-3)))
     assert math.exp(end) == pytest.approx(base, rel=1e-10)
-    assert told == [upto for _, upto, _ in proof]
-    assert told == sorted(told)
-    assert told[-1] == end
+    assert reported == [upto for _, upto, _ in proof]
+    assert reported == sorted(reported)
+    assert reported[-1] == end
     assert not len(sweep.witnesses(math.log(base * (1 + 1e-9))))
     assert sweep.feasible_from(end + 1e-9) == end + 1e-9
 

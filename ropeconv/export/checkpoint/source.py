@@ -69,12 +69,6 @@ class GgufCheckpoint(Source):
             )
         return seen
 
-    @cached_property
-    def _type(self) -> int:
-        """ggml's type of most matrices."""
-        types = [info.type for info in self.inner.file.tensors.values() if len(info.shape) > 1]
-        return max(set(types), key=types.count)
-
     def in_dtype(self, dtype: str) -> GgufCheckpoint:
         """The same weights in another dtype, without the tokenizer. dtype: as torch names it, or auto for its own."""
         outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}
@@ -87,7 +81,7 @@ class GgufCheckpoint(Source):
 
     @cached_property
     def _dtype(self) -> str:
-        return OUTTYPES.get(self.outtype) or FLOATS.get(self._type, "F32")
+        return OUTTYPES.get(self.outtype) or FLOATS.get(self.inner.file.usual_type, "F32")
 
     @cached_property
     def _config(self) -> Config:
@@ -105,7 +99,7 @@ class GgufCheckpoint(Source):
         """The tensor in the dtype of the checkpoint; of vectors and routers, in F32 in GGUF, where that is exact."""
         narrow = replace(tensor, dtype=self._dtype)
         types = {self.inner.file.tensors[part.origin].type for part in tensor.parts}
-        if self._dtype == "F32" or types != {F32} or self._type == F32:
+        if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
             return narrow
         return narrow if exactly(self.inner.file, tensor, self._dtype) else tensor
 
@@ -157,9 +151,10 @@ class GgufCheckpoint(Source):
         return tuple(made)
 
     def conversion_notes(self) -> tuple[str, ...]:
-        if self._type in FLOATS:
+        usual = self.inner.file.usual_type
+        if usual in FLOATS:
             return ()
-        name, rounded = TYPES[self._type].name, "" if self._dtype == "F32" else f", rounded to {self.dtype}"
+        name, rounded = TYPES[usual].name, "" if self._dtype == "F32" else f", rounded to {self.dtype}"
         return (
             f"the weights are what {name} has{rounded}, and not those of the checkpoint that was quantised; "
             f"{self.dtype} takes {sum(shard.size for shard in self._shards) / 1e9:.3g} GB",

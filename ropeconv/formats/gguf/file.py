@@ -78,6 +78,12 @@ class GgufFile:
         """The infos of all tensors in all shards, by name."""
         return {name: info for header in self.headers for name, info in header.tensors.items()}
 
+    @cached_property
+    def usual_type(self) -> int:
+        """ggml's number of the most frequent type of matrices."""
+        types = [info.type for info in self.tensors.values() if len(info.shape) > 1]
+        return max(set(types), key=types.count)
+
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key in the first header, decoded to Python's types."""
         return self.header.get(key, default)

@@ -215,9 +215,7 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
 
 def weights_type(file: GgufFile) -> str:
     """The name of the most frequent type of matrices in a file; empty where that is F32."""
-    types = [info.type for info in file.tensors.values() if len(info.shape) > 1]
-    usual = max(set(types), key=types.count)
-    return "" if usual == F32 else TYPES[usual].name
+    return "" if file.usual_type == F32 else TYPES[file.usual_type].name
 
 
 def _needs_transformers(comparison: Comparison, source: GgufSource) -> bool:

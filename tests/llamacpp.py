@@ -32,7 +32,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "cohere2": {"tie_word_embeddings": True},
     "qwen3_moe": {"norm_topk_prob": True},
     "gemma": {"tie_word_embeddings": True, "initializer_range": 0.02},
-    "exaone4": {"sliding_window": None, "layer_types": None},
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 3},
     "olmoe": {"num_key_value_heads": 2},
     "dots1": {"num_key_value_heads": 2},
     "qwen3_next": {"linear_num_value_heads": 4},
@@ -70,11 +70,15 @@ def lively(folder: Path) -> Path:
 
 
 def checkpoint(model_type: str, folder: Path, **changes: Any) -> Path:
-    """A tiny checkpoint with a tokenizer."""
-    lively(make(model_type, folder, **{**CHANGES.get(model_type, {}), **changes}))
+    """A tiny checkpoint with a tokenizer; a change to None stands as null in its config."""
+    settings = {**CHANGES.get(model_type, {}), **changes}
+    lively(make(model_type, folder, **settings))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {key: None for key, value in settings.items() if value is None}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "tokenizer.json").write_text(tokenizer_json())
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    special = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
     return folder
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from ..errors import RopeconvError
 
-Output = Literal["hidden_states", "logits", "top_log_probs", "tokens"]
+Output = Literal["hidden_states", "logits", "top_log_probs", "token_losses", "tokens"]
 LogProbs = dict[int, float]
 """Natural log-probabilities of some next tokens by id, the likeliest among them."""
 
@@ -26,6 +26,18 @@ class Progress:
     total: Callable[[int], None] = lambda tokens: None
     advance: Callable[[int], None] = lambda tokens: None
     stopped: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True)
+class TokenLosses:
+    """What a model says of some tokens of a text.
+
+    loss: minus the natural log-probability of each, float64 [tokens]. right: whether each was the likeliest, bool
+    [tokens].
+    """
+
+    loss: Any
+    right: Any
 
 
 class Engine(ABC):
@@ -64,6 +76,13 @@ class Engine(ABC):
         ids: all tokens, from position 0 on. kept: rising indices into `ids`, without the last. progress: callbacks.
         """
         self._cannot("top_log_probs")
+
+    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+        """The losses of some tokens of a text, each given those before it.
+
+        ids: all tokens, from position 0 on. targets: rising indices into `ids`, from 1 on. progress: callbacks.
+        """
+        self._cannot("token_losses")
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         """The next `count` tokens of greedy decoding after `ids`; fewer where the engine stops at an end of text."""

@@ -1,0 +1,52 @@
+"""Measure, the interface of what can be measured, and REGISTRY."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, TypeVar
+
+from ...engines import TokenLosses
+from ...rope.schedule import Schedule
+from ..asked import Asked
+from ..case import Case, Observation
+from ..texts.documents import Texts
+
+M = TypeVar("M", bound="type[Measure]")
+
+
+class Measure(ABC):
+    """Something that can be measured with sequences of tokens, the same ones for all rows.
+
+    name: on the command line. summary: a phrase for help and docs. metrics: what it yields, the headline first.
+    retrieves: whether it looks up facts, so that its values are shares of tokens.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]] = ("loss",)
+    retrieves: ClassVar[bool] = False
+
+    @abstractmethod
+    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+        """The sequences, in an order in which a run that is stopped early has something of every length.
+
+        Raises BadSource where the texts are too short.
+        """
+
+    @abstractmethod
+    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        """What a row's losses at the targets of a case say."""
+
+    def refuses(self, schedule: Schedule) -> str:
+        """Why this cannot be measured with a schedule, in a phrase; empty where it can."""
+        return ""
+
+
+REGISTRY: dict[str, Measure] = {}
+
+
+def register(cls: M) -> M:
+    """Class decorator: adds a measure to REGISTRY under its name."""
+    REGISTRY[cls.name] = cls()
+    return cls

@@ -1,0 +1,80 @@
+"""Result: the file that an evaluation leaves, with every cell of its table and how it was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..version import SCHEMA
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of the table, with its standard error.
+
+    row, measure, metric, column, depth: what it is; depth is None for the mean over depths, and for measures without.
+    value: the mean over windows. error: its standard error. difference: minus the first row's, paired by window; None
+    in that row. difference_error: its standard error. windows, documents: how many it is from.
+    """
+
+    row: str
+    measure: str
+    metric: str
+    column: int
+    value: float
+    error: float
+    windows: int
+    documents: int
+    depth: float | None = None
+    difference: float | None = None
+    difference_error: float | None = None
+
+
+class RowResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a row is, and what follows from its cells.
+
+    name: in tables. recipe: of the method; None for the model as it is. refused: why it was not run; empty where it
+    was. price: loss inside the trained context minus the first row's, in nats per token, and price_error: its standard
+    error; None where the trained context was not measured. holds_to: the longest length whose loss is not worse than
+    the row's own best by more than three standard errors; None where growth was not measured.
+    """
+
+    name: str
+    recipe: dict[str, Any] | None = None
+    refused: str = ""
+    price: float | None = None
+    price_error: float | None = None
+    holds_to: int | None = None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation.
+
+    source: how the user named the model. identity: what tells it from others. runtime, device, dtype: which computed
+    it. trained: the trained context in tokens. lengths: that were measured, in tokens. measures: their names. texts:
+    names of the documents. tokens_sha256: over the tokens of all of them. seed: of random choices. seconds: that the
+    cases took. rows: in the order of the table. cells: of all measures. notes: sentences that belong to the table.
+    """
+
+    source: str
+    identity: str
+    runtime: str
+    device: str
+    dtype: str
+    trained: int
+    lengths: list[int]
+    measures: list[str]
+    texts: list[str]
+    tokens_sha256: str
+    seed: int
+    seconds: float
+    rows: list[RowResult]
+    cells: list[Cell]
+    notes: list[str] = []
+    schema: int = SCHEMA
+    ropeconv: str = ""
+
+    def cell(self, row: str, measure: str, metric: str, column: int) -> Cell | None:
+        """The cell over all depths of a row, a measure, a metric and a column; None where it was not measured."""
+        wanted = (row, measure, metric, column, None)
+        return next((c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == wanted), None)

@@ -8,6 +8,9 @@ import msgspec
 
 from ..version import SCHEMA
 
+ERRORS = 3.0
+"""Standard errors beyond which a difference is taken as one."""
+
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One number of the table, with its standard error.
@@ -31,6 +34,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     difference: float | None = None
     difference_error: float | None = None
+
+    @property
+    def decided(self) -> bool | None:
+        """Whether the difference is beyond three standard errors; None where there is none."""
+        if self.difference is None:
+            return None
+        return self.difference_error is not None and abs(self.difference) > ERRORS * self.difference_error
 
 
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..case import Observation
+from ..metric import metric_of
 from ..result import Cell
 from .sample import Pairs, Sample, differences, sample_of
 from .shares import difference_error, effective_count, share_error, wilson
 
-SHARES = ("right",)
-"""Metrics that are shares of answers."""
 Key = tuple[str, str, int, float | None]
 """Measure, metric, column, and depth; None for the mean over depths."""
 
@@ -50,7 +49,7 @@ def _cell(row: str, key: Key, own: Pairs, first: Pairs, seed: int) -> Summarised
     measure, metric, column, depth = key
     sample = sample_of(list(own.values()), seed)
     paired = differences(own, first, seed)
-    share = metric in SHARES
+    share = metric_of(metric).share
     low, high = wilson(sample.mean, effective_count(sample)) if share else (None, None)
     spread: Callable[[Sample], float | None] = difference_error if share else lambda one: one.error
     cell = Cell(

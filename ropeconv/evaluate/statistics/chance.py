@@ -7,8 +7,7 @@ from functools import cache
 
 import numpy as np
 
-ERRORS = 3.0
-"""Standard errors at which a difference is taken as one."""
+from ..result import ERRORS
 
 
 @cache

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..case import Observation
-from ..result import Cell
-from .chance import ERRORS
+from ..result import ERRORS, Cell
 from .sample import differences
 
 GROWTH = "growth"

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from ropeconv.evaluate.case import Observation
 from ropeconv.evaluate.statistics.chance import beyond
 
 from .observed import observed, summary
@@ -46,7 +47,10 @@ def test_the_number_expected_by_chance_is_the_number_that_comes() -> None:
 
 
 def test_depths_are_not_counted_beside_their_mean() -> None:
-    rows = {name: observed([1.0, 2.0, 3.0]) for name in ("base", "yarn:4")}
+    found = [
+        Observation("passkey", "right", 1024, 0, window, 1.0, depth) for window in (0, 1) for depth in (0.0, 0.5, 1.0)
+    ]
+    rows = {name: found for name in ("base", "yarn:4")}
     assert any(note.startswith("1 difference to the first row") for note in summary(rows).notes)
 
 

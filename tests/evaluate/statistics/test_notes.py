@@ -50,7 +50,7 @@ def test_depths_are_not_counted_beside_their_mean() -> None:
     found = [
         Observation("passkey", "right", 1024, 0, window, 1.0, depth) for window in (0, 1) for depth in (0.0, 0.5, 1.0)
     ]
-    rows = {name: found for name in ("base", "yarn:4")}
+    rows = dict.fromkeys(("base", "yarn:4"), found)
     assert any(note.startswith("1 difference to the first row") for note in summary(rows).notes)
 
 

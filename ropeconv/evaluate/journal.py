@@ -11,9 +11,11 @@ import msgspec
 
 from ..errors import BadSource
 from ..formats.durable import sync_folder
+from ..formats.locks import try_lock
 from .case import Observation
 
 FORMAT = 1
+START = b'{"ropeconv_eval":'
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -43,28 +45,32 @@ class Journal:
     """A journal that is open for appending.
 
     path: of its file, which is made where it is not there. source: identity of the model. fresh: start an empty one.
-    Raises BadSource for a file that is no journal, and for one of another model.
+    Raises BadSource for a file that is no journal, for one of another model, and while another run writes to it.
     """
 
     def __init__(self, path: Path, source: str, fresh: bool = False) -> None:
         self.path, self.done = path, dict[str, Line]()
         path.parent.mkdir(parents=True, exist_ok=True)
-        if fresh:
-            path.unlink(missing_ok=True)
-        kept = self._read(source) if path.exists() else 0
-        self.file = path.open("r+b" if path.exists() else "w+b")
-        self.file.truncate(kept)  # a line that a killed run began
-        self.file.seek(kept)
+        self.file = path.open("a+b")
+        try:
+            if try_lock(self.file) == "busy":
+                raise BadSource(f"another run writes to {path}; wait for its end, or give another --journal")
+            kept = 0 if fresh else self._read(source)
+            self.file.truncate(kept)  # a line that a killed run began
+        except BaseException:
+            self.file.close()
+            raise
         if not kept:
             self._write(msgspec.json.encode(Head(FORMAT, source)))
             sync_folder(path.parent)
 
     def _read(self, source: str) -> int:
         """Reads the lines that are whole, and returns their length in bytes."""
-        data = self.path.read_bytes()
+        self.file.seek(0)
+        data = self.file.read()
         kept = data.rfind(b"\n") + 1
         lines = data[:kept].splitlines()
-        if not lines and data:
+        if not lines and not (data[: len(START)] == START or START.startswith(data)):
             lines = [data]
         try:
             head = msgspec.json.decode(lines[0], type=Head) if lines else None
@@ -92,16 +98,14 @@ class Journal:
         self.file.flush()
         os.fsync(self.file.fileno())
 
-    def close(self) -> None:
-        """Closes the file."""
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
         self.file.close()
 
 
-def default_path(source: str, settings: str) -> Path:
-    """Where the journal of an evaluation is without --journal: in the user's cache, by what is evaluated.
-
-    source: identity of the model. settings: what else decides the sequences.
-    """
+def default_path(source: str) -> Path:
+    """Where the journal of a model is without --journal: in the user's cache. source: identity of the model."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = hashlib.sha256(f"{source}\n{settings}".encode()).hexdigest()[:16]
-    return cache / "ropeconv" / "eval" / f"{name}.jsonl"
+    return cache / "ropeconv" / "eval" / f"{source[:16]}.jsonl"

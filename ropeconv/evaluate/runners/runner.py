@@ -38,6 +38,10 @@ class Runner(ABC):
     def digest(self, row: Row) -> str:
         """What decides the numbers of a row besides source, runtime and sequence: for the journal."""
 
+    def memory(self, tokens: int) -> str:
+        """A sentence on the memory that a sequence of `tokens` tokens takes; empty where it is not known."""
+        return ""
+
     @contextmanager
     @abstractmethod
     def engine(self, row: Row) -> Iterator[Engine]:

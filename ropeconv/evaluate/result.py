@@ -8,13 +8,17 @@ import msgspec
 
 from ..version import SCHEMA
 
+ERRORS = 3.0
+"""Standard errors beyond which a difference is taken as one."""
+
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One number of the table, with its standard error.
 
     row, measure, metric, column, depth: what it is; depth is None for the mean over depths, and for measures without.
-    value: the mean over windows. error: its standard error. difference: minus the first row's, paired by window; None
-    in that row. difference_error: its standard error. windows, documents: how many it is from.
+    value: the mean over windows. error: its standard error; None for a single window. low, high: Wilson's interval of
+    95 %, for shares only. difference: minus the first row's, paired by window; None in that row. difference_error: its
+    standard error. windows, documents: how many it is from.
     """
 
     row: str
@@ -22,21 +26,30 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     column: int
     value: float
-    error: float
+    error: float | None
     windows: int
     documents: int
     depth: float | None = None
+    low: float | None = None
+    high: float | None = None
     difference: float | None = None
     difference_error: float | None = None
+
+    @property
+    def decided(self) -> bool | None:
+        """Whether the difference is beyond three standard errors; None where there is none."""
+        if self.difference is None:
+            return None
+        return self.difference_error is not None and abs(self.difference) > ERRORS * self.difference_error
 
 
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a row is, and what follows from its cells.
 
     name: in tables. recipe: of the method; None for the model as it is. refused: why it was not run; empty where it
-    was. price: loss inside the trained context minus the first row's, in nats per token, and price_error: its standard
-    error; None where the trained context was not measured. holds_to: the longest length whose loss is not worse than
-    the row's own best by more than three standard errors; None where growth was not measured.
+    was. price: loss at the trained length minus the first row's, in nats per token, and price_error: its standard
+    error; None in the first row, and where that length was not measured. holds_to: the longest length to which the loss
+    is not worse than the row's own best by more than three standard errors; None where growth was not measured.
     """
 
     name: str

@@ -1,0 +1,1 @@
+"""The report of an evaluation: a page in HTML, and pictures."""

@@ -20,6 +20,7 @@ from ...formats import jsontext
 from ...formats.regular import read_text
 from ...formats.scratch import scratch
 from ...receipts import Receipt, read_receipt
+from ...rope.lengths import MOST_TOKENS
 from ...rope.methods.special import AsIs
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
@@ -115,7 +116,12 @@ def _in_transformers(
 def _folder(
     row: Row, schedule: Schedule | None, folder: Path, at: DeviceSpec, trust: bool = False, chunk: int = 4096
 ) -> Model:
-    """A checkpoint in transformers. row, schedule: as in Model. folder, at, trust, chunk: as in TransformersEngine."""
+    """A checkpoint in transformers. row, schedule: as in Model. folder, at, trust, chunk: as in TransformersEngine.
+
+    One with two lists reads a sequence at once, since transformers takes a list anew for every chunk.
+    """
+    if schedule is not None and schedule.short_inv_freq is not None:
+        chunk = MOST_TOKENS
 
     @contextmanager
     def opened() -> Iterator[Engine]:

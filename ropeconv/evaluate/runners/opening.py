@@ -11,7 +11,7 @@ from ...engines.transformers.device import device_spec
 from ...engines.transformers.load import folder_of, stored_dtype
 from ...errors import BadSource, UsageError
 from ...extras import require
-from ...inspection import inspect_source
+from ...inspection.inspect import inspect_config
 from ...receipts import read_receipt
 from ...sources import GgufSource, Source, open_source
 from ..row import BASE, Row
@@ -48,7 +48,7 @@ def open_checkpoint(asked: Opening) -> Iterator[Opened]:
         require(package, "running a checkpoint")
     source = open_source(asked.model, asked.family)
     assert isinstance(source, Source)
-    seen = inspect_source(source)
+    seen = inspect_config(source)
     if seen.encoder:
         raise UsageError(f"{asked.model} is an encoder, which predicts no next token; evaluate it on its own task")
     at = device_spec(asked.device, asked.dtype, asked.device_map, stored_dtype(source.config()))

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...errors import UnsupportedBake
 from ...families import Family
-from ...families.gguf import Gguf
+from ...families.gguf import Gguf, Variant
 from ...families.registry import families
 from ...formats.gguf import GgufFile
+from ..expression import names_in
 from ..hparams import gguf_rules
 from ..tensors import gguf_names
 from .shapes import Shape, shape_before
@@ -54,8 +57,20 @@ def family_of(file: GgufFile) -> Family:
 def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
     """Whether a file has the keys of a family. windows: whether those of this architecture have windows."""
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
-    required = all(file.get(f"{rules.arch}.{key}") is not None for key in rules.u32)
-    return required and (len(windows) == 1 or has_window == bool(rules.window))
+    needed = [key for key, text in rules.u32.items() if names_in(text) and text not in rules.absent]
+    required = all(file.get(f"{rules.arch}.{key}") is not None for key in needed)
+    fixed = all(_is(file.get(f"{rules.arch}.{key}", value), value) for key, value in rules.fixed.items())
+    return required and fixed and (len(windows) == 1 or has_window == bool(rules.window))
+
+
+def _is(found: Any, wanted: Any) -> bool:
+    """Whether a value of a header is the one of `fixed`, whose numbers become 32-bit floats in a file."""
+    return bool(np.float32(found) == np.float32(wanted)) if isinstance(wanted, float) else bool(found == wanted)
+
+
+def variants_of(file: GgufFile, rules: Gguf) -> list[Variant]:
+    """The variants of a family that a file is of."""
+    return [variant for variant in rules.variants if any(variant.present in name for name in file.tensors)]
 
 
 def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, Shape]:
@@ -66,7 +81,8 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     """
     trace = _Trace(file, gguf_rules(family), gguf_names(gguf_rules(family).arch, layers))
     found = dict[str, _Traced]()
-    for stem in _expanded((*trace.rules.names, *_merged(family, trace.rules), *NAMES), layers):
+    special = [name for variant in variants_of(file, trace.rules) for name in variant.names]
+    for stem in _expanded((*special, *trace.rules.names, *_merged(family, trace.rules), *NAMES), layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
             traced = trace.forward(name)
             if traced is not None and not found.keys() & set(traced.targets):

@@ -42,6 +42,17 @@ class Codes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: dict[str, int]
 
 
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What else is so on the way back to a checkpoint where a GGUF file has a tensor with `present` in its name.
+
+    names, config: as in Gguf, before those.
+    """
+
+    present: str
+    names: tuple[str, ...] = ()
+    config: dict[str, Any] = {}
+
+
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints become GGUF.
 
@@ -59,7 +70,8 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attention.sliding_window is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace
     the usual ones. names: names of tensors that are not those of Llama or Gemma, with {layer} for the number. present:
     config switches, and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for
-    the way back to a checkpoint, which is not known without any.
+    the way back to a checkpoint, which is not known without any. variants: the same by tensors that a file has. absent:
+    config values where a file lacks the key that they come from, "none" for null; all other keys must be there.
     """
 
     arch: str
@@ -88,3 +100,5 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     present: dict[str, str] = {}
     divisors: bool = False
     config: dict[str, Any] = {}
+    variants: tuple[Variant, ...] = ()
+    absent: dict[str, Any] = {}

@@ -88,5 +88,9 @@ class Engine(ABC):
         """The next `count` tokens of greedy decoding after `ids`; fewer where the engine stops at an end of text."""
         self._cannot("tokens")
 
+    def not_finite_in(self, ids: Sequence[int]) -> str:
+        """The module whose output is first not finite when the model reads `ids`; empty where that cannot be said."""
+        return ""
+
     def _cannot(self, output: Output) -> NoReturn:
         raise RopeconvError(f"{self.runtime} gives no {output}, only {', '.join(sorted(self.gives))}; run another way")

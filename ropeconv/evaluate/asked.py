@@ -15,7 +15,7 @@ class Asked:
     lengths: of the sequences, in tokens, rising. trained: the trained context in tokens. windows: sequences of each
     length. targets: tokens at the end of each that are predicted. depths: places of a fact in a text. seed: of random
     choices. stride: tokens by which a sliding window moves. generate: whether answers are generated instead of
-    compared token by token.
+    compared token by token. chat: whether questions are put as messages in the chat template of the model.
     """
 
     lengths: tuple[int, ...]
@@ -26,11 +26,14 @@ class Asked:
     seed: int = 0
     stride: int = 256
     generate: bool = False
+    chat: bool = False
 
     def __post_init__(self) -> None:
         for name in ("windows", "targets", "depths", "stride"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} is {getattr(self, name)}; give a positive number")
+        if self.chat and not self.generate:
+            raise UsageError("--chat asks a model to answer, which needs --generate; give both")
 
     @property
     def longest(self) -> int:

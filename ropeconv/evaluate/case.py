@@ -20,8 +20,9 @@ class Case:
     measure: its name. column: tokens of the sequence, or what else the table has its columns by. document: number of
     the text that it is from. window: number of the place, or of the sample; cases of different columns with the same
     document, window and depth have the same targets. ids: int32 [tokens]. targets: rising indices into `ids`, from 1
-    on. depth: where a fact stands, from 0 (the beginning) to 1; None for measures without one. answer: the text to
-    generate, for measures that can be run by generating; empty for others.
+    on. depth: where a fact stands, from 0 (the beginning) to 1; None for measures without one. answer: what
+    the targets say, of measures that can be run by generating; empty for others. generate: how many tokens are
+    generated behind those before the first target, instead of one pass over all; 0 for the pass.
     """
 
     measure: str
@@ -32,11 +33,13 @@ class Case:
     targets: NDArray[np.int32]
     depth: float | None = None
     answer: str = field(default="", compare=False)
+    generate: int = 0
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over the measure, the tokens and the targets."""
-        parts = (self.measure.encode(), self.ids.astype("<i4").tobytes(), self.targets.astype("<i4").tobytes())
+        """sha256 over the measure, the tokens, the targets, and how many tokens are generated."""
+        name = f"{self.measure} {self.generate}" if self.generate else self.measure
+        parts = (name.encode(), self.ids.astype("<i4").tobytes(), self.targets.astype("<i4").tobytes())
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
 
 

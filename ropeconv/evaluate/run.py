@@ -16,7 +16,7 @@ from .journal import Journal, key_of
 from .measures import Measure
 from .row import Row
 from .runners import Runner
-from .texts.documents import Texts
+from .texts.documents import Texts, Tokenizer
 
 
 @dataclass
@@ -102,7 +102,7 @@ def run_units(units: Sequence[Unit], runner: Runner, journal: Journal, progress:
             if missing:
                 with runner.engine(row) as engine:
                     for unit in missing:
-                        run_unit(unit, engine, journal, Progress(stopped=lambda: False))
+                        run_unit(unit, engine, journal, Progress(stopped=lambda: False), runner.tokenizer)
                         progress.advance(len(unit.case.ids))
                         if progress.stopped():
                             outcome.stopped = True
@@ -141,19 +141,29 @@ class NotFinite(RopeconvError):
 
 
 def run_unit(
-    unit: Unit, engine: Engine, journal: Journal, progress: Progress, clock: Callable[[], float] = time.perf_counter
+    unit: Unit,
+    engine: Engine,
+    journal: Journal,
+    progress: Progress,
+    tokenizer: Tokenizer,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Runs one unit, and appends it to the journal.
 
-    unit: to run. engine: of its row. journal: of finished units. progress: callbacks. clock: in seconds. Raises
-    NotFinite where a loss is not a number.
+    unit: to run. engine: of its row. journal: of finished units. progress: callbacks. tokenizer: of the model. clock:
+    in seconds. Raises NotFinite where a loss is not a number.
     """
     case, start = unit.case, clock()
+    if case.generate:
+        said = engine.generate(case.ids[: case.targets[0]].tolist(), case.generate)
+        journal.add(unit.key, clock() - start, unit.measure.observe_text(case, tokenizer.decode(said)))
+        return
     losses: TokenLosses = engine.token_losses(case.ids.tolist(), case.targets.tolist(), progress)
     if not np.isfinite(losses.loss).all():
         first = int(case.targets[~np.isfinite(losses.loss)][0])
+        where = engine.not_finite_in(case.ids.tolist())
         raise NotFinite(
-            f"{unit.row.name} gives logits that are no numbers at position {first:,} of {len(case.ids):,}; give "
-            "--dtype float32 or bfloat16"
+            f"{unit.row.name} gives logits that are no numbers at position {first:,} of {len(case.ids):,}"
+            f"{where and f', which begins in the output of {where}'}; give --dtype float32 or bfloat16"
         )
     journal.add(unit.key, clock() - start, unit.measure.observe(case, losses))

@@ -85,6 +85,8 @@ def _sizes(header: Header, arch: str) -> dict[str, Any]:
         found[name] = number if isinstance(number, int) else None
     if found["n_expert"] is None:
         found["n_expert"] = 0
+    if f"{arch}.attention.key_length_swa" in header.values:  # heads of layers with a window have another width
+        found["n_embd_head_k"] = found["n_embd_head_v"] = None
     for letter in "kv":
         width, heads = found[f"n_embd_head_{letter}"], found["n_head_kv"]
         found[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None

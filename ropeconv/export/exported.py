@@ -6,15 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..encode import GgufTarget
 from ..encode.gguf import GgufModel
 from ..errors import BadSource, UsageError
 from ..families import Family
+from ..families.gguf import Gguf
 from ..formats.gguf import Header, Value
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
 from ..formats.regular import read_bytes
 from ..formats.scratch import scratch
+from ..rope.forms import Plain
 from ..rope.spec import RopeSpec
+from ..rope.zero_frequencies import divisors
+from ..runtimes.llamacpp.read_header import FREQS
 from ..sources import Source
 from .demands import check_demands
 from .hparams import gguf_rules, hparams, sizes_of
@@ -73,7 +79,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     sizes = sizes_of(source.config(), family, spec)
     values = hparams(sizes, family, spec, vocabulary)
     rules = gguf_rules(family)
-    tensors = out_tensors(headers, rules, sizes, kind)
+    tensors = [*_rope_freqs(spec, rules), *out_tensors(headers, rules, sizes, kind)]
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
     with scratch() as folder:
@@ -94,8 +100,18 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     )
     check_demands(header, rules.arch)
     by_name = {tensor.name: tensor for tensor in tensors}
-    model = GgufModel(header, header.tensors, {}, lambda name: converted(by_name[name]))
+    vectors = {one.name: np.frombuffer(one.data, "<f4").astype(np.float64) for one in tensors if one.data}
+    model = GgufModel(header, header.tensors, vectors, lambda name: converted(by_name[name]))
     return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised)
+
+
+def _rope_freqs(spec: RopeSpec, rules: Gguf) -> list[OutTensor]:
+    """The divisors of an architecture that has them without any scaling, 1e30 for pairs that stand still."""
+    if not rules.divisors:
+        return []
+    plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
+    data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()
+    return [OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data)]
 
 
 def _parameters(tensors: list[OutTensor], values: dict[str, Value]) -> Parameters:

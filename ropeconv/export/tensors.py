@@ -140,7 +140,7 @@ def gguf_names(arch: str, layers: int) -> Any:
 
 
 def _out(tensor: Stored, names: Any, rules: Gguf, type: int) -> OutTensor:
-    target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias"))
+    target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias", ".scale"))
     if target is None:
         raise BadSource(
             f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another architecture?"

@@ -12,6 +12,7 @@ from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress, TokenLosses
 from .backbone import hidden_states, keep_head, logits, read
 from .device import DeviceSpec
+from .finite import first_not_finite
 from .indexers import compresses
 from .load import load_stock
 from .patch import Undo, patch
@@ -94,6 +95,9 @@ class TransformersEngine(Engine):
         with torch.no_grad():
             found = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
         return [int(token) for token in found[0, len(ids) :]]
+
+    def not_finite_in(self, ids: Sequence[int]) -> str:
+        return first_not_finite(self.model, ids, self.chunk)
 
     def patch(
         self, schedule: Schedule, before: RopeSpec, scale: LogN | QueryScaling | None = None, queries: str = ""

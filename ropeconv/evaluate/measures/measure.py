@@ -38,6 +38,10 @@ class Measure(ABC):
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         """What a row's losses at the targets of a case say."""
 
+    def observe_text(self, case: Case, text: str) -> list[Observation]:
+        """What the text that a row generated behind a case says; only for measures that retrieve."""
+        raise NotImplementedError(self.name)
+
     def refuses(self, schedule: Schedule) -> str:
         """Why this cannot be measured with a schedule, in a phrase; empty where it can."""
         return ""

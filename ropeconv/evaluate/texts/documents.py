@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...errors import UsageError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -30,6 +32,13 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens."""
+
+    def chat(self) -> tuple[list[int], list[int]]:
+        """The tokens before and behind the message of a user whom the model answers next.
+
+        Raises UsageError where the tokenizer has no chat template.
+        """
+        raise UsageError("this tokenizer has no chat template; leave --chat out")
 
 
 @dataclass(frozen=True, eq=False)

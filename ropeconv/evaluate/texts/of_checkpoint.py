@@ -8,6 +8,8 @@ from pathlib import Path
 from ...errors import BadSource
 from .documents import Tokenizer
 
+MESSAGE = "ropeconv-message"
+
 
 class CheckpointTokenizer(Tokenizer):
     """The tokenizer in the folder of a checkpoint. Raises BadSource where transformers does not load it."""
@@ -29,3 +31,11 @@ class CheckpointTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids)))
+
+    def chat(self) -> tuple[list[int], list[int]]:
+        if not self.tokenizer.chat_template:
+            return super().chat()
+        message = [{"role": "user", "content": MESSAGE}]
+        text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        before, _, after = text.partition(MESSAGE)
+        return self.encode(before), self.encode(after)

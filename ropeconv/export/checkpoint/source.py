@@ -25,7 +25,7 @@ from ...sources import GgufSource
 from ...sources.source import GeneratedFile, Source, SourceFile
 from ..hparams import gguf_rules, sizes_of
 from .config import config_of
-from .names import checkpoint_names, family_of
+from .names import checkpoint_shapes, family_of
 from .read import FLOATS, blocks, exactly
 from .tensors import Restored, Shard, restored_tensors
 from .tokenizer import tokenizer_config, tokenizer_text
@@ -90,8 +90,8 @@ class GgufCheckpoint(Source):
     @cached_property
     def _shards(self) -> tuple[Shard, ...]:
         file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
-        names = checkpoint_names(file, self.family, len(spec.layers))
-        made = restored_tensors(file, names, rules, sizes_of(self._config, self.family, spec))
+        shapes = checkpoint_shapes(file, self.family, len(spec.layers))
+        made = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
         groups = grouped((self._typed(one) for one in made), lambda one: one.size)
         return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
 

@@ -67,7 +67,8 @@ def _table(result: Result, measure: str, most: int) -> Table:
         shown = [NOTHING if cell is None else _entry(cell, metric) for cell in found]
         lines.append((row.name, (*shown, *(_derived(row, metric, result) if growth else ()))))
     headings = [f"{one:,}" if measure in BY_POSITION else in_trained(one, result.trained) for one in columns]
-    said = "" if metric.share or len(run) < 2 else f", then minus {run[0].name}"
+    said = f", then minus {run[0].name}" if len(run) > 1 else ""
+    said = ", with Wilson's interval of 95 %" if metric.share else said
     derived = ("price", "holds to") if growth else ()
     return Table(measure, f"{measure}: {metric.title}{said}", (*headings, *derived), tuple(lines))
 

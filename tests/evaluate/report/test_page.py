@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ropeconv.evaluate.report.page import write_plot, write_report
+from ropeconv.evaluate.report import write_plot, write_report
 from ropeconv.evaluate.report.plots import figure, headline_figure
 
 from ..results import LENGTHS, made

@@ -10,6 +10,8 @@ from unittest import mock
 import numpy as np
 import torch
 
+from ropeconv.families import by_model_type
+
 BATCH, LENGTH = 64, 64
 
 
@@ -49,7 +51,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
     def attention(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **more: Any
     ) -> Any:
-        keep(module.layer_idx, query, key)
+        keep(module.layer_idx * len(stacks) + stack_of.get(id(module), 0), query, key)
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
 
     def rotation(query: torch.Tensor, key: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -72,7 +74,11 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
         fresh = torch.randn(states.shape, generator=generator, dtype=states.dtype)
         return ((fresh, *arguments[1:]), named) if arguments else (arguments, {**named, "hidden_states": fresh})
 
-    for layer in next(one for name, one in model.named_modules() if name.endswith((".layers", ".h", ".blocks"))):
+    blocks = by_model_type()[model_type].weights.block
+    stacks = [one for name, one in model.named_modules() if name.endswith((".layers", ".h", ".blocks"))]
+    stacks = stacks[: max(1, len(blocks))]
+    stack_of = {id(part): number for number, stack in enumerate(stacks) for part in stack.modules()}
+    for layer in (layer for stack in stacks for layer in stack):
         layer.register_forward_pre_hook(gaussian, with_kwargs=True)
     ids = torch.randint(4, 300, (BATCH, LENGTH), generator=generator)
     rotate, weigh = modeling_falcon.apply_rotary_pos_emb, GPTNeoXJapaneseAttention._attn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 
 from ropeconv.families import by_model_type
+
+from .models import auto_class
 
 BATCH, LENGTH = 64, 64
 
@@ -38,7 +41,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
 
     Every layer gets hidden states of its own, independent and gaussian, and all tokens are at one position.
     """
-    from transformers import AttentionInterface, AutoModelForCausalLM
+    from transformers import AttentionInterface
     from transformers.models.falcon import modeling_falcon
     from transformers.models.gpt_neox_japanese.modeling_gpt_neox_japanese import GPTNeoXJapaneseAttention
 
@@ -66,7 +69,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
     model_type = json.loads((folder / "config.json").read_text())["model_type"]
     own = model_type in ("falcon", "gpt_neox_japanese")  # their attention is no entry of the interface
     options = {"attn_implementation": "eager" if own else "recorded", "experts_implementation": "eager"}
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
+    model = auto_class(model_type).from_pretrained(folder, dtype=torch.float32, **options).eval()
     generator = torch.Generator().manual_seed(1)
 
     def gaussian(module: Any, arguments: Any, named: Any) -> Any:
@@ -75,7 +78,8 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
         return ((fresh, *arguments[1:]), named) if arguments else (arguments, {**named, "hidden_states": fresh})
 
     blocks = by_model_type()[model_type].weights.block
-    stacks = [one for name, one in model.named_modules() if name.endswith((".layers", ".h", ".blocks"))]
+    text = model.get_decoder()
+    stacks = [one for name, one in text.named_modules() if re.search(r"(^|\.)(layers|h|blocks)$", name)]
     stacks = stacks[: max(1, len(blocks))]
     stack_of = {id(part): number for number, stack in enumerate(stacks) for part in stack.modules()}
     for layer in (layer for stack in stacks for layer in stack):

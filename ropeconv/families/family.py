@@ -120,9 +120,9 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows of a head rotate. bias: whether projections may have one. input: the kind of the norm before the projections,
     empty where there is none. keys_and_values: the second half of the rows of `k` makes values. clip: the config key of
     a limit on what the projections give. input_norm: its name, the first that is there; its weights are 1 where none
-    is. more_norms: norms of further queries and keys that are rotated alike, those of an indexer, of the same kind.
-    fixed: why no factor can be folded into these tensors. unmeasured: why they do not give the variances of queries and
-    keys.
+    is. input_after: the config key of a switch that puts that norm behind attention. more_norms: norms of further
+    queries and keys that are rotated alike, those of an indexer, of the same kind. fixed: why no factor can be folded
+    into these tensors. unmeasured: why they do not give the variances of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -143,6 +143,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip: str = ""
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
+    input_after: str = ""
     more_norms: tuple[tuple[str, str], ...] = ()
     fixed: str = ""
     unmeasured: str = ""

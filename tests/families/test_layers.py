@@ -21,7 +21,7 @@ from ..models import FAMILIES
 
 LAYERS = 13  # no multiple of an interval
 TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]
-LISTED = {"lfm2", "lfm2_moe", "mellum", "laguna", "zamba2", "zaya"}
+LISTED = {"lfm2", "lfm2_moe", "mellum", "laguna", "molmo2", "zamba2", "zaya"}
 """Families whose class has no rule of its own: every layer is of one type, or the config has to list them."""
 
 

@@ -78,8 +78,8 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
         return ((fresh, *arguments[1:]), named) if arguments else (arguments, {**named, "hidden_states": fresh})
 
     blocks = by_model_type()[model_type].weights.block
-    text = model.get_decoder()
-    stacks = [one for name, one in text.named_modules() if re.search(r"(^|\.)(layers|h|blocks)$", name)]
+    found_in = [(name, one) for name, one in model.named_modules() if not re.search("vision|protein", name)]
+    stacks = [one for name, one in found_in if re.search(r"\.(layers|h|blocks)$", name)]
     stacks = stacks[: max(1, len(blocks))]
     stack_of = {id(part): number for number, stack in enumerate(stacks) for part in stack.modules()}
     for layer in (layer for stack in stacks for layer in stack):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -51,7 +51,8 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     are not extended, where they have others. rotating_share: the share of pairs that rotate in the class itself. norms:
     keys with which queries and keys have norms. cancels: whether a norm behind the rotation cancels an attention
     factor. auto: the class of transformers that makes it. refused: methods whose frequencies, and encodings, that its
-    class cannot carry. fill: values of parameters that begin with 0 and would make attention blind. text: the model
+    class cannot carry. fill: by the end of their names, values of parameters that begin with 0 and would
+    make attention blind; of matrices the standard deviation. text: the model
     type of its `text_config`, which has all these keys then; around: what its config has beside that.
     """
 
@@ -65,7 +66,7 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rotating_share: float = 1.0
     norms: dict[str, Any] = {}
     cancels: bool = False
-    auto: Literal["AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModel"] = "AutoModelForCausalLM"
+    auto: str = "AutoModelForCausalLM"
     refused: tuple[str, ...] = ()
     fill: dict[str, float] = {}
     text: str = ""
@@ -108,14 +109,22 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     tiny = TINY[model_type]
     given = {**tiny.around, "text_config": {"model_type": tiny.text, **settings}} if tiny.text else settings
     config = AutoConfig.for_model(model_type, **given)
-    model = auto_class(model_type).from_config(config).to(torch.float32)
+    model = from_config(config).to(torch.float32)
     for name, parameter in model.named_parameters():
-        last = name.rsplit(".", 1)[-1]
-        if last in tiny.fill:
-            torch.nn.init.constant_(parameter, tiny.fill[last])
+        for end, value in tiny.fill.items():
+            if name.endswith(end) and parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=value)
+            elif name.endswith(end):
+                torch.nn.init.constant_(parameter, value)
     model.save_pretrained(folder)
     published(folder, model_type, settings)
     return folder
+
+
+def from_config(config: Any) -> Any:
+    """A model of a config, with random weights."""
+    made_by = auto_class(config.model_type)
+    return (made_by.from_config if hasattr(made_by, "from_config") else made_by._from_config)(config)
 
 
 def auto_class(model_type: str) -> Any:

@@ -77,7 +77,7 @@ def logits(model: Any, hidden: Any) -> Any:
     import torch
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
-    class Done(BaseModelOutputWithPast):
+    class Done(BaseModelOutputWithPast):  # type: ignore[misc]
         """What the backbone of any model returns: fields of other outputs, which heads hand on, are None."""
 
         def __getattr__(self, name: str) -> None:

@@ -57,9 +57,10 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     and act_key: the config key that says which. not_null: keys that must not be null. scale_layers: llama.cpp scales
     queries by 1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether
     attention.sliding_window is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace
-    the usual ones. names: names of tensors that are not those of Llama or Gemma, with {layer} for the number. present:
-    config switches, and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for
-    the way back to a checkpoint, which is not known without any.
+    the usual ones. names: names of tensors that are not those of Llama or Gemma, with {layer} for the number.
+    prediction: layers that predict further tokens are kept behind the others; they are left out else. present: config
+    switches, and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for the way
+    back to a checkpoint, which is not known without any.
     """
 
     arch: str
@@ -87,4 +88,5 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     present: dict[str, str] = {}
     divisors: bool = False
+    prediction: bool = False
     config: dict[str, Any] = {}

@@ -72,7 +72,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config switches, and the part of a tensor's name with which they are on. prediction: layers that predict further
     tokens are kept behind the others; they are left out else. config: settings that no GGUF key has, for the way back
     to a checkpoint, which is not known without any. variants: the same by tensors that a file has. absent: config
-    values where a file lacks the key that they come from, "none" for null; all other keys must be there.
+    values where a file lacks the key that they come from, "none" for null, and values of `fixed` that it may lack; it
+    must have all other keys of u32 and fixed. idle: metadata keys that change nothing with this value, which exports
+    leave out. of_one: those of `scalars` whose tensors have the shape [1] and not [].
     """
 
     arch: str
@@ -104,3 +106,5 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: dict[str, Any] = {}
     variants: tuple[Variant, ...] = ()
     absent: dict[str, Any] = {}
+    idle: dict[str, int] = {}
+    of_one: tuple[str, ...] = ()

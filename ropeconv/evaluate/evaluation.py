@@ -8,14 +8,17 @@ from functools import cached_property
 
 from ..engines import Progress
 from ..errors import RopeconvError, UsageError
+from ..version import __version__
 from .asked import Asked
 from .case import Case
 from .estimate import Cost, Estimate, estimate, probe
 from .journal import Journal
 from .measures import REGISTRY, Measure
+from .result import Result
 from .row import Row
 from .run import Outcome, Unit, all_cases, plan_units, run_units
 from .runners import Runner
+from .statistics.summary import summarise
 from .texts.documents import Texts
 
 
@@ -67,6 +70,17 @@ class Evaluation:
         if not self.outcome.observations and not self.outcome.stopped:
             raise RopeconvError(f"no row was run: {next(iter(self.outcome.refused.values()), 'there is none')}")
         return self.outcome
+
+    def result(self, source: str) -> Result:
+        """What was measured so far. source: how the user named the model."""
+        found, runner = summarise(self.outcome, self.rows, self.asked), self.runner
+        return Result(
+            source=source, identity=runner.source, runtime=runner.runtime, device=runner.device, dtype=runner.dtype,
+            trained=self.asked.trained, lengths=list(self.asked.lengths), measures=[one.name for one in self.measures],
+            texts=[document.name for document in self.texts.documents], tokens_sha256=self.texts.sha256,
+            seed=self.asked.seed, seconds=round(self.outcome.seconds, 1), rows=found.rows, cells=found.cells,
+            notes=found.notes, ropeconv=__version__,
+        )  # fmt: skip
 
 
 def parse_measures(text: str) -> tuple[list[Measure], int]:

@@ -102,19 +102,21 @@ def eval_command(
     condition of --fail-if holds, 130 stopped before the end (what was measured is shown, and a rerun goes on).
     """
     from ..evaluate.asked import Asked, parse_lengths
-    from ..evaluate.conditions import judge, parse_condition
+    from ..evaluate.conditions import parse_condition
     from ..evaluate.estimate import parse_duration
     from ..evaluate.evaluation import Evaluation, parse_measures
     from ..evaluate.journal import default_path
+    from ..evaluate.record import record
+    from ..evaluate.result import write_result
     from ..evaluate.row import parse_rows
     from ..evaluate.runners.opening import Opening, open_runner
-    from ..evaluate.saved import write_result
     from .eval_view import show_result
 
     output = Output(as_json, quiet)
     check_places(report, plot, out)
     seconds = parse_duration(budget) if budget else 0.0
     chosen, stride = parse_measures(measure)
+    conditions = [parse_condition(one) for one in fail_if or ()]
     opening = Opening(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
         family, trust_remote_code,
@@ -124,8 +126,8 @@ def eval_command(
             parse_lengths(lengths, runner.trained), runner.trained, windows, targets, depths, seed, stride or 256,
             generate, chat,
         )  # fmt: skip
-        names, measures = [row.name for row in rows], [one.name for one in chosen]
-        conditions = [parse_condition(one, names, measures, asked) for one in fail_if or ()]
+        for condition in conditions:
+            condition.check([row.name for row in rows], [one.name for one in chosen], asked)
         texts = _texts(text or [], dataset, field, runner.tokenizer)
         evaluation = Evaluation(rows, chosen, texts, asked, runner)
         if dry_run:
@@ -140,9 +142,11 @@ def eval_command(
         output.data(msgspec.to_builtins(result))
     else:
         show_result(result, output)
+    for path in record(result, rows, Path(model)):
+        output.note(f"The receipt of {path} has these numbers.")
     if evaluation.outcome.stopped:
         raise Interrupted("stopped before its end; the same command goes on where it was")
-    judged = [judge(condition, result) for condition in conditions]
+    judged = [condition.judge(result) for condition in conditions]
     for one in judged:
         output.note(one.sentence)
     if any(one.met for one in judged):

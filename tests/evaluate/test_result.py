@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.saved import read_result, write_result
+from ropeconv.evaluate.result import read_result, write_result
 
 from .results import made
 

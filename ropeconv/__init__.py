@@ -21,6 +21,7 @@ from .errors import (
     BadSource,
     Disagreement,
     Interrupted,
+    NotFinite,
     RecipeError,
     RopeconvError,
     UnknownModelType,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from .bake.patch import patch as patch
     from .bake.restore import restore as restore
     from .bake.restore import restore_plan as restore_plan
+    from .evaluate.opening import Sizes as Sizes
+    from .evaluate.opening import evaluate as evaluate
+    from .evaluate.result import Result as Result
     from .inspection import Inspection as Inspection
     from .inspection import inspect_source as inspect_source
     from .inspection.side_by_side import side_by_side as side_by_side
@@ -69,13 +73,16 @@ _LAZY = {
     "Plan": ("bake", "Plan"),
     "Receipt": ("receipts", "Receipt"),
     "Recipe": ("rope.recipe", "Recipe"),
+    "Result": ("evaluate.result", "Result"),
     "RopeSpec": ("rope.spec", "RopeSpec"),
     "Schedule": ("rope.schedule", "Schedule"),
     "Settings": ("validate.settings", "Settings"),
+    "Sizes": ("evaluate.opening", "Sizes"),
     "Target": ("bake", "Target"),
     "advise": ("bake.advice", "advise"),
     "apply": ("bake", "apply"),
     "bound": ("rope.bound", "bound"),
+    "evaluate": ("evaluate.opening", "evaluate"),
     "inspect_source": ("inspection", "inspect_source"),
     "make_plan": ("bake", "make_plan"),
     "open_source": ("sources", "open_source"),
@@ -100,14 +107,17 @@ __all__ = [
     "GgufTarget",
     "Inspection",
     "Interrupted",
+    "NotFinite",
     "Plan",
     "Receipt",
     "Recipe",
     "RecipeError",
+    "Result",
     "RopeSpec",
     "RopeconvError",
     "Schedule",
     "Settings",
+    "Sizes",
     "Target",
     "UnknownModelType",
     "UnsupportedBake",
@@ -116,6 +126,7 @@ __all__ = [
     "advise",
     "apply",
     "bound",
+    "evaluate",
     "inspect_source",
     "make_plan",
     "open_source",

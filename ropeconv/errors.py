@@ -48,6 +48,10 @@ class Disagreement(RopeconvError):
     exit_code = 3
 
 
+class NotFinite(RopeconvError):
+    """A model gave logits that are no numbers. Exit code 1."""
+
+
 class Interrupted(RopeconvError):
     """A run was stopped with Ctrl-C. The message says what remains on disk, and how to go on. Exit code 130."""
 

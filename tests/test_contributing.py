@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 THINGS = {
     "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "host architecture (carrier)",
-    "GGUF architecture", "version of a runtime", "server protocol", "engine", "command",
+    "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure",
 }  # fmt: skip
 
 
@@ -61,6 +61,19 @@ def test_every_file_of_methods_is_registered() -> None:
         )
     }
     assert defined == set(methods.REGISTRY)
+
+
+def test_every_measure_is_registered_and_documented() -> None:
+    from ropeconv.evaluate import measures
+
+    folder, listed = ROOT / "ropeconv" / "evaluate" / "measures", (ROOT / "docs" / "evaluating.md").read_text()
+    defined = {
+        name
+        for path in folder.glob("*.py")
+        for name in re.findall(r'^    name = "([^"]+)"$', path.read_text(), flags=re.MULTILINE)
+    }
+    assert defined == set(measures.REGISTRY)
+    assert [name for name in defined if f"`{name}" not in listed] == []
 
 
 def test_every_family_has_a_tiny_checkpoint_or_is_refused() -> None:

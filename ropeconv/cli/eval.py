@@ -101,39 +101,33 @@ def eval_command(
     The model is loaded once for all methods, and nothing is written but the result. Exit codes: 0 measured, 3 a
     condition of --fail-if holds, 130 stopped before the end (what was measured is shown, and a rerun goes on).
     """
-    from ..evaluate.asked import Asked, parse_lengths
     from ..evaluate.conditions import parse_condition
     from ..evaluate.estimate import parse_duration
-    from ..evaluate.evaluation import Evaluation, parse_measures
     from ..evaluate.journal import default_path
+    from ..evaluate.opening import Sizes, open_evaluation
     from ..evaluate.record import record
     from ..evaluate.result import write_result
     from ..evaluate.row import parse_rows
-    from ..evaluate.runners.opening import Opening, open_runner
+    from ..evaluate.runners.request import Opening
     from .eval_view import show_result
 
     output = Output(as_json, quiet)
     check_places(report, plot, out)
     seconds = parse_duration(budget) if budget else 0.0
-    chosen, stride = parse_measures(measure)
     conditions = [parse_condition(one) for one in fail_if or ()]
+    sizes = Sizes(measure, lengths, windows, targets, depths, seed, generate, chat)
     opening = Opening(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
         family, trust_remote_code,
     )  # fmt: skip
-    with open_runner(opening) as (runner, rows):
-        asked = Asked(
-            parse_lengths(lengths, runner.trained), runner.trained, windows, targets, depths, seed, stride or 256,
-            generate, chat,
-        )  # fmt: skip
+    with open_evaluation(opening, sizes, lambda tokenizer: _texts(text or [], dataset, field, tokenizer)) as evaluation:
+        rows, names = evaluation.rows, [one.name for one in evaluation.measures]
         for condition in conditions:
-            condition.check([row.name for row in rows], [one.name for one in chosen], asked)
-        texts = _texts(text or [], dataset, field, runner.tokenizer)
-        evaluation = Evaluation(rows, chosen, texts, asked, runner)
+            condition.check([row.name for row in rows], names, evaluation.asked)
         if dry_run:
             _show_plan(evaluation, model, output)
             return
-        _run(evaluation, journal or default_path(runner.source), fresh, seconds, output)
+        _run(evaluation, journal or default_path(evaluation.runner.source), fresh, seconds, output)
     result = evaluation.result(model)
     if out is not None:
         write_result(result, out)

@@ -55,7 +55,10 @@ FieldOption = Annotated[
     str, typer.Option("--field", metavar="NAME", rich_help_panel=MODEL, help="The column of --dataset with the text.")
 ]
 MeasureOption = Annotated[
-    str, typer.Option("--measure", metavar="NAMES", rich_help_panel=RUNNING, help="What to measure (see docs/eval.md).")
+    str,
+    typer.Option(
+        "--measure", metavar="NAMES", rich_help_panel=RUNNING, help="What to measure (see docs/evaluating.md)."
+    ),
 ]
 LengthsOption = Annotated[
     str,

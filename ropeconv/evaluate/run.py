@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..engines import Engine, Progress, TokenLosses
-from ..errors import RopeconvError
+from ..errors import NotFinite, RopeconvError
 from .asked import Asked
 from .case import Case, Observation
 from .journal import Journal, key_of
@@ -134,10 +134,6 @@ def _by_row(units: Sequence[Unit]) -> Iterator[tuple[Row, list[Unit]]]:
         part.append(unit)
     if part:
         yield part[-1].row, part
-
-
-class NotFinite(RopeconvError):
-    """A model gave logits that are not numbers."""
 
 
 def run_unit(

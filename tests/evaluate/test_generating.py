@@ -12,12 +12,12 @@ import torch
 from ropeconv.engines import Engine, Progress
 from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.engines.transformers.finite import first_not_finite
-from ropeconv.errors import RopeconvError
+from ropeconv.errors import NotFinite, RopeconvError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.measures import REGISTRY
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.run import NotFinite, Outcome, all_cases, plan_units, run_units
+from ropeconv.evaluate.run import Outcome, all_cases, plan_units, run_units
 from ropeconv.evaluate.runners import Runner
 from ropeconv.evaluate.texts.documents import Texts
 from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer

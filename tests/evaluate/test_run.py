@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ropeconv.engines import Progress
-from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.errors import NotFinite, RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.run import NotFinite, Outcome
+from ropeconv.evaluate.run import Outcome
 
 from .engines import ByHand, Loss, numbered
 

@@ -1,0 +1,86 @@
+"""evaluate: an evaluation in one call; open_evaluation, the same in steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..engines import Progress
+from .asked import Asked, parse_lengths
+from .evaluation import Evaluation, parse_measures
+from .journal import Journal, default_path
+from .result import Result
+from .row import parse_rows
+from .runners.opening import open_runner
+from .runners.request import Opening
+from .texts.documents import Texts, Tokenizer
+from .texts.read import read_texts
+
+STRIDE = 256
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured, as users write it.
+
+    measures: names, such as "growth,passkey". lengths: of the sequences, such as "1T,2T" or "8k,32k". windows, targets,
+    depths, seed, generate, chat: as in `Asked`.
+    """
+
+    measures: str = "growth"
+    lengths: str = "1/4T,1T,2T,4T"
+    windows: int = 8
+    targets: int = 256
+    depths: int = 5
+    seed: int = 0
+    generate: bool = False
+    chat: bool = False
+
+    def asked(self, trained: int) -> Asked:
+        """The sizes in tokens. trained: the trained context. Raises UsageError and RecipeError for wrong values."""
+        stride = parse_measures(self.measures)[1] or STRIDE
+        return Asked(
+            parse_lengths(self.lengths, trained), trained, self.windows, self.targets, self.depths, self.seed, stride,
+            self.generate, self.chat,
+        )  # fmt: skip
+
+
+@contextmanager
+def open_evaluation(opening: Opening, sizes: Sizes, read: Callable[[Tokenizer], Texts]) -> Iterator[Evaluation]:
+    """An evaluation that can be estimated and run while it is entered; its result stays.
+
+    opening: the model and its rows. sizes: what is measured. read: gives the texts by the tokenizer of the model.
+    Raises UsageError for options that do not go together, BadSource where the model or a text cannot be read.
+    """
+    measures, _ = parse_measures(sizes.measures)
+    with open_runner(opening) as (runner, rows):
+        yield Evaluation(rows, measures, read(runner.tokenizer), sizes.asked(runner.trained), runner)
+
+
+def evaluate(
+    model: str | os.PathLike[str],
+    methods: str,
+    texts: Sequence[str | os.PathLike[str]],
+    sizes: Sizes | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Result:
+    """Measures what methods do to a model.
+
+    model: a checkpoint, a GGUF file, or an output of `apply`. methods: the rows, such as "base,yarn:4". texts: files or
+    patterns. sizes: what is measured, by default the loss of the same tokens at four lengths. journal: the file of
+    finished sequences, by default in the cache. progress: callbacks. options: other fields of `Opening`. Raises
+    RopeconvError where a model, a text or all rows cannot be run.
+    """
+    opening = Opening(str(model), parse_rows(methods) if methods else [], **options)
+    names = [str(name) for name in texts]
+    with open_evaluation(opening, sizes or Sizes(), lambda tokenizer: read_texts(names, tokenizer)) as found:
+        source = found.runner.source
+        with Journal(default_path(source) if journal is None else Path(journal), source) as opened:
+            found.run(opened, progress)
+    return found.result(str(model))

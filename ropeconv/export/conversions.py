@@ -21,13 +21,18 @@ from .values import VALUES
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model. config: its text part, with the defaults of its class. kv_heads: of keys and values."""
+    """Sizes of a model.
+
+    config: its text part, with the defaults of its class. kv_heads: heads of keys and values. layers: without those
+    that predict further tokens, whose number is `prediction`.
+    """
 
     config: Config
     heads: int
     kv_heads: int
     head_dim: int
     layers: int
+    prediction: int = 0
 
 
 Conversion = Callable[[Stored, list[str], Sizes], list[Stored]]

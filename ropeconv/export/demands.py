@@ -53,7 +53,7 @@ def check_demands(header: Header, arch: str) -> None:
     for key in wanted.keys:
         if f"{arch}.{key}" not in header.values:
             raise BadSource(f"config.json says nothing of {key}, without which llama.cpp loads no {arch}; add it")
-    layers = header.values[f"{arch}.block_count"].decode()
+    layers = header.values[f"{arch}.block_count"].decode() - header.get(f"{arch}.nextn_predict_layers", 0)
     for name in wanted.required:
         for one in (name.format(layer) for layer in range(layers if "{}" in name else 1)):
             if one not in header.tensors:

@@ -61,11 +61,15 @@ def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> di
     }
     found |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32 | rules.computed}
     found |= _settings(part, rules)
+    if sizes.prediction:
+        found["block_count"] = u32(sizes.layers + sizes.prediction)
+        found["nextn_predict_layers"] = u32(sizes.prediction)
     if rules.window == "pattern":
         found |= _window(part, family, spec)
     elif rules.window == "size":
         found["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
     names = layer_names(part, family, len(spec.layers)) if rules.layer_flags else ()
+    names += ("",) * (sizes.prediction if names else 0)
     found |= {key: bools([name == wanted for name in names]) for key, wanted in rules.layer_flags.items()}
     found |= {key: COMPUTED[how](sizes, family) for key, how in rules.computed.items()}
     found |= {key: _fixed(value) for key, value in rules.fixed.items()}

@@ -178,7 +178,7 @@ def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
     """
     new = part.get("rope_parameters")
     if family.writing.nested and isinstance(new, dict):
-        new = new.get(settings_name(family, kind))
+        new = new.get(settings_name(part, family, kind))
     return new if isinstance(new, dict) else {}
 
 

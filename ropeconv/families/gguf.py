@@ -69,9 +69,12 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries by 1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether
     attention.sliding_window is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace
     the usual ones. names: names of tensors that are not those of Llama or Gemma, with {layer} for the number. present:
-    config switches, and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for
-    the way back to a checkpoint, which is not known without any. variants: the same by tensors that a file has. absent:
-    config values where a file lacks the key that they come from, "none" for null; all other keys must be there.
+    config switches, and the part of a tensor's name with which they are on. prediction: layers that predict further
+    tokens are kept behind the others; they are left out else. config: settings that no GGUF key has, for the way back
+    to a checkpoint, which is not known without any. variants: the same by tensors that a file has. absent: config
+    values where a file lacks the key that they come from, "none" for null, and values of `fixed` that it may lack; it
+    must have all other keys of u32 and fixed. idle: metadata keys that change nothing with this value, which exports
+    leave out. of_one: those of `scalars` whose tensors have the shape [1] and not [].
     """
 
     arch: str
@@ -99,6 +102,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     present: dict[str, str] = {}
     divisors: bool = False
+    prediction: bool = False
     config: dict[str, Any] = {}
     variants: tuple[Variant, ...] = ()
     absent: dict[str, Any] = {}
+    idle: dict[str, int] = {}
+    of_one: tuple[str, ...] = ()

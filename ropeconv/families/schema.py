@@ -152,7 +152,8 @@ def _types_of(family: Family) -> dict[str, Any]:
         ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
         ((keys.layer_theta,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
         ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
-        ((layers.key,), Names),
+        ((layers.key,), Names), (tuple(key for key, _ in family.cache.cycles), Layers),
+        ((family.weights.input_after,), Flag),
     )  # fmt: skip
     if family.query_temperature is not None:
         rules = family.query_temperature

@@ -48,8 +48,8 @@ def outcome(folder: Path, model: Engine, texts: Texts, asked: Asked, name: str =
     runner, found = OneEngine(model, texts), Outcome({})
     journal = Journal(folder / "journal.jsonl", runner.source)
     units = plan_units([Row("base")], all_cases([REGISTRY[name]], texts, asked), runner, found)
-    run_units(units, runner, journal, Progress(), found)
-    journal.close()
+    with journal:
+        run_units(units, runner, journal, Progress(), found)
     return found
 
 

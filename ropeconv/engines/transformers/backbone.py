@@ -53,8 +53,8 @@ def read(
             given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
         if count > chunk:
             given |= {"past_key_values": cache, "use_cache": True}
-        elif cached:
-            given["use_cache"] = False
+        elif cached:  # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
+            given["use_cache"] = gaps and hasattr(backbone, "language_model")
         with torch.no_grad():
             out = backbone(**given)
         cache = getattr(out, "past_key_values", None)
@@ -91,11 +91,17 @@ def logits(model: Any, hidden: Any) -> Any:
     if model.get_output_embeddings() is None:
         raise RopeconvError(f"{type(model).__name__} has no logits; compare its hidden states")
     import torch
-    from transformers.modeling_outputs import MoeModelOutputWithPast
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    class Done(BaseModelOutputWithPast):  # type: ignore[misc]
+        """What the backbone of any model returns: fields of other outputs, which heads hand on, are None."""
+
+        def __getattr__(self, name: str) -> None:
+            if name.startswith("__"):
+                raise AttributeError(name)
 
     backbone, device = backbone_of(model), model.get_output_embeddings().weight.device
-    done = MoeModelOutputWithPast(last_hidden_state=hidden[None].to(device))
-    done.shared_kv_states = None  # Gemma 4 hands it on
+    done = Done(last_hidden_state=hidden[None].to(device))
     own = vars(backbone).get("forward")
     backbone.forward = lambda *args, **given: done
     try:

@@ -26,7 +26,7 @@ class TransformersEngine(Engine):
 
     model: the loaded model. chunk: tokens that its backbone sees at a time. has_logits: encoders have none. chunked: a
     sequence with gaps in its positions is the same in chunks. vocabulary:
-    number of tokens that it knows.
+    number of tokens that it both reads and predicts: those of images have no logits (Llama 3.2 Vision, Molmo 2).
     """
 
     gives = frozenset({"hidden_states", "logits", "token_losses", "tokens"})
@@ -37,7 +37,8 @@ class TransformersEngine(Engine):
         self.model, self.chunk = model, chunk
         self.has_logits = model.get_output_embeddings() is not None
         self.chunked = self.has_logits and not compresses(model)
-        self.vocabulary = int((model.get_output_embeddings() or model.get_input_embeddings()).weight.shape[0])
+        tables = (model.get_input_embeddings(), model.get_output_embeddings())
+        self.vocabulary = min(int(table.weight.shape[0]) for table in tables if table is not None)
         self.runtime = f"transformers {transformers.__version__}"
 
     @classmethod

@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...bake.inherited import inherit_mscale, mscale_of_config
 from ...engines import Engine
 from ...engines.transformers import DeviceSpec, TransformersEngine
-from ...errors import UsageError
-from ...inspection import Inspection
+from ...engines.transformers.patch import Undo
+from ...errors import UnsupportedBake, UsageError
+from ...inspection.inspect import ConfigInspection
 from ...rope.schedule import Schedule
 from ...sources import Source
 from ..row import Row
 from ..texts.of_checkpoint import CheckpointTokenizer
 from .runner import Runner
+from .two_lists import TwoLists
 
 
 class Patched(Runner):
@@ -23,9 +26,10 @@ class Patched(Runner):
 
     swaps = True
 
-    def __init__(self, source: Source, folder: Path, seen: Inspection, at: DeviceSpec, chunk: int = 4096) -> None:
+    def __init__(self, source: Source, folder: Path, seen: ConfigInspection, at: DeviceSpec, chunk: int = 4096) -> None:
         self.source = identity(folder)
         self.inspection, self.family, self.at = seen, source.family, at
+        self.mscale = mscale_of_config(source.config(), seen)
         self.trained = seen.spec.unscaled().original_context
         self.tokenizer = CheckpointTokenizer(folder)
         self.loaded = TransformersEngine.load(folder, at, chunk=chunk)
@@ -36,8 +40,12 @@ class Patched(Runner):
             raise UsageError(f"{row.name} is no method on the source; evaluate it by itself")
         if row.recipe is None:
             return self.inspection.spec.current()
-        basis = self.inspection.basis(row.recipe)
-        return row.recipe.schedule(row.recipe.start(basis), basis)
+        if self.inspection.refuse:
+            found = self.inspection
+            raise UnsupportedBake("a context extension", found.display_name, found.refuse, "or choose another model")
+        recipe = inherit_mscale(row.recipe, self.mscale)
+        basis = self.inspection.basis(recipe)
+        return recipe.schedule(recipe.start(basis), basis)
 
     def digest(self, row: Row) -> str:
         return self.schedule(row).digest
@@ -45,16 +53,21 @@ class Patched(Runner):
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:
         schedule = self.schedule(row)
-        if row.recipe is None:
+        if schedule.short_inv_freq is not None:
+            yield TwoLists(self.loaded, schedule, self._patch)
+        elif row.recipe is None:
             yield self.loaded
-            return
+        else:
+            undo = self._patch(schedule)
+            try:
+                yield self.loaded
+            finally:
+                undo()
+
+    def _patch(self, schedule: Schedule) -> Undo:
         weights = self.family.weights
         queries = (weights.q_norm or weights.q) if schedule.log_n else ""
-        undo = self.loaded.patch(schedule, self.inspection.spec, schedule.log_n, queries)
-        try:
-            yield self.loaded
-        finally:
-            undo()
+        return self.loaded.patch(schedule, self.inspection.spec, schedule.log_n, queries)
 
 
 def identity(folder: Path) -> str:

@@ -23,9 +23,9 @@ from .names import variants_of
 
 ROPE = re.compile(
     r"rope\.|context_length$|vocab_size$|attention\.((key|value)_length|sliding_window|temperature_)|"
-    r"attention\.(head_count|head_count_kv)$"
+    r"attention\.(head_count|head_count_kv)$|tensor_data_layout$"
 )
-"""Keys that are read with the RoPE, or follow from the others."""
+"""Keys that are read with the RoPE, follow from the others, or say what the order of rows in all files is."""
 SPECIAL = ("bos", "eos", "padding")
 
 
@@ -76,7 +76,9 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
     values: Config = {text: keys.whole(key) for key, text in rules.u32.items() if keys.get(key) is not None}
     values |= {text: _shortest(keys.get(key)) for key, text in rules.f32.items() if keys.get(key) is not None}
     values |= {text: bool(keys.get(key)) for key, text in rules.flag.items() if keys.get(key) is not None}
-    absent = {name: None if value == "none" else value for name, value in rules.absent.items()}
+    absent = {
+        name: None if value == "none" else value for name, value in rules.absent.items() if name not in rules.fixed
+    }
     return absent | solved(values)
 
 
@@ -91,7 +93,8 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
     read = {*SIZES, *rules.u32, *rules.f32, *rules.flag, *rules.layer_flags, *rules.fixed, family.layers.interval_key}
     for key in file.header.values:
         prefix, _, name = key.partition(".")
-        if prefix == rules.arch and name not in read and not ROPE.match(name):
+        is_idle = name in rules.idle and file.get(key) == rules.idle[name]
+        if prefix == rules.arch and name not in read and not is_idle and not ROPE.match(name):
             raise UnsupportedBake(
                 f"{key} = {file.get(key)!r}",
                 f"a checkpoint of {family.display_name}",

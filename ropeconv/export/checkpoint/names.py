@@ -59,13 +59,13 @@ def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
     needed = [key for key, text in rules.u32.items() if names_in(text) and text not in rules.absent]
     required = all(file.get(f"{rules.arch}.{key}") is not None for key in needed)
-    fixed = all(_is(file.get(f"{rules.arch}.{key}", value), value) for key, value in rules.fixed.items())
+    fixed = all(_is(file.get(f"{rules.arch}.{key}", rules.absent.get(key)), at) for key, at in rules.fixed.items())
     return required and fixed and (len(windows) == 1 or has_window == bool(rules.window))
 
 
 def _is(found: Any, wanted: Any) -> bool:
     """Whether a value of a header is the one of `fixed`, whose numbers become 32-bit floats in a file."""
-    return bool(np.float32(found) == np.float32(wanted)) if isinstance(wanted, float) else bool(found == wanted)
+    return bool(found == (float(np.float32(wanted)) if isinstance(wanted, float) else wanted))
 
 
 def variants_of(file: GgufFile, rules: Gguf) -> list[Variant]:
@@ -99,7 +99,8 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
                 "take the checkpoint that the file was made from",
             )
         shapes |= _unstacked(found[target], trace.rules)
-    return shapes
+    scalars = {name: (1,) if key in trace.rules.of_one else () for key, name in trace.rules.scalars.items()}
+    return shapes | {LAYER.format(layer=number) + name: scalars[name] for number in range(layers) for name in scalars}
 
 
 @dataclass(frozen=True)

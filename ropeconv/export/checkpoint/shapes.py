@@ -23,8 +23,12 @@ def _rows(made: Sequence[Shape]) -> Shape:
     return (*first[:row], sum(shape[row] for shape in made), *first[len(first) + row + 1 :])
 
 
+def _without_ones(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
+
+
 BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
-    "squeeze": lambda made: (*made[0][:-1], 1, made[0][-1]),
+    "squeeze": lambda made: (*_without_ones(made[0])[:-1], 1, made[0][-1]),
     "transpose": lambda made: (*made[0][:-2], made[0][-1], made[0][-2]),
     "split": _rows,
     "alternate": _rows,

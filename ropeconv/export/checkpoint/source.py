@@ -26,7 +26,7 @@ from ...sources.source import GeneratedFile, Source, SourceFile
 from ..hparams import gguf_rules, sizes_of
 from .config import config_of
 from .names import checkpoint_shapes, family_of
-from .read import FLOATS, blocks, exactly
+from .read import FLOATS, blocks, exactly, type_of
 from .tensors import Restored, Shard, restored_tensors
 from .tokenizer import tokenizer_config, tokenizer_text
 
@@ -98,7 +98,7 @@ class GgufCheckpoint(Source):
     def _typed(self, tensor: Restored) -> Restored:
         """The tensor in the dtype of the checkpoint; of vectors and routers, in F32 in GGUF, where that is exact."""
         narrow = replace(tensor, dtype=self._dtype)
-        types = {self.inner.file.tensors[part.origin].type for part in tensor.parts}
+        types = {type_of(self.inner.file, part) for part in tensor.parts}
         if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
             return narrow
         return narrow if exactly(self.inner.file, tensor, self._dtype) else tensor

@@ -18,6 +18,7 @@ from ...formats.gguf.types import F32
 from ...formats.safetensors import Header, Tensor, header_bytes, tensor_bytes
 from ..conversions import Sizes
 from ..rows import OutTensor
+from ..scalars import LAYER
 from ..tensors import out_tensors
 from .shapes import Shape
 
@@ -28,9 +29,10 @@ NOWHERE = Path()
 class Part:
     """Consecutive rows of a tensor in GGUF.
 
-    origin: its name. first: the element that they begin with. rows, columns: their size. interleave, values, tiles: as
-    in `OutTensor`, what has to be undone. stride: from one row to the next in the tensor of the checkpoint, in
-    elements. apart: from one element of a row to the next. at: the first one, counted from the begin of its region.
+    origin: its name, or the metadata key of a list that has them. first: the element that they begin with. rows,
+    columns: their size. interleave, values, tiles: as in `OutTensor`, what has to be undone. stride: from one row to
+    the next in the tensor of the checkpoint, in elements. apart: from one element of a row to the next. at: the first
+    one, counted from where its region begins.
     """
 
     origin: str
@@ -113,7 +115,7 @@ def restored_tensors(file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, s
     starts, parts = [one.start for one in tensors], [list[Part]() for _ in tensors]
     for out in made:
         info = file.tensors.get(out.name)
-        if info is None or info.shape != out.shape:
+        if info is None or trimmed(info.shape) != trimmed(out.shape):
             raise BadSource(
                 f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.shape} belongs there; "
                 "download it again"
@@ -121,7 +123,21 @@ def restored_tensors(file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, s
         for start, part in _parts(out):
             number = bisect_right(starts, start) - 1
             parts[number].append(replace(part, at=(start - starts[number]) // 4))
+    for one, found in zip(tensors, parts, strict=True):
+        found += _scalar(one.name, rules)
     return [Restored(one.name, one.shape, _regions(one, found)) for one, found in zip(tensors, parts, strict=True)]
+
+
+def trimmed(shape: Shape) -> Shape:
+    """A shape of GGUF, fastest dimension first, without ones at its end."""
+    return trimmed(shape[:-1]) if shape[-1:] == (1,) else shape
+
+
+def _scalar(name: str, rules: Gguf) -> list[Part]:
+    """The part of a tensor whose number is in a metadata key, the list of those of all layers; none for others."""
+    layer = LAYER.search(name)
+    keys = [key for key, ending in rules.scalars.items() if name.endswith(f".{ending}")]
+    return [Part(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1) for key in keys if layer]
 
 
 def _checkpoint_header(shapes: Mapping[str, Shape]) -> Header:

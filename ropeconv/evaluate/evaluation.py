@@ -14,6 +14,7 @@ from .case import Case
 from .estimate import Cost, Estimate, estimate, probe
 from .journal import Journal
 from .measures import REGISTRY, Measure
+from .measures.lm_eval import LmEval
 from .result import Result
 from .row import Row
 from .run import Outcome, Unit, all_cases, plan_units, run_units
@@ -91,13 +92,17 @@ def parse_measures(text: str) -> tuple[list[Measure], int]:
     found, stride = list[Measure](), 0
     for part in (piece.strip() for piece in text.split(",")):
         name, _, value = part.partition(":")
-        measure = REGISTRY.get(name)
+        measure = LmEval(value) if name == "lm-eval" else REGISTRY.get(name)
         if measure is None:
-            raise UsageError(f"--measure {part} is not known; choose {', '.join(REGISTRY)}")
-        if measure in found:
-            raise UsageError(f"--measure has {name} twice; name each once")
-        if value and (name != "sliding" or not value.isdigit() or not 0 < int(value) < 1 << 20):
+            raise UsageError(f"--measure {part} is not known; choose {', '.join(REGISTRY)}, lm-eval:TASK")
+        if measure.name in [one.name for one in found]:
+            raise UsageError(f"--measure has {measure.name} twice; name each once")
+        if (
+            value
+            and not measure.runs_model
+            and (name != "sliding" or not value.isdigit() or not 0 < int(value) < 1 << 20)
+        ):
             raise UsageError(f"--measure {part} is not understood; only sliding takes a number, as in sliding:256")
-        stride = int(value) if value else stride
+        stride = int(value) if name == "sliding" and value else stride
         found.append(measure)
     return found, stride

@@ -154,6 +154,10 @@ def run_unit(
     in seconds. Raises NotFinite where a loss is not a number.
     """
     case, start = unit.case, clock()
+    if unit.measure.runs_model:
+        found = unit.measure.observe_model(case, engine, tokenizer)
+        journal.add(unit.key, clock() - start, found)
+        return
     if case.generate:
         said = engine.generate(case.ids[: case.targets[0]].tolist(), case.generate)
         journal.add(unit.key, clock() - start, unit.measure.observe_text(case, tokenizer.decode(said)))

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, TypeVar
 
-from ...engines import TokenLosses
+from ...engines import Engine, TokenLosses
 from ...rope.schedule import Schedule
 from ..asked import Asked
 from ..case import Case, Observation
-from ..texts.documents import Texts
+from ..texts.documents import Texts, Tokenizer
 
 M = TypeVar("M", bound="type[Measure]")
 
@@ -19,13 +19,15 @@ class Measure(ABC):
     """Something that can be measured with sequences of tokens, the same ones for all rows.
 
     name: on the command line. summary: a phrase for help and docs. metrics: what it yields, the headline first.
-    retrieves: whether it looks up facts, so that its values are shares of tokens.
+    retrieves: whether it looks up facts, so that its values are shares of tokens. runs_model: whether it runs the model
+    of a row itself.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
     retrieves: ClassVar[bool] = False
+    runs_model: ClassVar[bool] = False
 
     @abstractmethod
     def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
@@ -40,6 +42,13 @@ class Measure(ABC):
 
     def observe_text(self, case: Case, text: str) -> list[Observation]:
         """What the text that a row generated behind a case says; only for measures that retrieve."""
+        raise NotImplementedError(self.name)
+
+    def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
+        """What a measure that runs the model itself found.
+
+        case: of this measure. engine: of the row. tokenizer: of the model. Raises RopeconvError where it cannot run.
+        """
         raise NotImplementedError(self.name)
 
     def refuses(self, schedule: Schedule) -> str:

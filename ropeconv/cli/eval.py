@@ -136,7 +136,7 @@ def eval_command(
         output.data(msgspec.to_builtins(result))
     else:
         show_result(result, output)
-    for path in record(result, rows, Path(model)):
+    for path in record(result, rows):
         output.note(f"The receipt of {path} has these numbers.")
     if evaluation.outcome.stopped:
         raise Interrupted("stopped before its end; the same command goes on where it was")

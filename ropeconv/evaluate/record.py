@@ -10,28 +10,27 @@ from ..receipts import add_evaluation, read_receipt
 from ..receipts.evaluation import EvaluationRecord, MeasuredRecord
 from ..version import __version__
 from .result import Result
-from .row import BASE, Row
+from .row import Row
 from .tables import BY_POSITION, headline
 
 
-def record(result: Result, rows: Sequence[Row], model: Path) -> list[Path]:
+def record(result: Result, rows: Sequence[Row]) -> list[Path]:
     """Writes what was measured of outputs into their receipts, and returns the paths of these outputs.
 
-    result: of the evaluation. rows: of it; those with a path are outputs. model: as the user named it, which the row
-    `base` is; models without a receipt are left out. Raises OSError where a receipt cannot be written.
+    result: of the evaluation. rows: of it; those with a path are outputs, and those without a receipt are left out.
+    Raises OSError where a receipt cannot be written.
     """
     written = []
     for row in rows:
-        path = model if row.name == BASE else row.path
         found = recorded(result, row.name)
-        if path is None or not path.exists() or not found.measured:
+        if row.path is None or not found.measured:
             continue
         try:
-            receipt = read_receipt(path)
+            receipt = read_receipt(row.path)
         except BadSource:
             continue
-        add_evaluation(path, receipt, found)
-        written.append(path)
+        add_evaluation(row.path, receipt, found)
+        written.append(row.path)
     return written
 
 

@@ -30,7 +30,7 @@ def out(tmp_path: Path) -> Path:
 def text_of(out: Path, *results: Result) -> str:
     """The card after evaluations."""
     for result in results:
-        record(result, [Row("yarn:4", path=out)], out)
+        record(result, [Row("yarn:4", path=out)])
     found = read_receipt(out)
     return card(UploadSet({}, found, 32768), "me/tiny-yarn4", "", [], "ropeconv apply", drawn(found))
 
@@ -103,7 +103,7 @@ def test_the_picture_is_of_the_newest_growth(out: Path, tmp_path: Path) -> None:
     assert "<!-- base -->" in two
     assert "<!-- minus base, nat -->" in two
     assert "base" not in alone
-    record(made("base,yarn:4", ["growth"]), [Row("yarn:4", path=out)], out)
+    record(made("base,yarn:4", ["growth"]), [Row("yarn:4", path=out)])
     assert drawn(read_receipt(out))[EVALUATION_PICTURE].startswith(b"\x89PNG")
 
 

@@ -6,8 +6,11 @@ import platform
 import sys
 from pathlib import Path
 
+from ...errors import BadSource
 from ...formats.template import render
 from ...pictures.style import svg, write
+from ...receipts import read_receipt
+from ...receipts.evaluation import EvaluationRecord
 from ...version import __version__
 from ..rule.validation import Validation
 from .plots import figure
@@ -40,6 +43,20 @@ def write_report(result: Validation, baked: Path, against: str, path: Path) -> N
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
     page = render(
-        "report.html.jinja", result=result, baked=str(baked), against=against, facts=facts, pictures=svg(figure(result))
+        "report.html.jinja",
+        result=result,
+        baked=str(baked),
+        against=against,
+        facts=facts,
+        pictures=svg(figure(result)),
+        evaluations=_evaluations(baked),
     )
     path.write_text(page, "utf-8")
+
+
+def _evaluations(baked: Path) -> tuple[EvaluationRecord, ...]:
+    """The evaluations in the receipt of an output; none where it has no receipt that can be read."""
+    try:
+        return read_receipt(baked).evaluations
+    except (BadSource, OSError):
+        return ()

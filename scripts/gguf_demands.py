@@ -134,8 +134,8 @@ def _add(arch: Arch, name: str, shape: list[str], optional: bool) -> None:
         arch.optional.setdefault(name, {arch.required.pop(name)} if name in arch.required else set()).add(text)
 
 
-def main(root: Path) -> None:
-    """Reads the source of llama.cpp and writes the table."""
+def extract(root: Path) -> dict[str, dict[str, object]]:
+    """What the loader of each architecture wants, from the source of llama.cpp."""
     source = (root / "src" / "llama-arch.cpp").read_text()
     names = dict(re.findall(r'\{\s*(LLM_TENSOR_\w+),\s*"([^"]+)"\s*\}', source))
     keys = dict(re.findall(r'\{\s*(LLM_KV_\w+),\s*"([^"]+)"\s*\}', source))
@@ -156,16 +156,16 @@ def main(root: Path) -> None:
         read(arch, hparams, tensors, names, keys)
         if not arch.required:
             continue
-        for name in scales:  # of experts, which a pass for all architectures loads
-            if f"{name}.weight" in arch.required | arch.optional:
-                _add(arch, f"{name}.scale", ["n_expert"], True)
+        for experts in scales:  # which a pass for all architectures loads
+            if f"{experts}.weight" in arch.required | arch.optional:
+                _add(arch, f"{experts}.scale", ["n_expert"], True)
         found[archs[number]] = {
             "keys": sorted({*ALWAYS, *arch.keys}),
             "required": arch.required,
             "optional": {key: sorted(shapes) for key, shapes in arch.optional.items()},
         }
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
+    return found
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    OUT.write_text(json.dumps(extract(Path(sys.argv[1])), indent=1) + "\n")

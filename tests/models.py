@@ -50,10 +50,10 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     its own keys. rotary_dim: dimensions of a head that rotate, of 64. local_theta, local_rotary_dim: of the layers that
     are not extended, where they have others. rotating_share: the share of pairs that rotate in the class itself. norms:
     keys with which queries and keys have norms. cancels: whether a norm behind the rotation cancels an attention
-    factor. auto: the class of transformers that makes it. refused: methods whose frequencies, and encodings, that its
-    class cannot carry. fill: by the end of their names, values of parameters that begin with 0 and would
-    make attention blind; of matrices the standard deviation. text: the model
-    type of its `text_config`, which has all these keys then; around: what its config has beside that.
+    factor. auto: the class of transformers that makes it. refused: methods whose frequencies, recipes by their names,
+    and encodings, that its class cannot carry. fill: by the end of their names, values of parameters that begin with 0
+    and would make attention blind; of matrices the standard deviation. text: the model type of its `text_config`, which
+    has all these keys then; around: what its config has beside that.
     """
 
     parts: tuple[str, ...] = ()

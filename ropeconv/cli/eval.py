@@ -106,6 +106,7 @@ def eval_command(
     from ..evaluate.estimate import parse_duration
     from ..evaluate.evaluation import Evaluation, parse_measures
     from ..evaluate.journal import default_path
+    from ..evaluate.record import record
     from ..evaluate.result import write_result
     from ..evaluate.row import parse_rows
     from ..evaluate.runners.opening import Opening, open_runner
@@ -141,6 +142,8 @@ def eval_command(
         output.data(msgspec.to_builtins(result))
     else:
         show_result(result, output)
+    for path in record(result, rows, Path(model)):
+        output.note(f"The receipt of {path} has these numbers.")
     if evaluation.outcome.stopped:
         raise Interrupted("stopped before its end; the same command goes on where it was")
     judged = [condition.judge(result) for condition in conditions]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -43,11 +43,13 @@ class TokenLosses:
 class Engine(ABC):
     """A model that runs. A method whose output an engine does not give raises RopeconvError.
 
-    gives: the outputs that it can be asked for. runtime: its name and version. unchecked: phrases for the report, each
+    gives: the outputs that it can be asked for. lacks: why it does not give some others, and what to do, in a phrase.
+    runtime: its name and version. unchecked: phrases for the report, each
     a property of the run that cannot be known from outside.
     """
 
     gives: ClassVar[frozenset[Output]]
+    lacks: ClassVar[Mapping[Output, str]] = {}
     runtime: str
     unchecked: tuple[str, ...] = ()
 
@@ -93,4 +95,6 @@ class Engine(ABC):
         return ""
 
     def _cannot(self, output: Output) -> NoReturn:
+        if output in self.lacks:
+            raise RopeconvError(f"{self.runtime} {self.lacks[output]}")
         raise RopeconvError(f"{self.runtime} gives no {output}, only {', '.join(sorted(self.gives))}; run another way")

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import BadSource
 from ..receipts import add_evaluation, read_receipt
 from ..receipts.evaluation import EvaluationRecord, MeasuredRecord
 from ..version import __version__
 from .result import Result
+from .row import BASE, Row
 from .tables import BY_POSITION, headline
 
 
-def record(result: Result, row: str, baked: Path) -> EvaluationRecord:
-    """Writes what was measured of an output into its receipt, and returns it.
+def record(result: Result, rows: Sequence[Row], model: Path) -> list[Path]:
+    """Writes what was measured of outputs into their receipts, and returns the paths of these outputs.
 
-    result: of the evaluation. row: name of the output's. baked: the output. Raises BadSource where that has no receipt,
-    and UsageError where nothing of it was measured.
+    result: of the evaluation. rows: of it; those with a path are outputs. model: as the user named it, which the row
+    `base` is; models without a receipt are left out. Raises OSError where a receipt cannot be written.
     """
-    receipt, found = read_receipt(baked), recorded(result, row)
-    if not found.measured:
-        raise UsageError(f"nothing of {row} was measured that a receipt keeps; run it with --measure growth")
-    add_evaluation(baked, receipt, found)
-    return found
+    written = []
+    for row in rows:
+        path = model if row.name == BASE else row.path
+        found = recorded(result, row.name)
+        if path is None or not path.exists() or not found.measured:
+            continue
+        try:
+            receipt = read_receipt(path)
+        except BadSource:
+            continue
+        add_evaluation(path, receipt, found)
+        written.append(path)
+    return written
 
 
 def recorded(result: Result, name: str) -> EvaluationRecord:

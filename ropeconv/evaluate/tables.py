@@ -41,7 +41,13 @@ NOTHING = Entry("-")
 
 def tables(result: Result, most: int = 10_000) -> list[Table]:
     """The tables of a result, of each measure its headline. most: columns; of more, some at even distances are kept."""
-    return [_table(result, measure, most) for measure in dict.fromkeys(cell.measure for cell in result.cells)]
+    return [_table(result, measure, most) for measure in measures_of(result)]
+
+
+def measures_of(result: Result) -> list[str]:
+    """The measures with numbers, in the order that was asked for."""
+    found = dict.fromkeys(cell.measure for cell in result.cells)
+    return [name for name in dict.fromkeys([*result.measures, *found]) if name in found]
 
 
 def headline(result: Result, measure: str) -> str:
@@ -65,12 +71,12 @@ def _table(result: Result, measure: str, most: int) -> Table:
     for row in run:
         found = [cells.get((row.name, column)) for column in columns]
         shown = [NOTHING if cell is None else _entry(cell, metric) for cell in found]
-        lines.append((row.name, (*shown, *(_derived(row, metric, result) if growth else ()))))
+        lines.append((row.name, (*shown, *(derived(row, result) if growth else ()))))
     headings = [f"{one:,}" if measure in BY_POSITION else in_trained(one, result.trained) for one in columns]
     said = f", then minus {run[0].name}" if len(run) > 1 else ""
-    said = ", with Wilson's interval of 95 %" if metric.share else said
-    derived = ("price", "holds to") if growth else ()
-    return Table(measure, f"{measure}: {metric.title}{said}", (*headings, *derived), tuple(lines))
+    said = ", 95 % interval" if metric.share else said
+    more = ("price", "holds to") if growth else ()
+    return Table(measure, f"{measure}: {metric.title}{said}", (*headings, *more), tuple(lines))
 
 
 def _shown(cell: Cell, measure: str, metric: str) -> bool:
@@ -97,9 +103,9 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
     return Entry(text, "" if error is None else f"±{metric.error(error)}", cell.decided)
 
 
-def _derived(row: RowResult, metric: Metric, result: Result) -> tuple[Entry, Entry]:
+def derived(row: RowResult, result: Result) -> tuple[Entry, Entry]:
     """The price inside the trained context, and the length to which the row holds, with a plus for the longest."""
-    held = NOTHING
+    held, metric = NOTHING, metric_of("loss")
     if row.holds_to is not None:
         longest = row.holds_to == columns_of(result, "growth")[-1]
         held = Entry(in_trained(row.holds_to, result.trained) + ("+" if longest else ""))

@@ -163,5 +163,5 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
             f"config.json has {window.key} = 0, with which a layer sees no token; write how many tokens it sees, or "
             "null for all"
         )
-    own = (positive_int(own_settings(part, layer), (window.key,), size) for layer in range(len(kinds)))
+    own = [positive_int(own_settings(part, layer), (window.key,), size, least=0) for layer in range(len(kinds))]
     return tuple(length if flag else None for length, flag in zip(own, flags, strict=True))

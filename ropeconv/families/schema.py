@@ -92,7 +92,8 @@ def check_config(part: Mapping[str, Any], family: Family) -> None:
     for own in (part.get(PER_LAYER) or {}).values():
         if not isinstance(own, dict):
             raise BadSource(f"config.json has {shown(own)} in {PER_LAYER}; write an object there")
-        _check(own, {"head_dim": Width, "num_key_value_heads": Size}, f" in its {PER_LAYER}")
+        window = {family.window.key: Index} if family.window.key else {}
+        _check(own, {"head_dim": Width, "num_key_value_heads": Size, **window}, f" in its {PER_LAYER}")
     for key in SETTINGS:
         found = part.get(key)
         if found:
@@ -116,6 +117,8 @@ def _check(data: Mapping[str, Any], types: Mapping[str, Any], place: str) -> Non
             if data.get(key) is not None:
                 _check_one(key, data[key], kind, place)
         raise
+    except UnicodeError:
+        raise BadSource(f"config.json has half a character (a surrogate){place}; write the whole of it") from None
 
 
 @cache

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ropeconv.errors import BadSource, UsageError
 from ropeconv.evaluate.record import record, recorded
+from ropeconv.evaluate.row import Row
 from ropeconv.receipts import read_receipt, write_receipt
 
 from ..receipts.test_folders import receipt
@@ -18,7 +18,7 @@ from .results import LENGTHS, made
 def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
     write_receipt(tmp_path, receipt())
     result = msgspec.structs.replace(made("base,yarn:4"), texts=["/home/someone/private/book.txt"])
-    record(result, "yarn:4", tmp_path)
+    assert record(result, [Row("base"), Row("yarn:4", path=tmp_path)], tmp_path / "source") == [tmp_path]
     (found,) = read_receipt(tmp_path).evaluations
     assert [(one.measure, one.metric, one.length) for one in found.measured] == [
         *(("growth", "loss", length) for length in LENGTHS), *(("passkey", "right", length) for length in LENGTHS),
@@ -41,10 +41,18 @@ def test_a_row_by_itself_is_against_nothing() -> None:
     assert found.measured[0].difference is None
 
 
-def test_an_output_without_a_receipt_and_a_row_without_numbers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match=r"no ropeconv\.json"):
-        record(made("base", ["growth"]), "base", tmp_path)
+def test_an_output_that_is_the_model_itself_is_the_row_base(tmp_path: Path) -> None:
     write_receipt(tmp_path, receipt())
-    with pytest.raises(UsageError, match="nothing of base was measured"):
-        record(made("base", ["position"]), "base", tmp_path)
-    assert read_receipt(tmp_path).evaluations == ()
+    assert record(made("base,yarn:4", ["growth"]), [Row("base"), Row("yarn:4")], tmp_path) == [tmp_path]
+    (found,) = read_receipt(tmp_path).evaluations
+    assert (found.against, len(found.measured)) == ("", len(LENGTHS))
+
+
+@pytest.mark.parametrize("measure", ["growth", "position"])
+def test_models_without_a_receipt_and_rows_without_headlines_are_left_out(tmp_path: Path, measure: str) -> None:
+    if measure == "position":
+        write_receipt(tmp_path, receipt())
+    assert record(made("base", [measure]), [Row("base")], tmp_path) == []
+    assert record(made("base", [measure]), [Row("base")], Path("owner/name")) == []
+    if measure == "position":
+        assert read_receipt(tmp_path).evaluations == ()

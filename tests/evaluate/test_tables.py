@@ -92,5 +92,13 @@ def test_small_errors_are_not_rounded_to_nothing(error: float, shown: str) -> No
     assert METRICS["loss"].error(error) == shown
 
 
+def test_tables_are_in_the_order_that_was_asked_for() -> None:
+    """A run interleaves measures, so cells come in another one."""
+    result = made("base", ["position", "passkey", "growth"])
+    asked = msgspec.structs.replace(result, measures=["growth", "passkey", "position"])
+    assert [table.measure for table in tables(asked)] == ["growth", "passkey", "position"]
+    assert [table.measure for table in tables(result)] == ["position", "passkey", "growth"]
+
+
 def test_a_metric_that_is_not_known_has_its_name() -> None:
     assert metric_of("acc_norm").title == "acc_norm"

@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 
 from ropeconv.evaluate.record import record, recorded
 from ropeconv.evaluate.result import Result
+from ropeconv.evaluate.row import Row
 from ropeconv.hub.card import EVALUATION_PICTURE, card, drawn
 from ropeconv.hub.evaluations import draw, drawable, eval_results, shown
 from ropeconv.hub.upload_set import UploadSet
@@ -29,7 +30,7 @@ def out(tmp_path: Path) -> Path:
 def text_of(out: Path, *results: Result) -> str:
     """The card after evaluations."""
     for result in results:
-        record(result, "yarn:4", out)
+        record(result, [Row("yarn:4", path=out)], out)
     found = read_receipt(out)
     return card(UploadSet({}, found, 32768), "me/tiny-yarn4", "", [], "ropeconv apply", drawn(found))
 
@@ -102,7 +103,7 @@ def test_the_picture_is_of_the_newest_growth(out: Path, tmp_path: Path) -> None:
     assert "<!-- base -->" in two
     assert "<!-- minus base, nat -->" in two
     assert "base" not in alone
-    record(made("base,yarn:4", ["growth"]), "yarn:4", out)
+    record(made("base,yarn:4", ["growth"]), [Row("yarn:4", path=out)], out)
     assert drawn(read_receipt(out))[EVALUATION_PICTURE].startswith(b"\x89PNG")
 
 

@@ -13,7 +13,7 @@ from ...pictures.style import Panel
 from ...pictures.style import figure as drawn
 from ..metric import metric_of
 from ..result import Cell, Result
-from ..tables import columns_of, headline
+from ..tables import columns_of, headline, measures_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,12 +24,7 @@ ACROSS = 3
 
 def figure(result: Result) -> Figure:
     """A figure with all pictures of a result. Raises RopeconvError without matplotlib."""
-    return drawn(*(panel for measure in _measures(result) for panel in panels(result, measure)), columns=ACROSS)
-
-
-def headline_figure(result: Result) -> Figure:
-    """A figure with the pictures of the first measure, for a card. Raises RopeconvError without matplotlib."""
-    return drawn(*panels(result, _measures(result)[0]), columns=ACROSS)
+    return drawn(*(panel for measure in measures_of(result) for panel in panels(result, measure)), columns=ACROSS)
 
 
 def panels(result: Result, measure: str) -> list[Panel]:
@@ -49,10 +44,6 @@ def panels(result: Result, measure: str) -> list[Panel]:
         title = f"{measure}: minus {first}, {metric.unit}".removesuffix(", ")
         shown.append(partial(differences, curves=apart, trained=result.trained, title=title))
     return shown or [partial(losses, curves=own, trained=result.trained, title=f"{measure}: {metric.title}")]
-
-
-def _measures(result: Result) -> list[str]:
-    return list(dict.fromkeys(cell.measure for cell in result.cells))
 
 
 def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:

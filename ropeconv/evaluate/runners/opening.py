@@ -21,6 +21,7 @@ from .llamacpp import HowToRun, LlamaCppRunner
 from .patched import Patched
 from .request import Opening
 from .runner import Runner
+from .server import open_servers
 
 __all__ = ["Opening", "open_runner"]
 
@@ -83,6 +84,7 @@ def _is_gguf(asked: Opening) -> bool:
 
 
 OPENERS: tuple[tuple[Callable[[Opening], bool], Callable[[Opening], AbstractContextManager[Opened]]], ...] = (
+    (lambda asked: bool(asked.servers), open_servers),
     (_is_output, open_baked),
     (_is_gguf, open_gguf),
     (lambda asked: True, open_checkpoint),
@@ -90,6 +92,22 @@ OPENERS: tuple[tuple[Callable[[Opening], bool], Callable[[Opening], AbstractCont
 """How a model is opened, by what it is; the first that fits."""
 
 NONSENSE: tuple[tuple[Callable[[Opening], bool], str], ...] = (
+    (
+        lambda asked: bool(asked.servers and asked.rows),
+        "a server runs one model, which is one row; leave --methods out, and start one --server for each output",
+    ),
+    (
+        lambda asked: bool(asked.servers and asked.against),
+        "--against is loaded here, and a server is not; start a second --server with the source instead",
+    ),
+    (
+        lambda asked: bool(asked.servers) and (asked.device, asked.dtype, asked.device_map) != ("auto", "auto", ""),
+        "--device, --dtype and --device-map are for models that are loaded here; give them to the server",
+    ),
+    (
+        lambda asked: not (asked.servers or asked.model),
+        "no model is named; give a checkpoint, a GGUF file, or --server URL",
+    ),
     (
         lambda asked: bool(asked.against and asked.rows),
         "--against names the source of an output, which is loaded as it is; leave --methods out, or evaluate the "
@@ -100,11 +118,11 @@ NONSENSE: tuple[tuple[Callable[[Opening], bool], str], ...] = (
         "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu or gpu",
     ),
     (
-        lambda asked: bool(asked.family and _is_output(asked)),
+        lambda asked: bool(asked.family and not asked.servers and _is_output(asked)),
         "the receipt of an output says its family; leave --family out",
     ),
     (
-        lambda asked: asked.trust_remote_code and (bool(asked.rows) or _is_gguf(asked)),
+        lambda asked: asked.trust_remote_code and not asked.servers and (bool(asked.rows) or _is_gguf(asked)),
         "--trust-remote-code runs code that an output in the HF layout brings, and nothing here does; leave it out",
     ),
 )

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -25,8 +25,14 @@ from ..baking import apply, make_plan, validate
 from ..extent import ALL
 
 
-def recipe(method: str, **options: int) -> Recipe:
-    return Recipe(REGISTRY[method](4.0), **options)  # type: ignore[arg-type]
+def recipe(method: str) -> Recipe:
+    return Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
+
+
+@pytest.fixture(scope="module")
+def stored(real: RealModel) -> dict[str, Any]:
+    """The tensors of the GGUF file, as gguf-py reads them."""
+    return {tensor.name: tensor for tensor in gguf.GGUFReader(real.gguf).tensors}
 
 
 def test_both_files_are_seen_as_the_same_model(real: RealModel) -> None:
@@ -36,14 +42,13 @@ def test_both_files_are_seen_as_the_same_model(real: RealModel) -> None:
     assert np.array_equal(*(spec.current().inv_freq for spec in specs))
 
 
-def test_the_checkpoint_has_the_numbers_that_gguf_py_reads(real: RealModel) -> None:
+def test_the_checkpoint_has_the_numbers_that_gguf_py_reads(real: RealModel, stored: dict[str, Any]) -> None:
     names = {
         "token_embd.weight": "model.embed_tokens.weight",
         "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
         "blk.29.attn_v.weight": "model.layers.29.self_attn.v_proj.weight",
         "output_norm.weight": "model.norm.weight",
     }
-    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(real.gguf).tensors}
     with safe_open(real.checkpoint / "model.safetensors", "np") as checkpoint:
         for theirs, ours in names.items():
             tensor = stored[theirs]
@@ -106,18 +111,16 @@ def test_validate_agrees_on_a_baked_checkpoint(real: RealModel, tmp_path: Path) 
 
 def test_a_patched_gguf_is_what_llama_cpp_computes(real: RealModel, tmp_path: Path) -> None:
     # as if it had been trained with 128 tokens: 8,192 and four times that take minutes
-    asked = dataclasses.replace(recipe("mixed"), original_context=128)
-    baked = apply(make_plan(real.gguf, asked, tmp_path / "mixed.gguf", context=512))
+    asked = Recipe(REGISTRY["mixed"](4.0), original_context=128, context=512)  # type: ignore[call-arg]
+    baked = apply(make_plan(real.gguf, asked, tmp_path / "mixed.gguf"))
     comparison = ropeconv.Comparison.open(baked, str(real.gguf))
     result = ropeconv.validate_gguf(comparison, ropeconv.Settings(tokens=384))
     assert result.agrees, result.sentence
 
 
 def test_a_patched_gguf_differs_from_its_source_in_the_header_only(
-    real: RealModel, extended_gguf: dict[str, Path]
+    stored: dict[str, Any], extended_gguf: dict[str, Path]
 ) -> None:
-    source = {tensor.name: tensor for tensor in gguf.GGUFReader(real.gguf).tensors}
-    for name, path in extended_gguf.items():
-        found = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-        assert set(found) - set(source) == ({"rope_freqs.weight"} if name == "mixed:4" else set())
-        assert all(np.array_equal(found[key].data, tensor.data) for key, tensor in source.items())
+    found = {tensor.name: tensor for tensor in gguf.GGUFReader(extended_gguf["mixed:4"]).tensors}
+    assert set(found) - set(stored) == {"rope_freqs.weight"}
+    assert all(np.array_equal(found[name].data, tensor.data) for name, tensor in stored.items())

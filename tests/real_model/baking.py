@@ -5,25 +5,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 from safetensors import safe_open
+from transformers import AutoTokenizer
 
 import ropeconv
+from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from scripts.real_model import RealModel
 
 from ..baking import apply, make_plan, validate
+from ..extent import ALL
 
 
-def recipe(method: str, **options: int) -> Recipe:
-    return Recipe(REGISTRY[method](4.0), **options)  # type: ignore[arg-type]
+def recipe(method: str) -> Recipe:
+    return Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
+
+
+@pytest.fixture(scope="module")
+def stored(real: RealModel) -> dict[str, Any]:
+    """The tensors of the GGUF file, as gguf-py reads them."""
+    return {tensor.name: tensor for tensor in gguf.GGUFReader(real.gguf).tensors}
 
 
 def test_both_files_are_seen_as_the_same_model(real: RealModel) -> None:
@@ -33,14 +42,13 @@ def test_both_files_are_seen_as_the_same_model(real: RealModel) -> None:
     assert np.array_equal(*(spec.current().inv_freq for spec in specs))
 
 
-def test_the_checkpoint_has_the_numbers_that_gguf_py_reads(real: RealModel) -> None:
+def test_the_checkpoint_has_the_numbers_that_gguf_py_reads(real: RealModel, stored: dict[str, Any]) -> None:
     names = {
         "token_embd.weight": "model.embed_tokens.weight",
         "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
         "blk.29.attn_v.weight": "model.layers.29.self_attn.v_proj.weight",
         "output_norm.weight": "model.norm.weight",
     }
-    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(real.gguf).tensors}
     with safe_open(real.checkpoint / "model.safetensors", "np") as checkpoint:
         for theirs, ours in names.items():
             tensor = stored[theirs]
@@ -55,8 +63,6 @@ def test_the_checkpoint_has_the_numbers_that_gguf_py_reads(real: RealModel) -> N
 
 def test_the_tokenizer_splits_the_manual_of_python_as_llama_cpp_does(real: RealModel) -> None:
     llama = pytest.importorskip("llama_cpp")
-    from transformers import AutoTokenizer
-
     llama.llama_backend_init()
     settings = llama.llama_model_default_params()
     settings.vocab_only = True
@@ -73,30 +79,48 @@ def test_the_tokenizer_splits_the_manual_of_python_as_llama_cpp_does(real: RealM
     llama.llama_free_model(model)
 
 
+@pytest.fixture(scope="module")
+def patched(real: RealModel) -> TransformersEngine:
+    """The source, loaded once, to be patched."""
+    return TransformersEngine.load(real.checkpoint, DeviceSpec("cpu", "float32"))
+
+
 @pytest.mark.parametrize(("method", "encoding"), [("yarn", "native"), ("mixed", "factors"), ("yarn", "weights")])
-def test_a_baked_checkpoint_is_what_transformers_computes(
-    method: str, encoding: str, real: RealModel, tmp_path: Path
+def test_transformers_computes_the_same_from_a_baked_checkpoint_and_a_patched_model(
+    method: str, encoding: str, real: RealModel, patched: TransformersEngine, tmp_path: Path
 ) -> None:
     plan = make_plan(real.checkpoint, recipe(method), tmp_path / "baked", encoding=encoding)
-    baked = apply(plan, link=True, fsync=False)
-    result = validate(baked, real.checkpoint, tokens=16)
+    assert plan.result.encoding == encoding
+    stock = TransformersEngine.load(apply(plan, link=True, fsync=False), DeviceSpec("cpu", "float32"))
+    tokenizer = AutoTokenizer.from_pretrained(real.checkpoint)
+    ids = tokenizer((real.texts / "class.txt").read_text("utf-8")).input_ids[:160]
+    targets = range(1, len(ids))
+    undo = patched.patch(plan.schedule, plan.source_spec)
+    wanted = patched.token_losses(ids, targets).loss
+    undo()
+    assert np.abs(stock.token_losses(ids, targets).loss - wanted).max() < 2e-3
+    assert np.abs(patched.token_losses(ids, targets).loss - wanted).max() > 0.1
+
+
+@pytest.mark.skipif(not ALL, reason="two minutes; ROPECONV_TESTS=all runs it")
+def test_validate_agrees_on_a_baked_checkpoint(real: RealModel, tmp_path: Path) -> None:
+    baked = apply(make_plan(real.checkpoint, recipe("mixed"), tmp_path / "baked"), link=True, fsync=False)
+    result = validate(baked, real.checkpoint, tokens=64)
     assert result.agrees, result.sentence
 
 
 def test_a_patched_gguf_is_what_llama_cpp_computes(real: RealModel, tmp_path: Path) -> None:
     # as if it had been trained with 128 tokens: 8,192 and four times that take minutes
-    asked = dataclasses.replace(recipe("mixed"), original_context=128)
-    baked = apply(make_plan(real.gguf, asked, tmp_path / "mixed.gguf", context=512))
+    asked = Recipe(REGISTRY["mixed"](4.0), original_context=128, context=512)  # type: ignore[call-arg]
+    baked = apply(make_plan(real.gguf, asked, tmp_path / "mixed.gguf"))
     comparison = ropeconv.Comparison.open(baked, str(real.gguf))
     result = ropeconv.validate_gguf(comparison, ropeconv.Settings(tokens=384))
     assert result.agrees, result.sentence
 
 
 def test_a_patched_gguf_differs_from_its_source_in_the_header_only(
-    real: RealModel, extended_gguf: dict[str, Path]
+    stored: dict[str, Any], extended_gguf: dict[str, Path]
 ) -> None:
-    source = {tensor.name: tensor for tensor in gguf.GGUFReader(real.gguf).tensors}
-    for name in ("linear:4", "yarn:4", "mixed:4"):
-        found = {tensor.name: tensor for tensor in gguf.GGUFReader(extended_gguf[name]).tensors}
-        assert set(found) - set(source) == ({"rope_freqs.weight"} if name == "mixed:4" else set())
-        assert all(np.array_equal(found[key].data, tensor.data) for key, tensor in source.items())
+    found = {tensor.name: tensor for tensor in gguf.GGUFReader(extended_gguf["mixed:4"]).tensors}
+    assert set(found) - set(stored) == {"rope_freqs.weight"}
+    assert all(np.array_equal(found[name].data, tensor.data) for name, tensor in stored.items())

@@ -135,7 +135,8 @@ def scale_queries(model: Any, scale: LogN | QueryScaling, queries: str) -> Undo:
     positions: list[Any] = []
 
     def remember(module: Any, args: Any, given: dict[str, Any]) -> None:
-        positions[:] = [_positions(args, given)]
+        found = _positions(args, given)
+        positions[:] = [found[0] if found.dim() > 2 else found]  # sections of positions, which are equal for text
 
     def multiply(module: Any, args: Any, output: Any) -> Any:
         ids = positions[0]

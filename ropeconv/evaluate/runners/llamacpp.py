@@ -26,7 +26,7 @@ from ...sources import RECEIPT, GgufSource
 from ..row import Row
 from ..texts.documents import Tokenizer
 from .request import Opening
-from .runner import Runner
+from .runner import Runner, cache_sentence
 
 KINDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
 BATCH = 512
@@ -97,6 +97,9 @@ class LlamaCppRunner(Runner):
             return self.schedule(row).digest
         plan = self.plan(row)
         return f"{plan.schedule.digest} {plan.result.encoding} {plan.result.arch}"
+
+    def memory(self, tokens: int) -> str:
+        return cache_sentence(self.inspection.kv_cache, tokens, 4 if self.how.exact else 2)
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:

@@ -17,7 +17,7 @@ from ...rope.schedule import Schedule
 from ...sources import Source
 from ..row import Row
 from ..texts.of_checkpoint import CheckpointTokenizer
-from .runner import Runner
+from .runner import Runner, cache_sentence
 from .two_lists import TwoLists
 
 
@@ -49,6 +49,9 @@ class Patched(Runner):
 
     def digest(self, row: Row) -> str:
         return self.schedule(row).digest
+
+    def memory(self, tokens: int) -> str:
+        return cache_sentence(self.inspection.kv_cache, tokens, 4 if self.at.dtype == "float32" else 2)
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:

@@ -8,9 +8,22 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from ...engines import Engine
+from ...formats.copying import human
+from ...inspection.kv_cache import KvCache
 from ...rope.schedule import Schedule
 from ..row import Row
 from ..texts.documents import Tokenizer
+
+
+def cache_sentence(cache: KvCache | None, tokens: int, width: int) -> str:
+    """The memory of the keys and values of a sequence; empty where it is not known.
+
+    cache: of the model. tokens: of the sequence. width: bytes of a number.
+    """
+    if cache is None:
+        return ""
+    size = next(iter(cache.bytes(tokens).values())) * width // cache.dtypes[0].size
+    return f"Keys and values of {tokens:,} tokens take {human(size)} beside the weights."
 
 
 class Runner(ABC):

@@ -27,8 +27,9 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of config.json for each quantity; the first that is present counts.
 
     layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer that does not
-    rotate. layer_partial: a list with the share of a head that rotates in each layer. local_head_dim: width of a head in local layers, empty where it is that of the others. query_beta: in the
-    RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
+    rotate. layer_partial: a list with the share of a head that rotates in each layer. local_head_dim: width of a head
+    in local layers, empty where it is that of the others. query_beta: in the RoPE dictionary, the slope of a query
+    scale `1 + beta ln(1 + floor(p / original context))`.
     """
 
     theta: tuple[str, ...] = ("rope_theta",)

@@ -12,8 +12,8 @@ from typing import Any
 from ..errors import BadSource, RopeconvError, shown
 from ..families.config import Config, Geometry, first_present, geometry, nested_settings, positive_int, text_part
 from ..families.family import Family
-from ..families.layers import kinds_of, layer_names, layer_types
 from ..families.layer_rules import Kind
+from ..families.layers import kinds_of, layer_names, layer_types
 from ..rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import temperature_attention_factor
 from ..rope.log_n import QueryScaling

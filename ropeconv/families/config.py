@@ -195,7 +195,7 @@ def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
 def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
     explicit = positive_int(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
     if explicit is not None:
-        return explicit
+        return _paired(explicit, head_dim)
     share = rotary_share(part, family, kind)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise BadSource(
@@ -204,4 +204,11 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
     rotary_dim = int(head_dim * share)
     if rotary_dim < 2:
         raise BadSource(f"config.json leaves {rotary_dim} of {head_dim} dimensions to rotate; nothing can be extended")
+    return _paired(rotary_dim, head_dim)
+
+
+def _paired(rotary_dim: int, head_dim: int) -> int:
+    """The number of rotating dimensions, which has to be even. head_dim: of the head, for the message."""
+    if rotary_dim % 2:
+        raise BadSource(f"config.json rotates {rotary_dim} of {head_dim} dimensions, which rotate in pairs; correct it")
     return rotary_dim

@@ -49,11 +49,13 @@ def own_settings(part: Config, layer: int) -> Config:
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     """The layer type of each of `count` layers: those that the config lists, else as the stock class derives them.
 
-    part: the text part of the config.
+    part: the text part of the config. Raises BadSource where it lists fewer.
     """
     rules = family.layers
     listed = part.get(rules.key)
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+        if len(listed) < count:
+            raise BadSource(f"config.json has {len(listed)} {rules.key} and {count} layers; name the type of each")
         return tuple(listed)
     names = _derived_names(part, rules, count)
     if rules.backward:

@@ -41,6 +41,7 @@ Shares = Annotated[list[Share], Meta(max_length=MOST_LAYERS)]
 ShareOrNone = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
+Turns = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Divisors = Annotated[list[Annotated[float, Meta(gt=0, lt=3.5e38)]], Meta(max_length=WIDEST_HEAD)]
 Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
@@ -58,7 +59,7 @@ WORDS: dict[Any, str] = {
     Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
     Bases: "a number above 1 there, or one for each layer", Shares: "a list of numbers above 0 and up to 1",
     ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
-    Factor: "a positive number there, at most 1e6", Number: "a number there",
+    Factor: "a positive number there, at most 1e6", Turns: "a number from 1e-6 to 1e6 there", Number: "a number there",
     Object: "an object", Numbers: "a list of the numbers of layers, from 0",
     Divisors: "positive numbers there, one per pair",
     Sections: "a list of whole numbers there",
@@ -71,7 +72,7 @@ SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, Any] = {
     "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
-    "attn_factor": Positive, "beta_fast": Factor, "beta_slow": Factor, "mscale": Number, "mscale_all_dim": Number,
+    "attn_factor": Positive, "beta_fast": Turns, "beta_slow": Turns, "mscale": Number, "mscale_all_dim": Number,
     "long_mscale": Positive, "short_mscale": Positive, "low_freq_factor": Factor, "high_freq_factor": Factor,
     "original_max_position_embeddings": Length, "alpha": Number, "partial_rotary_factor": ShareOrNone,
     "short_factor": Divisors, "long_factor": Divisors, "truncate": Flag, "llama_4_scaling_beta": Number, "beta": Number,

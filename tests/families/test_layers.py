@@ -130,3 +130,9 @@ def test_the_cache_of_layers_that_share_keys(tiny: Callable[[str], Path]) -> Non
     whole = cache_geometry(published, detect(published))
     assert whole is not None
     assert sum(group.count for group in whole.layers) == 35 - 15
+
+
+def test_a_list_of_types_that_is_too_short_is_refused() -> None:
+    config = {"model_type": "cwm", "num_hidden_layers": 2, "head_dim": 64, "max_position_embeddings": 64}
+    with pytest.raises(BadSource, match="has 1 layer_types and 2 layers"):
+        geometry({**config, "layer_types": ["full_attention"]}, detect(config))

@@ -59,6 +59,8 @@ def test_the_configs_of_all_families_pass(model_type: str) -> None:
         ("rope_scaling", {"rope_type": []}, "rope_type = \\[\\] in its RoPE settings; write a name"),
         ("rope_scaling", {"rope_type": "yarn", "factor": 10**400}, "in its RoPE settings; write a positive number"),
         ("rope_scaling", {"rope_type": "yarn", "factor": 4.0, "beta_fast": 0}, "beta_fast = 0 in its RoPE settings"),
+        ("rope_scaling", {"rope_type": "yarn", "factor": 4.0, "beta_fast": 5e-324}, "write a number from 1e-6 to 1e6"),
+        ("head_dim", 3, "rotates 3 of 3 dimensions, which rotate in pairs"),
         ("rope_scaling", {"rope_type": "longrope", "long_factor": [1.0, None]}, "long_factor = \\[1.0, None\\] in its"),
     ],
 )  # fmt: skip

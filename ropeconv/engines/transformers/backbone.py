@@ -6,7 +6,7 @@ Hidden states take some kilobytes per position and are kept on the host; logits 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,7 @@ def has_decoder(model: Any) -> bool:
     return "decoder_input_ids" in inspect.signature(backbone_of(model).forward).parameters
 
 
-def hidden_states(
+def read(
     model: Any,
     ids: Sequence[int],
     positions: Sequence[int],
@@ -34,8 +34,8 @@ def hidden_states(
     chunk: int,
     advance: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Any:
-    """Final hidden states of some tokens, [len(kept), hidden_size] in the model's dtype, on the host.
+) -> Iterator[Any]:
+    """Yields the final hidden states of some tokens chunk by chunk, [rows, hidden_size] in the model's dtype and place.
 
     model: a language model of transformers. ids: all tokens. positions: of every token, rising; gaps are allowed. kept:
     rising indices into `ids` of the tokens whose states are returned. chunk: tokens that the backbone reads at a time,
@@ -49,7 +49,7 @@ def hidden_states(
     backbone, device = backbone_of(model), model.get_input_embeddings().weight.device
     gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
     sequence, places = (torch.tensor([list(values)], device=device) for values in (ids, positions))
-    cache, found, count = None, [], len(ids)
+    cache, count = None, len(ids)
     cached, decodes = "past_key_values" in inspect.signature(backbone.forward).parameters, has_decoder(model)
     chunk = chunk if cached and not decodes else count
     for start in range(0, count, chunk):
@@ -66,13 +66,29 @@ def hidden_states(
         with torch.no_grad():
             out = backbone(**given)
         cache = getattr(out, "past_key_values", None)
-        rows = [index - start for index in kept if start <= index < stop]
-        found.append(out.last_hidden_state[0, rows].cpu())
+        yield out.last_hidden_state[0, [index - start for index in kept if start <= index < stop]]
         del out
         advance(stop - start)
         if stopped():
             break
-    return torch.cat(found)
+
+
+def hidden_states(
+    model: Any,
+    ids: Sequence[int],
+    positions: Sequence[int],
+    kept: Sequence[int],
+    chunk: int,
+    advance: Callable[[int], None] = lambda done: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Final hidden states of some tokens, [len(kept), hidden_size] in the model's dtype, on the host.
+
+    model, ids, positions, kept, chunk, advance, stopped: as in `read`.
+    """
+    import torch
+
+    return torch.cat([rows.cpu() for rows in read(model, ids, positions, kept, chunk, advance, stopped)])
 
 
 def logits(model: Any, hidden: Any) -> Any:

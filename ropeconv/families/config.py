@@ -10,7 +10,7 @@ from .assumed import assumed_family, assumption
 from .family import Family
 from .keys import Config, first_present, positive_int, text_config
 from .layer_rules import Kind
-from .layers import layer_kinds, layer_windows, own_settings, settings_name
+from .layers import kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
 from .refused import refused
 from .registry import by_model_type
 from .schema import check_config
@@ -174,6 +174,10 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
         if found.get("partial_rotary_factor") is not None:
             return found["partial_rotary_factor"]
         default = default if defaults.unstated_partial is None else defaults.unstated_partial
+    listed = part.get(family.keys.layer_partial) if family.keys.layer_partial else None
+    if listed:
+        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
+        return next((share for share, own in zip(listed, kinds, strict=False) if own == kind), default)
     return first_present(part, family.keys.partial, default)
 
 

@@ -27,12 +27,14 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of config.json for each quantity; the first that is present counts.
 
     layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer that does not
-    rotate. local_head_dim: width of a head in local layers, empty where it is that of the others. query_beta: in the
-    RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original context))`.
+    rotate. layer_partial: a list with the share of a head that rotates in each layer. local_head_dim: width of a head
+    in local layers, empty where it is that of the others. query_beta: in the RoPE dictionary, the slope of a query
+    scale `1 + beta ln(1 + floor(p / original context))`.
     """
 
     theta: tuple[str, ...] = ("rope_theta",)
     layer_theta: str = ""
+    layer_partial: str = ""
     local_theta: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     rotary_dim: tuple[str, ...] = ()
@@ -108,21 +110,33 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mscale_keys: bool = False
 
 
+class FurtherNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A norm of further queries or keys that are rotated as those of attention are.
+
+    name: without .weight. kind: as in `Weights.norm`. side: which of both it makes, or "product" where the other side
+    has none, so that it takes the factor of both. rows: whether the first or the last rotary_dim of them rotate.
+    """
+
+    name: str
+    kind: Norm
+    side: Literal["q", "k", "product"]
+    rows: Literal["first", "last"] = "first"
+
+
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
     layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. block:
     names of these blocks in place of their numbers. q, k: projections, without .weight. q_gate: the config key of the
-    number of rows of an output gate, which follow the queries of each head in `q`. index_k_norm: the LayerNorm of an
-    indexer's keys, which rotate as those of attention do; index_rows: which of them. fused: one projection for queries,
+    number of rows of an output gate, which follow the queries of each head in `q`. fused: one projection for queries,
     keys and values. fused_order: the order of their rows in it, behind a gate or not. q_norm, k_norm: norms of queries
     and keys. norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim
     rows of a head rotate. bias: whether projections may have one. input: the kind of the norm before the projections,
     empty where there is none. keys_and_values: the second half of the rows of `k` makes values. clip: the config key of
     a limit on what the projections give. input_norm: its name, the first that is there; its weights are 1 where none
-    is. input_after: the config key of a switch that puts that norm behind attention. more_norms: norms of further
-    queries and keys that are rotated alike, those of an indexer, of the same kind. fixed: why no factor can be folded
-    into these tensors. unmeasured: why they do not give the variances of queries and keys.
+    is. input_after: the config key of a switch that puts that norm behind attention. further_norms: those of further
+    queries and keys, which an indexer rotates alike. fixed: why no factor can be folded into these tensors. unmeasured:
+    why they do not give the variances of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
@@ -130,8 +144,6 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     q: str = ""
     k: str = ""
     q_gate: str = ""
-    index_k_norm: str = ""
-    index_rows: Literal["first", "last"] = "first"
     fused: str = ""
     fused_order: Literal["", "blocks", "gate-and-blocks", "per-head", "per-group"] = ""
     q_norm: str = ""
@@ -144,7 +156,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
     input_after: str = ""
-    more_norms: tuple[tuple[str, str], ...] = ()
+    further_norms: tuple[FurtherNorm, ...] = ()
     fixed: str = ""
     unmeasured: str = ""
 

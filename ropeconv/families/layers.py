@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import BadSource
 from .family import Family
 from .keys import Config, positive_int
@@ -22,6 +24,12 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
     if "global" in found.values():
         return found
     return {name: "global" if kind == "local" else kind for name, kind in found.items()}
+
+
+def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
+    """The kinds of layers by the names of their types. part: the text part of the config."""
+    types = layer_types(part, family)
+    return tuple(types.get(name, "global") for name in names)
 
 
 def settings_name(part: Config, family: Family, kind: Kind) -> str:
@@ -108,8 +116,9 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
             return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
     if not rules.types or (rules.one_kind_without_window and window_size(part, family) is None):
         return (flagged[1],) * count
-    names, dense, types = layer_names(part, family, count), _dense_layers(part, rules, count), layer_types(part, family)
-    return tuple("global" if one else types.get(name, "global") for name, one in zip(names, dense, strict=False))
+    kinds = kinds_of(part, family, layer_names(part, family, count))
+    dense = _dense_layers(part, rules, count)
+    return tuple("global" if one else kind for kind, one in zip(kinds, dense, strict=False))
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
@@ -164,4 +173,4 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
             "null for all"
         )
     own = [positive_int(own_settings(part, layer), (window.key,), size, least=0) for layer in range(len(kinds))]
-    return tuple(length if flag else None for length, flag in zip(own, flags, strict=True))
+    return tuple(length if flag else None for length, flag in zip(own, flags, strict=False))

@@ -35,7 +35,9 @@ Interval = Annotated[float, Meta(ge=0, le=MOST_LAYERS, multiple_of=1)] | Annotat
 Tokens = Annotated[float, Meta(ge=1, le=MOST_TOKENS, multiple_of=1)]
 Length = Annotated[float, Meta(ge=1, le=MOST_TOKENS)]
 Base = Annotated[float, Meta(gt=1, le=LARGEST)]
+Bases = Base | Flags
 Share = Annotated[float, Meta(gt=0, le=1)]
+Shares = Annotated[list[Share], Meta(max_length=MOST_LAYERS)]
 ShareOrNone = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
@@ -55,6 +57,7 @@ WORDS: dict[Any, str] = {
     Tokens: f"a positive whole number there, at most {MOST_TOKENS:,}",
     Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",
     Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
+    Bases: "a number above 1 there, or one for each layer", Shares: "a list of numbers above 0 and up to 1",
     ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
     Factor: "a positive number there, at most 1e6", Turns: "a number from 1e-6 to 1e6 there", Number: "a number there",
     Object: "an object", Numbers: "a list of the numbers of layers, from 0",
@@ -153,7 +156,8 @@ def _types_of(family: Family) -> dict[str, Any]:
         (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
         (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
         ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
-        ((keys.layer_theta,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
+        ((keys.layer_theta,), Bases), ((keys.layer_partial,), Shares), ((layers.indices,), Numbers),
+        ((window.key,), Index), ((window.switch,), Switch),
         ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
         ((layers.key,), Names), (tuple(key for key, _ in family.cache.cycles), Layers),
         ((family.weights.input_after,), Flag),

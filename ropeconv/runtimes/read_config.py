@@ -12,7 +12,8 @@ from typing import Any
 from ..errors import BadSource, RopeconvError, shown
 from ..families.config import Config, Geometry, first_present, geometry, nested_settings, positive_int, text_part
 from ..families.family import Family
-from ..families.layers import layer_types
+from ..families.layer_rules import Kind
+from ..families.layers import kinds_of, layer_names, layer_types
 from ..rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import temperature_attention_factor
 from ..rope.log_n import QueryScaling
@@ -136,7 +137,7 @@ def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet)
         return reader.theta
     sources = [found.get("rope_theta")] if reader.theta != "top" else []
     if reader.theta != "nested":
-        sources = [_layer_theta(part, family), *sources, first_present(part, family.keys.theta)]
+        sources = [_layer_theta(part, family, "global"), *sources, first_present(part, family.keys.theta)]
     value = next((source for source in sources if source is not None), None)
     if value is None:
         return None
@@ -146,10 +147,13 @@ def _theta(part: Config, found: dict[str, Any], family: Family, reader: RuleSet)
     return theta
 
 
-def _layer_theta(part: Config, family: Family) -> float | None:
-    """The base that the layers which rotate have in a list of their own; None without such a list."""
+def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
+    """The base that the layers of a kind which rotate have in a list of their own; None without such a list."""
     listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
-    bases = {float(base) for base in listed or () if base}
+    if not isinstance(listed, list):
+        return listed
+    kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
+    bases = {float(base) for base, own in zip(listed, kinds, strict=False) if base and own == kind}
     if len(bases) > 1:
         raise BadSource(
             f"config.json has layers with different bases in {family.keys.layer_theta}, "
@@ -168,6 +172,9 @@ def _local_form(part: Config, family: Family, reader: RuleSet, theta: float) -> 
     own = nested_settings(part, family, "local") if reader.nested else {}
     if own:
         return Plain(number(own, "rope_theta", default or theta))
+    listed = _layer_theta(part, family, "local")
+    if listed is not None:
+        return Plain(number({"local": listed}, "local"))
     if default is None:
         return Plain(family.defaults.theta if reader.nested else theta)
     return Plain(number({"local": first_present(part, family.keys.local_theta, default)}, "local"))

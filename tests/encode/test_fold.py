@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 
 from ropeconv.encode.fold.arithmetic import scaled
+from ropeconv.engines.transformers.backbone import has_decoder
 from ropeconv.engines.transformers.patch import patch
 from ropeconv.errors import UnsupportedBake
 from ropeconv.families import by_model_type
@@ -59,8 +60,9 @@ def _logits(folder: Path, plan: Any, attention_factor: float | None = None) -> t
         schedule = replace(schedule, attention_factor=attention_factor, softmax_scale=1.0)
     patch(model, schedule, plan.before)
     ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    decoded = {"decoder_input_ids": ids} if has_decoder(model) else {"use_cache": False}
     with torch.no_grad():
-        found = model(input_ids=ids, use_cache=False)
+        found = model(input_ids=ids, **decoded)
     return getattr(found, "logits", found[0])[0].double()
 
 

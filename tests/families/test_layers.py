@@ -17,11 +17,11 @@ from ropeconv.families.config import detect, geometry
 from ropeconv.families.layers import key_layers, layer_names
 
 from ..conftest import Run
-from ..models import FAMILIES
+from ..models import FAMILIES, TINY
 
 LAYERS = 13  # no multiple of an interval
 TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]
-LISTED = {"cohere_compass_text", "lfm2", "lfm2_moe", "mellum", "laguna", "molmo2", "zamba2", "zaya"}
+LISTED = {"cohere_compass_text", "lfm2", "lfm2_moe", "mellum", "laguna", "molmo2", "step3p7", "zamba2", "zaya"}
 """Families whose class has no rule of its own: every layer is of one type, or the config has to list them."""
 
 
@@ -29,7 +29,8 @@ NEOMME = {"model_type": "neomme"}
 
 
 def theirs(model_type: str, **settings: Any) -> list[str]:
-    return list(AutoConfig.for_model(model_type, num_hidden_layers=LAYERS, **settings).layer_types)
+    text = (TINY[model_type].text if model_type in TINY else "") or model_type
+    return list(AutoConfig.for_model(text, num_hidden_layers=LAYERS, **settings).layer_types)
 
 
 @pytest.mark.parametrize("model_type", [one for one in TYPED if one not in LISTED])

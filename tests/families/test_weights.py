@@ -25,14 +25,14 @@ def test_projections_and_norms_are_where_the_file_says(
     weights = family.weights
     assert bool(weights.fused) != bool(weights.q)
     parts = [weights.fused] if weights.fused else [weights.q, weights.k]
-    parts += [part for part in (weights.q_norm, weights.k_norm, weights.index_k_norm) if part]
+    parts += [part for part in (weights.q_norm, weights.k_norm) if part]
+    further = [norm.name for norm in weights.further_norms]
+    parts += further
     for part in parts:
         places = [prefix + part for layer in range(4) for prefix in layer_prefixes(layer, family)]
         found = [name for name in names if name.startswith(tuple(f"{place}." for place in places))]
         assert [name for name in found if name.endswith("weight")], part
-        assert weights.bias or part == weights.index_k_norm or not [name for name in found if name.endswith("bias")], (
-            part
-        )
+        assert weights.bias or part in further or not [name for name in found if name.endswith("bias")], part
 
 
 def test_every_family_has_a_source_and_a_place_for_its_projections() -> None:

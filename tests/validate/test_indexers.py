@@ -20,7 +20,9 @@ from ropeconv.rope.recipe import Recipe
 from ..baking import apply, make_plan, validate
 from ..models import FAMILIES
 
-INDEXED = [name for name in FAMILIES if by_model_type()[name].weights.index_k_norm]
+INDEXED = [
+    name for name in FAMILIES if any(norm.side == "product" for norm in by_model_type()[name].weights.further_norms)
+]
 YARN = Recipe(REGISTRY["yarn"](16.0))
 POSITIONS = [0, 1, 63, 64, 1000]
 

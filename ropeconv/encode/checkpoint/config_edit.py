@@ -13,7 +13,7 @@ from ...errors import BadSource
 from ...families import Family
 from ...families.cached_layers import STATES
 from ...families.config import Config, first_present, nested_settings, positive_int, rotary_share, text_part
-from ...families.layers import layer_types, settings_name
+from ...families.layers import kinds_of, layer_names, layer_types, settings_name
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import QUERY_SCALE, rope_dict
@@ -32,10 +32,17 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     rope = _with_kept_keys(part, family, spec, written.rope)
     for key in [key for key in family.keys.context if key in part] or family.keys.context[:1]:
         put(part, key, written.context)
+    listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
     for key in _theta_keys(part, family):
         put(part, key, written.theta, after=family.keys.context[0])
-    if family.keys.layer_theta and part.get(family.keys.layer_theta):
-        put(part, family.keys.layer_theta, [written.theta if base else base for base in part[family.keys.layer_theta]])
+    if isinstance(listed, list) and listed:
+        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
+        bases = zip(listed, kinds, strict=False)
+        put(
+            part,
+            family.keys.layer_theta,
+            [written.theta if base and kind == "global" else base for base, kind in bases],
+        )
     if family.writing.head_dim and not family.mla:
         put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
     original = written.top_original

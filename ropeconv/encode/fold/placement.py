@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import frexp, prod
+from typing import Literal
 
 from ...errors import BadSource, UnsupportedBake
 from ...families import Family
@@ -151,26 +152,12 @@ def _layer(
     for which in sides:
         if abs(factors[which] - 1) > NEGLIGIBLE:
             yield from _one_side(prefix, which, factors[which], spec, family, part, tensors)
-    if abs(squared - 1) > NEGLIGIBLE and family.weights.index_k_norm:
-        yield from _indexer(f"{prefix}{family.weights.index_k_norm}", squared, spec, family, tensors)
+    if abs(squared - 1) > NEGLIGIBLE:
+        yield from _further_norms(prefix, "product", squared, spec, family, tensors)
     if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
         name = _queries(prefix, family, tensors)
         rows, columns = tensors[name].shape[0], prod(tensors[name].shape[1:])
         yield Scaling(name, _elements(_query_rows(rows, family, part), columns), schedule.softmax_scale)
-
-
-def _indexer(
-    norm: str, factor: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]
-) -> Iterator[Scaling]:
-    """The rotated elements of the norm of an indexer's keys; a layer that uses the choice of another has none.
-
-    norm: its name. factor: to multiply by. spec: the RoPE. family: of the model. tensors: of the checkpoint, by name.
-    """
-    for name in (f"{norm}.weight", f"{norm}.bias"):
-        if name in tensors:
-            width = prod(tensors[name].shape)
-            start = width - spec.rotary_dim if family.weights.index_rows == "last" else 0
-            yield Scaling(name, ((start, start + spec.rotary_dim),), factor)
 
 
 def _query_rows(rows: int, family: Family, part: Config) -> tuple[Span, ...]:
@@ -229,7 +216,7 @@ def _one_side(
             heads = prod(tensors[name].shape) // spec.head_dim
             spans = _per_head(heads, spec.head_dim, spec.rotary_dim)
             yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
-        yield from _more_norms(prefix, which, factor, spec, family, tensors)
+        yield from _further_norms(prefix, which, factor, spec, family, tensors)
         return
     if weights.fused:
         name = f"{prefix}{weights.fused}.weight"
@@ -246,14 +233,24 @@ def _one_side(
         yield Scaling(bias, tuple(blocks), factor)
 
 
-def _more_norms(
-    prefix: str, which: Which, factor: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]
+def _further_norms(
+    prefix: str,
+    side: Literal["q", "k", "product"],
+    factor: float,
+    spec: RopeSpec,
+    family: Family,
+    tensors: Mapping[str, Tensor],
 ) -> Iterator[Scaling]:
-    """The scalings of norms of further queries and keys of a layer that are rotated alike."""
-    for pair in family.weights.more_norms:
-        name = f"{prefix}{pair[0 if which == 'q' else 1]}.weight"
-        if name in tensors:
-            yield Scaling(name, ((0, spec.rotary_dim),), factor, family.weights.norm == "rms-plus-one")
+    """The scalings of the norms of further queries and keys of a layer; where it chooses no keys itself it has none.
+
+    prefix: of its tensors. side: of which norms. factor: to multiply by. spec: the RoPE. family: of the model. tensors:
+    of the checkpoint, by name.
+    """
+    for norm in family.weights.further_norms:
+        for name in (f"{prefix}{norm.name}.weight", f"{prefix}{norm.name}.bias"):
+            if norm.side == side and name in tensors:
+                start = prod(tensors[name].shape) - spec.rotary_dim if norm.rows == "last" else 0
+                yield Scaling(name, ((start, start + spec.rotary_dim),), factor, norm.kind == "rms-plus-one")
 
 
 def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:

@@ -21,6 +21,11 @@ def backbone_of(model: Any) -> Any:
     return model.model if base is model else base  # Llama 4 names a prefix that it does not have
 
 
+def has_decoder(model: Any) -> bool:
+    """Whether a model reads its input in an encoder, and gives states of a decoder that reads tokens of its own."""
+    return "decoder_input_ids" in inspect.signature(backbone_of(model).forward).parameters
+
+
 def read(
     model: Any,
     ids: Sequence[int],
@@ -34,7 +39,8 @@ def read(
 
     model: a language model of transformers. ids: all tokens. positions: of every token, rising; gaps are allowed. kept:
     rising indices into `ids` of the tokens whose states are returned. chunk: tokens that the backbone reads at a time,
-    with a key-value cache where there are more; an encoder has none and reads all at once. advance: called with the
+    with a key-value cache where there are more; an encoder has none and reads all at once, and so does a model with an
+    encoder and a decoder, whose states are those of the decoder. advance: called with the
     tokens read since the last call. stopped: called after each chunk; True ends the run early, with the rows read so
     far.
     """
@@ -44,14 +50,16 @@ def read(
     gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
     sequence, places = (torch.tensor([list(values)], device=device) for values in (ids, positions))
     cache, count = None, len(ids)
-    cached = "past_key_values" in inspect.signature(backbone.forward).parameters
-    chunk = chunk if cached else count
+    cached, decodes = "past_key_values" in inspect.signature(backbone.forward).parameters, has_decoder(model)
+    chunk = chunk if cached and not decodes else count
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
         given: dict[str, Any] = {"input_ids": sequence[:, start:stop], "position_ids": places[:, start:stop]}
         if gaps:  # without a mask, transformers takes a gap in the positions for the beginning of another sequence
             given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
-        if count > chunk:
+        if decodes:  # both halves read the same tokens at the same places
+            given |= {"decoder_input_ids": sequence, "decoder_position_ids": places}
+        elif count > chunk:
             given |= {"past_key_values": cache, "use_cache": True}
         elif cached:  # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
             given["use_cache"] = gaps and hasattr(backbone, "language_model")

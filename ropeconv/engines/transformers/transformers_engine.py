@@ -10,7 +10,7 @@ from ...rope.log_n import LogN, QueryScaling
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..engine import Engine, Progress, TokenLosses
-from .backbone import hidden_states, keep_head, logits, read
+from .backbone import has_decoder, hidden_states, keep_head, logits, read
 from .device import DeviceSpec
 from .finite import first_not_finite
 from .indexers import compresses
@@ -36,7 +36,7 @@ class TransformersEngine(Engine):
 
         self.model, self.chunk = model, chunk
         self.has_logits = model.get_output_embeddings() is not None
-        self.chunked = self.has_logits and not compresses(model)
+        self.chunked = self.has_logits and not compresses(model) and not has_decoder(model)
         tables = (model.get_input_embeddings(), model.get_output_embeddings())
         self.vocabulary = min(int(table.weight.shape[0]) for table in tables if table is not None)
         self.runtime = f"transformers {transformers.__version__}"

@@ -6,10 +6,12 @@ prints medians and the largest process of each.
 
 import argparse
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,17 +19,20 @@ from bench_checkpoints import CONFIGS, checkpoint
 
 
 def timed(command: list[str], env: dict[str, str] | None = None) -> tuple[float, float, float]:
-    """Seconds of wall time and of processor time, and the megabytes of the process."""
-    begin = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}
-    )
-    assert process.stderr is not None
-    words = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(command)} failed:\n{words.decode()[-2000:]}")
-    return time.perf_counter() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
+    """Seconds of wall time and of processor time, and the megabytes of the process without those that it starts."""
+    begin, peak = time.perf_counter(), 0
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=words, env={**os.environ, **(env or {})})
+        status = Path(f"/proc/{process.pid}/status")
+        done, code, usage = os.wait4(process.pid, os.WNOHANG)
+        while not done:
+            peak = max(peak, *map(int, re.findall(r"VmHWM:\s+(\d+)", status.read_text())), 0)
+            time.sleep(0.02)
+            done, code, usage = os.wait4(process.pid, os.WNOHANG)
+        if code:
+            words.seek(0)
+            raise SystemExit(f"{' '.join(command)} failed:\n{words.read().decode()[-2000:]}")
+    return time.perf_counter() - begin, usage.ru_utime + usage.ru_stime, peak / 1000
 
 
 def measure(title: str, runs: dict[str, list[str]], out: Path, rounds: int, base: str, env: dict[str, str]) -> None:

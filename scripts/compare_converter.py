@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader
 
 from ropeconv.families.registry import by_model_type
 from ropeconv.rope.methods import REGISTRY as METHODS
@@ -45,6 +46,14 @@ def shape(tensor: Any) -> list[int]:
     return found
 
 
+def ulps(one: Any, other: Any) -> int:
+    """How many floats lie between two tensors at most; exponentials of numpy and torch are one apart."""
+    if one.tensor_type != GGMLQuantizationType.F32:
+        return 1 << 31
+    first, second = (np.frombuffer(tensor.data.tobytes(), np.int32).astype(np.int64) for tensor in (one, other))
+    return int(np.abs(first - second).max())
+
+
 def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
     """What differs between two files: in tensors, and in keys, as lines."""
     first, second = GGUFReader(ours), GGUFReader(stock)
@@ -57,7 +66,9 @@ def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
                 f"{name}: {shape(one)} {one.tensor_type.name}, there {shape(other)} {other.tensor_type.name}"
             )
         elif one.data.tobytes() != other.data.tobytes():
-            tensors.append(f"{name}: other bytes")
+            apart = ulps(one, other)
+            if apart > 1:
+                tensors.append(f"{name}: other bytes, {apart} ulp")
     mine, theirs = keys_of(first), keys_of(second)
     keys = [
         f"{name} = {mine.get(name, 'absent')}, there {theirs.get(name, 'absent')}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import reduce
-from operator import add, mul
+from operator import add, floordiv, mul, sub
 from typing import Any
 
 from ..errors import BadSource, shown
 from ..families.config import Config
 
 OPERATORS = ((" + ", add), (" * ", mul))
+INVERSE = {" + ": sub, " * ": floordiv}
 LARGEST = 3e38  # of f32
 NAMES = re.compile(r"[A-Za-z_]\w*")
 
@@ -56,3 +58,35 @@ def number(value: Any, name: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         raise BadSource(f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}")
     return value
+
+
+def solved(values: Mapping[str, Any]) -> Config:
+    """The config keys with which expressions have these values, the inverse of `value_of`.
+
+    values: by expression. Of `a | b` both keys get the value. A key that several expressions do not tell is left out.
+    Raises BadSource where no values of the keys make all expressions true.
+    """
+    found: Config = {}
+    for text, value in values.items():
+        if not _sign(text):
+            found |= dict.fromkeys(names_in(text), value)
+    left = {text for text in values if _sign(text)}
+    while ready := {text for text in left if len(_unknown(text, found)) <= 1}:
+        for text in sorted(ready):
+            sign, unknown = _sign(text), _unknown(text, found)
+            known = [value_of(found, part) for part in text.split(sign) if part not in unknown]
+            found |= dict.fromkeys(unknown, reduce(INVERSE[sign], known, values[text]))
+            if value_of(found, text) != values[text]:
+                raise BadSource(
+                    f"the header has {shown(values[text])} for {text}, and other keys deny it; fetch it again"
+                )
+        left -= ready
+    return found
+
+
+def _sign(text: str) -> str:
+    return next((sign for sign, _ in OPERATORS if sign in text), "")
+
+
+def _unknown(text: str, known: Config) -> set[str]:
+    return {name for name in names_in(text) if name not in known}

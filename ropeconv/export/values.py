@@ -16,3 +16,5 @@ BACK: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "minus_exp": lambda values: np.log(-values),
 }
 """The way back of each, from GGUF to a checkpoint."""
+ROUNDED = {"minus_exp": 2.0**-22}
+"""The relative difference between libraries in functions that not all of them round to the nearest number."""

@@ -42,6 +42,17 @@ class Codes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: dict[str, int]
 
 
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What else is so on the way back to a checkpoint where a GGUF file has a tensor with `present` in its name.
+
+    names, config: as in Gguf, before those.
+    """
+
+    present: str
+    names: tuple[str, ...] = ()
+    config: dict[str, Any] = {}
+
+
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints become GGUF.
 
@@ -57,10 +68,13 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     and act_key: the config key that says which. not_null: keys that must not be null. scale_layers: llama.cpp scales
     queries by 1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size / heads). window: whether
     attention.sliding_window is written, with the pattern of layers or alone. pre: names of pre-tokenizers that replace
-    the usual ones. names: names of tensors that are not those of Llama or Gemma, with {layer} for the number.
-    prediction: layers that predict further tokens are kept behind the others; they are left out else. present: config
-    switches, and the part of a tensor's name with which they are on. config: settings that no GGUF key has, for the way
-    back to a checkpoint, which is not known without any.
+    the usual ones. names: names of tensors that are not those of Llama or Gemma, with {layer} for the number. present:
+    config switches, and the part of a tensor's name with which they are on. prediction: layers that predict further
+    tokens are kept behind the others; they are left out else. config: settings that no GGUF key has, for the way back
+    to a checkpoint, which is not known without any. variants: the same by tensors that a file has. absent: config
+    values where a file lacks the key that they come from, "none" for null, and values of `fixed` that it may lack; it
+    must have all other keys of u32 and fixed. idle: metadata keys that change nothing with this value, which exports
+    leave out. of_one: those of `scalars` whose tensors have the shape [1] and not [].
     """
 
     arch: str
@@ -90,3 +104,7 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     divisors: bool = False
     prediction: bool = False
     config: dict[str, Any] = {}
+    variants: tuple[Variant, ...] = ()
+    absent: dict[str, Any] = {}
+    idle: dict[str, int] = {}
+    of_one: tuple[str, ...] = ()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gguf
+import msgspec
 import numpy as np
 import pytest
 import safetensors.torch
@@ -26,11 +28,13 @@ from ..conftest import Run
 from ..extent import sample
 from ..gguf_files import write
 from ..llamacpp import EXPORTED, bake, checkpoint, sequence
+from ..models import TINY
 
 AS_IS = Recipe(METHODS["as-is"]())
 FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-PLUS_ONE = ("gemma2", "gemma3_text")
-"""Families whose norms are stored as weight + 1, which rounds them to steps of 2^-23."""
+ROUNDED = dict.fromkeys(("gemma", "gemma2", "gemma3_text", "nemotron"), ("norm",))
+ROUNDED |= dict.fromkeys(("qwen3_5_text", "qwen3_next"), ("norm", "A_log"))
+"""Families whose norms are stored as weight + 1, which rounds them to steps of 2^-23, and A_log as -exp(A_log)."""
 
 
 def goes_back(model_type: str) -> bool:
@@ -71,13 +75,69 @@ def test_tensors_and_logits_come_back(model_type: str, outtype: str, tmp_path: P
     tied = {"lm_head.weight"} if json.loads((source / "config.json").read_text())["tie_word_embeddings"] else set()
     assert after.keys() == before.keys() - tied
     for name, tensor in after.items():
-        if outtype != "bf16" and model_type in PLUS_ONE and "norm" in name:
-            np.testing.assert_allclose(tensor, before[name], rtol=0, atol=2**-23)
+        if outtype != "bf16" and any(part in name for part in ROUNDED.get(model_type, ())):
+            np.testing.assert_allclose(tensor, before[name], rtol=0, atol=2**-22)
         else:
             assert tensor.dtype == before[name].dtype, name
             assert torch.equal(tensor, before[name]), name
     one, other = logits(source), logits(back)
-    assert (one - other).abs().max() <= (1e-3 if model_type in PLUS_ONE else 0)
+    assert (one - other).abs().max() <= (1e-3 if model_type in ROUNDED else 0)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"q_lora_rank": None},  # as DeepSeek V2 Lite; keys and values come from two stacks
+    "falcon": {"new_decoder_architecture": False, "num_kv_heads": 1, "num_attention_heads": 2},  # as Falcon 7B
+    "gpt_oss": {},  # experts from two stacks, transposed, whose rows were alternating columns
+    "qwen3_next": {},  # queries, keys, values and gates of linear attention by head
+    "apertus": {},  # numbers of layers from metadata keys
+}
+
+
+@pytest.mark.parametrize("model_type", VARIANTS)
+def test_what_is_no_row_of_one_tensor_comes_back(
+    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte in bfloat16, with a config with which transformers computes the same."""
+    null = tuple(name for name, value in VARIANTS[model_type].items() if value is None)
+    monkeypatch.setitem(TINY, model_type, msgspec.structs.replace(TINY[model_type], null=null))
+    source = checkpoint(model_type, tmp_path / "source", **VARIANTS[model_type])
+    before = stored_as(source, torch.bfloat16)
+    bake(source, AS_IS, tmp_path / "model.gguf", outtype="bf16")
+    back = restored(tmp_path / "model.gguf", tmp_path / "back")
+    after = safetensors.torch.load_file(back / "model.safetensors")
+    assert after.keys() == before.keys()
+    assert not [name for name in after if not torch.equal(after[name], before[name])]
+    torch.testing.assert_close(logits(source), logits(back), rtol=0, atol=1e-4)
+
+
+def test_every_exported_family_has_a_way_back() -> None:
+    assert len(BACK) >= 45
+
+
+def test_a_tensor_without_all_of_its_elements_is_refused(tmp_path: Path) -> None:
+    """The values of multi-head latent attention without the keys make no projection."""
+    bake(checkpoint("deepseek_v2", tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
+    file = GgufFile.open(tmp_path / "model.gguf")
+    write_new(file, 0, Edit(removed=frozenset({"blk.0.attn_k_b.weight"})), tmp_path / "half.gguf")
+    with pytest.raises(UnsupportedBake, match=r"the tensor blk\.0\.attn_v_b\.weight cannot"):
+        GgufCheckpoint(GgufSource(tmp_path / "half.gguf")).files()
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3"])
+def test_a_file_without_a_gating_function_is_what_llama_cpp_assumes(model_type: str, tmp_path: Path) -> None:
+    """DeepSeek V2, whose experts are chosen by a softmax: the groups of a V3 have no place there."""
+    bake(checkpoint(model_type, tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
+    file = GgufFile.open(tmp_path / "model.gguf")
+    assert GgufCheckpoint(GgufSource(tmp_path / "model.gguf")).family.name == model_type
+    removed = Edit(dropped=frozenset({"deepseek2.expert_gating_func"}))
+    write_new(file, 0, removed, tmp_path / "older.gguf")
+    older = GgufCheckpoint(GgufSource(tmp_path / "older.gguf"))
+    assert older.family.name == "deepseek_v2"
+    if model_type == "deepseek_v3":
+        with pytest.raises(UnsupportedBake, match="deepseek2.expert_weights_norm = True cannot"):
+            older.files()
+    else:
+        assert older.files()
 
 
 def test_rows_of_heads_are_not_left_interleaved(tmp_path: Path) -> None:
@@ -169,7 +229,7 @@ def test_unknown_architectures_keys_tensors_and_types_are_refused(tmp_path: Path
             make_plan(path, AS_IS, tmp_path / "back", to="safetensors", **options)
 
     refused(write(tmp_path / "other.gguf", "mamba2"), "mamba2", RopeconvError)
-    refused(write(tmp_path / "bitnet.gguf", "bitnet"), "architecture bitnet .*only these are converted back: arcee")
+    refused(write(tmp_path / "bitnet.gguf", "bitnet"), "architecture bitnet .*only these are converted back: apertus")
     write_new(file, 0, Edit({"llama.expert_weights_norm": u32(1)}), strange)
     refused(strange, "llama.expert_weights_norm = 1 cannot")
     write_new(file, 0, Edit({"tokenizer.ggml.pre": string("bloom")}), strange)
@@ -177,15 +237,6 @@ def test_unknown_architectures_keys_tensors_and_types_are_refused(tmp_path: Path
         restored(strange, tmp_path / "back")
     refused(tmp_path / "plain.gguf", "--outtype q8_0 is none of a checkpoint", UsageError, outtype="q8_0")
     refused(tmp_path / "plain.gguf", "--carrier goes with GGUF", UsageError, carrier="mistral3")
-
-
-@pytest.mark.parametrize("model_type", sample([name for name in EXPORTED if name not in BACK], 2))
-def test_a_family_whose_way_back_is_not_known_is_refused(model_type: str, tmp_path: Path) -> None:
-    source = checkpoint(model_type, tmp_path / "source")
-    bake(source, AS_IS, tmp_path / "model.gguf")
-    with pytest.raises(UnsupportedBake, match="take the checkpoint that"):
-        restored(tmp_path / "model.gguf", tmp_path / "back")
-    assert not (tmp_path / "back").exists()
 
 
 def test_tensors_of_another_shape_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from ropeconv.export.expression import names_in
+from ropeconv.errors import BadSource
+from ropeconv.export.expression import names_in, solved, value_of
 from ropeconv.families.registry import by_model_type
 from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.methods import REGISTRY as METHODS
@@ -35,6 +36,16 @@ def test_defaults_are_those_of_the_class() -> None:
         if known != expected or any(stock[key] != value for key, value in needs.items()):
             wrong[model_type] = (known, expected, needs)
     assert not wrong
+
+
+def test_expressions_are_solved_for_their_keys() -> None:
+    """In any order, as long as one key of a sum or product is left; what contradicts itself is refused."""
+    given = {"a + b": 12, "b * c": 15, "a": 7, "d | e": 4, "f * 2": 6, "g + h": 1}
+    found = solved(given)
+    assert found == {"a": 7, "b": 5, "c": 3, "d": 4, "e": 4, "f": 3}
+    assert all(value_of(found, text) == value for text, value in given.items() if text != "g + h")
+    with pytest.raises(BadSource, match=r"the header has 16 for b \* c"):
+        solved({**given, "b * c": 16})
 
 
 def _rewrite(folder: Path, change: Any) -> None:

@@ -17,13 +17,15 @@ from ...formats.gguf import GgufFile
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp import find_arch
 from ...runtimes.llamacpp.keys import ArchKeys
+from ..expression import solved
 from ..hparams import SIZES, gguf_rules
+from .names import variants_of
 
 ROPE = re.compile(
     r"rope\.|context_length$|vocab_size$|attention\.((key|value)_length|sliding_window|temperature_)|"
-    r"attention\.(head_count|head_count_kv)$"
+    r"attention\.(head_count|head_count_kv)$|tensor_data_layout$"
 )
-"""Keys that are read with the RoPE, or follow from the others."""
+"""Keys that are read with the RoPE, follow from the others, or say what the order of rows in all files is."""
 SPECIAL = ("bos", "eos", "padding")
 
 
@@ -38,16 +40,20 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     keys = ArchKeys(file, find_arch(rules.arch))
     _refuse_unread(file, family, rules)
     config: Config = {**rules.config, "model_type": _model_type(family)}
+    for variant in variants_of(file, rules):
+        config |= variant.config
     config |= {name: keys.whole(key) for key, name in SIZES.items() if key not in rules.u32}
-    config[family.keys.heads[0]] = keys.whole("attention.head_count")
+    heads = keys.whole("attention.head_count")
+    config[family.keys.heads[0]] = heads
     if family.keys.kv_heads:
-        config[family.keys.kv_heads[0]] = keys.whole("attention.head_count_kv", keys.whole("attention.head_count"))
+        config[family.keys.kv_heads[0]] = heads if family.mla else keys.whole("attention.head_count_kv", heads)
     config |= _settings(keys, rules)
     needed = (need for need in rules.need if need.value != need.default)  # llama.cpp assumes them
     config |= {need.key: need.value for need in needed if not 0 < need.below_layers <= len(spec.layers)}
     config |= {name: any(part in tensor for tensor in file.tensors) for name, part in rules.present.items()}
     if rules.act:
-        config[rules.act_key] = rules.act.split(" | ")[0]
+        same = rules.act.split(" | ")
+        config[rules.act_key] = next((act for act in same if act == rules.defaults.get(rules.act_key)), same[0])
     if rules.scale_layers:
         large = len(spec.layers) == rules.scale_layers
         heads = config["num_attention_heads"]
@@ -66,13 +72,14 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
 
 
 def _settings(keys: ArchKeys, rules: Gguf) -> Config:
-    """The settings that have a key. Where an export takes the first of several config keys, all get the value."""
-    found = {names: keys.whole(key) for key, names in rules.u32.items() if keys.get(key) is not None}
-    values: Config = found | {
-        names: _shortest(keys.get(key)) for key, names in rules.f32.items() if keys.get(key) is not None
+    """The settings that have a key, and what `absent` says where the file lacks it."""
+    values: Config = {text: keys.whole(key) for key, text in rules.u32.items() if keys.get(key) is not None}
+    values |= {text: _shortest(keys.get(key)) for key, text in rules.f32.items() if keys.get(key) is not None}
+    values |= {text: bool(keys.get(key)) for key, text in rules.flag.items() if keys.get(key) is not None}
+    absent = {
+        name: None if value == "none" else value for name, value in rules.absent.items() if name not in rules.fixed
     }
-    values |= {names: bool(keys.get(key)) for key, names in rules.flag.items() if keys.get(key) is not None}
-    return {name: value for names, value in values.items() for name in names.split(" | ")}
+    return absent | solved(values)
 
 
 def _model_type(family: Family) -> str:
@@ -83,10 +90,11 @@ def _model_type(family: Family) -> str:
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
     """Raises UnsupportedBake for a key of the architecture that the conversion of this family does not write."""
-    read = {*SIZES, *rules.u32, *rules.f32, *rules.flag}
+    read = {*SIZES, *rules.u32, *rules.f32, *rules.flag, *rules.layer_flags, *rules.fixed, family.layers.interval_key}
     for key in file.header.values:
         prefix, _, name = key.partition(".")
-        if prefix == rules.arch and name not in read and not ROPE.match(name):
+        is_idle = name in rules.idle and file.get(key) == rules.idle[name]
+        if prefix == rules.arch and name not in read and not is_idle and not ROPE.match(name):
             raise UnsupportedBake(
                 f"{key} = {file.get(key)!r}",
                 f"a checkpoint of {family.display_name}",
@@ -103,8 +111,10 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
         found[family.window.key] = sizes[0] if sizes and rules.window else None
     if family.window.switch:
         found[family.window.switch] = False
-    if rules.window == "pattern" and sizes:
+    if rules.window == "pattern" or (sizes and None in spec.windows):
         found["layer_types"] = ["full_attention" if size is None else "sliding_attention" for size in spec.windows]
+    for other in rules.layer_flags.values():
+        found["layer_types"] = [other if kind == "none" else "full_attention" for kind in spec.layers]
     if family.layers.flags:
         found[family.layers.flags] = [int(kind != "none") for kind in spec.layers]
     return found

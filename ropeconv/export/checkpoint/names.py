@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ...errors import UnsupportedBake
 from ...families import Family
-from ...families.gguf import Gguf
+from ...families.gguf import Gguf, Variant
 from ...families.registry import families
 from ...formats.gguf import GgufFile
+from ..expression import names_in
 from ..hparams import gguf_rules
 from ..tensors import gguf_names
+from .shapes import Shape, shape_before
 
 LAYER = "model.layers.{layer}."
 NAMES = (
@@ -51,36 +57,83 @@ def family_of(file: GgufFile) -> Family:
 def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
     """Whether a file has the keys of a family. windows: whether those of this architecture have windows."""
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
-    required = all(file.get(f"{rules.arch}.{key}") is not None for key in rules.u32)
-    return required and (len(windows) == 1 or has_window == bool(rules.window))
+    needed = [key for key, text in rules.u32.items() if names_in(text) and text not in rules.absent]
+    required = all(file.get(f"{rules.arch}.{key}") is not None for key in needed)
+    fixed = all(_is(file.get(f"{rules.arch}.{key}", rules.absent.get(key)), at) for key, at in rules.fixed.items())
+    return required and fixed and (len(windows) == 1 or has_window == bool(rules.window))
 
 
-def checkpoint_names(file: GgufFile, family: Family, layers: int) -> dict[str, tuple[str, ...]]:
-    """Names in the checkpoint by name in GGUF; several for a tensor that is a stack. Rope tensors are left out.
+def _is(found: Any, wanted: Any) -> bool:
+    """Whether a value of a header is the one of `fixed`, whose numbers become 32-bit floats in a file."""
+    return bool(found == (float(np.float32(wanted)) if isinstance(wanted, float) else wanted))
 
-    Raises UnsupportedBake for a tensor that the family does not have.
+
+def variants_of(file: GgufFile, rules: Gguf) -> list[Variant]:
+    """The variants of a family that a file is of."""
+    return [variant for variant in rules.variants if any(variant.present in name for name in file.tensors)]
+
+
+def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, Shape]:
+    """The shapes of a checkpoint's tensors by name, in the order of the GGUF file. Rope tensors are left out.
+
+    file: the model. family: that it is of. layers: their number. Raises UnsupportedBake for a tensor that the family
+    does not have.
     """
-    rules = gguf_rules(family)
-    known = dict[str, str]()
-    forward = gguf_names(rules.arch, layers)
-    for name in _expanded((*rules.names, *_merged(family, rules), *NAMES), layers):
-        target = forward.get_name(key=name)
-        if target is not None:
-            known.setdefault(target, name)
-    found = {}
-    for target, info in file.tensors.items():
+    trace = _Trace(file, gguf_rules(family), gguf_names(gguf_rules(family).arch, layers))
+    found = dict[str, _Traced]()
+    special = [name for variant in variants_of(file, trace.rules) for name in variant.names]
+    for stem in _expanded((*special, *trace.rules.names, *_merged(family, trace.rules), *NAMES), layers):
+        for name in (stem, f"{stem}.weight", f"{stem}.bias"):
+            traced = trace.forward(name)
+            if traced is not None and not found.keys() & set(traced.targets):
+                found |= dict.fromkeys(traced.targets, traced)
+    shapes = dict[str, Shape]()
+    for target in file.tensors:
         if target.startswith("rope_f"):
             continue
-        stem, _, end = target.rpartition(".")
-        if stem not in known:
+        if target not in found:
             raise UnsupportedBake(
                 f"the tensor {target}",
                 f"a checkpoint of {family.display_name}",
                 "it has no counterpart there",
                 "take the checkpoint that the file was made from",
             )
-        found[target] = tuple(f"{name}.{end}" for name in _unstacked(known[stem], rules, info.shape[-1]))
-    return found
+        shapes |= _unstacked(found[target], trace.rules)
+    scalars = {name: (1,) if key in trace.rules.of_one else () for key, name in trace.rules.scalars.items()}
+    return shapes | {LAYER.format(layer=number) + name: scalars[name] for number in range(layers) for name in scalars}
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A tensor of the checkpoint, or a stack of them. targets: the tensors in GGUF that it becomes."""
+
+    name: str
+    shape: Shape
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """What an export makes of names. rules: of the family. names: gguf-py's map."""
+
+    file: GgufFile
+    rules: Gguf
+    names: Any
+
+    def forward(self, name: str, first: int = 0) -> _Traced | None:
+        """What a tensor of this name becomes by the conversions from `first` on; None where a part is not there."""
+        for number, rule in enumerate(self.rules.convert[first:], first):
+            if re.search(rule.match, name):
+                made = [re.sub(rule.match, new, name) for new in rule.names] or [name]
+                parts = [self.forward(one, number + 1) for one in made]
+                known = [part for part in parts if part is not None]
+                shape = shape_before(rule.how, [part.shape for part in known]) if len(known) == len(made) else None
+                targets = tuple(target for part in known for target in part.targets)
+                return None if shape is None else _Traced(name, shape, targets)
+        target = self.names.get_name(key=name, try_suffixes=(".weight", ".bias"))
+        if target not in self.file.tensors:
+            return None
+        return _Traced(name, tuple(reversed(self.file.tensors[target].shape)), (target,))
 
 
 def _expanded(names: tuple[str, ...], layers: int) -> Iterator[str]:
@@ -93,9 +146,13 @@ def _merged(family: Family, rules: Gguf) -> tuple[str, ...]:
     return tuple(family.weights.layer[0] + merged for merged in rules.stacked.values())
 
 
-def _unstacked(name: str, rules: Gguf, count: int) -> list[str]:
-    """The names of the tensors of a stack of `count`; the name itself for others."""
+def _unstacked(traced: _Traced, rules: Gguf) -> dict[str, Shape]:
+    """The shapes of the tensors of a stack by name; that of the tensor itself for others."""
     for pattern, merged in rules.stacked.items():
-        if re.search(re.escape(merged) + "$", name):
-            return [name.removesuffix(merged) + pattern.replace("{}", str(number)) for number in range(count)]
-    return [name]
+        found = re.search(re.escape(merged) + r"(?=\.|$)", traced.name)
+        if found:
+            before, after = traced.name[: found.start()], traced.name[found.end() :]
+            count, *shape = traced.shape
+            names = [before + pattern.replace("{}", str(number)) + after for number in range(count)]
+            return dict.fromkeys(names, tuple(shape))
+    return {traced.name: traced.shape}

@@ -25,8 +25,8 @@ from ...sources import GgufSource
 from ...sources.source import GeneratedFile, Source, SourceFile
 from ..hparams import gguf_rules, sizes_of
 from .config import config_of
-from .names import checkpoint_names, family_of
-from .read import FLOATS, blocks, exactly
+from .names import checkpoint_shapes, family_of
+from .read import FLOATS, blocks, exactly, type_of
 from .tensors import Restored, Shard, restored_tensors
 from .tokenizer import tokenizer_config, tokenizer_text
 
@@ -90,15 +90,15 @@ class GgufCheckpoint(Source):
     @cached_property
     def _shards(self) -> tuple[Shard, ...]:
         file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
-        names = checkpoint_names(file, self.family, len(spec.layers))
-        made = restored_tensors(file, names, rules, sizes_of(self._config, self.family, spec))
+        shapes = checkpoint_shapes(file, self.family, len(spec.layers))
+        made = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
         groups = grouped((self._typed(one) for one in made), lambda one: one.size)
         return tuple(Shard(name, group) for name, group in zip(shard_names(len(groups)), groups, strict=True))
 
     def _typed(self, tensor: Restored) -> Restored:
         """The tensor in the dtype of the checkpoint; of vectors and routers, in F32 in GGUF, where that is exact."""
         narrow = replace(tensor, dtype=self._dtype)
-        types = {self.inner.file.tensors[part.origin].type for part in tensor.parts}
+        types = {type_of(self.inner.file, part) for part in tensor.parts}
         if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
             return narrow
         return narrow if exactly(self.inner.file, tensor, self._dtype) else tensor

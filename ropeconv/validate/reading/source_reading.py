@@ -27,13 +27,15 @@ class Control:
     """What a spread run tells about the test itself: KL from the reference in nats.
 
     kl: mean, of the unscaled source. faint: mean, of the reference with attention scores 2 % larger; infinite where a
-    model has no softmax scale. noise: the noise floor. allowed: the tolerance.
+    model has no softmax scale. noise: the noise floor. allowed: the tolerance. worst_noise: the largest KL of a noise
+    run at one position.
     """
 
     kl: float
     faint: float
     noise: float
     allowed: float
+    worst_noise: float
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class SourceReading:
         """
         case, settings, progress = spec.comparison, spec.settings, spec.progress
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
-        runs = token_runs(settings, case.schedule, engine.model.get_input_embeddings().weight.shape[0], folder)
+        runs = token_runs(settings, case.schedule, engine.vocabulary, folder)
         times = {"spread": 6 + settings.config_reference + (at.dtype != "float32"), "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
@@ -118,11 +120,13 @@ class SourceReading:
                 wanted, targets = self.states.reference[number], self.runs[number].targets()
                 return self.measured(self.head, wanted, other, read, targets).kl
 
-            floors = [kl(own or self.head, other[number]).quantile(0.95).item() for own, other in states.noise_runs]
+            apart = [kl(own or self.head, other[number]) for own, other in states.noise_runs]
+            floors = [run_kl.quantile(0.95).item() for run_kl in apart]
+            worst = max((run_kl.max().item() for run_kl in apart), default=0.0)
             noise = max(noise, noise_floor(*states.by_precision(floors), part))
             faint = kl(self.head, states.faint[number]).mean().item() if states.faint else math.inf
             allowed = tolerance(run.positions[-1], noise, SAME_KERNELS, faint)
-            found.append(Control(kl(self.head, read).mean().item(), faint, noise, allowed))
+            found.append(Control(kl(self.head, read).mean().item(), faint, noise, allowed, worst))
         return found
 
     @property

@@ -126,8 +126,8 @@ def gguf_rules(family: Family) -> Gguf:
         raise UnsupportedBake(
             "GGUF output",
             family.display_name,
-            "its conversion is not known here",
-            "convert it with llama.cpp, then patch that",
+            family.no_gguf or "its conversion is not known here",
+            "keep safetensors" if family.no_gguf else "convert it with llama.cpp, then patch that",
         )
     return family.gguf
 

@@ -133,7 +133,8 @@ def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
             {"sliding_window": 32, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
             "windows there in models of 64 layers alone",
         ),
-        ("persimmon", {}, "its conversion is not known here"),
+        ("persimmon", {}, "llama.cpp has no such architecture any more; keep safetensors"),
+        ("phimoe", {}, "SparseMixer"),
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(

@@ -1,0 +1,126 @@
+"""Compares exports with what llama.cpp's convert_hf_to_gguf.py makes of the same tiny checkpoints.
+
+    python scripts/compare_converter.py LLAMA_CPP [MODEL_TYPE ...]
+
+LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Prints names, shapes, types
+and bytes of tensors and values of keys that differ; exits with 1 where a tensor does, or a key that ropeconv lacks.
+What the stock converter cannot read is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader
+
+from ropeconv.families.registry import by_model_type
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from tests.llamacpp import EXPORTED, bake, checkpoint
+
+APART = ("general.", "tokenizer.", "ropeconv.", "GGUF.", "rope.scaling.")
+
+
+def keys_of(reader: GGUFReader) -> dict[str, Any]:
+    """The keys of the architecture with their values, numbers rounded to those of float32."""
+    found = {}
+    for name, field in reader.fields.items():
+        short = name.partition(".")[2]
+        if not name.startswith(APART) and not short.startswith(APART):
+            found[short] = field.contents()
+    return found
+
+
+def shape(tensor: Any) -> list[int]:
+    """The shape of a tensor without trailing dimensions of one, which ggml does not tell apart."""
+    found = [int(size) for size in tensor.shape]
+    while len(found) > 1 and found[-1] == 1:
+        found.pop()
+    return found
+
+
+def ulps(one: Any, other: Any) -> int:
+    """How many floats lie between two tensors at most; exponentials of numpy and torch are one apart."""
+    if one.tensor_type != GGMLQuantizationType.F32:
+        return 1 << 31
+    first, second = (np.frombuffer(tensor.data.tobytes(), np.int32).astype(np.int64) for tensor in (one, other))
+    return int(np.abs(first - second).max())
+
+
+def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
+    """What differs between two files: in tensors, and in keys, as lines."""
+    first, second = GGUFReader(ours), GGUFReader(stock)
+    have, want = ({tensor.name: tensor for tensor in reader.tensors} for reader in (first, second))
+    tensors = [f"{name}: {'only here' if name in have else 'not here'}" for name in sorted(have.keys() ^ want.keys())]
+    for name in sorted(have.keys() & want.keys()):
+        one, other = have[name], want[name]
+        if shape(one) != shape(other) or one.tensor_type != other.tensor_type:
+            tensors.append(
+                f"{name}: {shape(one)} {one.tensor_type.name}, there {shape(other)} {other.tensor_type.name}"
+            )
+        elif one.data.tobytes() != other.data.tobytes():
+            apart = ulps(one, other)
+            if apart > 1:
+                tensors.append(f"{name}: other bytes, {apart} ulp")
+    mine, theirs = keys_of(first), keys_of(second)
+    keys = [
+        f"{name} = {mine.get(name, 'absent')}, there {theirs.get(name, 'absent')}"
+        for name in sorted(mine.keys() | theirs.keys())
+        if mine.get(name) != theirs.get(name)
+    ]
+    return tensors, keys
+
+
+def converted(source: Path, out: Path, root: Path, options: list[str]) -> str:
+    """Runs the stock converter without a tokenizer; returns the last line of its error, or nothing."""
+    runner, converter = Path(__file__).with_name("bench_converter.py"), root / "convert_hf_to_gguf.py"
+    command = [
+        sys.executable,
+        str(runner),
+        "--without-vocabulary",
+        str(converter),
+        str(source),
+        *options,
+        "--outfile",
+        str(out),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(root / "gguf-py"), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
+
+
+def main() -> int:
+    """Compares every model type, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path, metavar="LLAMA_CPP")
+    parser.add_argument("model_types", nargs="*", default=EXPORTED)
+    parser.add_argument("--outtype", default="f32")
+    given = parser.parse_args()
+    wrong = 0
+    for model_type in given.model_types:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            source = checkpoint(model_type, folder / "source")
+            bake(source, Recipe(METHODS["as-is"]()), folder / "ours.gguf", outtype=given.outtype)
+            options = ["--outtype", given.outtype]
+            options += ["--no-mtp"] * by_model_type()[model_type].gguf.prediction  # the tiny ones have no such layers
+            problem = converted(source, folder / "stock.gguf", given.root, options)
+            if problem:
+                print(f"{model_type}: the stock converter stops: {problem}", flush=True)
+                continue
+            tensors, keys = differences(folder / "ours.gguf", folder / "stock.gguf")
+        print(f"{model_type}: " + ("equal" if not tensors + keys else f"{len(tensors)} tensors, {len(keys)} keys"))
+        print("".join(f"  {line}\n" for line in (*tensors, *keys)), end="", flush=True)
+        wrong += bool(tensors) or any("= absent" in line for line in keys)
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

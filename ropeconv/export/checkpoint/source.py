@@ -70,9 +70,9 @@ class GgufCheckpoint(Source):
         return seen
 
     def in_dtype(self, dtype: str) -> GgufCheckpoint:
-        """The same weights in another dtype, without the tokenizer. dtype: as torch names it, or auto for its own."""
+        """The same checkpoint in another dtype. dtype: as torch names it, or auto for its own."""
         outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}
-        return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), with_tokenizer=False)
+        return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), self.with_tokenizer)
 
     @property
     def dtype(self) -> str:

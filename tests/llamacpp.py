@@ -166,6 +166,6 @@ def of_transformers(source: Path, plan: Plan | None) -> torch.Tensor:
 def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[Figures, Figures]:
     """Figures at one to two, and at two to four times the trained length."""
     other = other[:, : reference.shape[1]]
-    stretches = (slice(TRAINED, 2 * TRAINED), slice(2 * TRAINED, 4 * TRAINED))
-    first, second = (compare_logits(reference[rows], other[rows]) for rows in stretches)
+    ranges = (slice(TRAINED, 2 * TRAINED), slice(2 * TRAINED, 4 * TRAINED))
+    first, second = (compare_logits(reference[rows], other[rows]) for rows in ranges)
     return first, second

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +24,7 @@ from .options import (
     build_recipe,
     with_recipe,
 )
+from .outcome import Outcome, show_outcome
 from .output import Output
 from .publishing import named, refuse_without_push, send, with_publish, written_before
 from .target_options import build_target, with_target
@@ -32,7 +32,6 @@ from .target_options import build_target, with_target
 if TYPE_CHECKING:
     from ..bake import Plan
     from ..engines.probe import Probe
-    from ..receipts.receipt import CheckRecord
     from ..validate.rule.validation import Validation
 
 EXAMPLES = """Examples:
@@ -51,33 +50,6 @@ ropeconv apply model-F16.gguf --yarn 4 --to safetensors
 
 ropeconv apply Qwen/Qwen3-8B --yarn 4 --push me/Qwen3-8B-128k
 """
-
-
-@dataclass
-class Outcome:
-    """The outcome of a plan.
-
-    path: of the output, None where it was published from a temporary folder. check: by the installed transformers.
-    proof: the validation. published: the URL of the commit, or empty. run: commands that run the output.
-    """
-
-    path: Path | None = None
-    check: CheckRecord | None = None
-    proof: Validation | None = None
-    published: str = ""
-    run: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The keys that `--json` prints in addition to those of the plan."""
-        import msgspec
-
-        check = None if self.check is None else msgspec.to_builtins(self.check)
-        found: dict[str, Any] = {"check": check, "run": self.run}
-        if self.proof is not None:
-            found["validation"] = self.proof.to_dict()
-        if self.published:
-            found["published"] = self.published
-        return found
 
 
 @with_recipe(build_recipe)
@@ -186,7 +158,7 @@ def apply_command(
         done.published = send(what, named(how, push), output)
     if done.path is not None:
         done.run = run_commands(plan, done.path, write_modelfile(plan) if ollama else None)
-    _show(plan, done, output, explain)
+    show_outcome(plan, done, output, explain)
     if done.proof is not None and not done.proof.agrees:
         raise typer.Exit(3)
 
@@ -244,31 +216,6 @@ def _check_flags(plan: Plan, link: bool, force: bool, checksum: bool, no_fsync: 
         raise UsageError("--link goes with a folder as output, whose unchanged files it links; leave it out")
     if push and validate != "off" and plan.target.out is None:
         raise UsageError("--push with --validate needs -o, so that there is something to validate; add it")
-
-
-def _show(plan: Plan, done: Outcome, output: Output, explain: bool) -> None:
-    from .views import show_plan, show_validation
-
-    if output.as_json:
-        output.data(plan.to_dict() | done.to_dict())
-        return
-    if output.quiet:
-        output.copyable(done.published or str(done.path))
-        return
-    show_plan(plan, output, explain)
-    if done.check:
-        output.say(
-            f"Checked: transformers {done.check.transformers} loads it and computes the schedule "
-            f"(within {done.check.max_ulp} ulp of float32, attention factor {done.check.attention_factor:.6f})."
-        )
-    if done.path:
-        output.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
-        for command in done.run:
-            output.copyable(f"Run it with: {command}")
-    if done.proof is not None:
-        show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", output)
-    if done.published:
-        output.copyable(done.published)
 
 
 def _validated(plan: Plan, path: Path, where: str, output: Output) -> Validation | None:

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ..engines import LogProbs, Progress
-from ..engines.servers import Served, connect
+from ..engines.servers import Served, Server, connect
 from ..engines.transformers import TransformersEngine
-from ..engines.transformers.load import load_stock, load_widened, local_folder, stored_dtype
+from ..engines.transformers.load import folder_of, load_stock, load_widened, stored_dtype
 from ..errors import BadSource, RopeconvError
+from ..export.checkpoint import GgufCheckpoint
 from ..families.config import text_part
 from ..receipts import Receipt, read_receipt
-from ..sources import GgufSource
+from ..sources import GgufSource, Source
 from .comparison import Comparison
-from .reading.gguf_reference import weights_type
+from .reading.gguf_reference import Dequantised, weights_type
 from .reading.hidden_states import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .rule.likeliest import coarse, log_probs_of
 from .rule.measures import Measures, in_blocks, summarise
@@ -51,35 +52,61 @@ def validate_server(
 ) -> Validation:
     """Compares the log-probabilities that a server gives for a text with those of the reference.
 
-    comparison: the output that the server runs, and its source. url: of its OpenAI-compatible API. model: which of
-    those that it runs, empty for the only one. settings: how the reference runs. progress: callbacks. Raises
-    RopeconvError where no server answers, it runs another model, or accepts fewer tokens than the length.
+    comparison: the output that the server runs, and its source; of one in GGUF the reference has the dequantised
+    weights. url: of its OpenAI-compatible API. model: which of those that it runs, empty for the only one. settings:
+    how the reference runs. progress: callbacks. Raises RopeconvError where no server answers, it runs another model, or
+    accepts fewer tokens than the length, and where a source in GGUF cannot be dequantised.
     """
     settings, progress = settings or Settings(), progress or Progress()
-    baked, source = comparison.baked, comparison.checkpoint
     server = connect(url, model)
     progress.note(f"{server.runtime} runs {server.served.model}.")
     _same_model(server.served, comparison)
-    run = _text_run(settings, comparison, server.served)
+    source = _checkpoint(comparison, settings)
+    dequantised = ("float32" if settings.dtype == "auto" else settings.dtype) if source.kind == "gguf" else "auto"
+    with folder_of(source, dequantised) as folder:
+        return _validated(ComparisonSpec(comparison, settings, progress), server, source, folder)
+
+
+def _checkpoint(comparison: Comparison, settings: Settings) -> Source:
+    """The source as a checkpoint, with a tokenizer where a text is read. Raises BadSource where it can be none."""
+    if not isinstance(comparison.source, GgufSource):
+        return comparison.checkpoint
+    made = GgufCheckpoint(comparison.source, with_tokenizer=settings.text is not None)
+    try:
+        made.files()
+    except RopeconvError as problem:
+        raise BadSource(
+            f"{comparison.against} cannot be dequantised ({problem}); give --against the safetensors checkpoint of "
+            "that model"
+        ) from None
+    return made
+
+
+def _validated(asked: ComparisonSpec, server: Server, source: Source, folder: Path) -> Validation:
+    """The result of a comparison with a server. source: the checkpoint of the reference. folder: with its files."""
+    comparison, settings, progress = asked.comparison, asked.settings, asked.progress
+    baked = comparison.baked
+    run = _text_run(asked, server.served, source, folder)
     progress.total(6 * len(run.ids))
     said = server.top_log_probs(run.ids, run.kept, progress)
     dtype = stored_dtype(source.config()) if settings.dtype == "auto" and baked.suffix != ".gguf" else settings.dtype
     place = replace(settings, dtype=dtype).place(dtype)
-    at, folder = replace(place, stands_for=comparison.stands_for), local_folder(source)
+    at = replace(place, stands_for=comparison.stands_for)
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
     progress.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
-    spec = ComparisonSpec(comparison, settings, progress)
-    states = read_source(engine, spec, [run], at.dtype)
+    states = read_source(engine, asked, [run], at.dtype)
     head = engine.without_layers()
     if at.dtype != "float32" or server.computes_in:
         wide = at.dtype != "float32"
         loaded = load_widened(folder, at) if wide else load_stock(folder, replace(at, dtype=server.computes_in))
-        states.noise_runs.append(read_noise_run(TransformersEngine(loaded, settings.chunk), spec, [run]))
+        states.noise_runs.append(read_noise_run(TransformersEngine(loaded, settings.chunk), asked, [run]))
     rounded = weights_type(GgufSource(baked).file) if baked.suffix == ".gguf" else ""
     results, curve = _judged(run, states, head, said, bool(rounded))
     agrees, sentence = conclusion(results, comparison.unchanged)
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
         sentence += " The server is further away than the unscaled source is, as another model would be."
+    if isinstance(comparison.source, GgufSource):
+        sentence += Dequantised.said
     return Validation(
         "", f"{at.device}, the server at {server.client.base_url}", comparison.schedule.digest, len(run.ids),
         settings.seed, tuple(results), agrees, sentence, runtime=server.runtime, dtype=at.dtype, length=len(run.ids),
@@ -88,9 +115,12 @@ def validate_server(
     )  # fmt: skip
 
 
-def _text_run(settings: Settings, comparison: Comparison, served: Served) -> TokenRun:
-    """The run for a server: a text over every position from 0 on."""
-    schedule, source = comparison.schedule, comparison.checkpoint
+def _text_run(asked: ComparisonSpec, served: Served, source: Source, folder: Path) -> TokenRun:
+    """The run for a server: a text over every position from 0 on.
+
+    asked: what is compared, and how. served: the model of the server. source: the checkpoint. folder: with its files.
+    """
+    settings, schedule = asked.settings, asked.comparison.schedule
     wanted = settings.length or usual_length(schedule.original_context, schedule.context)
     if settings.length > schedule.context:
         raise BadSource(f"the checkpoint is made for {schedule.context} tokens, so --length {wanted} is beyond it")
@@ -103,7 +133,7 @@ def _text_run(settings: Settings, comparison: Comparison, served: Served) -> Tok
     config = source.config()
     known = int(text_part(config, source.family)["vocab_size"])
     if settings.text:
-        ids = of_text(settings.text, local_folder(source), length)
+        ids = of_text(settings.text, folder, length)
     else:
         ids = synthetic(length, min(served.vocabulary or known, known), settings.seed)
     found = spread_buckets(schedule.original_context, length - 1, KEPT)

@@ -113,7 +113,7 @@ def test_scaled_models_start_from_their_unscaled_rope() -> None:
     assert next(one for one in found if one.method.name == "llama3").method.command == "--llama3 32"
 
 
-def test_amplitudes_are_those_of_the_plans() -> None:
+def test_attention_factors_are_those_of_the_plans() -> None:
     """DeepSeek V3 was trained with mscale = mscale_all_dim = 1, so that YaRN leaves its cos and sin alone."""
     found, _ = advise(open_source(str(CONFIGS / "deepseek-ai--DeepSeek-V3.json")), 1 << 18)
     assert next(one for one in found if one.method.name == "yarn").schedule.attention_factor == 1

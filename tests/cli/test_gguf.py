@@ -177,7 +177,7 @@ def test_shards_keep_their_number_and_only_the_first_changes(run: Run, tmp_path:
     assert "rope_freqs.weight" in GgufFile.open(tmp_path / names[0]).tensors
 
 
-def test_llama3_scaling_is_seen_and_replaced_where_it_lies(run: Run, tmp_path: Path) -> None:
+def test_llama3_scaling_is_seen_and_replaced_where_it_is(run: Run, tmp_path: Path) -> None:
     """Its divisors are overwritten, since nothing says that the model was ever without them."""
     write(tmp_path / "plain.gguf")
     assert run("apply", "plain.gguf", "--llama3", "8", "-o", "baked.gguf").returncode == 0

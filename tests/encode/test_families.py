@@ -177,7 +177,7 @@ def test_longrope_keeps_both_lists_and_where_they_change(
     assert found["attention_factor"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)), rel=1e-6)
 
 
-def test_an_amplitude_that_a_norm_after_the_rotation_would_cancel_is_refused(tmp_path: Path) -> None:
+def test_an_attention_factor_that_a_norm_after_the_rotation_would_cancel_is_refused(tmp_path: Path) -> None:
     config = {"model_type": "llama4_text", "num_hidden_layers": 4, "use_qk_norm": True, "max_position_embeddings": 64}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedBake, match="cancels any attention factor"):

@@ -150,7 +150,7 @@ def test_rounding_is_torchs() -> None:
 
 
 @pytest.mark.parametrize("model_type", sorted(CANCELS))
-def test_where_an_amplitude_has_no_effect_it_is_refused(sources: Path, tmp_path: Path, model_type: str) -> None:
+def test_where_an_attention_factor_has_no_effect_it_is_refused(sources: Path, tmp_path: Path, model_type: str) -> None:
     with pytest.raises(UnsupportedBake):
         make_plan(_source(sources, model_type), RECIPE, tmp_path / "out", encoding="weights")
 
@@ -182,7 +182,7 @@ def test_nothing_to_fold_and_nothing_to_fold_into(sources: Path, tmp_path: Path)
             make_plan(folder, RECIPE, tmp_path / "out", encoding="weights")
 
 
-def test_auto_folds_where_a_named_runtime_reads_no_amplitude(sources: Path, tmp_path: Path) -> None:
+def test_auto_folds_where_a_named_runtime_reads_no_attention_factor(sources: Path, tmp_path: Path) -> None:
     """mlx-lm reads factor lists with an attention factor of 1 only."""
     recipe = Recipe(METHODS["mixed"](4.0), attention_factor=1.2)
     plan = make_plan(_source(sources, "llama"), recipe, tmp_path / "out", runtimes=("mlx-lm", "vllm"))
@@ -241,7 +241,9 @@ def test_explain_says_why(run: Run, sources: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "gemma3_text", "cohere", "llama"])
-def test_amplitude_in_the_config_against_amplitude_in_the_weights(tmp_path: Path, model_type: str) -> None:
+def test_attention_factor_in_the_config_against_attention_factor_in_the_weights(
+    tmp_path: Path, model_type: str
+) -> None:
     """Nothing of ours in between: both are stock loads in float64, one of longrope, of 64-bit weights."""
     from transformers import AutoModelForCausalLM
 

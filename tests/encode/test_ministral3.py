@@ -139,7 +139,7 @@ def test_the_full_form_is_exact_and_taken_by_itself(tmp_path: Path) -> None:
     assert words["sglang@0.5.23"] == "differs"
 
 
-def test_an_amplitude_is_folded_where_the_config_cannot_say_it(tmp_path: Path) -> None:
+def test_an_attention_factor_is_folded_where_the_config_cannot_say_it(tmp_path: Path) -> None:
     source = calm("llama", tmp_path / "source")
     out = baked(source, tmp_path / "out", "full", "linear", attention_factor=1.3)
     receipt = json.loads((out / "ropeconv.json").read_text())

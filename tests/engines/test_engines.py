@@ -76,7 +76,7 @@ def test_chunks_change_nothing_but_rounding_and_are_heard_of(both: tuple[Transfo
     assert float((whole - parts).abs().max() / whole.std()) < 1e-3
 
 
-def test_what_llama_cpp_is_told_at_loading_replaces_what_the_file_says(both: tuple[Engine, LlamaCppEngine]) -> None:
+def test_what_llama_cpp_is_given_at_loading_replaces_what_the_file_says(both: tuple[Engine, LlamaCppEngine]) -> None:
     text, last = ids(2 * TRAINED), [2 * TRAINED - 1]
     told = LlamaCppEngine(both[1].path, {"llama.rope.scaling.type": ("str", "none")})
     as_it_is, unscaled = (torch.as_tensor(engine.logits(text, last)) for engine in (both[1], told))

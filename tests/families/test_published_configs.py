@@ -186,7 +186,7 @@ def test_a_factor_of_1_is_no_scaling(tmp_path) -> None:
     assert make_plan(tmp_path / "config.json", YARN).schedule.context == 16384
 
 
-def test_as_is_mends_what_transformers_4_would_not_read(tmp_path) -> None:
+def test_as_is_corrects_what_transformers_4_would_not_read(tmp_path) -> None:
     """A config that only has rope_parameters loads in 4.57 with theta 10000, silently."""
     config = json.loads((CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").read_text())
     config["rope_parameters"] = {**config.pop("rope_scaling"), "rope_theta": config.pop("rope_theta")}

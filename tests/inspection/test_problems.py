@@ -86,7 +86,7 @@ def test_the_sentences_carry_the_repair(tmp_path: Path) -> None:
         ({**LLAMA, "rope_scaling": NTK}, "dynamic", "--dynamic ntk:2 --at 65536 --replace"),
     ],
 )  # fmt: skip
-def test_a_problem_carries_the_flags_that_mend_it(
+def test_a_problem_carries_the_flags_that_correct_it(
     tmp_path: Path, config: dict[str, Any], code: str, repair: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -104,7 +104,7 @@ def test_a_misspelt_key_is_named_with_the_right_one(tmp_path: Path, key: str, me
     assert f"no runtime reads {key}; did you mean {meant}?" in problems(tmp_path, config)["misspelt"]
 
 
-def test_as_is_with_a_context_mends_a_window_that_was_not_raised(tmp_path: Path) -> None:
+def test_as_is_with_a_context_corrects_a_window_that_was_not_raised(tmp_path: Path) -> None:
     """A hand-written yarn config with the old context: transformers 5 computes it, servers stop at the old window."""
     from ropeconv.rope.methods import REGISTRY
     from ropeconv.rope.recipe import Recipe

@@ -29,7 +29,7 @@ def test_the_estimate_is_the_length_over_its_zero() -> None:
 
 
 @pytest.mark.parametrize("attention_factor", [0.5, 0.8, 1.0, 1.1, 1.5, 1 / 1.1386294361119891])
-def test_mscale_pair_gives_the_amplitude(attention_factor: float) -> None:
+def test_mscale_pair_gives_the_attention_factor(attention_factor: float) -> None:
     mscale, everywhere = mscale_for(4.0, attention_factor)
     assert mscale
     assert everywhere

@@ -160,7 +160,7 @@ def test_layers_with_a_window_read_what_the_table_says(name: str, tmp_path: Path
     assert changes("theta") is (window.theta is None or not window.own_theta)
 
 
-def test_what_reads_no_key_is_told_from_what_does(tmp_path: Path) -> None:
+def test_what_reads_no_key_is_distinguished_from_what_does(tmp_path: Path) -> None:
     """The control of the comparisons: the same keys under the name of another architecture have no effect."""
     tiny = make("llama", tmp_path / "llama.gguf")
     other = keys("qwen2", rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))

@@ -47,7 +47,7 @@ def attention_factor(runtime: str, rope: dict[str, Any]) -> float:
         ({**YARN, "mscale": 0.707, "mscale_all_dim": 1.0}, 0.964327, 0.964327, 0.964327),
     ],
 )
-def test_amplitudes_as_measured(rope: dict[str, Any], transformers: float, vllm: float, sglang: float) -> None:
+def test_attention_factors_as_measured(rope: dict[str, Any], transformers: float, vllm: float, sglang: float) -> None:
     assert attention_factor("transformers", rope) == pytest.approx(transformers, rel=1e-5)
     assert attention_factor("vllm", rope) == pytest.approx(vllm, rel=1e-5)
     assert attention_factor("sglang", rope) == pytest.approx(sglang, rel=1e-5)
@@ -108,7 +108,7 @@ def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize(("attention_factor", "word"), [(None, "exact"), (1.2, "differs")])
-def test_gpt_oss_in_vllm_knows_no_amplitude(
+def test_gpt_oss_in_vllm_knows_no_attention_factor(
     tiny: Callable[[str], Path], attention_factor: float | None, word: str
 ) -> None:
     recipe = Recipe(REGISTRY["yarn"](4.0), attention_factor=attention_factor)

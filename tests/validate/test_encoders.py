@@ -100,7 +100,7 @@ def test_a_right_output_agrees_in_every_precision(dtype: str, folded: bool, tmp_
     assert result.agrees, result.sentence
 
 
-def test_a_flat_encoder_is_told_apart(tmp_path: Path) -> None:
+def test_a_flat_encoder_is_distinguished(tmp_path: Path) -> None:
     """As a class is initialised: attention is all but uniform, and hidden states are those of the words."""
     source = make("eurobert", tmp_path / "source", initializer_range=0.02)
     out = apply(make_plan(source, YARN, tmp_path / "out"))

@@ -108,7 +108,7 @@ def test_logits_that_cannot_tell_are_called_inconclusive(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("family", ["llama", "cohere"])
-def test_flat_models_are_told_apart(family: str, tmp_path: Path) -> None:
+def test_flat_models_are_distinguished(family: str, tmp_path: Path) -> None:
     """With weights near zero attention and logits are uniform: their differences are below any fixed KL."""
     flat = make(family, tmp_path / "flat", initializer_range=0.002)
     out = baked(flat, tmp_path / "out")
@@ -121,7 +121,7 @@ def test_flat_models_are_told_apart(family: str, tmp_path: Path) -> None:
     assert check(out, flat).sentence.startswith("Disagrees")
 
 
-def test_sharp_models_are_told_apart_in_another_precision(tmp_path: Path) -> None:
+def test_sharp_models_are_distinguished_in_another_precision(tmp_path: Path) -> None:
     """One-hot attention in bfloat16 is noise; in float32, with smaller attention scores, it is none."""
     sharp = make("granite", tmp_path / "sharp", initializer_range=0.35)
     out = baked(sharp, tmp_path / "out", Recipe(REGISTRY["linear"](16.0)))

@@ -71,7 +71,9 @@ def each_rope(config: dict[str, Any], change: Callable[[dict[str, Any]], None]) 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_amplitude_and_ramp(model_type: str, dtype: str, source: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_attention_factor_and_ramp(
+    model_type: str, dtype: str, source: Callable[[str, str], Path], tmp_path: Path
+) -> None:
     stock = source(model_type, dtype)
     out = bake(stock, tmp_path / "out")
     assert agrees(out, stock, dtype)

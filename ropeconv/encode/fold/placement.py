@@ -18,18 +18,17 @@ from typing import Literal
 from ...errors import BadSource, UnsupportedBake
 from ...families import Family
 from ...families.config import Config, text_part
-from ...families.keys import positive_int
 from ...families.layers import key_layers
-from ...families.rows import Which, fused_heads, head_count, layer_prefix, layer_prefixes
+from ...families.rows import Which, layer_prefix, layer_prefixes
 from ...formats.safetensors import Tensor
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..target import FoldInto
+from .spans import Span, elements, fused_rows, per_head, query_rows, rotated_rows
 
 # dtype: KL that rounding costs at usual attention factors, measured
 FLOATS = {"F64": 0.0, "F32": 0.0, "F16": 2e-6, "BF16": 1e-4}
 NEGLIGIBLE = 1e-9
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -157,25 +156,7 @@ def _layer(
     if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
         name = _queries(prefix, family, tensors)
         rows, columns = tensors[name].shape[0], prod(tensors[name].shape[1:])
-        yield Scaling(name, _elements(_query_rows(rows, family, part), columns), schedule.softmax_scale)
-
-
-def _query_rows(rows: int, family: Family, part: Config) -> tuple[Span, ...]:
-    """All rows of a projection that make queries, as spans: those of a gate behind each head are left out."""
-    gate = _gate(family, part)
-    if not gate:
-        return ((0, rows),)
-    width = rows // head_count(part, family)
-    return tuple((start, start + width - gate) for start in range(0, rows, width))
-
-
-def _gate(family: Family, part: Config) -> int:
-    """How many rows of an output gate follow the queries of each head. Raises BadSource where it is not stated."""
-    key = family.weights.q_gate
-    gate = positive_int(part, (key,)) if key else 0
-    if gate is None:
-        raise BadSource(f"config.json has no {key}; add it")
-    return gate
+        yield Scaling(name, elements(query_rows(rows, family, part), columns), schedule.softmax_scale)
 
 
 def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
@@ -214,20 +195,20 @@ def _one_side(
     if norms:
         for name in norms:
             heads = prod(tensors[name].shape) // spec.head_dim
-            spans = _per_head(heads, spec.head_dim, spec.rotary_dim)
+            spans = per_head(heads, spec.head_dim, spec.rotary_dim)
             yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
         yield from _further_norms(prefix, which, factor, spec, family, tensors)
         return
     if weights.fused:
         name = f"{prefix}{weights.fused}.weight"
-        blocks = _blocks(name, which, spec, family, part, tensors)
+        blocks = fused_rows(name, which, spec, family, part, tensors)
     else:
         name = _queries(prefix, family, tensors) if which == "q" else f"{prefix}{weights.k}.weight"
         if name not in tensors:
             raise BadSource(f"the checkpoint has no {name}; download it again")
         rows = prod(tensors[name].shape[:-1]) // (2 if which == "k" and weights.keys_and_values else 1)
-        blocks = _rotated_rows(rows, which, spec, family, part)
-    yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
+        blocks = rotated_rows(rows, which, spec, family, part)
+    yield Scaling(name, elements(blocks, tensors[name].shape[-1]), factor)
     bias = f"{name.removesuffix('.weight')}.bias"
     if bias in tensors:
         yield Scaling(bias, tuple(blocks), factor)
@@ -261,32 +242,3 @@ def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
         return sorted(name for name in tensors if name.startswith(f"{norm}.norms."))
     names = [f"{norm}.weight", *([f"{norm}.bias"] if kind == "layer-norm" else [])]
     return [name for name in names if name in tensors]
-
-
-def _rotated_rows(rows: int, which: Which, spec: RopeSpec, family: Family, part: Config) -> tuple[Span, ...]:
-    if family.weights.rows == "first":
-        return _per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
-    heads = 1 if which == "k" else head_count(part, family)
-    width, gate = rows // heads, _gate(family, part) if which == "q" else 0
-    return tuple(((head + 1) * width - gate - spec.rotary_dim, (head + 1) * width - gate) for head in range(heads))
-
-
-def _blocks(
-    name: str, which: Which, spec: RopeSpec, family: Family, part: Config, tensors: Mapping[str, Tensor]
-) -> tuple[Span, ...]:
-    """The rotated rows of queries or keys in a fused projection of queries, keys and values, as spans of rows."""
-    starts = fused_heads(which, tensors[name].shape[0], head_count(part, family), spec.head_dim, family)
-    if family.weights.fused_order.endswith("blocks"):
-        return _per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
-    return tuple((start, start + spec.rotary_dim) for start in starts)
-
-
-def _per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[Span, ...]:
-    """Spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span where all rotate."""
-    if rotary_dim == width:
-        return ((start, start + heads * width),)
-    return tuple((start + head * width, start + head * width + rotary_dim) for head in range(heads))
-
-
-def _elements(rows: tuple[Span, ...], columns: int) -> tuple[Span, ...]:
-    return tuple((start * columns, stop * columns) for start, stop in rows)

@@ -10,6 +10,8 @@ from pathlib import Path
 from ...secrets import without_secrets
 from .process import last_words
 
+LONGEST = 300.0
+"""Seconds; a file of 100 GB is loaded in some, on a disk of the network in tens."""
 PROGRAM = """
 import sys
 import llama_cpp as llama
@@ -25,7 +27,15 @@ def available() -> bool:
 
 
 def why_not_loaded(path: Path) -> str:
-    """What llama.cpp says where it does not load a file, empty where it does. Weights are mapped and not read."""
-    command = [sys.executable, "-c", PROGRAM, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
+    """What llama.cpp says where it does not load a file within `LONGEST` seconds, empty where it does.
+
+    Weights are mapped and not read.
+    """
+    command, environment = [sys.executable, "-c", PROGRAM, str(path)], without_secrets()
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=environment, timeout=LONGEST
+        )
+    except subprocess.TimeoutExpired:  # run() has killed it
+        return f"it did not end within {LONGEST:g} seconds"
     return last_words(done.stderr, done.returncode) if done.returncode else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ...inspection.inspect import Inspection, inspect_gguf
 from ...receipts.gguf_original import gguf_stated
 from ...runtimes.llamacpp.read_header import WINDOW_NORM
 from ...sources import GgufSource
+from ...sources.generated import generated_shards, made_files
 from ...sources.source import GeneratedFile, Source, SourceFile
 from ..hparams import gguf_rules, sizes_of
 from .config import config_of
@@ -70,9 +71,9 @@ class GgufCheckpoint(Source):
         return seen
 
     def in_dtype(self, dtype: str) -> GgufCheckpoint:
-        """The same weights in another dtype, without the tokenizer. dtype: as torch names it, or auto for its own."""
+        """The same checkpoint in another dtype. dtype: as torch names it, or auto for its own."""
         outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}
-        return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), with_tokenizer=False)
+        return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), self.with_tokenizer)
 
     @property
     def dtype(self) -> str:
@@ -117,9 +118,7 @@ class GgufCheckpoint(Source):
         return texts
 
     def files(self) -> tuple[SourceFile, ...]:
-        made = [SourceFile(name, len(text.encode())) for name, text in self._made.items()]
-        made += [SourceFile(item.name, item.size) for item in self.generated_files()]
-        return tuple(sorted(made, key=lambda file: file.name))
+        return tuple(sorted(made_files(self._made, self.generated_files()), key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
         return self.inner.path
@@ -141,10 +140,7 @@ class GgufCheckpoint(Source):
         return tuple(self._made)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        made = [
-            GeneratedFile(shard.name, shard.size, self._writer(shard), partial(self._stream, shard))
-            for shard in self._shards
-        ]
+        made = generated_shards(self._shards, self._writer, self._stream)
         if self.with_tokenizer:
             size = sum(len(self.inner.file.header.values[key].raw) for key in self._lists())
             made.append(GeneratedFile("tokenizer.json", size, self._write_tokenizer))

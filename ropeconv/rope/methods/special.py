@@ -78,15 +78,15 @@ class Dynamic(Method):
         name, factor = self.parts()
         if self.at is None:
             raise RecipeError("--dynamic changes with the sequence; say with --at TOKENS at which length to freeze it")
-        stretch = max(1.0, self.at / spec.original_context)
+        ratio = max(1.0, self.at / spec.original_context)
         if name == "ntk":
-            growth = max(1.0, factor * stretch - (factor - 1))
+            growth = max(1.0, factor * ratio - (factor - 1))
             form = Plain(spec.rope_theta * growth ** (spec.rotary_dim / (spec.rotary_dim - 2)))
             return Schedule(form.inv_freq(spec.rotary_dim), 1.0, self.at, spec.original_context, form)
-        if stretch > factor:
+        if ratio > factor:
             reach = round(factor * spec.original_context)
             raise RecipeError(f"--at {self.at} is beyond {factor:g} x {spec.original_context}; choose up to {reach}")
-        inner = {"linear": Linear, "by-parts": ByParts, "yarn": YarnMethod}[name](stretch)
+        inner = {"linear": Linear, "by-parts": ByParts, "yarn": YarnMethod}[name](ratio)
         frozen = inner.schedule(spec)
         return Schedule(frozen.inv_freq, frozen.attention_factor, self.at, spec.original_context, frozen.form)
 

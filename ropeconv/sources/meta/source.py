@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from ...errors import BadSource
@@ -14,6 +14,7 @@ from ...formats import jsontext
 from ...formats.identity import FileIdentity
 from ...formats.typed import typed
 from ..folder import FolderSource
+from ..generated import generated_shards, made_files
 from ..source import GeneratedFile, Source, SourceFile
 from .layout import Shard, index_text, shard_layout
 from .params import Params, hf_config
@@ -102,8 +103,7 @@ class MetaSource(Source):
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
         kept = [file for file in self.inner.files() if file.name not in LEFT and not PART.fullmatch(file.name)]
-        made = [SourceFile(name, len(text.encode())) for name, text in self._made.items()]
-        made += [SourceFile(item.name, item.size) for item in self.generated_files()]
+        made = made_files(self._made, self.generated_files())
         return tuple(sorted([*kept, *made], key=lambda file: file.name))
 
     def files(self) -> tuple[SourceFile, ...]:
@@ -122,10 +122,7 @@ class MetaSource(Source):
         return tuple(self._made)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        made = [
-            GeneratedFile(shard.name, shard.size, self._writer(shard), partial(self._stream, shard))
-            for shard in self._shards
-        ]
+        made = generated_shards(self._shards, self._writer, self._stream)
         if is_tiktoken(self._tokenizer):
             version, model = self.params.version, self._tokenizer
             made.append(

@@ -86,7 +86,7 @@ class BucketResult:
         return f"KL {kl:.2e}" if self.cosine is None else f"relative error {math.sqrt(2 * kl):.2e}"
 
     @property
-    def told_apart(self) -> bool:
+    def is_distinguished(self) -> bool:
         """Whether the unscaled source is far enough away."""
         if self.rounded_weights:  # the tolerance is often a part of the control, and so equal but for rounding
             return self.control_kl * (1 + 1e-9) >= SEPARATION * self.tolerance
@@ -229,7 +229,7 @@ def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]
         return False, f"Disagrees: {found} at {worst.name}, where {allowed.rpartition(' ')[2]} is allowed."
     if unchanged:
         return True, "Agrees everywhere. The recipe changes no frequency, so there is no control."
-    unclear = [result for result in results[1:] or results if not result.told_apart]
+    unclear = [result for result in results[1:] or results if not result.is_distinguished]
     what = "logits" if results[0].cosine is None else "hidden states"
     if unclear:
         return False, f"Inconclusive: at {unclear[0].name} the unscaled model agrees too, so these {what} cannot tell."

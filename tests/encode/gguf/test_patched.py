@@ -1,4 +1,4 @@
-"""Patched GGUF files against the original, told the same at loading: the same bits, whatever the quantisation."""
+"""Patched GGUF files against the original, given the same at loading: the same bits, whatever the quantisation."""
 
 from __future__ import annotations
 

@@ -20,15 +20,15 @@ from ...conftest import DATA
 from .naive import sums
 
 # first violation; L = 4096, b = 1e4, s = 8, and L = 8192, b = 5e5, s = 16
-STRETCHED = {
+EXTENDED = {
     "linear": (13649, 295005), "ntk-old": (6505, 61936), "ntk": (5732, 102996), "ntk-fixed": (6719, 64679),
     "mixed": (5687, 122111), "by-parts": (9767, 165156), "yarn": (8886, 199047),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", STRETCHED)
+@pytest.mark.parametrize("method", EXTENDED)
 def test_first_violations_of_schedules(method: str) -> None:
-    for base, length, factor, first in zip((1e4, 5e5), (4096, 8192), (8.0, 16.0), STRETCHED[method], strict=True):
+    for base, length, factor, first in zip((1e4, 5e5), (4096, 8192), (8.0, 16.0), EXTENDED[method], strict=True):
         spec = RopeSpec(128, 128, Plain(base), length, length)
         found = Recipe(REGISTRY[method](factor)).schedule(spec)
         assert first_violation(found.inv_freq, 0, 1 << 20) == first

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from ropeconv.errors import RopeconvError
+from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.formats.gguf import Edit, GgufFile, u32
+from ropeconv.formats.gguf.write import write_new
 from ropeconv.validate.comparison import Comparison
 from ropeconv.validate.rule.likeliest import coarse, log_probs_of
 from ropeconv.validate.rule.measures import measure
@@ -100,6 +102,45 @@ def test_bad_input(made: Path) -> None:
     for url, said in (("http://127.0.0.1:9", "does not answer"), ("localhost", "is no URL")):
         done = run_in(made, "validate", "yarn", "--against", "source", "--server", url, "-q")
         assert (done.returncode, said in done.stderr) == (1, True)
+
+
+@pytest.fixture(scope="module")
+def gguf(made: Path) -> Path:
+    """Beside the others a source in GGUF, quantised, what was baked from it, and folders with its weights to serve."""
+    for given in (
+        ("source", "--as-is", "--to", "gguf", "--outtype", "q8_0", "-o", "source.gguf"),
+        ("source.gguf", "--yarn", "16", "-o", "yarn.gguf"),
+        ("source.gguf", "--yarn", "16", "--to", "safetensors", "-o", "served"),
+        ("source.gguf", "--yarn", "8", "--to", "safetensors", "-o", "other"),
+    ):
+        done = run_in(made, "apply", *given, "-q")
+        assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.mark.parametrize(("folder", "text"), [("served", "text.txt"), ("other", "")])
+def test_a_gguf_file_against_the_one_that_it_came_from(gguf: Path, folder: str, text: str) -> None:
+    """The reference has the dequantised weights of the source, whose tokenizer reads a text."""
+    (gguf / "text.txt").write_text(Path(__file__).read_text())
+    settings = Settings(length=160, text=gguf / text if text else None)
+    with running(StandIn("vllm", gguf / folder)) as url:
+        result = validate_server(Comparison.open(gguf / "yarn.gguf", str(gguf / "source.gguf")), url, "", settings)
+    assert result.agrees == (folder == "served"), result.sentence
+    assert "dequantised weights of the source" in result.sentence
+
+
+def test_a_gguf_source_that_is_not_dequantised_is_refused_before_the_server_computes(gguf: Path) -> None:
+    file = GgufFile.open(gguf / "source.gguf")
+    write_new(file, 0, Edit({"llama.expert_weights_norm": u32(1)}), gguf / "strange.gguf")
+    done = run_in(gguf, "apply", "strange.gguf", "--yarn", "16", "-o", "strange-yarn.gguf", "-q")
+    assert done.returncode == 0, done.stderr
+    server = StandIn("llamacpp", gguf / "served")
+    with (
+        running(server) as url,
+        pytest.raises(BadSource, match="cannot be dequantised .*give --against the safetensors"),
+    ):
+        validate_server(Comparison.open(gguf / "strange-yarn.gguf", str(gguf / "strange.gguf")), url)
+    assert not server.asked
 
 
 def test_one_of_several_models(made: Path) -> None:

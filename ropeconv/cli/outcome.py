@@ -1,0 +1,70 @@
+"""The outcome of `ropeconv apply`, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .output import Output
+
+if TYPE_CHECKING:
+    from ..bake import Plan
+    from ..receipts.receipt import CheckRecord
+    from ..validate.rule.validation import Validation
+
+
+@dataclass
+class Outcome:
+    """The outcome of a plan.
+
+    path: of the output, None where it was published from a temporary folder. check: by the installed transformers.
+    proof: the validation. published: the URL of the commit, or empty. run: commands that run the output.
+    """
+
+    path: Path | None = None
+    check: CheckRecord | None = None
+    proof: Validation | None = None
+    published: str = ""
+    run: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys that `--json` prints in addition to those of the plan."""
+        import msgspec
+
+        check = None if self.check is None else msgspec.to_builtins(self.check)
+        found: dict[str, Any] = {"check": check, "run": self.run}
+        if self.proof is not None:
+            found["validation"] = self.proof.to_dict()
+        if self.published:
+            found["published"] = self.published
+        return found
+
+
+def show_outcome(plan: Plan, done: Outcome, output: Output, explain: bool) -> None:
+    """Prints the outcome of a plan.
+
+    plan: that was executed. done: its outcome. output: for text or JSON. explain: why each runtime and encoding.
+    """
+    from .views import show_plan, show_validation
+
+    if output.as_json:
+        output.data(plan.to_dict() | done.to_dict())
+        return
+    if output.quiet:
+        output.copyable(done.published or str(done.path))
+        return
+    show_plan(plan, output, explain)
+    if done.check:
+        output.say(
+            f"Checked: transformers {done.check.transformers} loads it and computes the schedule "
+            f"(within {done.check.max_ulp} ulp of float32, attention factor {done.check.attention_factor:.6f})."
+        )
+    if done.path:
+        output.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
+        for command in done.run:
+            output.copyable(f"Run it with: {command}")
+    if done.proof is not None:
+        show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", output)
+    if done.published:
+        output.copyable(done.published)

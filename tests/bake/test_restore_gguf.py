@@ -78,6 +78,19 @@ def test_the_file_is_as_it_was(tmp_path: Path, name: str) -> None:
     assert path.read_bytes() == original
 
 
+def test_a_plan_in_place_names_the_file_itself_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "model.gguf")
+    baked = apply(make_plan(source, YARN, tmp_path / "baked.gguf"))
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    plan = restore_plan(ropeconv.open_source(str(baked)), in_place=True)
+    assert (plan.out, plan.in_place, plan.to_dict()["out"]) == (baked, True, str(baked))
+    assert restore_plan(ropeconv.open_source(str(baked))).out == Path("model-restored.gguf")
+
+
 def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
     """Each is what the same method makes of the pristine file, also back from a rope tensor to keys."""
     path = insertable(write(tmp_path / "model.gguf"))

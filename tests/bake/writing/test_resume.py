@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.planned import PlannedFile
+from ropeconv.bake.writing import files
+from ropeconv.errors import BadSource
 from ropeconv.formats.identity import FileIdentity, identity
 from ropeconv.receipts import read_receipt
 from ropeconv.receipts.receipt import CheckRecord
@@ -190,3 +193,22 @@ def test_a_copy_whose_size_the_hub_does_not_tell_is_taken_as_it_comes(tmp_path: 
     found = {file.name: file.size for file in read_receipt(write(plan)).files}
     assert found["README.md"] == 16
     assert tree(tmp_path / "out")["README.md"] == b"what the Hub has"
+
+
+@pytest.mark.parametrize("wrong", [bytes, lambda size: b"\1" * size])
+def test_a_copy_with_other_bytes_than_the_source_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[int], bytes]
+) -> None:
+    """As filesystems have given zeros for what was just written: https://github.com/openzfs/zfs/issues/15526."""
+    plan = small_plan(source_folder(tmp_path), tmp_path / "out")
+
+    def copied(source: Path, target: Path, advance: Callable[[int], None]) -> None:
+        target.write_bytes(wrong(source.stat().st_size))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "copy_file", copied)
+        with pytest.raises(BadSource, match="changed while it was copied"):
+            write(plan)
+    assert not plan.out.exists()
+    write(plan)
+    assert (plan.out / "model.safetensors").read_bytes() == (tmp_path / "model/model.safetensors").read_bytes()

@@ -63,7 +63,7 @@ def test_the_receipt_of_an_output_has_what_was_measured_against_its_source(run: 
 def test_a_condition_that_cannot_be_judged_is_refused_before_anything_runs(
     run: Run, models: Path, condition: str
 ) -> None:
-    given = ("eval", "source", "--methods", "base", "--text", "missing.txt", *SIZES)
+    given = ("eval", "source", "--methods", "base", "--text", "text.txt", *SIZES)
     done = run(*given, "--fail-if", condition)
     assert done.returncode == 2
     assert "--fail-if" in done.stderr

@@ -8,7 +8,8 @@ from .errors import RopeconvError
 
 EXTRAS = {
     "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
-    "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta",
+    "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "lm_eval": "lm-eval",
+    "datasets": "datasets",
 }  # fmt: skip
 """Packages that are imported late, by the extra that brings them."""
 

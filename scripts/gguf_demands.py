@@ -19,6 +19,7 @@ KNOWN = {
     "n_embd_gqa", "n_ff", "n_ff_exp", "n_expert", "n_rot",
 }  # fmt: skip
 QKV = (("q", 0, 1), ("k", 0, 2), ("v", 0, 3))
+SCALE = re.compile(r'create_tensor\(tn\((LLM_TENSOR_\w+_EXPS),\s*"scale", i\), \{n_expert\}')
 ALWAYS = ["block_count", "context_length", "embedding_length"]
 CALL = re.compile(r"create_tensor(?P<kind>_qkv|_gate_up_exps)?\s*\((?P<rest>.*)", re.DOTALL)
 TENSOR = re.compile(
@@ -87,7 +88,11 @@ def read(arch: Arch, hparams: str, tensors: str, names: dict[str, str], keys: di
         if key and not conditional and not re.search(r",\s*false\s*\)$", text) and "%s." in keys.get(key[1], ""):
             arch.keys.append(keys[key[1]].removeprefix("%s."))
     local: dict[str, str] = {}
+    lenient: list[str] = []  # variables that say that a tensor need not be there
     for text, conditional in statements(tensors):
+        flags = re.match(r"(?:const )?int\s+(\w+)\s*=.*NOT_REQUIRED", text, re.DOTALL)
+        if flags and "create_tensor" not in text and "mtp_only" not in text:
+            lenient.append(flags[1])
         constant = re.match(r"(?:const )?(?:u?int\d*_t|auto) (\w+)\s*=\s*(.*)", text, re.DOTALL)
         if constant and "create_tensor" not in text:
             value = size(constant[2], local)
@@ -95,7 +100,7 @@ def read(arch: Arch, hparams: str, tensors: str, names: dict[str, str], keys: di
         call = CALL.search(text)
         if call is None or "DUPLICATED" in text:
             continue
-        optional = conditional or "NOT_REQUIRED" in text or "SKIP" in text
+        optional = conditional or bool(re.search("|".join(("NOT_REQUIRED", "SKIP", *lenient)), text))
         if call["kind"]:
             _several(arch, call["kind"], call["rest"], local, optional)
             continue
@@ -129,8 +134,8 @@ def _add(arch: Arch, name: str, shape: list[str], optional: bool) -> None:
         arch.optional.setdefault(name, {arch.required.pop(name)} if name in arch.required else set()).add(text)
 
 
-def main(root: Path) -> None:
-    """Reads the source of llama.cpp and writes the table."""
+def extract(root: Path) -> dict[str, dict[str, object]]:
+    """What the loader of each architecture wants, from the source of llama.cpp."""
     source = (root / "src" / "llama-arch.cpp").read_text()
     names = dict(re.findall(r'\{\s*(LLM_TENSOR_\w+),\s*"([^"]+)"\s*\}', source))
     keys = dict(re.findall(r'\{\s*(LLM_KV_\w+),\s*"([^"]+)"\s*\}', source))
@@ -139,6 +144,7 @@ def main(root: Path) -> None:
     bases = dict(re.findall(r"struct (llama_model_\w+) : public (llama_model_\w+)", header))
     text = "\n".join(path.read_text() for path in sorted((root / "src" / "models").glob("*.cpp")))
     factory = (root / "src" / "llama-model.cpp").read_text()
+    scales = [names[tensor].replace("%d", "{}") for tensor in SCALE.findall(factory)]
     found = {}
     for number, name in re.findall(r"case (LLM_ARCH_\w+):\s*return new (llama_model_\w+)\(", factory):
         chain = name
@@ -150,13 +156,16 @@ def main(root: Path) -> None:
         read(arch, hparams, tensors, names, keys)
         if not arch.required:
             continue
+        for experts in scales:  # which a pass for all architectures loads
+            if f"{experts}.weight" in arch.required | arch.optional:
+                _add(arch, f"{experts}.scale", ["n_expert"], True)
         found[archs[number]] = {
             "keys": sorted({*ALWAYS, *arch.keys}),
             "required": arch.required,
             "optional": {key: sorted(shapes) for key, shapes in arch.optional.items()},
         }
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
+    return found
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    OUT.write_text(json.dumps(extract(Path(sys.argv[1])), indent=1) + "\n")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+
+from ropeconv.families import by_model_type
+
+from .models import auto_class
 
 BATCH, LENGTH = 64, 64
 
@@ -36,7 +41,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
 
     Every layer gets hidden states of its own, independent and gaussian, and all tokens are at one position.
     """
-    from transformers import AttentionInterface, AutoModelForCausalLM
+    from transformers import AttentionInterface
     from transformers.models.falcon import modeling_falcon
     from transformers.models.gpt_neox_japanese.modeling_gpt_neox_japanese import GPTNeoXJapaneseAttention
 
@@ -49,7 +54,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
     def attention(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **more: Any
     ) -> Any:
-        keep(module.layer_idx, query, key)
+        keep(module.layer_idx * len(stacks) + stack_of.get(id(module), 0), query, key)
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
 
     def rotation(query: torch.Tensor, key: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -64,7 +69,7 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
     model_type = json.loads((folder / "config.json").read_text())["model_type"]
     own = model_type in ("falcon", "gpt_neox_japanese")  # their attention is no entry of the interface
     options = {"attn_implementation": "eager" if own else "recorded", "experts_implementation": "eager"}
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
+    model = auto_class(model_type).from_pretrained(folder, dtype=torch.float32, **options).eval()
     generator = torch.Generator().manual_seed(1)
 
     def gaussian(module: Any, arguments: Any, named: Any) -> Any:
@@ -72,7 +77,12 @@ def attention_inputs(folder: Path, position: int = 0) -> dict[int, tuple[np.ndar
         fresh = torch.randn(states.shape, generator=generator, dtype=states.dtype)
         return ((fresh, *arguments[1:]), named) if arguments else (arguments, {**named, "hidden_states": fresh})
 
-    for layer in next(one for name, one in model.named_modules() if name.endswith((".layers", ".h", ".blocks"))):
+    blocks = by_model_type()[model_type].weights.block
+    found_in = [(name, one) for name, one in model.named_modules() if not re.search("vision|protein", name)]
+    stacks = [one for name, one in found_in if re.search(r"\.(layers|h|blocks)$", name)]
+    stacks = stacks[: max(1, len(blocks))]
+    stack_of = {id(part): number for number, stack in enumerate(stacks) for part in stack.modules()}
+    for layer in (layer for stack in stacks for layer in stack):
         layer.register_forward_pre_hook(gaussian, with_kwargs=True)
     ids = torch.randint(4, 300, (BATCH, LENGTH), generator=generator)
     rotate, weigh = modeling_falcon.apply_rotary_pos_emb, GPTNeoXJapaneseAttention._attn

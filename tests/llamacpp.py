@@ -32,11 +32,46 @@ CHANGES: dict[str, dict[str, Any]] = {
     "cohere2": {"tie_word_embeddings": True},
     "qwen3_moe": {"norm_topk_prob": True},
     "gemma": {"tie_word_embeddings": True, "initializer_range": 0.02},
+    "gemma3n_text": {
+        "tie_word_embeddings": True,
+        "initializer_range": 0.02,
+        "num_hidden_layers": 22,
+        "num_kv_shared_layers": 2,
+        "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 4 + ["sliding_attention", "full_attention"],
+        "intermediate_size": [96] * 22,
+        "laurel_rank": 64,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 316,
+    },
+    "gemma4_text": {
+        "tie_word_embeddings": True,
+        "initializer_range": 0.02,
+        "final_logit_softcapping": 30.0,
+        "use_double_wide_mlp": True,
+        "top_k_experts": 4,
+    },
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 3},
     "olmoe": {"num_key_value_heads": 2},
     "dots1": {"num_key_value_heads": 2},
     "qwen3_next": {"linear_num_value_heads": 4},
     "qwen3_5_text": {"linear_num_value_heads": 4},
+    "qwen3_5_moe_text": {"linear_num_value_heads": 4},
+    "lfm2": {"block_auto_adjust_ff_dim": True, "block_multiple_of": 40, "block_ffn_dim_multiplier": 1.3},
+    "lfm2_moe": {"tie_word_embeddings": True, "initializer_range": 0.1},
+    "falcon_h1": {
+        "embedding_multiplier": 1.2,
+        "lm_head_multiplier": 0.8,
+        "key_multiplier": 0.9,
+        "mlp_multipliers": [1.1, 0.7],
+        "attention_in_multiplier": 1.3,
+        "attention_out_multiplier": 0.9,
+        "ssm_in_multiplier": 0.7,
+        "ssm_out_multiplier": 0.6,
+        "ssm_multipliers": [0.9, 0.8, 0.7, 1.1, 1.2],
+        "mamba_n_groups": 2,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False,
+    },
 }
 EXPORTED = tuple(name for name in TINY if by_model_type()[name].gguf is not None)
 """Model types that become GGUF."""
@@ -57,22 +92,40 @@ def tokenizer_json() -> str:
 
 
 def lively(folder: Path) -> Path:
-    """Puts numbers into biases and norms, which transformers begins with zeros and ones: those would hide errors."""
+    """Puts numbers into what transformers begins with zeros and ones, such as norms: those would hide errors."""
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     generator = torch.Generator().manual_seed(1)
     for name, tensor in tensors.items():
         if name.endswith(".bias"):
             tensors[name] = 0.3 * torch.randn(tensor.shape, generator=generator)
-        elif "norm" in name:
+        elif "norm" in name or bool((tensor == tensor.flatten()[0]).all()):
             tensors[name] = tensor + 0.3 * torch.rand(tensor.shape, generator=generator)
     safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder
+
+
+def like_gemma3n(folder: Path, own: int) -> None:
+    """Adds the keys of layers that take those of others, as published: transformers 5 drops them. Tames the others.
+
+    llama.cpp divides the variance of the activations that it cuts by n - 1, not n, which is seen in layers as narrow as
+    these: with usual norms KL 4e-4, without the MLP 2e-8. own: layers that have keys of their own.
+    """
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("q_norm.weight") and int(name.split(".")[2]) >= own]:
+        for part in ("k_norm", "k_proj", "v_proj"):
+            layer, first = (text.replace("q_norm", part) for text in (name, "model.layers.0.self_attn.q_norm.weight"))
+            tensors[layer] = tensors[first].clone()
+    for name in tensors:
+        tensors[name] *= 0.05 if "post_feedforward_layernorm" in name else 0.25 if "q_norm" in name else 1.0
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def checkpoint(model_type: str, folder: Path, **changes: Any) -> Path:
     """A tiny checkpoint with a tokenizer; a change to None stands as null in its config."""
     settings = {**CHANGES.get(model_type, {}), **changes}
     lively(make(model_type, folder, **settings))
+    if model_type == "gemma3n_text":
+        like_gemma3n(folder, settings["num_hidden_layers"] - settings["num_kv_shared_layers"])
     config = json.loads((folder / "config.json").read_text())
     config |= {key: None for key, value in settings.items() if value is None}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -50,8 +50,10 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     its own keys. rotary_dim: dimensions of a head that rotate, of 64. local_theta, local_rotary_dim: of the layers that
     are not extended, where they have others. rotating_share: the share of pairs that rotate in the class itself. norms:
     keys with which queries and keys have norms. cancels: whether a norm behind the rotation cancels an attention
-    factor. auto: the class of transformers that makes it. refused: methods whose frequencies, and encodings, that its
-    class cannot carry. fill: values of parameters that begin with 0 and would make attention blind.
+    factor. auto: the class of transformers that makes it. refused: methods whose frequencies, recipes by their names,
+    and encodings, that its class cannot carry. fill: by the end of their names, values of parameters that begin with 0
+    and would make attention blind; of matrices the standard deviation. text: the model type of its `text_config`, which
+    has all these keys then; around: what its config has beside that.
     """
 
     parts: tuple[str, ...] = ()
@@ -64,9 +66,11 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rotating_share: float = 1.0
     norms: dict[str, Any] = {}
     cancels: bool = False
-    auto: Literal["AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModel"] = "AutoModelForCausalLM"
+    auto: str = "AutoModelForCausalLM"
     refused: tuple[str, ...] = ()
     fill: dict[str, float] = {}
+    text: str = ""
+    around: dict[str, Any] = {}
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -102,15 +106,25 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     settings = {**COMMON, **FAMILIES[model_type], **changes}
     settings = {key: value for key, value in settings.items() if value is not None or key in null}
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(model_type, **settings)
-    model = auto_class(model_type).from_config(config).to(torch.float32)
+    tiny = TINY[model_type]
+    given = {**tiny.around, "text_config": {"model_type": tiny.text, **settings}} if tiny.text else settings
+    config = AutoConfig.for_model(model_type, **given)
+    model = from_config(config).to(torch.float32)
     for name, parameter in model.named_parameters():
-        last = name.rsplit(".", 1)[-1]
-        if last in TINY[model_type].fill:
-            torch.nn.init.constant_(parameter, TINY[model_type].fill[last])
+        for end, value in tiny.fill.items():
+            if name.endswith(end) and parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=value)
+            elif name.endswith(end):
+                torch.nn.init.constant_(parameter, value)
     model.save_pretrained(folder)
     published(folder, model_type, settings)
     return folder
+
+
+def from_config(config: Any) -> Any:
+    """A model of a config, with random weights."""
+    made_by = auto_class(config.model_type)
+    return (made_by.from_config if hasattr(made_by, "from_config") else made_by._from_config)(config)
 
 
 def auto_class(model_type: str) -> Any:
@@ -123,9 +137,11 @@ def auto_class(model_type: str) -> Any:
 def published(folder: Path, model_type: str, settings: dict[str, Any]) -> None:
     """Rewrites the saved config as publishers write it: rope_theta at the top, and only the keys that were given."""
     saved = json.loads((folder / "config.json").read_text())
-    rope = saved.pop("rope_parameters", None) or {}
-    saved.update({key: value for key, value in settings.items() if value is not None})
-    saved["model_type"] = model_type
+    text = TINY[model_type].text
+    part = saved["text_config"] if text else saved
+    rope = part.pop("rope_parameters", None) or {}
+    part.update({key: value for key, value in settings.items() if value is not None})
+    part["model_type"] = text or model_type
     if not {"rope_parameters", "rope_theta"} & settings.keys():
-        saved["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
+        part["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
     (folder / "config.json").write_text(json.dumps(saved, indent=2) + "\n")

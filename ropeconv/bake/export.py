@@ -77,7 +77,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         result=result,
         files=(_file(out.name, size, exported, made, edit),),
         skipped=(),
-        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen)),
+        warnings=(*warnings(seen, recipe, spec, schedule), *result.notes, *_notes(source, seen, exported)),
         notes=(
             *filter(None, (first.assumption,)),
             *derivation(seen, recipe, spec),
@@ -128,11 +128,13 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
                 file.write(block)
 
 
-def _notes(source: Source, seen: ConfigInspection) -> list[str]:
+def _notes(source: Source, seen: ConfigInspection, exported: Exported) -> list[str]:
     found = []
     spec, rules = seen.spec, seen.family.gguf
     if rules and not rules.window and any(size is not None and size < spec.context for size in spec.windows):
         found.append("llama.cpp ignores the sliding window of this model: there every layer sees the whole context")
+    if exported.without_prediction:
+        found.append("layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter")
     if "vision_config" in source.config():
         found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
     return found

@@ -57,7 +57,7 @@ class Plan(FilePlan):
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         done = self.receipt().to_dict()
-        for key in ("ropeconv", "files", "check", "validation", "servers", "original", "target"):
+        for key in ("ropeconv", "files", "check", "validation", "servers", "evaluations", "original", "target"):
             del done[key]
         return {
             **done,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from .output import Output
 
 if TYPE_CHECKING:
     from ..bake.advice import Advice
+    from ..evaluate.ranking import Ranking
 
 EXAMPLES = """Examples:
 
@@ -21,6 +23,8 @@ ropeconv advise meta-llama/Llama-2-7b-hf --context 32k
 ropeconv advise Qwen/Qwen3-8B --context 128k --explain
 
 ropeconv advise model-Q4_K_M.gguf --context 128k --json
+
+ropeconv advise Qwen/Qwen3-8B --context 128k --measured result.json
 """
 
 
@@ -35,6 +39,12 @@ def advise_command(
             "--explain", help="Also a paragraph per method, with its command and its runtimes.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured", metavar="FILE", help="Sort by this result of `ropeconv eval -o`.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
     family: FamilyOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -49,12 +59,20 @@ def advise_command(
     output, seen = Output(as_json), inspect_source(opened)
     cache, declared = seen.kv_cache, seen.spec.context
     useless = cannot_gain(seen.spec, length)
+    ranking, criterion = None, CRITERION
+    if measured is not None:
+        from ..evaluate.ranking import ranked
+        from ..evaluate.result import read_result
+
+        ranking = ranked(found, read_result(measured), seen, length)
+        found = ranking.found
+        criterion = f"the loss at {ranking.column:,} tokens in {measured}, then methods without one: {CRITERION}"
     if as_json:
         output.data(
             {
                 "source": source,
-                "sorted_by": CRITERION,
-                "advice": [one.to_dict() for one in found],
+                "sorted_by": criterion,
+                "advice": [one.to_dict() | ({"measured": ranking.to_dict(one)} if ranking else {}) for one in found],
                 "passed_over": passed,
                 "kv_cache": cache.to_dict(length, declared) if cache else None,
                 "warnings": [useless] if useless else [],
@@ -64,18 +82,21 @@ def advise_command(
     output.note(seen.assumption)
     output.note(f"Note: {useless}" if useless else "")
     formats = tuple(found[0].writings) if found else ()
-    columns = ("method", "untuned", "effective", "outside", *formats, "fast pairs")
+    extra = ("loss", "price", "holds to") if ranking else ()
+    columns = ("method", *extra, "untuned", "effective", "outside", *formats, "fast pairs")
     shown = output.table(
-        f"{source} at {length:,} tokens", columns, [_row(one) for one in found],
-        optional=("fast pairs", *reversed(formats[1:]), "outside"), right=("effective", "outside"),
+        f"{source} at {length:,} tokens", columns, [_row(one, ranking) for one in found],
+        optional=("fast pairs", *reversed(formats[1:]), "outside", *((*formats[:1], "untuned") if ranking else ())),
+        right=("effective", "outside", *extra),
     )  # fmt: skip
     for name, description in _columns(found):
         if name in shown or not found:
             output.say(f"{name.capitalize()}: {description}")
     if cache:
         output.say(f"With every method: {cache.sentence(length, declared)}")
-    output.say(f"Sorted by: {CRITERION}.")
-    output.say("None of these numbers is a measurement of this model: your own task is.")
+    output.say(f"Sorted by: {criterion}.")
+    if ranking is None:
+        output.say("None of these numbers is a measurement of this model: `ropeconv eval` makes one (--measured).")
     if found:
         output.say("\nTo bake the first:")
         output.copyable(found[0].command)
@@ -115,12 +136,13 @@ def _refusals(found: list[Advice]) -> dict[str, list[str]]:
     return said
 
 
-def _row(one: Advice) -> tuple[str, ...]:
+def _row(one: Advice, ranking: Ranking | None) -> tuple[str, ...]:
     at = one.profile.reach
     windowed = not at.count and at.length < one.schedule.context  # no layer sees further
     effective = "any" if at.automatic or windowed else f"{at.searched - 1:,}+" if at.first_violation is None else ""
     return (
         one.method.command,
+        *(ranking.cells(one) if ranking else ()),
         "yes" if one.works_untuned else "no",
         effective or f"{at.effective_length:,}",
         f"{one.profile.outside} of {2 * len(one.schedule.inv_freq)}",
@@ -135,6 +157,9 @@ def _columns(found: list[Advice]) -> list[tuple[str, str]]:
         return [("no method reaches it", "give a shorter --context")]
     one = found[0]
     return [
+        ("loss", "nats per token, measured with this method."),
+        ("price", "what it adds to the loss at the trained length, measured."),
+        ("holds to", "the longest length to which its loss stays within three errors of its best."),
         ("untuned", "reported to work at this factor without fine-tuning."),
         ("effective", "tokens up to which sum cos(m theta_i) is never negative (`ropeconv bound`)."),
         ("outside", f"dimensions that turn further than in training, of those that complete no period in "

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
-from . import advise, apply, bound, compare, inspect, plot, push, restore, runtimes, schedule, tables, validate
+from . import advise, apply, bound, compare, eval, inspect, plot, push, restore, runtimes, schedule, tables, validate
 from .command import Command, Group
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "plot": (plot.plot_command, plot.EXAMPLES),
     "schedule": (schedule.schedule_command, schedule.EXAMPLES),
     "validate": (validate.validate_command, validate.EXAMPLES),
+    "eval": (eval.eval_command, eval.EXAMPLES),
     "push": (push.push_command, push.EXAMPLES),
     "methods": (tables.methods_command, tables.METHODS_EXAMPLES),
     "families": (tables.families_command, tables.FAMILIES_EXAMPLES),

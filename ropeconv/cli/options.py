@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import BadSource, UsageError
+from ..errors import UsageError
 from ..rope.lengths import parse_factor, parse_tokens
 from ..rope.methods import REGISTRY, Method, Value
 from ..rope.methods.method import tokens
@@ -191,11 +191,13 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
     modifiers |= {name: parse_tokens(modifiers[name]) for name in LENGTHS if name in modifiers}
     extras = {name: given[name] for name in method_settings() if given.get(name) is not None}
     if chosen[0] == "recipe_file":
+        from ..receipts import read_recipe
+
         if extras:
             raise UsageError(
                 f"--{next(iter(extras)).replace('_', '-')} cannot be added to --recipe; write it into the file"
             )
-        return dataclasses.replace(_read_recipe(Path(given["recipe_file"])), **modifiers)
+        return dataclasses.replace(read_recipe(Path(given["recipe_file"])), **modifiers)
     method = flags[chosen[0]]
     known = {item.name for item in dataclasses.fields(method)[1:]}
     for name in extras:
@@ -237,23 +239,3 @@ def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
 def _read_tokens(extras: dict[str, Any]) -> dict[str, Any]:
     """Values of settings by name, with those given as text parsed as numbers of tokens."""
     return {name: parse_tokens(value) if isinstance(value, str) else value for name, value in extras.items()}
-
-
-def _read_recipe(path: Path) -> Recipe:
-    from ..formats import jsontext
-    from ..formats.regular import read_text
-
-    if path.is_dir():
-        path = path / "ropeconv.json"
-    try:
-        text = read_text(path, str(path))
-        data = jsontext.loads(text, str(path))
-    except OSError:
-        raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
-    except BadSource as problem:
-        raise UsageError(str(problem)) from None
-    if isinstance(data, dict) and "ropeconv" in data:
-        from ..receipts import parse_receipt
-
-        data = parse_receipt(text, str(path)).recipe
-    return Recipe.from_dict(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +43,13 @@ class Output:
         rows: Iterable[Sequence[str]],
         optional: Sequence[str] = (),
         right: Sequence[str] = (),
+        styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
         """Prints a table, and returns the columns that it shows.
 
         title: above it. columns: their names. rows: a cell for every column. optional: columns that are left out one
-        after the other where the terminal is too narrow for all. right: columns that are set flush right.
+        after the other where the terminal is too narrow for all. right: columns that are set flush right. styles: of
+        cells, by row and column.
         """
         from rich.table import Table
         from rich.text import Text
@@ -64,12 +66,23 @@ class Output:
         )
         for index in kept:
             table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
-        for row in body:
-            table.add_row(*(Text(row[index], STYLES.get(row[index], "")) for index in kept))
+        for number, row in enumerate(body):
+            found = {index: styles.get((number, index), STYLES.get(row[index], "")) for index in kept}
+            table.add_row(*(Text(row[index], style) for index, style in found.items()))
         with console.capture() as captured:
             console.print(table)
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()) + "\n")
         return tuple(columns[index] for index in kept)
+
+    @property
+    def colours(self) -> bool:
+        """Whether stdout is a terminal that shows bold and grey."""
+        console = self._console()
+        return console.is_terminal and not console.no_color and console.color_system is not None
+
+    def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+        """Whether a table is shown with all its columns unbroken."""
+        return _width(columns, rows, range(len(columns))) <= self._console().width
 
     def say(self, message: str) -> None:
         """Prints a sentence on stdout, wrapped between words."""
@@ -153,8 +166,13 @@ def _fitting(columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequ
     """Indices of the columns that fit into `width`, after leaving out `optional` ones in their order."""
     kept = list(range(len(columns)))
     for name in optional:
-        needed = [max(len(cell) for cell in (columns[i], *(row[i] for row in rows))) for i in kept]
-        if sum(needed) + 2 * (len(kept) - 1) <= width:
+        if _width(columns, rows, kept) <= width:
             break
         kept.remove(list(columns).index(name))
     return kept
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
+    """The width in characters of a table with some of its columns."""
+    needed = [max(len(cell) for cell in (columns[i], *(row[i] for row in rows))) for i in kept]
+    return sum(needed) + 2 * (len(kept) - 1)

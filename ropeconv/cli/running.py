@@ -125,9 +125,9 @@ def _run(
     from ..engines.transformers.device import out_of_memory
     from ..engines.transformers.distributed import any_rank, is_main_process
 
-    stopping = _stopping(output) if stoppable else _never()
+    interruptible = stopping(output) if stoppable else _never()
     try:
-        with output.counting("Running") as (total, advance), stopping as stopped:
+        with output.counting("Running") as (total, advance), interruptible as stopped:
             progress = Progress(output.note, total, advance, any_rank(stopped))
             result: Validation = out_of_memory(lambda: run(progress))
     except KeyboardInterrupt:
@@ -147,8 +147,11 @@ def _never() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def _stopping(output: Output) -> Iterator[Callable[[], bool]]:
-    """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt."""
+def stopping(output: Output, what: str = "what has been run so far will be compared") -> Iterator[Callable[[], bool]]:
+    """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt.
+
+    output: for the note. what: is done then, in a phrase.
+    """
     pressed: list[int] = []
     pending: list[int] = []
 
@@ -157,7 +160,7 @@ def _stopping(output: Output) -> Iterator[Callable[[], bool]]:
         pending.append(number)
         if len(pressed) > 1:
             raise KeyboardInterrupt
-        output.note("Stopping: what has been run so far will be compared. Press again to give up.")
+        output.note(f"Stopping: {what}. Press again to give up.")
 
     def stopped() -> bool:
         return bool(pending and pending.pop())

@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import Interrupted, RopeconvError, UsageError
-from ..extras import require
 from ..rope.lengths import parse_tokens
-from .choices import Dtype, Reference
-from .command import OUTPUT, RUNNING
+from .choices import Reference
+from .command import RUNNING
 from .options import JsonOption, QuietOption
 from .output import Output
+from .running_options import (
+    ChunkOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    PlotOption,
+    ReportOption,
+    TrustOption,
+    check_places,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ..validate.rule.validation import Validation
@@ -37,23 +46,9 @@ def validate_command(
         str,
         typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.", rich_help_panel=RUNNING),
     ],
-    device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.", rich_help_panel=RUNNING)
-    ] = "auto",
-    dtype: Annotated[
-        Dtype,
-        typer.Option("--dtype", help="auto: float32 on a CPU, elsewhere as stored.", rich_help_panel=RUNNING),
-    ] = "auto",
-    device_map: Annotated[
-        str,
-        typer.Option(
-            "--device-map",
-            metavar="MAP",
-            help="auto spreads the model over several devices.",
-            rich_help_panel=RUNNING,
-            show_default=False,
-        ),
-    ] = "",
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = "",
     length: Annotated[
         str,
         typer.Option(
@@ -64,9 +59,7 @@ def validate_command(
             show_default=False,
         ),
     ] = "",
-    chunk: Annotated[
-        int, typer.Option("--chunk", min=1, help="Tokens that the model sees at a time.", rich_help_panel=RUNNING)
-    ] = 4096,
+    chunk: ChunkOption = 4096,
     tokens: Annotated[
         int | None,
         typer.Option(
@@ -109,16 +102,8 @@ def validate_command(
             rich_help_panel=RUNNING,
         ),
     ] = "patched",
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report", metavar="FILE", help="Write a page with plots and all numbers (HTML).", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Write the plots (.png or .svg).", rich_help_panel=OUTPUT),
-    ] = None,
+    report: ReportOption = None,
+    plot: PlotOption = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out the bytes of the weights, which are compared with SOURCE.")
     ] = False,
@@ -126,9 +111,7 @@ def validate_command(
         bool,
         typer.Option("--ignore-receipt", help="Accept edited files whose edits do not change what is computed."),
     ] = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code in BAKED that ropeconv has not written.")
-    ] = False,
+    trust_remote_code: TrustOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -153,7 +136,7 @@ def validate_command(
         config_reference=reference == "config", dequantised=reference == "dequantised",
     )  # fmt: skip
     _check_flags(settings, baked.suffix == ".gguf", server, model)
-    _check_places(report, plot)
+    check_places(report, plot)
     comparison = Comparison.open(baked, against)
     options = Options(quick, ignore_receipt, trust_remote_code)
     result, files = run_validation(comparison, settings, server, model, options, output)
@@ -171,19 +154,6 @@ def validate_command(
         raise typer.Exit(3)
     if result.partial:
         raise Interrupted("stopped before its end, and what was compared agrees; run the same command for the rest")
-
-
-def _check_places(report: Path | None, plot: Path | None) -> None:
-    """Raises UsageError for files that could not be written at the end."""
-    from ..pictures.style import checked
-
-    if report is not None or plot is not None:
-        require("matplotlib", "--report" if plot is None else "--plot")
-    if plot is not None:
-        checked(plot)
-    for path in (report, plot):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"{path.parent} does not exist; create it, or choose another place for {path.name}")
 
 
 def _check_flags(settings: Settings, gguf: bool, server: str, model: str) -> None:

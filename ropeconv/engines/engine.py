@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
 from ..errors import RopeconvError
 
-Output = Literal["hidden_states", "logits", "top_log_probs", "tokens"]
+Output = Literal["hidden_states", "logits", "top_log_probs", "token_losses", "tokens"]
 LogProbs = dict[int, float]
 """Natural log-probabilities of some next tokens by id, the likeliest among them."""
 
@@ -28,14 +28,28 @@ class Progress:
     stopped: Callable[[], bool] = lambda: False
 
 
+@dataclass(frozen=True)
+class TokenLosses:
+    """What a model says of some tokens of a text.
+
+    loss: minus the natural log-probability of each, float64 [tokens]. right: whether each was the likeliest, bool
+    [tokens].
+    """
+
+    loss: Any
+    right: Any
+
+
 class Engine(ABC):
     """A model that runs. A method whose output an engine does not give raises RopeconvError.
 
-    gives: the outputs that it can be asked for. runtime: its name and version. unchecked: phrases for the report, each
+    gives: the outputs that it can be asked for. lacks: why it does not give some others, and what to do, in a phrase.
+    runtime: its name and version. unchecked: phrases for the report, each
     a property of the run that cannot be known from outside.
     """
 
     gives: ClassVar[frozenset[Output]]
+    lacks: ClassVar[Mapping[Output, str]] = {}
     runtime: str
     unchecked: tuple[str, ...] = ()
 
@@ -65,9 +79,22 @@ class Engine(ABC):
         """
         self._cannot("top_log_probs")
 
+    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+        """The losses of some tokens of a text, each given those before it.
+
+        ids: all tokens, from position 0 on. targets: rising indices into `ids`, from 1 on. progress: callbacks.
+        """
+        self._cannot("token_losses")
+
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         """The next `count` tokens of greedy decoding after `ids`; fewer where the engine stops at an end of text."""
         self._cannot("tokens")
 
+    def not_finite_in(self, ids: Sequence[int]) -> str:
+        """The module whose output is first not finite when the model reads `ids`; empty where that cannot be said."""
+        return ""
+
     def _cannot(self, output: Output) -> NoReturn:
+        if output in self.lacks:
+            raise RopeconvError(f"{self.runtime} {self.lacks[output]}")
         raise RopeconvError(f"{self.runtime} gives no {output}, only {', '.join(sorted(self.gives))}; run another way")

@@ -11,23 +11,28 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..errors import BadSource
+from ..errors import BadSource, shown
 from ..families.config import Config
 from ..families.gguf import Convert
-from .expression import count
+from .expression import count, number
 from .rows import Rows, Stored
 from .values import VALUES
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model. config: its text part, with the defaults of its class. kv_heads: of keys and values."""
+    """Sizes of a model.
+
+    config: its text part, with the defaults of its class. kv_heads: heads of keys and values. layers: without those
+    that predict further tokens, whose number is `prediction`.
+    """
 
     config: Config
     heads: int
     kv_heads: int
     head_dim: int
     layers: int
+    prediction: int = 0
 
 
 Conversion = Callable[[Stored, list[str], Sizes], list[Stored]]
@@ -56,9 +61,29 @@ def _apply(tensor: Stored, rule: Convert, pattern: re.Pattern[str], sizes: Sizes
     if not pattern.search(tensor.name):
         return [tensor]
     names = [pattern.sub(name, tensor.name) for name in rule.names] or [tensor.name]
+    if rule.times:
+        tensor = times(tensor, [_factor(sizes, key) for key in rule.times])
     if rule.how in VALUES:
         return [replace(tensor, name=names[0], values=rule.how)]
     return CONVERSIONS[rule.how](tensor, names, sizes)
+
+
+def times(tensor: Stored, factors: Iterable[float]) -> Stored:
+    """A tensor whose numbers are multiplied by factors; those of 1 change nothing."""
+    wanted = tuple(factor for factor in factors if factor != 1)
+    return replace(tensor, parts=tuple(replace(part, factors=(*part.factors, *wanted)) for part in tensor.parts))
+
+
+def _factor(sizes: Sizes, key: str) -> float:
+    name, _, index = key.partition(".")
+    value = sizes.config.get(name)
+    if index and value is not None:
+        if not isinstance(value, list) or len(value) <= int(index):
+            raise BadSource(
+                f"config.json has {name} = {shown(value)}; write a list of {int(index) + 1} numbers or more"
+            )
+        value = value[int(index)]
+    return 1.0 if value is None else float(number(value, name))
 
 
 @conversion
@@ -72,6 +97,14 @@ def interleave(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
     """Rows of a head reordered from pairs (i, i + d/2) to (2i, 2i + 1)."""
     parts = tuple(tensor.matrices) if len(tensor.shape) < 2 else tensor.parts
     return [replace(tensor, parts=parts, interleave=sizes.head_dim)]
+
+
+@conversion
+def to_vocabulary(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Rows of zeros behind the others, up to the size of the vocabulary."""
+    (matrix,), rows = tensor.matrices, count(sizes.config, "vocab_size")
+    more = (replace(matrix, rows=rows - matrix.rows, zeros=True),) if rows > matrix.rows else ()
+    return [replace(tensor, shape=(max(rows, matrix.rows), *tensor.shape[1:]), parts=(matrix, *more))]
 
 
 @conversion
@@ -156,6 +189,41 @@ def by_key_head(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
         replace(tensor, name=names[0], shape=(rows, tensor.shape[-1]), parts=(*blocks[0], *blocks[1], *blocks[2])),
         replace(tensor, name=names[1], shape=(heads * each * value, tensor.shape[-1]), parts=blocks[3]),
     ]
+
+
+@conversion
+def state_space_input(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """Falcon H1: gate, input, both state projections and time steps, each times its own one of `ssm_multipliers`."""
+    inner, states = count(sizes.config, "mamba_d_ssm"), count(sizes.config, "mamba_n_groups * mamba_d_state")
+    blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
+    (matrix,) = tensor.matrices
+    _fits(tensor, sum(blocks))
+    parts = [
+        times(
+            replace(tensor, parts=(matrix.part(sum(blocks[:index]), rows),)),
+            [_factor(sizes, f"ssm_multipliers.{index}")],
+        )
+        for index, rows in enumerate(blocks)
+    ]
+    return [replace(tensor, name=names[0], parts=tuple(part for one in parts for part in one.parts))]
+
+
+@conversion
+def column(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """A vector as a matrix with one column."""
+    return [replace(tensor, name=names[0], shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))]
+
+
+@conversion
+def in_groups(tensor: Stored, names: list[str], sizes: Sizes) -> list[Stored]:
+    """A vector as a matrix with a row for each group of a state space."""
+    groups = count(sizes.config, "mamba_n_groups")
+    (size,) = tensor.shape
+    if not groups or size % groups:
+        raise BadSource(
+            f"{tensor.name} has {size} numbers, which are not {groups} equal groups; correct mamba_n_groups"
+        )
+    return [replace(tensor, name=names[0], shape=(groups, size // groups))]
 
 
 @conversion

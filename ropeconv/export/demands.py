@@ -53,7 +53,7 @@ def check_demands(header: Header, arch: str) -> None:
     for key in wanted.keys:
         if f"{arch}.{key}" not in header.values:
             raise BadSource(f"config.json says nothing of {key}, without which llama.cpp loads no {arch}; add it")
-    layers = header.values[f"{arch}.block_count"].decode()
+    layers = header.values[f"{arch}.block_count"].decode() - header.get(f"{arch}.nextn_predict_layers", 0)
     for name in wanted.required:
         for one in (name.format(layer) for layer in range(layers if "{}" in name else 1)):
             if one not in header.tensors:
@@ -85,6 +85,8 @@ def _sizes(header: Header, arch: str) -> dict[str, Any]:
         found[name] = number if isinstance(number, int) else None
     if found["n_expert"] is None:
         found["n_expert"] = 0
+    if f"{arch}.attention.key_length_swa" in header.values:  # heads of layers with a window have another width
+        found["n_embd_head_k"] = found["n_embd_head_v"] = None
     for letter in "kv":
         width, heads = found[f"n_embd_head_{letter}"], found["n_head_kv"]
         found[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..encode import GgufTarget
 from ..encode.gguf import GgufModel
 from ..errors import BadSource, UsageError
 from ..families import Family
+from ..families.gguf import Gguf
 from ..formats.gguf import Header, Value
 from ..formats.gguf.types import BF16, F16, F32, Q8_0, TYPES
 from ..formats.regular import read_bytes
 from ..formats.scratch import scratch
+from ..rope.forms import Plain
 from ..rope.spec import RopeSpec
+from ..rope.zero_frequencies import divisors
+from ..runtimes.llamacpp.read_header import FREQS
 from ..sources import Source
 from .demands import check_demands
 from .hparams import gguf_rules, hparams, sizes_of
 from .metadata import Parameters, describe, metadata_keys
+from .prediction import as_layer, count_layers, predicts
 from .quantise import FTYPES
 from .rows import DTYPES, OutTensor
 from .scalars import scalars
-from .tensors import EMBEDDINGS, infos, out_tensors
+from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import tokenizer_keys
 from .write import converted
 
@@ -42,7 +49,7 @@ class Exported:
     model: header and tensors with the unscaled RoPE. tensors: the same with the rows of the checkpoint that they
     consist of. description: gguf-py's Metadata. outtype: the type of the weights as in file names. quantised: the type
     to which llama.cpp quantises the file afterwards, or empty. unlabelled: the header without the label of a method in
-    its names.
+    its names. without_prediction: layers that predict further tokens are left out.
     """
 
     model: GgufModel
@@ -51,6 +58,7 @@ class Exported:
     outtype: str
     unlabelled: Header
     quantised: str = ""
+    without_prediction: bool = False
 
 
 def export(source: Source, family: Family, spec: RopeSpec, label: str, options: GgufTarget) -> Exported:
@@ -70,10 +78,13 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     quantised = outtype if outtype in FTYPES else ""
     kind = _kind("auto" if quantised else outtype, [tensor.dtype for tensor in stored])
     vocabulary = _vocabulary(headers)
-    sizes = sizes_of(source.config(), family, spec)
+    rules, sizes = gguf_rules(family), sizes_of(source.config(), family, spec)
+    names = [as_layer(plain_name(name), sizes.layers) for _, header in headers for name in header.tensors]
+    left_out = not rules.prediction and any(predicts(name, sizes.layers) for name in names)
+    if rules.prediction:
+        sizes = replace(sizes, prediction=count_layers(names, sizes.layers))
     values = hparams(sizes, family, spec, vocabulary)
-    rules = gguf_rules(family)
-    tensors = out_tensors(headers, rules, sizes, kind)
+    tensors = [*_rope_freqs(spec, rules), *out_tensors(headers, rules, sizes, kind)]
     values |= scalars(headers, rules, sizes.layers)
     name = TYPES[kind].name
     with scratch() as folder:
@@ -94,8 +105,18 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     )
     check_demands(header, rules.arch)
     by_name = {tensor.name: tensor for tensor in tensors}
-    model = GgufModel(header, header.tensors, {}, lambda name: converted(by_name[name]))
-    return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised)
+    vectors = {one.name: np.frombuffer(one.data, "<f4").astype(np.float64) for one in tensors if one.data}
+    model = GgufModel(header, header.tensors, vectors, lambda name: converted(by_name[name]))
+    return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out)
+
+
+def _rope_freqs(spec: RopeSpec, rules: Gguf) -> list[OutTensor]:
+    """The divisors of an architecture that has them without any scaling, 1e30 for pairs that stand still."""
+    if not rules.divisors:
+        return []
+    plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
+    data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()
+    return [OutTensor(FREQS, (spec.rotary_dim // 2,), F32, (), data=data)]
 
 
 def _parameters(tensors: list[OutTensor], values: dict[str, Value]) -> Parameters:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from math import inf
+from typing import Any
+
 from ..errors import BadSource, UnsupportedBake, shown
 from ..families import Family
 from ..families.cached_layers import kv_heads
 from ..families.config import Config, positive_int, text_part
 from ..families.gguf import Gguf
-from ..families.layers import layer_names
+from ..families.layers import key_layers, layer_names
 from ..formats.gguf import Value, boolean, f32, string, u32
 from ..formats.gguf.values import array, bools
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp import find_arch
+from .computed import COMPUTED
 from .conversions import Sizes
 from .expression import count, number, value_of, whole
 
@@ -55,14 +59,19 @@ def hparams(sizes: Sizes, family: Family, spec: RopeSpec, vocabulary: int) -> di
         "rope.freq_base": f32(spec.rope_theta),
         "vocab_size": u32(vocabulary),
     }
-    found |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32}
+    found |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32 | rules.computed}
     found |= _settings(part, rules)
+    if sizes.prediction:
+        found["block_count"] = u32(sizes.layers + sizes.prediction)
+        found["nextn_predict_layers"] = u32(sizes.prediction)
     if rules.window == "pattern":
         found |= _window(part, family, spec)
     elif rules.window == "size":
         found["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
     names = layer_names(part, family, len(spec.layers)) if rules.layer_flags else ()
+    names += ("",) * (sizes.prediction if names else 0)
     found |= {key: bools([name == wanted for name in names]) for key, wanted in rules.layer_flags.items()}
+    found |= {key: COMPUTED[how](sizes, family) for key, how in rules.computed.items()}
     found |= {key: _fixed(value) for key, value in rules.fixed.items()}
     arch = rules.arch
     named = {f"{arch}.{key}": value for key, value in found.items()}
@@ -125,9 +134,9 @@ def gguf_rules(family: Family) -> Gguf:
 
 def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
     for need in rules.need:
-        if need.below_layers and len(spec.layers) >= need.below_layers:
+        if (need.below_layers and len(spec.layers) >= need.below_layers) or (need.when and not part.get(need.when)):
             continue
-        value = part.get(need.key)
+        value = _finite_or_not(part.get(need.key))
         if (need.default if value is None else value) != need.value:
             raise _unsupported(f"{need.key} = {shown(value)}", rules, f"llama.cpp computes {need.value!r}")
     act = {"swish": "silu"}.get(str(part.get(rules.act_key)), part.get(rules.act_key))
@@ -140,11 +149,27 @@ def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
         raise _unsupported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
     if rules.scale_layers:
         _check_scale(part, rules, spec)
+    _check_shared(part, family, rules, spec)
     if family.layers.flags and "none" in spec.layers:
         interval = find_arch(rules.arch).nope_interval
         expected = tuple("none" if (i + 1) % interval == 0 else "global" for i in range(len(spec.layers)))
         if spec.layers != expected:
             raise _unsupported("no_rope_layers", rules, f"llama.cpp leaves out every {interval}th")
+
+
+def _check_shared(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
+    kept, count = find_arch(rules.arch).kv_layers, len(spec.layers)
+    own = sum(maker == layer for layer, maker in enumerate(key_layers(part, family, count)))
+    if kept.isdigit() and own != int(kept):
+        key, why = family.cache.shared[0], f"llama.cpp makes keys in the first {kept} layers"
+        raise _unsupported(f"{key} = {count - own} with {count} layers", rules, why)
+
+
+def _finite_or_not(value: Any) -> Any:
+    """A value with infinities as numbers, which transformers 5 writes as {"__float__": "Infinity"}."""
+    if isinstance(value, list):
+        return [_finite_or_not(item) for item in value]
+    return inf if value == {"__float__": "Infinity"} else value
 
 
 def _check_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:

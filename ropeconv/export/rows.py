@@ -19,7 +19,8 @@ class Rows:
 
     start: where the first begins in the file, in bytes. rows: their number. columns: numbers per row. stride: from one
     row to the next, in numbers. apart: from one number of a row to the next. scales: where the scales of MXFP4 begin,
-    of which every row has one per block.
+    of which every row has one per block. factors: what the numbers are multiplied by, one after the other in float32.
+    zeros: they are all 0, and nothing is read.
     """
 
     path: Path
@@ -30,11 +31,13 @@ class Rows:
     stride: int
     apart: int = 1
     scales: int = 0
+    factors: tuple[float, ...] = ()
+    zeros: bool = False
 
     @property
     def packed(self) -> bool:
         """Whether the rows are one piece of the file."""
-        return self.apart == 1 and self.stride == self.columns
+        return not self.zeros and self.apart == 1 and self.stride == self.columns
 
     @property
     def extent(self) -> int:
@@ -97,6 +100,7 @@ class OutTensor:
     """One tensor of the output.
 
     shape: as GGUF has it, fastest dimension first. type: ggml's number. parts, interleave, values, tiles: as in Stored.
+    data: its bytes, where it has no parts.
     """
 
     name: str
@@ -106,6 +110,7 @@ class OutTensor:
     interleave: int = 0
     values: str = ""
     tiles: tuple[int, int] = (1, 1)
+    data: bytes = b""
 
     @property
     def elements(self) -> int:

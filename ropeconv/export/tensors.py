@@ -15,6 +15,7 @@ from ..formats.gguf.header import TensorInfo, padded
 from ..formats.gguf.types import F16, F32, MXFP4, Q8_0, TYPES
 from ..formats.safetensors import Header, Tensor
 from .conversions import Sizes, convert
+from .prediction import as_layer, gguf_name, predicts
 from .rows import DTYPES, OutTensor, Rows, Stored
 
 UNUSED = re.compile(
@@ -32,7 +33,7 @@ def out_tensors(headers: Iterable[tuple[Path, Header]], rules: Gguf, sizes: Size
     ggml's number of the type of matrices. Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for
     dtypes that are not 16 or 32 bit floats.
     """
-    names = gguf_names(rules.arch, sizes.layers)
+    names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
     tensors = _joined(_stored(headers, rules, sizes), rules)
     if rules.copy_output and not any(tensor.name == "lm_head.weight" for tensor in tensors):
         tensors += [replace(tensor, name="lm_head.weight") for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
@@ -60,7 +61,9 @@ def _stored(headers: Iterable[tuple[Path, Header]], rules: Gguf, sizes: Sizes) -
     found = []
     for path, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
-            name = plain_name(tensor.name)
+            name = as_layer(plain_name(tensor.name), sizes.layers)
+            if not rules.prediction and predicts(name, sizes.layers):
+                continue
             if UNUSED.search(name) or (unwanted and unwanted.search(name)):
                 continue
             if (without_output and name == "lm_head.weight") or (name.endswith("_scales") and tensor.dtype == "U8"):
@@ -140,7 +143,7 @@ def gguf_names(arch: str, layers: int) -> Any:
 
 
 def _out(tensor: Stored, names: Any, rules: Gguf, type: int) -> OutTensor:
-    target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias"))
+    target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias", ".scale")) or gguf_name(tensor.name)
     if target is None:
         raise BadSource(
             f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another architecture?"

@@ -49,6 +49,9 @@ def write_tensors(
         pending: set[Future[int]] = set()
         for tensor in tensors:
             place = start + infos[tensor.name].offset
+            if tensor.data:
+                advance(write_at(writer.fileno(), tensor.data, place))
+                continue
             if _as_is(tensor):
                 for part in tensor.parts:
                     size = part.rows * part.columns * TYPES[tensor.type].size
@@ -65,12 +68,14 @@ def write_tensors(
 
 def converted(tensor: OutTensor) -> Iterator[bytes]:
     """Yields the bytes of a tensor in the output, in pieces."""
+    if tensor.data:
+        yield tensor.data
     for piece in _pieces(tensor, 0):
         yield _array(piece).tobytes()
 
 
 def _as_is(tensor: OutTensor) -> bool:
-    same = all(part.packed and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
+    same = all(part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
     return same and not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
 
 
@@ -108,9 +113,11 @@ def _array(piece: Piece) -> NDArray[Any]:
     if tensor.interleave:
         half = tensor.interleave // 2
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
-    if DTYPES[rows.dtype] == tensor.type and not tensor.values:
+    if DTYPES[rows.dtype] == tensor.type and not tensor.values and not rows.factors:
         return np.ascontiguousarray(raw)
     values = widened(raw, rows.dtype)
+    for factor in rows.factors:
+        values = values * np.float32(factor)
     if tensor.values:
         values = VALUES[tensor.values](values)
     return encode(values, tensor.type)
@@ -119,6 +126,8 @@ def _array(piece: Piece) -> NDArray[Any]:
 def _read(rows: Rows) -> NDArray[Any]:
     """Rows as a file has them, [rows, columns]; of others than packed ones only what is needed is read."""
     dtype = np.dtype(STORED[rows.dtype])
+    if rows.zeros:
+        return np.zeros((rows.rows, rows.columns), dtype)
     if rows.packed:
         raw = np.fromfile(rows.path, dtype, rows.rows * rows.columns, offset=rows.start)
         return raw.reshape(rows.rows, rows.columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -69,11 +70,10 @@ def cache_geometry(config: Config, family: Family) -> CacheGeometry | None:
     windows = _windows(part, family, sizes)
     makers, indexed = key_layers(part, family, len(sizes.layers)), _indexed(part, family, len(sizes.layers))
     sides = [kept.get(kind, kept["global"]) for kind in sizes.layers]
-    counted = Counter(
-        (windows[layer], (keys + indexed[layer], values))
-        for layer, (keys, values) in enumerate(sides)
-        if windows[layer] != 0 and makers[layer] == layer
-    )
+    counted: Counter[tuple[int | None, tuple[int, int]]] = Counter()
+    for layer, (keys, values) in enumerate(sides):
+        if windows[layer] != 0 and makers[layer] == layer:
+            counted[windows[layer], (keys + indexed[layer], values)] += _runs(part, family, layer)
     groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
     return CacheGeometry(
         tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups),
@@ -110,6 +110,12 @@ def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int)
 def _global_heads(part: Config, rules: Cache) -> int | None:
     keys = rules.global_heads
     return positive_int(part, keys[:1]) if keys and all(part.get(switch) for switch in keys[1:]) else None
+
+
+def _runs(part: Config, family: Family, layer: int) -> int:
+    """How often a layer runs in one forward pass. layer: its number, which counts attention blocks."""
+    times = [positive_int(part, (key,), default) or 1 for key, default in family.cache.cycles]
+    return math.prod(times if layer % family.layers.blocks == 0 else times[:1])
 
 
 def _all(needs: tuple[Need, ...], part: Config) -> bool:

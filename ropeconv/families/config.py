@@ -53,15 +53,23 @@ class Geometry:
 
 
 def detect(config: Config, assumed: str = "") -> Family:
-    """The family of a config.json.
+    """The family of a config.json, whose keys are checked.
+
+    Every config from outside comes by here, before any of its keys is read.
 
     assumed: the name of the family that the user says it is of; empty to go by its `model_type`.
 
     Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended,
-    UsageError for an assumed family that is not known.
+    and where a key that is read has another type or a number out of range, UsageError for an assumed family that is not
+    known.
     """
-    if assumed:
-        return assumed_family(config, assumed)
+    family = assumed_family(config, assumed) if assumed else _by_model_type(config)
+    check_config(text_part(config, family), family)
+    return family
+
+
+def _by_model_type(config: Config) -> Family:
+    """The family of a config by its `model_type`. Raises as `detect` does."""
     text = text_config(config)
     names = [part.get("model_type") for part in (text, config) if part is not None]
     for name in names:
@@ -100,12 +108,10 @@ def text_part(config: Config, family: Family) -> Config:
     """The dictionary with the language model's keys: the config itself, or its `text_config`.
 
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
-    Raises BadSource where a key that is read has another type or a number out of range.
     """
     inner, part = text_config(config), config
     if inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types:
         part = inner
-    check_config(part, family)
     return part
 
 
@@ -178,14 +184,14 @@ def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
     """
     new = part.get("rope_parameters")
     if family.writing.nested and isinstance(new, dict):
-        new = new.get(settings_name(family, kind))
+        new = new.get(settings_name(part, family, kind))
     return new if isinstance(new, dict) else {}
 
 
 def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
     explicit = positive_int(part, family.keys.rotary_dim) if family.keys.rotary_dim else None
     if explicit is not None:
-        return explicit
+        return _paired(explicit, head_dim)
     share = rotary_share(part, family, kind)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise BadSource(
@@ -194,4 +200,11 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
     rotary_dim = int(head_dim * share)
     if rotary_dim < 2:
         raise BadSource(f"config.json leaves {rotary_dim} of {head_dim} dimensions to rotate; nothing can be extended")
+    return _paired(rotary_dim, head_dim)
+
+
+def _paired(rotary_dim: int, head_dim: int) -> int:
+    """The number of rotating dimensions, which has to be even. head_dim: of the head, for the message."""
+    if rotary_dim % 2:
+        raise BadSource(f"config.json rotates {rotary_dim} of {head_dim} dimensions, which rotate in pairs; correct it")
     return rotary_dim

@@ -111,27 +111,29 @@ class Writing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the tensors that make queries and keys, for folding factors into them and for measuring them.
 
-    layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. q, k:
-    projections, without .weight. q_gate: the config key of the number of rows of an output gate, which follow the
-    queries of each head in `q`. index_k_norm: the LayerNorm of an indexer's keys, which rotate as those of attention
-    do; index_rows: which of them. fused: one projection for queries, keys and values. fused_order: the order of their
-    rows in it. q_norm, k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
-    rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections may have one. input:
-    the kind of the norm before the projections, empty where there is none. keys_and_values: the second half of the rows
-    of `k` makes values. clip: the config key of a limit on what the projections give. input_norm: its name, the first
-    that is there; its weights are 1 where none is. more_norms: norms of further queries and keys that are rotated
-    alike, those of an indexer, of the same kind. fixed: why no factor can be folded into these tensors. unmeasured: why
-    they do not give the variances of queries and keys.
+    layer: prefixes of names, with {layer} for the number and {block} for that of the attention block in it. block:
+    names of these blocks in place of their numbers. q, k: projections, without .weight. q_gate: the config key of the
+    number of rows of an output gate, which follow the queries of each head in `q`. index_k_norm: the LayerNorm of an
+    indexer's keys, which rotate as those of attention do; index_rows: which of them. fused: one projection for queries,
+    keys and values. fused_order: the order of their rows in it, behind a gate or not. q_norm, k_norm: norms of queries
+    and keys. norm: their kind, and whether they come after the rotation. rows: whether the first or the last rotary_dim
+    rows of a head rotate. bias: whether projections may have one. input: the kind of the norm before the projections,
+    empty where there is none. keys_and_values: the second half of the rows of `k` makes values. clip: the config key of
+    a limit on what the projections give. input_norm: its name, the first that is there; its weights are 1 where none
+    is. input_after: the config key of a switch that puts that norm behind attention. more_norms: norms of further
+    queries and keys that are rotated alike, those of an indexer, of the same kind. fixed: why no factor can be folded
+    into these tensors. unmeasured: why they do not give the variances of queries and keys.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
+    block: tuple[str, ...] = ()
     q: str = ""
     k: str = ""
     q_gate: str = ""
     index_k_norm: str = ""
     index_rows: Literal["first", "last"] = "first"
     fused: str = ""
-    fused_order: Literal["", "blocks", "per-head", "per-group"] = ""
+    fused_order: Literal["", "blocks", "gate-and-blocks", "per-head", "per-group"] = ""
     q_norm: str = ""
     k_norm: str = ""
     norm: Norm = ""
@@ -141,6 +143,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip: str = ""
     input: InputNorm = "rms"
     input_norm: tuple[str, ...] = ("input_layernorm",)
+    input_after: str = ""
     more_norms: tuple[tuple[str, str], ...] = ()
     fixed: str = ""
     unmeasured: str = ""
@@ -168,6 +171,7 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared: tuple[str, int] = ("", 0)
     index_key: str = ""
     index_interval: int = 1
+    cycles: tuple[tuple[str, int], ...] = ()
     per_token: bool = True
 
 

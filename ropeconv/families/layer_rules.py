@@ -21,7 +21,8 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     without a window has global layers alone. backward: intervals and patterns count from the last layer. dense: the key
     of the number of first layers without experts, where `mlp_layer_types` does not list them; dense_interval: the key
     of their own interval, which is 1 by default and lets all of them rotate then. blocks: attention blocks in each
-    numbered layer, which count as that many layers.
+    numbered layer, which count as that many layers. null_is_none: layers of a type whose settings are null do not
+    rotate.
     """
 
     key: str = "layer_types"
@@ -42,6 +43,7 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dense: str = ""
     dense_interval: str = ""
     blocks: int = 1
+    null_is_none: bool = False
 
 
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,9 +10,26 @@ from .layer_rules import Kind, Layers
 WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
 
 
-def settings_name(family: Family, kind: Kind) -> str:
-    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers; empty without such."""
-    return next((name for name, known in family.layers.types.items() if known == kind), "")
+def layer_types(part: Config, family: Family) -> dict[str, Kind]:
+    """The kind of the layers of each layer type. part: the text part of the config.
+
+    Where null settings say that layers of a type do not rotate, those of another are extended, whatever their window.
+    """
+    types, settings = family.layers.types, part.get("rope_parameters")
+    if not family.layers.null_is_none or not isinstance(settings, dict):
+        return types
+    found: dict[str, Kind] = {name: "none" if settings.get(name, {}) is None else kind for name, kind in types.items()}
+    if "global" in found.values():
+        return found
+    return {name: "global" if kind == "local" else kind for name, kind in found.items()}
+
+
+def settings_name(part: Config, family: Family, kind: Kind) -> str:
+    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers; empty without such.
+
+    part: the text part of the config.
+    """
+    return next((name for name, known in layer_types(part, family).items() if known == kind), "")
 
 
 def own_settings(part: Config, layer: int) -> Config:
@@ -24,11 +41,13 @@ def own_settings(part: Config, layer: int) -> Config:
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     """The layer type of each of `count` layers: those that the config lists, else as the stock class derives them.
 
-    part: the text part of the config.
+    part: the text part of the config. Raises BadSource where it lists fewer.
     """
     rules = family.layers
     listed = part.get(rules.key)
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+        if len(listed) < count:
+            raise BadSource(f"config.json has {len(listed)} {rules.key} and {count} layers; name the type of each")
         return tuple(listed)
     names = _derived_names(part, rules, count)
     if rules.backward:
@@ -89,8 +108,8 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
             return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
     if not rules.types or (rules.one_kind_without_window and window_size(part, family) is None):
         return (flagged[1],) * count
-    names, dense = layer_names(part, family, count), _dense_layers(part, rules, count)
-    return tuple("global" if one else rules.types.get(name, "global") for name, one in zip(names, dense, strict=False))
+    names, dense, types = layer_names(part, family, count), _dense_layers(part, rules, count), layer_types(part, family)
+    return tuple("global" if one else types.get(name, "global") for name, one in zip(names, dense, strict=False))
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
@@ -144,4 +163,5 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
             f"config.json has {window.key} = 0, with which a layer sees no token; write how many tokens it sees, or "
             "null for all"
         )
-    return tuple(size if flag else None for flag in flags)
+    own = [positive_int(own_settings(part, layer), (window.key,), size, least=0) for layer in range(len(kinds))]
+    return tuple(length if flag else None for length, flag in zip(own, flags, strict=True))

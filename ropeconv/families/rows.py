@@ -15,7 +15,8 @@ Which = Literal["q", "k"]
 def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
     """What the names of a layer's tensors may begin with. layer: its number, which counts attention blocks."""
     number, block = divmod(layer, family.layers.blocks)
-    return tuple(pattern.format(layer=number, block=block) for pattern in family.weights.layer)
+    named = family.weights.block[block] if family.weights.block else block
+    return tuple(pattern.format(layer=number, block=named) for pattern in family.weights.layer)
 
 
 def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
@@ -44,9 +45,11 @@ def fused_heads(which: Which, rows: int, heads: int, head_dim: int, family: Fami
     which: "q" or "k". rows: of the projection. heads: number of heads of queries. head_dim: rows of one head. family:
     of the model, which knows the order of the rows.
     """
-    order, kv = family.weights.fused_order, (rows // head_dim - heads) // 2
-    if order == "blocks":
-        first, count = (0, heads) if which == "q" else (heads, kv)
+    order = family.weights.fused_order
+    gates = heads if order == "gate-and-blocks" else 0
+    kv = (rows // head_dim - gates - heads) // 2
+    if order.endswith("blocks"):
+        first, count = (gates, heads) if which == "q" else (gates + heads, kv)
         return tuple((first + head) * head_dim for head in range(count))
     if order == "per-head":
         kv = heads

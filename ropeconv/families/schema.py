@@ -39,6 +39,7 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 ShareOrNone = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
+Turns = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Divisors = Annotated[list[Annotated[float, Meta(gt=0, lt=3.5e38)]], Meta(max_length=WIDEST_HEAD)]
 Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
@@ -55,7 +56,7 @@ WORDS: dict[Any, str] = {
     Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",
     Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
     ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
-    Factor: "a positive number there, at most 1e6", Number: "a number there",
+    Factor: "a positive number there, at most 1e6", Turns: "a number from 1e-6 to 1e6 there", Number: "a number there",
     Object: "an object", Numbers: "a list of the numbers of layers, from 0",
     Divisors: "positive numbers there, one per pair",
     Sections: "a list of whole numbers there",
@@ -68,7 +69,7 @@ SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, Any] = {
     "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
-    "attn_factor": Positive, "beta_fast": Factor, "beta_slow": Factor, "mscale": Number, "mscale_all_dim": Number,
+    "attn_factor": Positive, "beta_fast": Turns, "beta_slow": Turns, "mscale": Number, "mscale_all_dim": Number,
     "long_mscale": Positive, "short_mscale": Positive, "low_freq_factor": Factor, "high_freq_factor": Factor,
     "original_max_position_embeddings": Length, "alpha": Number, "partial_rotary_factor": ShareOrNone,
     "short_factor": Divisors, "long_factor": Divisors, "truncate": Flag, "llama_4_scaling_beta": Number, "beta": Number,
@@ -91,7 +92,8 @@ def check_config(part: Mapping[str, Any], family: Family) -> None:
     for own in (part.get(PER_LAYER) or {}).values():
         if not isinstance(own, dict):
             raise BadSource(f"config.json has {shown(own)} in {PER_LAYER}; write an object there")
-        _check(own, {"head_dim": Width, "num_key_value_heads": Size}, f" in its {PER_LAYER}")
+        window = {family.window.key: Index} if family.window.key else {}
+        _check(own, {"head_dim": Width, "num_key_value_heads": Size, **window}, f" in its {PER_LAYER}")
     for key in SETTINGS:
         found = part.get(key)
         if found:
@@ -115,6 +117,8 @@ def _check(data: Mapping[str, Any], types: Mapping[str, Any], place: str) -> Non
             if data.get(key) is not None:
                 _check_one(key, data[key], kind, place)
         raise
+    except UnicodeError:
+        raise BadSource(f"config.json has half a character (a surrogate){place}; write the whole of it") from None
 
 
 @cache
@@ -151,7 +155,8 @@ def _types_of(family: Family) -> dict[str, Any]:
         ((layers.dense,), Index), ((layers.dense_interval,), Layers), ((layers.flags,), Flags),
         ((keys.layer_theta,), Flags), ((layers.indices,), Numbers), ((window.key,), Index), ((window.switch,), Switch),
         ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
-        ((layers.key,), Names),
+        ((layers.key,), Names), (tuple(key for key, _ in family.cache.cycles), Layers),
+        ((family.weights.input_after,), Flag),
     )  # fmt: skip
     if family.query_temperature is not None:
         rules = family.query_temperature

@@ -6,6 +6,7 @@ https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation).
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Collection
 from typing import Any
 
 from ..formats.scratch import scratch
@@ -16,11 +17,13 @@ from ..rope.methods import REGISTRY
 from ..runtimes.grouping import grouped
 from ..runtimes.rules import RUNS
 from ..version import __version__
+from .evaluations import draw, drawable, eval_results, shown
 from .upload_set import UploadSet
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 MARK = "<!-- written by ropeconv -->"
 PICTURE = "validation.png"
+EVALUATION_PICTURE = "evaluation.png"
 
 
 def inherited(text: str) -> dict[str, Any]:
@@ -33,17 +36,20 @@ def inherited(text: str) -> dict[str, Any]:
     return {key: data[key] for key in INHERITED if data.get(key)} | {"tags": list(data.get("tags") or [])}
 
 
-def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], command: str, picture: str = "") -> str:
+def card(
+    what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], command: str, pictures: Collection[str] = ()
+) -> str:
     """The text of the card for `repo_id`.
 
     what: the files and their receipt. repo_id: owner/name. base_card: the text of the base model's card, may be empty.
-    ggufs: names of GGUF files in the repository. command: the command line that made it. picture: file name of a
-    picture to show, or empty.
+    ggufs: names of GGUF files in the repository. command: the command line that made it. pictures: file names of those
+    to show.
     """
     from huggingface_hub import ModelCardData
 
     receipt, base, known = what.receipt, what.source, inherited(base_card)
-    method = REGISTRY[receipt.method]
+    method, title = REGISTRY[receipt.method], repo_id.split("/")[-1]
+    measured = list(eval_results(receipt.evaluations))
     tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", method.name, "long-context"])
     data = ModelCardData(
         **known,
@@ -51,12 +57,13 @@ def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], comman
         base_model_relation=("quantized" if ggufs else "finetune") if base else None,
         library_name="gguf" if ggufs else "transformers",
         tags=list(tags),
+        **({"model_name": title, "eval_results": measured} if measured else {}),
     )
     return render(
         "card.md.jinja",
         metadata=data.to_yaml().strip(),
         mark=MARK,
-        title=repo_id.split("/")[-1],
+        title=title,
         repo_id=repo_id,
         base=base,
         receipt=receipt,
@@ -69,7 +76,9 @@ def card(what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], comman
         version=__version__,
         validation=receipt.validation,
         worse=_worse(receipt),
-        picture=picture,
+        picture=PICTURE if PICTURE in pictures else "",
+        evaluations=[shown(one) for one in receipt.evaluations],
+        evaluation_picture=EVALUATION_PICTURE if EVALUATION_PICTURE in pictures else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
 
@@ -81,13 +90,16 @@ def _worse(receipt: Receipt) -> bool:
 
 
 def drawn(receipt: Receipt) -> dict[str, bytes]:
-    """The picture of the validation for the card, as PNG by its file name; empty without a validation or matplotlib."""
-    if not receipt.validation or importlib.util.find_spec("matplotlib") is None:
+    """The pictures of validation and evaluation for the card, as PNG by file name; none of them without matplotlib."""
+    evaluation = drawable(receipt.evaluations)
+    if importlib.util.find_spec("matplotlib") is None or not (receipt.validation or evaluation):
         return {}
-    from ..validate.report.page import write_plot
-    from ..validate.rule.validation import Validation
-
     with scratch() as folder:
-        path = folder / PICTURE
-        write_plot(Validation.from_dict(receipt.validation), path)
-        return {PICTURE: path.read_bytes()}
+        if receipt.validation:
+            from ..validate.report.page import write_plot
+            from ..validate.rule.validation import Validation
+
+            write_plot(Validation.from_dict(receipt.validation), folder / PICTURE)
+        if evaluation is not None:
+            draw(evaluation, folder / EVALUATION_PICTURE)
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

@@ -125,7 +125,7 @@ def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: str, note: Not
     there = [name for name in api.list_repo_files(how.repo_id, revision=how.revision) if name.endswith(".gguf")]
     ggufs = sorted({*what.gguf, *there}) if what.gguf else []
     pictures = drawn(what.receipt)
-    text = card(what, how.repo_id, base, ggufs, how.command, *pictures)
+    text = card(what, how.repo_id, base, ggufs, how.command, pictures)
     return {CARD: text.encode(), **pictures}
 
 

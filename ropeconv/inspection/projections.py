@@ -80,15 +80,17 @@ def attention_layers(
     part = text_part(config, family)
     heads, makers = head_count(part, family), key_layers(part, family, len(spec.layers))
     layers = (index for index, kind in enumerate(spec.layers) if kind == "global" and makers[index] == index)
-    return tuple(_layer(layer, heads, spec.head_dim, family, tensors) for layer in layers)
+    norms = weights.input_norm if weights.input and not part.get(weights.input_after) else ()
+    return tuple(_layer(layer, heads, spec.head_dim, norms, family, tensors) for layer in layers)
 
 
-def _layer(layer: int, heads: int, head_dim: int, family: Family, tensors: Mapping[str, Tensor]) -> AttentionLayer:
+def _layer(
+    layer: int, heads: int, head_dim: int, norms: tuple[str, ...], family: Family, tensors: Mapping[str, Tensor]
+) -> AttentionLayer:
     prefix = layer_prefix(layer, family, tensors)
     if prefix is None:
         raise _missing(layer, family, tensors)
-    candidates = [f"{prefix}{name}" for name in family.weights.input_norm] if family.weights.input else []
-    norm = next((name for name in candidates if f"{name}.weight" in tensors), "")
+    norm = next((name for name in (f"{prefix}{norm}" for norm in norms) if f"{name}.weight" in tensors), "")
     queries, keys = (_projection(which, prefix, heads, head_dim, family, tensors) for which in ("q", "k"))
     if len(queries.heads) % len(keys.heads):
         raise BadSource(

@@ -10,6 +10,7 @@ the mean over the head first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -57,10 +58,12 @@ def measure(
     """The variances of layers, one after the other; memory does not grow with the model.
 
     source: the checkpoint. layers: those to measure. family: of its model. head_dim: rows of a head. advance: called
-    with the bytes read since the last call. Raises BadSource for weights that are not finite, OSError.
+    with the bytes read since the last call. Raises BadSource for weights that are not finite or do not fit
+    together, OSError.
     """
     reader = _Reader(source, advance)
     for layer in layers:
+        _check_widths(layer)
         kind = family.weights.input
         inputs = _Inputs(
             None if layer.input_norm is None else reader.weights(layer.input_norm, kind.endswith("plus-one")),
@@ -71,6 +74,17 @@ def measure(
             _variances(side, reader, inputs, family.weights.norm, head_dim) for side in (layer.queries, layer.keys)
         )
         yield LayerVariances(layer.layer, queries, keys)
+
+
+def _check_widths(layer: AttentionLayer) -> None:
+    """Raises BadSource where a norm before the projections of a layer is not as wide as these."""
+    for side in (layer.queries, layer.keys):
+        for one in (layer.input_norm, layer.input_bias):
+            if one is not None and math.prod(one.shape) != side.tensor.shape[1]:
+                raise BadSource(
+                    f"{one.name} has the shape {list(one.shape)} and {side.tensor.name} {list(side.tensor.shape)}, "
+                    "which do not fit together; download the checkpoint again"
+                )
 
 
 class _Inputs(NamedTuple):

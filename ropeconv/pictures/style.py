@@ -31,19 +31,24 @@ def line(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": dashes}
 
 
-def figure(*panels: Panel) -> Figure:
+def figure(*panels: Panel, columns: int = 0) -> Figure:
     """A figure with panels side by side, which needs no display. Raises RopeconvError without matplotlib.
 
-    panels: functions that draw on the axes that they are called with.
+    panels: functions that draw on the axes that they are called with. columns: panels in a row; 0 for all.
     """
     require("matplotlib", "a picture")
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        made = Figure(figsize=(4 * len(panels), 3.6), layout="constrained")
-        for axes, draw in zip(made.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        across = min(columns or len(panels), len(panels))
+        down = -(-len(panels) // across)
+        made = Figure(figsize=(4 * across, 3.6 * down), layout="constrained")
+        places = made.subplots(down, across, squeeze=False).ravel()
+        for axes, draw in zip(places, panels, strict=False):
             draw(axes)
+        for unused in places[len(panels) :]:
+            made.delaxes(unused)
     return made
 
 

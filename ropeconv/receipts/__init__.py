@@ -2,6 +2,10 @@
 
 from .read import parse_receipt, read_receipt
 from .receipt import Receipt
-from .write import add_validation, clear_drafts, embedded, write_receipt
+from .recipe import read_recipe
+from .write import add_evaluation, add_validation, clear_drafts, embedded, write_receipt
 
-__all__ = ["Receipt", "add_validation", "clear_drafts", "embedded", "parse_receipt", "read_receipt", "write_receipt"]
+__all__ = [
+    "Receipt", "add_evaluation", "add_validation", "clear_drafts", "embedded", "parse_receipt", "read_receipt",
+    "read_recipe", "write_receipt",
+]  # fmt: skip

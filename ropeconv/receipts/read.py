@@ -16,11 +16,12 @@ from ..formats.regular import read_text
 from ..formats.typed import typed
 from ..sources import RECEIPT, GgufSource
 from ..version import SCHEMA
+from .evaluation import EvaluationRecord
 from .receipt import Receipt
 
 OLD_NAMES = {"verdict": "status", "because": "reason", "staircase": "query_scaling"}
 """Keys of schema 1, and their names in the current schema."""
-RESULTS = ("validation", "servers")
+RESULTS = ("validation", "servers", "evaluations")
 MOST = 1 << 63
 
 
@@ -31,6 +32,7 @@ class Results(msgspec.Struct, frozen=True):
     size: int = -1
     validation: dict[str, Any] | None = None
     servers: dict[str, dict[str, Any]] | None = None
+    evaluations: tuple[EvaluationRecord, ...] = ()
 
 
 def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
@@ -54,7 +56,7 @@ def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None)
     """A receipt from its JSON.
 
     text: the JSON, of this schema or an earlier one. name: of the file, for messages. validated: the fields
-    `validation` and `servers` where they are stored apart. Raises BadSource for other text, and for a later schema.
+    of RESULTS where they are stored apart. Raises BadSource for other text, and for a later schema.
     """
     data = jsontext.parse(text, name)
     _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
@@ -74,13 +76,13 @@ def validations_path(gguf: Path) -> Path:
 
 
 def validations(gguf: Path) -> dict[str, Any]:
-    """The fields `validation` and `servers` of a GGUF file; empty where its size has changed since."""
+    """The fields of RESULTS of a GGUF file, as JSON-ready data; empty where its size has changed since."""
     path = validations_path(gguf)
     data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}
     found = typed(data, Results, path.name)
     if found.size != gguf.stat().st_size:
         return {}
-    kept = {key: value for key in RESULTS if (value := getattr(found, key))}
+    kept = {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(found, key))}
     return _upgraded_results(kept) if found.schema == 1 else kept
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..version import SCHEMA
+from .evaluation import EvaluationRecord
 from .original import OriginalRecord, SourceRecord
 
 Action = Literal["write", "copy", "convert", "patch"]
@@ -150,8 +151,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     it. before: the RoPE of the source. encoding: how the schedule is written. fold, in_config, log_n_approximation:
     None where the encoding has none. effective_length: in tokens, None where it is the whole context. runtimes: the
     verdicts. files: of a folder; empty for a GGUF file. check: None where it was not run. validation, servers: results
-    of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime. original: what `restore` brings
-    back, and target: what was asked for; both None in earlier receipts.
+    of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime. evaluations: headlines of `ropeconv
+    eval`. original: what `restore` brings back, and target: what was asked for; both None in earlier receipts.
     """
 
     schema: int = SCHEMA
@@ -171,6 +172,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     check: CheckRecord | None = None
     validation: dict[str, Any] | None = None
     servers: dict[str, dict[str, Any]] = {}
+    evaluations: tuple[EvaluationRecord, ...] = ()
     original: OriginalRecord | None = None
     target: TargetRecord | None = None
 

@@ -16,11 +16,14 @@ from ..formats import jsontext
 from ..formats.durable import sync_file, sync_folder
 from ..formats.locks import try_lock
 from ..sources import RECEIPT
+from .evaluation import EvaluationRecord
 from .read import validations, validations_path
 from .receipt import Receipt
 
 DRAFT = f".{RECEIPT}.new"
 PAUSE = 0.01  # seconds between two attempts to write a draft
+MOST_EVALUATIONS = 8
+"""That a receipt keeps: those of different texts and runtimes, the newest last."""
 ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -53,18 +56,27 @@ def add_validation(baked: Path, receipt: Receipt, result: dict[str, Any], server
     runtime of a server, for the field `servers`; empty for the field `validation`.
     """
     if server:
-        receipt = msgspec.structs.replace(receipt, servers={**receipt.servers, server: result})
+        _add(baked, receipt, "servers", {**receipt.servers, server: result})
     else:
-        receipt = msgspec.structs.replace(receipt, validation=result)
+        _add(baked, receipt, "validation", result)
+
+
+def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
+    """Writes the headlines of an evaluation into the receipt of a folder, or into a file beside a GGUF file.
+
+    baked: the folder or GGUF file. receipt: as read from it. record: takes the place of an earlier one of the same text
+    in the same runtime.
+    """
+    others = [one for one in receipt.evaluations if one.of_what != record.of_what]
+    _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
+
+
+def _add(baked: Path, receipt: Receipt, field: str, value: Any) -> None:
     if baked.suffix != ".gguf":
-        write_receipt(baked, receipt)
+        write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
         return
     found = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
-    if server:
-        found["servers"] = receipt.servers
-    else:
-        found["validation"] = receipt.validation
-    _replace(validations_path(baked), _results_draft(baked), found)
+    _replace(validations_path(baked), _results_draft(baked), {**found, field: msgspec.to_builtins(value)})
 
 
 def clear_drafts(baked: Path) -> None:

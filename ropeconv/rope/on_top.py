@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from .bound import first_violation
 from .errors import RecipeError
-from .forms import DynamicNtk, Form, LongRope, Vector, base_inv_freq
+from .forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Vector, Yarn, base_inv_freq
 from .lazy import np
 from .lengths import format_tokens
 from .methods.bases import ThetaBound
@@ -29,6 +29,9 @@ from .schedule import Schedule
 from .spec import RopeSpec
 from .still_pairs import schedule_of
 from .zero_frequencies import divisors
+
+Scaled = Interpolated | Llama3 | Yarn
+"""Forms that a method can widen."""
 
 
 def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedule:
@@ -63,10 +66,10 @@ def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
     method, spec: as in `on_top`.
     """
     relative = method.relative(spec.context, spec.original_context)
-    factor = relative.factor_over(spec.original_context)
-    if factor is None or relative.widened(spec.form, factor) is None:
+    factor, form = relative.factor_over(spec.original_context), spec.form
+    if factor is None or not isinstance(form, Scaled) or relative.widened(form, factor) is None:
         return None
-    return float(getattr(spec.form, "factor", 1.0)), factor
+    return form.factor, factor
 
 
 def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSpec) -> Schedule | None:

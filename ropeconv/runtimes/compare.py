@@ -29,7 +29,11 @@ def difference(schedule: Schedule, before: RopeSpec, seen: RopeSpec) -> str:
         return f"it scales logits by {seen.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
     if not _same_query_scaling(seen.query_scaling, schedule.query_scaling, schedule.context):
         return "it does not scale queries by position" if seen.query_scaling is None else "it scales queries otherwise"
-    if before.local_form is not None and not _same_form(seen.local_form, before.local_form, before.rotary_dim):
+    if (
+        "local" in before.layers
+        and before.local_form
+        and not _same_form(seen.local_form, before.local_form, before.rotary_dim)
+    ):
         return f"it changes the window layers as well ({describe(seen.local_form)})"
     return ""
 

@@ -39,9 +39,9 @@ class _Range:
     """Consecutive versions of a runtime. title: of the runtime, or the whole name where it has no version."""
 
     title: str
-    first: str = ""
-    last: str = ""
-    read: bool = False
+    first: str
+    last: str
+    read: bool
 
     @property
     def versions(self) -> str:
@@ -85,7 +85,7 @@ def _range(verdict: Stated) -> _Range:
     name = verdict.display_name or verdict.runtime.replace("@", " ")
     parts, read = VERSIONS.fullmatch(name), verdict.grade == "read"
     if parts is None:
-        return _Range(name, read=read)
+        return _Range(name, "", "", read)
     return _Range(parts["title"], parts["first"], parts["last"] or parts["first"], read)
 
 

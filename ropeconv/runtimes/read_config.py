@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import BadSource, RopeconvError, shown
 from ..families.config import Config, Geometry, first_present, geometry, nested_settings, positive_int, text_part
 from ..families.family import Family
+from ..families.layers import layer_types
 from ..rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import temperature_attention_factor
 from ..rope.log_n import QueryScaling
@@ -159,7 +160,7 @@ def _layer_theta(part: Config, family: Family) -> float | None:
 
 
 def _local_form(part: Config, family: Family, reader: RuleSet, theta: float) -> Form | None:
-    if "local" not in family.layers.types.values():
+    if "local" not in layer_types(part, family).values():
         return None
     if reader.local == "same-theta":
         return Plain(theta)

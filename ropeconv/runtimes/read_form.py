@@ -35,17 +35,14 @@ def _original(found: dict[str, Any], rules: TypeRules, part: Config, sizes: Geom
 def _factor(found: dict[str, Any], rules: TypeRules, original: int, sizes: Geometry) -> float:
     if rules.factor == "max/original" or found.get("factor") is None:
         return sizes.context / original
-    factor = number(found, "factor")
-    if factor <= 0:
-        raise BadSource(f"config.json has factor = {factor:g} in its RoPE settings; write a positive number")
-    return factor
+    return number(found, "factor")
 
 
 def read_form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, part: Config, sizes: Geometry) -> Form:
     """The form of a RoPE dictionary.
 
-    kind: its rope type. found: the dictionary. theta: the base. rules: how that type is read. part: the text part of
-    the config. sizes: of the model. Raises BadSource for values of the wrong kind.
+    kind: its rope type. found: the dictionary, which `check_config` has taken. theta: the base. rules: how that type is
+    read. part: the text part of the config. sizes: of the model. Raises BadSource for values of the wrong kind.
     """
     original = _original(found, rules, part, sizes)
     if kind == "default":
@@ -60,14 +57,7 @@ def read_form(kind: str, found: dict[str, Any], theta: float, rules: TypeRules, 
     if kind == "dynamic" and rules.alpha and found.get("alpha"):
         return Plain(_alpha_base(theta, number(found, "alpha"), sizes.rotary_dim))
     if kind == "proportional":
-        factor = number(found, "factor", 1.0)
-        proportion = number(found, "partial_rotary_factor", 1.0)
-        if factor <= 0 or not 0 <= proportion <= 1:
-            raise BadSource(
-                f"config.json has factor = {factor:g} and partial_rotary_factor = {proportion:g} for rope_type "
-                "proportional; write a positive factor, and a share from 0 to 1"
-            )
-        return Proportional(theta, factor, proportion)
+        return Proportional(theta, number(found, "factor", 1.0), number(found, "partial_rotary_factor", 1.0))
     if kind == "dynamic":
         return DynamicNtk(theta, number(found, "factor"), sizes.context)
     factor = _factor(found, rules, original, sizes)

@@ -72,8 +72,9 @@ class Verdict:
     def covers(self, runtime: VersionRange) -> bool:
         """Whether the verdict is about the last version of a row."""
         name, _, first = self.runtime.partition("@")
-        inside = within(runtime.last, first, self.through or first)
-        return name == runtime.name and (inside or self.runtime == runtime.key)
+        return name == runtime.name and (
+            self.runtime == runtime.key or within(runtime.last, first, self.through or first)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -64,6 +65,7 @@ def choose(wanted: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...
     return (msgspec.structs.replace(covering[-1], version=version, through=version),)
 
 
+@lru_cache(maxsize=1024)
 def version_key(version: str) -> tuple[int, ...]:
     """A dotted version as a tuple of numbers, for comparisons; parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())

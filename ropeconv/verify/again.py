@@ -23,7 +23,7 @@ from .gguf import is_gguf
 
 FILE_TYPES = {0: "f32", 1: "f16", 32: "bf16", 7: "q8_0"} | {number: name for name, (number, _) in FTYPES.items()}
 """general.file_type of GGUF, llama.h's llama_ftype, and the outtype that gives it."""
-OF_FILES = ("files", "check", "validation", "servers")
+OF_FILES = ("files", "check", "validation", "servers", "evaluations")
 """Keys of a receipt that are known only after the files are written."""
 ALWAYS = ("recipe", "encoding", "schedule", "fold", "in_config", "log_n_approximation", "before", "original")
 """Keys of a receipt that are the same in every version."""

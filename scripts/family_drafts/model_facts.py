@@ -68,7 +68,7 @@ def build(config: Any, few_layers: bool = True) -> Any:
     try:
         with torch.device("meta"):
             return (made or own_class(config))(config)
-    except (TypeError, ValueError, AttributeError) as problem:
+    except (TypeError, ValueError, AttributeError, KeyError) as problem:
         if few_layers:
             return build(config, few_layers=False)
         raise ValueError(f"the class of {config.model_type} cannot be made from its defaults: {problem}") from None

@@ -37,9 +37,10 @@ MODELS = {
     "granite_docling": "granite_docling", "deepseek_ocr2": "deepseek_ocr2", "emu3": "emu3",
     "voxtral_realtime": "voxtral_realtime", "muse_glimmer": "muse_glimmer", "muse_spark": "muse_spark",
     "minimax_m3_vl": "minimax_m3_vl", "exaone4_5": "exaone4", "lfm2_vl": "lfm2", "kimi_k25": "deepseek_v3",
+    "cohere_compass": "cohere_compass", "molmo2": "molmo2", "evolla": "evolla",
     "voxtral": "llama", "chameleon": "chameleon", "idefics": "idefics", "phi4_multimodal": "phi4_multimodal",
 }  # fmt: skip
-FLAT = {"chameleon", "idefics", "phi4_multimodal"}
+FLAT = {"chameleon", "evolla", "idefics", "phi4_multimodal"}
 """Model types whose configs have the language model's keys at the top."""
 PARTIAL = {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -50,6 +51,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "qwen3_omni_moe": {"thinker_config": {"text_config": {"head_dim": 128}}},
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense"] * 32}},
     "chameleon": {"vocabulary_map": {"<image>": 8}},
+    "cohere_compass": {"text_config": {"layer_types": ["sliding_attention", "full_attention"] * 20, "rope_parameters": {
+        "full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 50000.0},
+    }}},
 }  # fmt: skip
 """What the defaults of a class lack or contradict."""
 RECIPES = {

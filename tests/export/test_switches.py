@@ -33,7 +33,7 @@ def others(name: str, value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
-        return [value + 1, max(1, value // 2)]
+        return list(dict.fromkeys([value + 1, max(1, value // 2)]))
     if isinstance(value, float):
         return [value * 3 + 0.5]
     if value is None:
@@ -91,8 +91,10 @@ def _values(plan: Any) -> dict[str, Any]:
 
 
 def _names(plan: Any) -> list[Any]:
-    """Every tensor with the places of its rows."""
-    return [(item.name, [(part.start, part.rows) for part in item.parts]) for item in plan.exported.tensors]
+    """Every tensor with the places of its rows, and what they are multiplied by."""
+    return [
+        (item.name, [(part.start, part.rows, part.factors) for part in item.parts]) for item in plan.exported.tensors
+    ]
 
 
 @pytest.mark.parametrize("model_type", sample(EXPORTED, 4))

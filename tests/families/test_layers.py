@@ -21,8 +21,11 @@ from ..models import FAMILIES
 
 LAYERS = 13  # no multiple of an interval
 TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]
-LISTED = {"lfm2", "lfm2_moe", "mellum", "laguna", "zamba2", "zaya"}
+LISTED = {"cohere_compass_text", "lfm2", "lfm2_moe", "mellum", "laguna", "molmo2", "zamba2", "zaya"}
 """Families whose class has no rule of its own: every layer is of one type, or the config has to list them."""
+
+
+NEOMME = {"model_type": "neomme"}
 
 
 def theirs(model_type: str, **settings: Any) -> list[str]:
@@ -37,6 +40,27 @@ def test_layer_types_follow_the_rule_of_the_class(model_type: str) -> None:
     kinds = by_model_type()[model_type].layers.types
     assert [kinds.get(name) for name in ours] == [kinds[name] for name in wanted]
     assert list(layer_names(dict(settings), by_model_type()["llama"], LAYERS)) != wanted, "the control"
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ({"full_attention": None, "sliding_attention": {"rope_theta": 5e4}}, ("global", "none")),
+        ({"full_attention": {"rope_theta": 5e4}, "sliding_attention": None}, ("none", "global")),
+        ({"full_attention": {"rope_theta": 5e4}, "sliding_attention": {"rope_theta": 1e4}}, ("local", "global")),
+    ],
+)
+def test_layers_whose_settings_are_null_do_not_rotate(settings: dict[str, Any], kinds: tuple[str, ...]) -> None:
+    types = ["sliding_attention", "full_attention"]
+    config = {"layer_types": types, "num_hidden_layers": 2, "rope_parameters": settings, "head_dim": 64}
+    assert geometry({"model_type": "cohere_compass_text", **config}, by_model_type()["cohere_compass"]).layers == kinds
+
+
+def test_every_layer_may_have_a_window_of_its_own() -> None:
+    ours = geometry({"model_type": "neomme", "per_layer_config": {"1": {"sliding_window": 1024}}}, detect(NEOMME))
+    theirs = AutoConfig.for_model("neomme").per_layer_config
+    assert ours.windows[:7] == (256, 1024, 256, 256, 256, None, 256)
+    assert [layer.sliding_window for layer in theirs][:3] == [256, 1024, 256]
 
 
 def test_numbers_of_layers_may_be_listed() -> None:
@@ -105,3 +129,9 @@ def test_the_cache_of_layers_that_share_keys(tiny: Callable[[str], Path]) -> Non
     whole = cache_geometry(published, detect(published))
     assert whole is not None
     assert sum(group.count for group in whole.layers) == 35 - 15
+
+
+def test_a_list_of_types_that_is_too_short_is_refused() -> None:
+    config = {"model_type": "cwm", "num_hidden_layers": 2, "head_dim": 64, "max_position_embeddings": 64}
+    with pytest.raises(BadSource, match="has 1 layer_types and 2 layers"):
+        geometry({**config, "layer_types": ["full_attention"]}, detect(config))

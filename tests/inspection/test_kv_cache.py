@@ -26,7 +26,7 @@ from ropeconv.sources import open_source
 
 from ..baking import make_plan
 from ..conftest import CONFIGS, Run
-from ..models import COMMON, ENCODERS, FAMILIES, auto_class, make
+from ..models import COMMON, ENCODERS, FAMILIES, from_config, make
 
 TOKENS = 100
 PUBLISHED = sorted(path.stem for path in CONFIGS.glob("*.json") if ".params" not in path.name)
@@ -42,7 +42,7 @@ def cache_of(folder: Path) -> KvCache:
 def allocated(folder: Path) -> int:
     """Bytes of all keys and values that transformers holds after TOKENS tokens, in float32."""
     config = AutoConfig.from_pretrained(folder)
-    model = auto_class(config.model_type).from_config(config).to(torch.float32).eval()
+    model = from_config(config).to(torch.float32).eval()
     own_cache = model.config.model_type == "minimax"  # it takes no other
     cache = None if own_cache else DynamicCache(config=model.config)
     with torch.no_grad():

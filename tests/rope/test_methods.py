@@ -179,3 +179,12 @@ def test_digest_changes_with_what_changes_a_logit() -> None:
     longer = Recipe(REGISTRY["yarn"](4.0), context=99999).schedule(spec)
     assert len({plain.digest, hot.digest, logn.digest}) == 3
     assert longer.digest == plain.digest
+
+
+def test_methods_are_said_to_work_untuned_as_far_as_somebody_reported() -> None:
+    """Peng et al. 2023 for the parts, bloc97 and Su 2023 for NTK, Ding et al. 2024; the others are for training."""
+    reported = {"ntk": 4, "ntk-old": 4, "by-parts": 4, "yarn": 4, "ntk-fixed": 8, "mixed": 8, "longrope": 8}
+    assert {name: kind.max_untuned_factor for name, kind in REGISTRY.items()} == dict.fromkeys(REGISTRY, 1) | reported
+    for kind in REGISTRY.values():
+        if " times" in kind.finetuning_note:
+            assert f"{kind.max_untuned_factor:g} times" in kind.finetuning_note

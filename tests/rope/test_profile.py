@@ -104,3 +104,12 @@ def test_an_angle_is_outside_from_a_billionth_above_the_trained_one() -> None:
     for inv_freq, outside in ((0.5, 0), (edge, 0), (math.nextafter(edge, 1), 2), (1.0, 2)):
         found = profile(Recipe(REGISTRY["inv-freq"]((inv_freq,)), context=8).schedule(spec), spec)
         assert (found.critical_dimension, found.outside) == (0, outside)
+
+
+def test_a_pair_that_ends_its_period_at_the_trained_length_has_seen_every_angle() -> None:
+    """The second of two pairs turns by 1 / sqrt(theta) per token: exactly once in L for theta = (L / 2 pi)^2."""
+    ends = RopeSpec(4, 4, Plain((4096 / math.tau) ** 2), 4096, 4096)
+    assert 4096 * base_inv_freq(ends.rope_theta, 4)[1] == math.tau
+    assert profile(ends.current(), ends).critical_dimension == 4
+    slower = RopeSpec(4, 4, Plain((4096 / math.tau) ** 2 * (1 + 1e-12)), 4096, 4096)
+    assert profile(slower.current(), slower).critical_dimension == 2

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.engines.llamacpp.client import Override
+from ropeconv.engines.llamacpp.messages import Override
 from ropeconv.engines.llamacpp.overrides import overrides
 from ropeconv.errors import BadSource
 from ropeconv.inspection import inspect_source

@@ -240,6 +240,20 @@ def test_the_trained_length() -> None:
     assert trained(rope__scaling__type="yarn", rope__scaling__factor=4.0) == (1024, "declared")
 
 
+def test_the_trained_length_that_a_family_states_for_a_declared_one() -> None:
+    """Qwen3-8B declares 40,960 tokens: 32,768 trained ones and 8,192 for the answer."""
+    qwen3 = arch(family="qwen3")
+    spec = reading(qwen3, context_length=40960).spec
+    assert (spec.original_context, spec.original_context_source) == (32768, "family")
+    assert spec.original_context_reference.startswith("https://huggingface.co/Qwen/Qwen3-8B")
+    for other, keys in (
+        (qwen3, {"context_length": 40961}), (PLAIN, {"context_length": 40960}),
+        (arch(family="qwen2"), {"context_length": 131072}),  # of which some were trained at 32,768, as is not known
+    ):  # fmt: skip
+        spec = reading(other, **keys).spec
+        assert (spec.original_context, spec.original_context_source) == (keys["context_length"], "declared")
+
+
 def test_keys_that_nobody_reads() -> None:
     prefix = "rope__scaling__"
     unread = {f"{prefix}yarn_attn_factor": 1.5, f"{prefix}yarn_ext_factor": 0.5, f"{prefix}yarn_beta_fast": 8.0,
@@ -291,6 +305,8 @@ def test_layers_without_attention_do_not_rotate() -> None:
     assert kinds(linear, full_attention_interval=2) == "ngng"
     assert kinds(linear, attention__recurrent_layers=[False, True, True, False]) == "gnng"
     assert kinds(linear, attention__recurrent_layers=[False, True]) == "gngg"
+    assert kinds(linear, attention__recurrent_layers=True) == "nnnn"
+    assert kinds(linear, attention__recurrent_layers=False) == "gggg"
     assert kinds(PLAIN, attention__recurrent_layers=[True] * 4) == "gggg"
     with pytest.raises(BadSource, match="full_attention_interval 0"):
         kinds(linear, full_attention_interval=0)
@@ -446,6 +462,7 @@ def test_the_cache_of_each_layer() -> None:
     swa = {"attention__sliding_window": 32, "attention__key_length_swa": 4, "attention__head_count_kv": 1}
     assert cached(window, **swa) == [(2, 8, 8, None), (2, 4, 8, 32)]
     assert cached(attention__head_count=0) == []
+    assert cached(block_count=0, embedding_length=None) == []
     for wrong in ([1, -1], [1, True], [1.0, 1]):
         with pytest.raises(BadSource, match="numbers in made.attention.head_count_kv that are none"):
             cached(attention__head_count_kv=wrong)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.engines.llamacpp.client import Override
+from ropeconv.engines.llamacpp.messages import Override
 from ropeconv.errors import BadSource
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.forms import Plain

@@ -57,10 +57,12 @@ def attention_factor(config: dict[str, Any]) -> None:
 
 def unscaled(config: dict[str, Any]) -> None:
     """As if no layer were extended."""
-    theta = config["rope_parameters"].get(GLOBAL, config["rope_parameters"])["rope_theta"]
-    plain = {"rope_type": "default", "rope_theta": theta}
+    before = config["rope_parameters"].get(GLOBAL, config["rope_parameters"])
+    kept = {key: before[key] for key in ("rope_theta", "partial_rotary_factor") if key in before}
+    plain = {"rope_type": "default", **kept}
     local = config["rope_parameters"].get(LOCAL)
-    config |= {"rope_scaling": None, "rope_parameters": {GLOBAL: plain, LOCAL: local} if local else plain}
+    config |= {"rope_parameters": {GLOBAL: plain, LOCAL: local} if local else plain}
+    config |= {"rope_scaling": None} if "rope_scaling" in config else {}
 
 
 def local_layers_too(config: dict[str, Any]) -> None:

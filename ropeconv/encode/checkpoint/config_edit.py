@@ -13,7 +13,7 @@ from ...errors import BadSource
 from ...families import Family
 from ...families.cached_layers import STATES
 from ...families.config import Config, first_present, nested_settings, positive_int, rotary_share, text_part
-from ...families.layers import settings_name
+from ...families.layers import layer_types, settings_name
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import QUERY_SCALE, rope_dict
@@ -109,7 +109,7 @@ def _modern(part: Config, rope: dict[str, Any], theta: float, family: Family, sp
         modern["partial_rotary_factor"] = _share(part, family, spec)
     if not family.writing.nested:
         return modern
-    return {settings_name(family, "global"): modern, **_other_layers(part, theta, family, spec)}
+    return {settings_name(part, family, "global"): modern, **_other_layers(part, theta, family, spec)}
 
 
 def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) ->
     part: the text part of the config. theta: of the other layers. Layers with attention that do not rotate have null.
     """
     found: dict[str, Any] = {}
-    for name, kind in family.layers.types.items():
-        if kind == "local" and name == settings_name(family, "local"):
+    for name, kind in layer_types(part, family).items():
+        if kind == "local" and name == settings_name(part, family, "local"):
             local = _unscaled(spec.local_form.theta if spec.local_form else theta)
             share = rotary_share(part, family, "local")
             local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...secrets import without_secrets
-from .client import last_words
+from .process import last_words
 
 LONGEST = 300.0
 """Seconds; a file of 100 GB is loaded in some, on a disk of the network in tens."""

@@ -10,7 +10,7 @@ import math
 from ...rope.forms import Interpolated, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp import find_arch
-from .client import Override
+from .messages import Override
 
 
 def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:

@@ -192,7 +192,7 @@ def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str
     kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("_inv_freq")]
     kinds = [kind for kind in kinds if not kind.endswith("original")]
     if not kinds:
-        local = name.endswith("_local") or "sliding_attention" in name
+        local = name.endswith(("_local", "_unscaled")) or "sliding_attention" in name
         yield "local" if local else "global", run(module, None, context, torch)
     for kind in kinds:
         local = ("sliding" in kind or kind == "main") and len(kinds) > 1

@@ -5,12 +5,13 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server (`n_probs`, `cach
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import msgspec
 
-from ..engine import LogProbs, Progress
-from .protocol import TOP, Count, ModelEntry, Name, Served, Server, misread
+from ..engine import LogProbs, Output, Progress
+from .protocol import TOP, Count, ModelEntry, Name, Served, Server, Tokenized, misread
 from .transport import for_prompt
 
 BIAS = 1e6
@@ -30,10 +31,10 @@ class Props(msgspec.Struct, frozen=True):
     model_path: Name | None = None
 
 
-class Tokenized(msgspec.Struct, frozen=True):
-    """The answer to /tokenize."""
+class Detokenized(msgspec.Struct, frozen=True):
+    """The answer to /detokenize."""
 
-    tokens: list[Count]
+    content: str
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -45,16 +46,22 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """The answer to /completion. tokens_evaluated: of the prompt, None where it is not said."""
+    """The answer to /completion. tokens_evaluated: of the prompt, None where it is not said. tokens: that follow it."""
 
     truncated: bool = False
     tokens_evaluated: Count | None = None
     completion_probabilities: list[Said] | None = None
+    tokens: list[Count] | None = None
 
 
 class LlamaServer(Server):
     """A running `llama-server`, whose log-probabilities are of generated tokens only: one request per position."""
 
+    gives = frozenset({"top_log_probs", "tokens"})
+    lacks: ClassVar[Mapping[Output, str]] = {
+        "token_losses": "gives no log-probabilities of prompts, so losses cannot be measured there; measure passkey "
+        "with --generate, or evaluate its GGUF file itself"
+    }
     owner = "llamacpp"
     computes_in = "float16"  # its cache of keys and values, unless started with -ctk f32 -ctv f32
     unchecked = (
@@ -74,7 +81,7 @@ class LlamaServer(Server):
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
         found, done = [], 0
-        plain = self.post("/tokenize", {"content": "a", "add_special": False}, Tokenized).tokens
+        plain = self.encode("a")
         if not plain:
             raise misread("llama-server", "token for a letter")
         for k in kept:
@@ -85,6 +92,24 @@ class LlamaServer(Server):
             (progress or Progress()).advance(k + 1 - done)
             done = k + 1
         return found
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        self.refuse_longer(len(ids) + count)
+        asked = {"n_predict": count, "temperature": 0, "cache_prompt": True, "return_tokens": True}
+        body = {"model": self.served.model, "prompt": list(ids), **asked}
+        said = self.post("/completion", body, Completion, for_prompt(count))
+        self._whole(said, ids)
+        if said.tokens is None:
+            raise misread("llama-server", "tokens")
+        return said.tokens
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        return self.post(
+            "/tokenize", {"content": text, "add_special": special}, Tokenized, for_prompt(len(text))
+        ).tokens
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.post("/detokenize", {"tokens": list(ids)}, Detokenized, for_prompt(len(ids))).content
 
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[Said, ...]:
         """Entries with the log-probabilities after `prefix` of the likeliest tokens, and of the token `generated`.
@@ -97,7 +122,11 @@ class LlamaServer(Server):
             "id_slot": 0, "cache_prompt": True, "logit_bias": [[generated, BIAS]],
         }  # fmt: skip
         said = self.post("/completion", body, Completion, for_prompt(TOP + 1))
-        if said.truncated or said.tokens_evaluated not in (None, len(prefix)):
-            raise misread("llama-server", f"whole prompt of {len(prefix)} tokens")
+        self._whole(said, prefix)
         entries = said.completion_probabilities
         return (*entries[0].top_logprobs, entries[0]) if entries else ()
+
+    def _whole(self, said: Completion, prompt: Sequence[int]) -> None:
+        """Raises RopeconvError where the server has left out a part of a prompt."""
+        if said.truncated or said.tokens_evaluated not in (None, len(prompt)):
+            raise misread("llama-server", f"whole prompt of {len(prompt)} tokens")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 
 from ...errors import RopeconvError
-from ..engine import Engine, LogProbs, Progress
+from ..engine import Engine, LogProbs, Progress, TokenLosses
 from .transport import SHORT, Limits, send
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Server(Engine):
     entry: of the model in that list.
     """
 
-    gives = frozenset({"top_log_probs"})
+    gives = frozenset({"top_log_probs", "token_losses", "tokens"})
     owner: ClassVar[str]
     computes_in: ClassVar[str] = ""
 
@@ -96,6 +96,23 @@ class Server(Engine):
         ids: all tokens. kept: rising indices into `ids`, without the last. progress: callbacks. Raises RopeconvError
         with the server's own message where it refuses, and where its answer has another shape.
         """
+
+    @abstractmethod
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """The tokens of a text. special: with those that the server puts before and behind every text."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+
+    def refuse_longer(self, tokens: int) -> None:
+        """Raises RopeconvError for more tokens, generated ones included, than the server accepts."""
+        if self.served.length and tokens > self.served.length:
+            raise RopeconvError(
+                f"{self.served.model} on the server at {self.client.base_url} takes {self.served.length:,} tokens, and "
+                f"{tokens:,} are needed; start it with a longer context (vLLM --max-model-len, SGLang "
+                "--context-length, llama-server -c), or give shorter --lengths"
+            )
 
     def post(self, path: str, body: dict[str, Any], kind: type[T], limits: Limits = SHORT) -> T:
         """Posts JSON, and returns the answer.
@@ -140,6 +157,28 @@ def ask(
         ) from None
     except (msgspec.DecodeError, RecursionError):
         raise RopeconvError(f"the server at {url} does not answer in JSON; give the base URL of its API") from None
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    """The answer to /tokenize."""
+
+    tokens: list[Count]
+
+
+def losses_of(owner: str, ids: Sequence[int], targets: Sequence[int], said: Sequence[LogProbs]) -> TokenLosses:
+    """Losses from what is said of each target.
+
+    owner: the server. ids: all tokens. targets: indices into `ids`. said: log-probabilities at each, its own and the
+    likeliest among them. Raises RopeconvError where its own is not.
+    """
+    import numpy as np
+
+    own = [row.get(ids[target]) for target, row in zip(targets, said, strict=True)]
+    lost = next((target for target, value in zip(targets, own, strict=True) if value is None), None)
+    if lost is not None:
+        raise misread(owner, f"log-probability of token {lost} itself")
+    right = [value == max(row.values()) for value, row in zip(own, said, strict=True)]
+    return TokenLosses(-np.array(own, float), np.array(right))
 
 
 def misread(owner: str, what: object) -> RopeconvError:

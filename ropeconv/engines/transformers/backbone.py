@@ -6,7 +6,7 @@ Hidden states take some kilobytes per position and are kept on the host; logits 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ def backbone_of(model: Any) -> Any:
     return model.model if base is model else base  # Llama 4 names a prefix that it does not have
 
 
-def hidden_states(
+def read(
     model: Any,
     ids: Sequence[int],
     positions: Sequence[int],
@@ -29,8 +29,8 @@ def hidden_states(
     chunk: int,
     advance: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Any:
-    """Final hidden states of some tokens, [len(kept), hidden_size] in the model's dtype, on the host.
+) -> Iterator[Any]:
+    """Yields the final hidden states of some tokens chunk by chunk, [rows, hidden_size] in the model's dtype and place.
 
     model: a language model of transformers. ids: all tokens. positions: of every token, rising; gaps are allowed. kept:
     rising indices into `ids` of the tokens whose states are returned. chunk: tokens that the backbone reads at a time,
@@ -43,7 +43,7 @@ def hidden_states(
     backbone, device = backbone_of(model), model.get_input_embeddings().weight.device
     gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
     sequence, places = (torch.tensor([list(values)], device=device) for values in (ids, positions))
-    cache, found, count = None, [], len(ids)
+    cache, count = None, len(ids)
     cached = "past_key_values" in inspect.signature(backbone.forward).parameters
     chunk = chunk if cached else count
     for start in range(0, count, chunk):
@@ -53,18 +53,34 @@ def hidden_states(
             given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
         if count > chunk:
             given |= {"past_key_values": cache, "use_cache": True}
-        elif cached:
-            given["use_cache"] = False
+        elif cached:  # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
+            given["use_cache"] = gaps and hasattr(backbone, "language_model")
         with torch.no_grad():
             out = backbone(**given)
         cache = getattr(out, "past_key_values", None)
-        rows = [index - start for index in kept if start <= index < stop]
-        found.append(out.last_hidden_state[0, rows].cpu())
+        yield out.last_hidden_state[0, [index - start for index in kept if start <= index < stop]]
         del out
         advance(stop - start)
         if stopped():
             break
-    return torch.cat(found)
+
+
+def hidden_states(
+    model: Any,
+    ids: Sequence[int],
+    positions: Sequence[int],
+    kept: Sequence[int],
+    chunk: int,
+    advance: Callable[[int], None] = lambda done: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Final hidden states of some tokens, [len(kept), hidden_size] in the model's dtype, on the host.
+
+    model, ids, positions, kept, chunk, advance, stopped: as in `read`.
+    """
+    import torch
+
+    return torch.cat([rows.cpu() for rows in read(model, ids, positions, kept, chunk, advance, stopped)])
 
 
 def logits(model: Any, hidden: Any) -> Any:
@@ -75,11 +91,17 @@ def logits(model: Any, hidden: Any) -> Any:
     if model.get_output_embeddings() is None:
         raise RopeconvError(f"{type(model).__name__} has no logits; compare its hidden states")
     import torch
-    from transformers.modeling_outputs import MoeModelOutputWithPast
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    class Done(BaseModelOutputWithPast):  # type: ignore[misc]
+        """What the backbone of any model returns: fields of other outputs, which heads hand on, are None."""
+
+        def __getattr__(self, name: str) -> None:
+            if name.startswith("__"):
+                raise AttributeError(name)
 
     backbone, device = backbone_of(model), model.get_output_embeddings().weight.device
-    done = MoeModelOutputWithPast(last_hidden_state=hidden[None].to(device))
-    done.shared_kv_states = None  # Gemma 4 hands it on
+    done = Done(last_hidden_state=hidden[None].to(device))
     own = vars(backbone).get("forward")
     backbone.forward = lambda *args, **given: done
     try:

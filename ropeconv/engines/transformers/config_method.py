@@ -70,7 +70,7 @@ def load_with_method(folder: Path, at: DeviceSpec, schedule: Schedule, spec: Rop
     if hasattr(part, "rope_parameters"):
         known = part.rope_parameters or {}
         family = by_model_type().get(part.model_type)
-        name = settings_name(family, "global") if family is not None else ""
+        name = settings_name(part.to_dict(), family, "global") if family is not None else ""
         if isinstance(known.get(name), dict):
             part.rope_parameters = {**known, name: {**known[name], **said}}
         else:

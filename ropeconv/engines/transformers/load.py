@@ -32,7 +32,6 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     """
     import torch
     import transformers
-    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
@@ -46,13 +45,25 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
         require("accelerate", f"--device-map {at.device_map}" if at.device_map else f"--device {at.device}")
         given["device_map"] = at.device_map or at.device
     given["config"] = config or stock_config(folder, at.stands_for, trust)
-    named = getattr(given["config"], "auto_map", None) or {}
-    with_head = (AutoModelForCausalLM, AutoModelForImageTextToText)
-    fitting = [auto for auto in with_head if type(given["config"]) in auto._model_mapping or auto.__name__ in named]
-    model, found = next(iter(fitting), AutoModel).from_pretrained(folder, output_loading_info=True, **given)
+    model, found = _class_for(given["config"]).from_pretrained(folder, output_loading_info=True, **given)
     if at.stands_for:
         _check_complete(found, folder, at.stands_for)
     return model.eval()
+
+
+def _class_for(config: Any) -> Any:
+    """The class that loads a model with its logits, else one without a head: an auto class where that knows the config.
+
+    Those of Evolla miss it, which has two model types, so that the class in its `architectures` is taken.
+    """
+    import transformers
+
+    named = getattr(config, "auto_map", None) or {}
+    with_head = (transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText)
+    fitting = [auto for auto in with_head if type(config) in auto._model_mapping or auto.__name__ in named]
+    if not named and type(config) not in transformers.AutoModel._model_mapping:
+        fitting += [getattr(transformers, name) for name in config.architectures or () if hasattr(transformers, name)]
+    return next(iter(fitting), transformers.AutoModel)
 
 
 def _check_complete(found: dict[str, Any], folder: Path, stands_for: str) -> None:

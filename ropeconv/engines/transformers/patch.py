@@ -81,7 +81,7 @@ def _rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
             continue
-        if name.endswith("_local") or "sliding_attention" in name:
+        if name.endswith(("_local", "_unscaled")) or "sliding_attention" in name:
             continue
         prefix = _extended_set(module)
         if hasattr(module, f"{prefix}inv_freq"):

@@ -9,14 +9,16 @@ from typing import Any
 from ...rope.log_n import LogN, QueryScaling
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
-from ..engine import Engine, Progress
-from .backbone import hidden_states, keep_head, logits
+from ..engine import Engine, Progress, TokenLosses
+from .backbone import hidden_states, keep_head, logits, read
 from .device import DeviceSpec
+from .finite import first_not_finite
 from .indexers import compresses
 from .load import load_stock
 from .patch import Undo, patch
 
 BLOCK = 512  # positions whose logits exist at a time
+LOGITS = 1 << 24  # numbers of logits that exist at a time where only losses are kept: 64 MiB
 
 
 class TransformersEngine(Engine):
@@ -24,10 +26,10 @@ class TransformersEngine(Engine):
 
     model: the loaded model. chunk: tokens that its backbone sees at a time. has_logits: encoders have none. chunked: a
     sequence with gaps in its positions is the same in chunks. vocabulary:
-    number of tokens that it knows.
+    number of tokens that it both reads and predicts: those of images have no logits (Llama 3.2 Vision, Molmo 2).
     """
 
-    gives = frozenset({"hidden_states", "logits", "tokens"})
+    gives = frozenset({"hidden_states", "logits", "token_losses", "tokens"})
 
     def __init__(self, model: Any, chunk: int = 4096) -> None:
         import transformers
@@ -35,7 +37,8 @@ class TransformersEngine(Engine):
         self.model, self.chunk = model, chunk
         self.has_logits = model.get_output_embeddings() is not None
         self.chunked = self.has_logits and not compresses(model)
-        self.vocabulary = int((model.get_output_embeddings() or model.get_input_embeddings()).weight.shape[0])
+        tables = (model.get_input_embeddings(), model.get_output_embeddings())
+        self.vocabulary = min(int(table.weight.shape[0]) for table in tables if table is not None)
         self.runtime = f"transformers {transformers.__version__}"
 
     @classmethod
@@ -64,6 +67,24 @@ class TransformersEngine(Engine):
         hidden = self.hidden_states(ids, range(len(ids)), kept, progress)
         return torch.cat([self.head(rows).cpu() for rows in hidden.split(BLOCK)])
 
+    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+        import torch
+
+        heard, losses, right = progress or Progress(), [], []
+        device = self.model.get_output_embeddings().weight.device
+        wanted = torch.tensor([ids[index] for index in targets], device=device)
+        kept = [index - 1 for index in targets]
+        rows = max(1, LOGITS // self.vocabulary)
+        done = 0
+        for states in read(self.model, ids, range(len(ids)), kept, self.chunk, heard.advance, heard.stopped):
+            for block in states.split(rows):
+                logits, tokens = self.head(block), wanted[done : done + len(block)]
+                own = logits.gather(1, tokens[:, None].to(logits.device))[:, 0]
+                losses.append((logits.logsumexp(-1) - own).double().cpu())
+                right.append((logits.argmax(-1) == tokens.to(logits.device)).cpu())
+                done += len(block)
+        return TokenLosses(torch.cat(losses).numpy(), torch.cat(right).numpy())
+
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         import torch
         from transformers import GenerationConfig
@@ -75,6 +96,9 @@ class TransformersEngine(Engine):
         with torch.no_grad():
             found = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
         return [int(token) for token in found[0, len(ids) :]]
+
+    def not_finite_in(self, ids: Sequence[int]) -> str:
+        return first_not_finite(self.model, ids, self.chunk)
 
     def patch(
         self, schedule: Schedule, before: RopeSpec, scale: LogN | QueryScaling | None = None, queries: str = ""

@@ -153,6 +153,8 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
 def _sums(length: int, rotary_dim: int, head_dim: int) -> Sums:
     if length > LONGEST:
         raise RecipeError(f"the bound is computed up to {LONGEST} tokens, and {length} is more; choose fewer")
+    if rotary_dim < 4:
+        raise RecipeError("a single pair has the frequency 1 at every base, so there is no base to look for")
     return Sums(rotary_dim, head_dim)
 
 

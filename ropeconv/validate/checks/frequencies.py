@@ -33,6 +33,8 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
     for label, found in answer["modules"].items():
         wanted, wanted_short, factor = (schedule.inv_freq, short, schedule.attention_factor)
         local = spec.local_inv_freq
+        if label == "local" and "local" not in spec.layers:
+            continue
         if label == "local" and local is not None:
             wanted, wanted_short, factor = local, local, 1.0
         for vector, target in ((found["inv_freq"], wanted), (found["short"], wanted_short)):

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...engines import Progress
 from ...engines.llamacpp import LlamaCppEngine
-from ...engines.llamacpp.client import Override
+from ...engines.llamacpp.messages import Override
 from ...engines.llamacpp.overrides import overrides
 from ...engines.transformers import DeviceSpec, TransformersEngine
 from ...engines.transformers.load import folder_of

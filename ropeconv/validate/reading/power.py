@@ -111,7 +111,7 @@ def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
     schedule = spec.comparison.schedule
     bucket = doubling_buckets(schedule.original_context, schedule.context, TRIED)[-1]
     count = len(bucket.positions)
-    ids = synthetic(count, engine.model.get_input_embeddings().weight.shape[0], spec.settings.seed)
+    ids = synthetic(count, engine.vocabulary, spec.settings.seed)
     run = TokenRun("spread", ids, bucket.positions, list(range(bucket.counted.start, count)), [bucket])
 
     def detail(factor: float) -> float:

@@ -70,7 +70,7 @@ class SourceReading:
         """
         case, settings, progress = spec.comparison, spec.settings, spec.progress
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
-        runs = token_runs(settings, case.schedule, engine.model.get_input_embeddings().weight.shape[0], folder)
+        runs = token_runs(settings, case.schedule, engine.vocabulary, folder)
         times = {"spread": 6 + settings.config_reference + (at.dtype != "float32"), "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)

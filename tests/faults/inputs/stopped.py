@@ -25,4 +25,4 @@ def stop_before_forward() -> None:
     probe.Probe.available = staticmethod(lambda: True)  # type: ignore[method-assign]
     probe.Probe.ask = stop  # type: ignore[method-assign,assignment]
     TransformersEngine.load = stop  # type: ignore[method-assign,assignment]
-    llamacpp_engine.run = stop  # type: ignore[assignment]
+    llamacpp_engine.Process = stop  # type: ignore[assignment,misc]

@@ -112,6 +112,13 @@ def test_which_searches_are_quick() -> None:
     assert not is_quick((1 << 18) + 1, 96, 128)
 
 
+def test_a_single_pair_has_no_base() -> None:
+    assert list(base_inv_freq(1e9, 2)) == [1.0]
+    for ask in (bound, wide_base):
+        with pytest.raises(RecipeError, match="a single pair has the frequency 1 at every base"):
+            ask(256, 2, 2)
+
+
 def test_lengths_beyond_what_is_computed() -> None:
     far = (1 << 27) + 1
     for ask in (bound, wide_base):

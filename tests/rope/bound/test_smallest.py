@@ -94,6 +94,32 @@ def test_no_shorter_length_needs_more() -> None:
     assert bases == sorted(bases)
 
 
+def test_where_one_sum_turns_negative_as_another_leaves_zero_no_window_opens() -> None:
+    """Two pairs of sums meet at base 1.375, where distance 3 rises and 4 falls; what does not rotate puts that at 0."""
+
+    def turning(distance: int, log_base: mpmath.mpf) -> mpmath.mpf:
+        return mpmath.fsum(mpmath.cos(distance * mpmath.exp(-log_base * pair / 4)) for pair in range(4))
+
+    with mpmath.workdps(40):
+        meeting = mpmath.findroot(lambda at: turning(3, at) - turning(4, at), 0.3183)
+        height = -turning(3, meeting)
+        head = Sums(8)
+        head.unrotated = math.nextafter(float(height), 0.0)
+        assert height - head.unrotated < 1e-15
+        proof: list[tuple[float, float, int]] = []
+        found, distance = smallest_log_base(head, 12, proof=proof)
+        assert distance is not None
+        base = mpmath.mpf(str(found))
+        assert mpmath.exp(base) == pytest.approx(1.7365, rel=1e-4)
+        assert abs(turning(distance, base) + head.unrotated) < 1e-30
+        assert all(turning(other, base) + head.unrotated > -1e-30 for other in range(1, 12))
+    assert all(end == begin for (_, end, _), (begin, _, _) in pairwise(proof))
+    assert any(begin <= meeting <= end and distance == 4 for begin, end, distance in proof)
+    wider = Sums(8)
+    wider.unrotated = math.nextafter(float(height), 9.0)
+    assert float(smallest_log_base(wider, 12)[0]) == pytest.approx(float(meeting), rel=1e-14)
+
+
 @pytest.mark.parametrize("length", [1, 2])
 def test_two_tokens_need_nothing(length: int) -> None:
     assert bound(length, 128, 128, windows=False).base == 1

@@ -11,7 +11,7 @@ from ropeconv.rope.bound.smallest import smallest_log_base
 from ropeconv.rope.bound.step_functions import base_steps, last_steps, wide_steps
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.bound.table import DATA, look_up
-from ropeconv.rope.bound.windows import last_violating, wide_windows, window_end
+from ropeconv.rope.bound.windows import last_violating, lower_bounds, wide_windows, window_end
 from ropeconv.rope.forms import base_inv_freq
 
 from .naive import sums
@@ -108,3 +108,20 @@ def test_above_the_last_violation_everything_holds() -> None:
     assert sums(base_inv_freq(last * (1 - 1e-6), 96), 0, 1, 3000).min() < 0
     for theta in np.geomspace(last * (1 + 1e-6), 1e9, 200):
         assert sums(base_inv_freq(theta, 96), 0, 1, 3000).min() >= 0
+
+
+@pytest.mark.parametrize("head_dim", [16, 24])
+def test_a_lower_bound_is_the_sum_itself_at_no_width_and_below_it_on_an_interval(head_dim: int) -> None:
+    """The sum is that of 16 dimensions, and half of what does not rotate."""
+    head, distances, log_base, size = Sums(16, head_dim), np.arange(1, 200), 9.0, 0.01
+    inside = np.array(
+        [
+            sums(base_inv_freq(math.exp(at), 16), (head_dim - 16) / 2, 1, 200)
+            for at in np.linspace(log_base, log_base + size, 41)
+        ]
+    )
+    curvature = head.curvature(distances, log_base)
+    np.testing.assert_allclose(lower_bounds(head, distances, log_base, 0.0, curvature), inside[0], atol=1e-3)
+    bounds = lower_bounds(head, distances, log_base, size, curvature)
+    assert (bounds < inside.min(axis=0) + 1e-3).all()
+    assert (bounds > inside.min(axis=0) - 1.0).mean() > 0.5

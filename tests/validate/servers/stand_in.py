@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer
 
 from ropeconv.engines.transformers.load import load_stock
 
@@ -30,14 +31,19 @@ class StandIn:
     allowed: int = 20
     half_characters: int = 0  # tokens that llama-server reports no probabilities of, alone
     fail: tuple[int, str] | None = None
+    no_tokenizer: bool = False
+    largest: int = 0  # positions that one request asked log-probabilities of
     asked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.model = load_stock(self.folder, "cpu")
+        self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
         self.read: list[int] = []
 
     def logs(self, ids: list[int]) -> Any:
         """Log-probabilities after every token that was not read before, [tokens, vocabulary]."""
+        if self.owner != "llamacpp":
+            self.read = []
         if not self.read or ids[: len(self.read)] != self.read or len(ids) == len(self.read):
             self.read, self.cache = [], None
         with torch.no_grad():
@@ -60,18 +66,36 @@ class StandIn:
             return {"default_generation_settings": settings, "model_path": self.path, "build_info": "b1"}
         return None
 
+    def tokenized(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def greedy(self, ids: list[int], count: int) -> list[int]:
+        made = list(ids)
+        for _ in range(count):
+            made.append(int(self.logs(made)[-1].argmax()))
+        return made[len(ids) :]
+
     def post(self, path: str, body: Any) -> Any:
+        if path == "/tokenize" and self.half_characters:
+            return {"tokens": [200]}
+        if path == "/tokenize" and not self.no_tokenizer:
+            return {"tokens": self.tokenized(body["content" if self.owner == "llamacpp" else "prompt"])}
+        if path == "/detokenize" and not self.no_tokenizer:
+            key = {"vllm": "prompt", "sglang": "text", "llamacpp": "content"}[self.owner]
+            return {key: self.tokenizer.decode(body["tokens"])}
         if (self.owner, path) == ("vllm", "/v1/completions"):
             return self.vllm(body)
         if (self.owner, path) == ("sglang", "/generate"):
             return self.sglang(body)
-        if (self.owner, path) == ("llamacpp", "/tokenize"):
-            return {"tokens": [200]}
         if (self.owner, path) == ("llamacpp", "/completion"):
             return self.llama_server(body)
         return None
 
     def vllm(self, body: Any) -> Any:
+        if len(body["prompt"]) + body["max_tokens"] > self.length:
+            return 400, {"error": {"message": f"This model's maximum context length is {self.length} tokens"}}
+        if "prompt_logprobs" not in body:
+            return {"choices": [{"text": "", "token_ids": self.greedy(body["prompt"], body["max_tokens"])}]}
         if body["prompt_logprobs"] > self.allowed:
             said = f"Requested prompt logprobs of {body['prompt_logprobs']}, which is greater than max allowed"
             return 400, {"error": {"message": said, "code": 400}}
@@ -82,7 +106,11 @@ class StandIn:
         return {"choices": [{"index": 0, "text": "", "prompt_logprobs": rows}]}
 
     def sglang(self, body: Any) -> Any:
+        if not body.get("return_logprob"):
+            made = self.greedy(body["input_ids"], body["sampling_params"]["max_new_tokens"])
+            return {"text": "", "output_ids": made, "meta_info": {}}
         ids, first = body["input_ids"], body["logprob_start_len"]
+        self.largest = max(self.largest, len(ids) - first)
         own, top = [[None, ids[first], None]], [None]
         for row, token in list(zip(self.logs(ids), ids[1:], strict=False))[first:]:
             own.append([row[token].item(), token, None])
@@ -90,6 +118,9 @@ class StandIn:
         return {"text": "", "meta_info": {"input_token_logprobs": own, "input_top_logprobs": top}}
 
     def llama_server(self, body: Any) -> Any:
+        if "logit_bias" not in body:
+            made = self.greedy(body["prompt"], body["n_predict"])
+            return {"content": "x", "truncated": False, "tokens_evaluated": len(body["prompt"]), "tokens": made}
         token, row = body["logit_bias"][0][0], self.logs(body["prompt"])[-1]
         answer = {"content": "x", "truncated": False, "tokens_evaluated": len(body["prompt"])}
         if token < self.half_characters:

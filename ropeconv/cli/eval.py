@@ -1,0 +1,226 @@
+"""`ropeconv eval`: what an extension does to a model, measured before anything is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from ..errors import Interrupted, UsageError
+from .eval_options import (
+    AgainstOption,
+    BudgetOption,
+    ChatOption,
+    DatasetOption,
+    DepthsOption,
+    FailIfOption,
+    FieldOption,
+    FreshOption,
+    GenerateOption,
+    JournalOption,
+    LengthsOption,
+    MeasureOption,
+    MethodsOption,
+    ModelArgument,
+    OutOption,
+    SeedOption,
+    ServersOption,
+    TargetsOption,
+    TextOption,
+    WindowsOption,
+)  # fmt: skip
+from .options import DryRunOption, FamilyOption, JsonOption, QuietOption
+from .output import Output
+from .running import stopping
+from .running_options import (
+    ChunkOption,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    PlotOption,
+    ReportOption,
+    TrustOption,
+    check_places,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from ..evaluate.evaluation import Evaluation
+    from ..evaluate.result import Result
+    from ..evaluate.texts.documents import Texts, Tokenizer
+
+EXAMPLES = """Examples:
+
+ropeconv eval Qwen/Qwen3-8B --methods base,yarn:4,mixed:4,ntk:4 --text book.txt
+
+ropeconv eval ./model --methods base,yarn:4,yarn:4:attention_factor=1 --text 'essays/*.txt' --measure growth,passkey
+
+ropeconv eval model-Q4_K_M.gguf --methods base,yarn:4 --text book.txt --lengths 8k,32k --budget 20m
+
+ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-yarn4 > base @1T'
+"""
+
+
+def eval_command(
+    model: ModelArgument,
+    methods: MethodsOption = "",
+    against: AgainstOption = "",
+    server: ServersOption = None,
+    text: TextOption = None,
+    dataset: DatasetOption = "",
+    field: FieldOption = "text",
+    measure: MeasureOption = "growth",
+    lengths: LengthsOption = "1/4T,1T,2T,4T",
+    windows: WindowsOption = 8,
+    targets: TargetsOption = 256,
+    depths: DepthsOption = 5,
+    generate: GenerateOption = False,
+    chat: ChatOption = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    device_map: DeviceMapOption = "",
+    chunk: ChunkOption = 4096,
+    budget: BudgetOption = "",
+    seed: SeedOption = 0,
+    journal: JournalOption = None,
+    fresh: FreshOption = False,
+    out: OutOption = None,
+    report: ReportOption = None,
+    plot: PlotOption = None,
+    fail_if: FailIfOption = None,
+    trust_remote_code: TrustOption = False,
+    family: FamilyOption = "",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Measure what methods do to a model, with errors: loss and retrieval, inside and beyond the trained context.
+
+    The model is loaded once for all methods, and nothing is written but the result. Exit codes: 0 measured, 3 a
+    condition of --fail-if holds, 130 stopped before the end (what was measured is shown, and a rerun goes on).
+    """
+    from ..evaluate.asked import Asked, parse_lengths
+    from ..evaluate.conditions import parse_condition
+    from ..evaluate.estimate import parse_duration
+    from ..evaluate.evaluation import Evaluation, parse_measures
+    from ..evaluate.journal import default_path
+    from ..evaluate.record import record
+    from ..evaluate.result import write_result
+    from ..evaluate.row import parse_rows
+    from ..evaluate.runners.opening import Opening, open_runner
+    from .eval_view import show_result
+
+    output = Output(as_json, quiet)
+    check_places(report, plot, out)
+    seconds = parse_duration(budget) if budget else 0.0
+    chosen, stride = parse_measures(measure)
+    conditions = [parse_condition(one) for one in fail_if or ()]
+    opening = Opening(
+        model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
+        family, trust_remote_code,
+    )  # fmt: skip
+    with open_runner(opening) as (runner, rows):
+        asked = Asked(
+            parse_lengths(lengths, runner.trained), runner.trained, windows, targets, depths, seed, stride or 256,
+            generate, chat,
+        )  # fmt: skip
+        for condition in conditions:
+            condition.check([row.name for row in rows], [one.name for one in chosen], asked)
+        texts = _texts(text or [], dataset, field, runner.tokenizer)
+        evaluation = Evaluation(rows, chosen, texts, asked, runner)
+        if dry_run:
+            _show_plan(evaluation, model, output)
+            return
+        _run(evaluation, journal or default_path(runner.source), fresh, seconds, output)
+    result = evaluation.result(model)
+    if out is not None:
+        write_result(result, out)
+    _draw(result, report, plot)
+    if as_json:
+        output.data(msgspec.to_builtins(result))
+    else:
+        show_result(result, output)
+    for path in record(result, rows, Path(model)):
+        output.note(f"The receipt of {path} has these numbers.")
+    if evaluation.outcome.stopped:
+        raise Interrupted("stopped before its end; the same command goes on where it was")
+    judged = [condition.judge(result) for condition in conditions]
+    for one in judged:
+        output.note(one.sentence)
+    if any(one.met for one in judged):
+        raise typer.Exit(3)
+
+
+def _texts(names: list[str], dataset: str, field: str, tokenizer: Tokenizer) -> Texts:
+    """The texts of --text, or of --dataset. tokenizer: of the model. Raises UsageError for both and for neither."""
+    from ..evaluate.texts.dataset import dataset_texts
+    from ..evaluate.texts.read import read_texts
+
+    if names and dataset:
+        raise UsageError("--text and --dataset are two sources of text; give one of them")
+    return dataset_texts(dataset, field, tokenizer) if dataset else read_texts(names, tokenizer)
+
+
+def _show_plan(evaluation: Evaluation, model: str, output: Output) -> None:
+    """Prints what would be run, and what it takes."""
+    units, found = evaluation.units, evaluation.estimate()
+    memory = evaluation.runner.memory(evaluation.asked.longest)
+    if output.as_json:
+        rows = [row.to_dict() | {"refused": evaluation.outcome.refused.get(row.name)} for row in evaluation.rows]
+        lengths = list(evaluation.asked.lengths)
+        output.data({"source": model, "rows": rows, "lengths": lengths, "estimate": found.to_dict(), "memory": memory})
+        return
+    counts = Counter((unit.measure.name, unit.case.column) for unit in units)
+    tokens = Counter[tuple[str, int]]()
+    for unit in units:
+        tokens[unit.measure.name, unit.case.column] += len(unit.case.ids)
+    body = [
+        (measure, f"{column:,}", f"{counts[measure, column]:,}", f"{tokens[measure, column]:,}")
+        for measure, column in counts
+    ]
+    columns = ("measure", "length", "sequences", "tokens")
+    output.table(f"{model}, {len(evaluation.rows)} rows", columns, body, right=columns[1:])
+    for name, reason in evaluation.outcome.refused.items():
+        output.say(f"{name} is left out: {reason}")
+    output.say(found.sentence)
+    output.say(memory)
+
+
+def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, output: Output) -> None:
+    """Runs an evaluation with a progress bar; Ctrl-C ends it with what has been measured.
+
+    evaluation: to run. journal: its file. fresh: start it anew. budget: in seconds, 0 for none. output: for progress
+    and notes. Raises UsageError where it would take longer than the budget.
+    """
+    from ..engines import Progress
+    from ..engines.transformers.device import out_of_memory
+    from ..evaluate.estimate import within
+    from ..evaluate.journal import Journal
+
+    with Journal(journal, evaluation.runner.source, fresh) as opened:
+        for name, reason in evaluation.outcome.refused.items():
+            output.note(f"{name} is left out: {reason}")
+        missing = evaluation.missing(opened)
+        if missing:
+            found = evaluation.estimate(missing)
+            within(budget, found, missing, evaluation.asked)
+            output.note(found.sentence)
+        if len(missing) < len(evaluation.units):
+            output.note(f"{len(evaluation.units) - len(missing):,} sequences are in the journal, {journal}.")
+        what = "what has been measured will be shown"
+        with output.counting("Measuring") as (total, advance), stopping(output, what) as stopped:
+            progress = Progress(output.note, total, advance, stopped)
+            out_of_memory(lambda: evaluation.run(opened, progress))
+
+
+def _draw(result: Result, report: Path | None, plot: Path | None) -> None:
+    if report is None and plot is None:
+        return
+    from ..evaluate.report.page import write_plot, write_report
+
+    if plot is not None:
+        write_plot(result, plot)
+    if report is not None:
+        write_report(result, report)

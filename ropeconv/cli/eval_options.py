@@ -1,0 +1,114 @@
+"""Options of `ropeconv eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .command import LENGTH, MODEL, OUTPUT, RUNNING
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`."
+    ),
+]
+MethodsOption = Annotated[
+    str,
+    typer.Option(
+        "--methods", metavar="ROWS", rich_help_panel=MODEL, show_default=False,
+        help="The rows: base, METHOD:VALUE (with settings: yarn:4:beta_fast=16), recipe:FILE "
+        "(default: base,yarn:4,mixed:4,ntk:4).",
+    ),
+]  # fmt: skip
+AgainstOption = Annotated[
+    str,
+    typer.Option(
+        "--against", metavar="SOURCE", rich_help_panel=MODEL, show_default=False,
+        help="The source of an output, as the first row.",
+    ),
+]  # fmt: skip
+ServersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--server", metavar="URL", rich_help_panel=MODEL,
+        help="A running vLLM, SGLang or llama-server as a row, URL or NAME=URL (repeatable).",
+    ),
+]  # fmt: skip
+TextOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text", metavar="FILE", rich_help_panel=MODEL,
+        help="Text to read: a file, a pattern in quotes, or - (repeatable).",
+    ),
+]  # fmt: skip
+DatasetOption = Annotated[
+    str,
+    typer.Option(
+        "--dataset", metavar="ID", rich_help_panel=MODEL, show_default=False,
+        help="A dataset of the Hub instead of --text, as owner/name or owner/name:SPLIT.",
+    ),
+]  # fmt: skip
+FieldOption = Annotated[
+    str, typer.Option("--field", metavar="NAME", rich_help_panel=MODEL, help="The column of --dataset with the text.")
+]
+MeasureOption = Annotated[
+    str, typer.Option("--measure", metavar="NAMES", rich_help_panel=RUNNING, help="What to measure (see docs/eval.md).")
+]
+LengthsOption = Annotated[
+    str,
+    typer.Option(
+        "--lengths", metavar="LENGTHS", rich_help_panel=LENGTH,
+        help="Of the sequences: tokens (8k,32k), or multiples of the trained context T.",
+    ),
+]  # fmt: skip
+WindowsOption = Annotated[
+    int, typer.Option("--windows", min=1, metavar="N", rich_help_panel=RUNNING, help="Sequences of each length.")
+]
+TargetsOption = Annotated[
+    int,
+    typer.Option(
+        "--targets", min=1, metavar="N", rich_help_panel=RUNNING, help="Tokens predicted at the end of each sequence."
+    ),
+]
+DepthsOption = Annotated[
+    int, typer.Option("--depths", min=1, metavar="N", rich_help_panel=RUNNING, help="Places of a fact in a text.")
+]
+GenerateOption = Annotated[
+    bool, typer.Option("--generate", rich_help_panel=RUNNING, help="Generate answers instead of comparing tokens.")
+]
+ChatOption = Annotated[
+    bool,
+    typer.Option("--chat", rich_help_panel=RUNNING, help="With --generate: ask in the chat template of the model."),
+]
+BudgetOption = Annotated[
+    str,
+    typer.Option(
+        "--budget", metavar="TIME", rich_help_panel=RUNNING, show_default=False,
+        help="Refuse a run that takes longer (90s, 20m, 2h), and say what fits.",
+    ),
+]  # fmt: skip
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", rich_help_panel=RUNNING, help="Of random choices.")]
+JournalOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal", metavar="FILE", rich_help_panel=RUNNING, show_default=False,
+        help="Where finished sequences are kept, so that a run goes on (default: in the cache).",
+    ),
+]  # fmt: skip
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", rich_help_panel=RUNNING, help="Measure again what the journal has.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", metavar="FILE", rich_help_panel=OUTPUT, help="Write the result as JSON."),
+]
+FailIfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if", metavar="CONDITION", rich_help_panel=OUTPUT,
+        help="Exit with 3 where it holds by three standard errors: 'yarn:4 > base @2T' (repeatable).",
+    ),
+]  # fmt: skip

@@ -1,0 +1,63 @@
+"""Prints the result of an evaluation as tables and sentences."""
+
+from __future__ import annotations
+
+from ..evaluate.result import Result
+from ..evaluate.tables import Entry, Table, tables
+from .output import Output
+
+MOST_COLUMNS = 6
+"""Of a measure by position; --json and --report have all."""
+STYLES = {True: "bold", False: "bright_black", None: ""}
+MARK = "*"
+
+
+def show_result(result: Result, output: Output) -> None:
+    """Prints a result: a table per measure, rows that did not run, and what belongs to the numbers."""
+    for table in tables(result, MOST_COLUMNS):
+        _show(table, output)
+    for row in result.rows:
+        if row.refused:
+            output.say(f"{row.name} was not run: {row.refused}")
+    many = f"{len(result.texts)} texts" if len(result.texts) > 1 else result.texts[0] if result.texts else "no text"
+    output.say(
+        f"T is the trained context, {result.trained:,} tokens. {result.source} in {result.runtime} on {result.device}, "
+        f"{result.dtype}; {many}, sha256 of the tokens {result.tokens_sha256[:12]}."
+    )
+    if any(cell.difference is not None for cell in result.cells):
+        mark = "bold" if output.colours else MARK
+        output.say(
+            f"{mark[0].upper()}{mark[1:]}: beyond three standard errors of the paired difference to the first row."
+        )
+    for note in result.notes:
+        output.say(f"{note[0].upper()}{note[1:]}")
+
+
+def _show(table: Table, output: Output) -> None:
+    """Errors stand behind their numbers where the terminal is wide enough, else below them."""
+    columns = ("", *table.columns)
+    wide = [(name, *(_text(entry, output.colours, entry.error) for entry in entries)) for name, entries in table.lines]
+    styles = {
+        (row, column): STYLES[entry.decided]
+        for row, (_, entries) in enumerate(table.lines)
+        for column, entry in enumerate(entries, 1)
+    }
+    if output.fits(columns, wide):
+        output.table(table.title, columns, wide, right=table.columns, styles=styles)
+        return
+    narrow: list[tuple[str, ...]] = []
+    for name, entries in table.lines:
+        narrow.append((name, *(_text(entry, output.colours) for entry in entries)))
+        narrow.append(("", *(f"{entry.error}{_space(entry, output.colours)}" for entry in entries)))
+    doubled = {(2 * row + below, column): style for (row, column), style in styles.items() for below in (0, 1)}
+    output.table(table.title, columns, narrow, right=table.columns, styles=doubled)
+
+
+def _text(entry: Entry, colours: bool, error: str = "") -> str:
+    mark = MARK if entry.decided and not colours else ""
+    return f"{entry.text}{mark or _space(entry, colours)}{' ' if error else ''}{error}"
+
+
+def _space(entry: Entry, colours: bool) -> str:
+    """What keeps numbers without a mark below those with one."""
+    return "" if colours or entry.text == "-" else " "

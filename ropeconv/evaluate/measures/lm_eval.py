@@ -1,0 +1,78 @@
+"""lm-eval:TASK: a named task of lm-evaluation-harness, on the model that is loaded and patched already.
+
+https://github.com/EleutherAI/lm-evaluation-harness
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...engines import Engine, TokenLosses
+from ...engines.transformers import TransformersEngine
+from ...errors import RopeconvError, UsageError
+from ...extras import require
+from ..asked import Asked
+from ..case import Case, Observation
+from ..texts.documents import Texts, Tokenizer
+from ..texts.of_checkpoint import CheckpointTokenizer
+from .measure import Measure
+
+
+class LmEval(Measure):
+    """The numbers that a task gives for each of its documents, so that rows are paired by document.
+
+    task: a task, or a group of tasks, as lm_eval names it. `Asked.windows` is how many documents of each task are read,
+    and the longest length what the model sees of one at most. Raises UsageError without a name.
+    """
+
+    summary = "a task of lm-evaluation-harness (lm-eval:hellaswag), on its first --windows documents"
+    metrics = ()
+    runs_model = True
+
+    def __init__(self, task: str) -> None:
+        if not task:
+            raise UsageError("--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag")
+        require("lm_eval", f"--measure lm-eval:{task}")
+        self.task, self.name = task, f"lm-eval:{task}"  # type: ignore[misc]
+
+    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+        # its tokens come from the task: what stands here decides how many documents there are
+        blank, count = np.zeros(asked.longest, np.int32), min(asked.windows, asked.longest - 1)
+        yield Case(self.name, asked.longest, 0, asked.seed, blank, np.arange(1, count + 1, dtype=np.int32))
+
+    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        raise NotImplementedError(self.name)
+
+    def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
+        if not isinstance(engine, TransformersEngine) or not isinstance(tokenizer, CheckpointTokenizer):
+            raise RopeconvError(f"{self.name} runs models in transformers, and not in {engine.runtime}; leave it out")
+        found = self._samples(engine.model, tokenizer.tokenizer, case)
+        return [
+            Observation(self.name, str(metric), case.column, int(sample["doc_id"]), place, float(sample[metric]))
+            for place, task in enumerate(sorted(found))
+            for sample in found[task]
+            for metric in sample.get("metrics", ())
+            if isinstance(sample.get(metric), (bool, int, float, np.number))
+        ]
+
+    def _samples(self, model: Any, tokenizer: Any, case: Case) -> dict[str, list[dict[str, Any]]]:
+        """The documents of each task with their metrics. Raises RopeconvError where lm_eval does not run the task."""
+        import lm_eval
+        from lm_eval.models.huggingface import HFLM
+
+        try:
+            ready = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
+            found = lm_eval.simple_evaluate(
+                ready, tasks=[self.task], limit=len(case.targets), bootstrap_iters=0, random_seed=case.window
+            )
+        except (KeyError, ValueError, OSError, ImportError) as problem:
+            said = str(problem).splitlines()
+            raise RopeconvError(
+                f"lm_eval does not run the task {self.task} ({said[0] if said else type(problem).__name__}); "
+                "`lm_eval ls tasks` lists the tasks"
+            ) from None
+        samples: dict[str, list[dict[str, Any]]] = (found or {}).get("samples") or {}
+        return samples

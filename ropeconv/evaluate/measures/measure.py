@@ -1,0 +1,65 @@
+"""Measure, the interface of what can be measured, and REGISTRY."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, TypeVar
+
+from ...engines import Engine, TokenLosses
+from ...rope.schedule import Schedule
+from ..asked import Asked
+from ..case import Case, Observation
+from ..texts.documents import Texts, Tokenizer
+
+M = TypeVar("M", bound="type[Measure]")
+
+
+class Measure(ABC):
+    """Something that can be measured with sequences of tokens, the same ones for all rows.
+
+    name: on the command line. summary: a phrase for help and docs. metrics: what it yields, the headline first.
+    retrieves: whether it looks up facts, so that its values are shares of tokens. runs_model: whether it runs the model
+    of a row itself.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]] = ("loss",)
+    retrieves: ClassVar[bool] = False
+    runs_model: ClassVar[bool] = False
+
+    @abstractmethod
+    def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+        """The sequences, in an order in which a run that is stopped early has something of every length.
+
+        Raises BadSource where the texts are too short.
+        """
+
+    @abstractmethod
+    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        """What a row's losses at the targets of a case say."""
+
+    def observe_text(self, case: Case, text: str) -> list[Observation]:
+        """What the text that a row generated behind a case says; only for measures that retrieve."""
+        raise NotImplementedError(self.name)
+
+    def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
+        """What a measure that runs the model itself found.
+
+        case: of this measure. engine: of the row. tokenizer: of the model. Raises RopeconvError where it cannot run.
+        """
+        raise NotImplementedError(self.name)
+
+    def refuses(self, schedule: Schedule) -> str:
+        """Why this cannot be measured with a schedule, in a phrase; empty where it can."""
+        return ""
+
+
+REGISTRY: dict[str, Measure] = {}
+
+
+def register(cls: M) -> M:
+    """Class decorator: adds a measure to REGISTRY under its name."""
+    REGISTRY[cls.name] = cls()
+    return cls

@@ -1,0 +1,109 @@
+"""Row: one line of an evaluation, which is a method on the source, a saved recipe, or an output of `apply`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..receipts import read_recipe
+from ..rope.lengths import parse_factor, parse_tokens
+from ..rope.methods import REGISTRY, Method, Value
+from ..rope.recipe import MODIFIERS, Recipe
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of an evaluation.
+
+    name: in tables. recipe: the extension that is patched into the source; None for the model as it is. path: an output
+    that is loaded by itself; None for the source. url: of the server that runs it; empty for none.
+    """
+
+    name: str
+    recipe: Recipe | None = None
+    path: Path | None = None
+    url: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return {
+            "name": self.name,
+            "recipe": self.recipe and self.recipe.to_dict(),
+            "path": self.path and str(self.path),
+            "url": self.url,
+        }
+
+
+def parse_rows(text: str) -> list[Row]:
+    """`"base,yarn:4,mixed:128k,recipe:FILE"` as rows.
+
+    A method has its value behind a colon, and settings and modifiers behind further ones: `yarn:4:beta_fast=16`. Raises
+    UsageError and RecipeError for unknown methods, wrong values and a row that is there twice.
+    """
+    rows = [_row(part.strip()) for part in text.split(",") if part.strip()]
+    names = [row.name for row in rows]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice or not rows:
+        raise UsageError(f"--methods has {twice or 'no method'}{' twice' if twice else ''}; name each row once")
+    return rows
+
+
+def _row(text: str) -> Row:
+    name, *values = text.split(":")
+    if name == BASE:
+        if values:
+            raise UsageError(f"base is the model as it is and takes no value, so {text!r} is no row; write base")
+        return Row(BASE)
+    if name == "recipe":
+        path = Path(":".join(values))
+        return Row(text, read_recipe(path))
+    kind = REGISTRY.get(name)
+    if kind is None or kind.value is Value.FILE:
+        known = ", ".join(one.name for one in REGISTRY.values() if one.value is not Value.FILE)
+        raise UsageError(f"{text!r} names no method; known here: base, recipe:FILE, {known} (with a value: yarn:4)")
+    settings = dict(_setting(part, text) for part in values if "=" in part)
+    plain = [part for part in values if "=" not in part]
+    first = dataclasses.fields(kind)[0].name if dataclasses.fields(kind) else ""
+    if len(plain) != (kind.value is not Value.SWITCH):
+        example = f"{name}:4" if kind.value is Value.FACTOR else f"{name}:VALUE"
+        raise UsageError(f"{text!r} needs one value behind the method; write it like {example}")
+    modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
+    unknown = settings.keys() - {item.name for item in dataclasses.fields(kind)}
+    if unknown:
+        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {name} does not take")
+    given = {first: _value(kind, plain[0])} if plain else {}
+    return Row(text, Recipe(kind(**given, **settings), **modifiers))
+
+
+def _setting(part: str, row: str) -> tuple[str, Any]:
+    key, _, text = part.partition("=")
+    key = key.replace("-", "_")
+    if key.endswith(("context", "length")):
+        return key, parse_tokens(text)
+    try:
+        return key, json.loads(text)
+    except ValueError:
+        if text.isalpha():
+            return key, text
+        raise UsageError(f"{row!r} sets {key} to {text!r}; write a number, true, false or a word") from None
+
+
+def _value(kind: type[Method], text: str) -> Any:
+    if kind.value is Value.TOKENS:
+        return parse_tokens(text)
+    if kind.value is Value.FACTOR:
+        return parse_factor(text, kind.flag())
+    if kind.value is Value.TEXT:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(
+            f"{kind.flag()} takes a number, and {text!r} is none; write it like {kind.name}:1000000"
+        ) from None

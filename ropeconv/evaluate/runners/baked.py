@@ -1,0 +1,190 @@
+"""Baked: an output of `apply` as stock transformers or llama.cpp loads it, and its source before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ...bake import GgufTarget, Target, apply, make_plan
+from ...engines import Engine
+from ...engines.llamacpp.llamacpp_engine import runtime
+from ...engines.transformers import DeviceSpec, TransformersEngine
+from ...engines.transformers.device import device_spec
+from ...engines.transformers.load import folder_of, stored_dtype
+from ...errors import BadSource, RopeconvError
+from ...formats import jsontext
+from ...formats.regular import read_text
+from ...formats.scratch import scratch
+from ...receipts import Receipt, read_receipt
+from ...rope.lengths import MOST_TOKENS
+from ...rope.methods.special import AsIs
+from ...rope.recipe import Recipe
+from ...rope.schedule import Schedule
+from ...sources import GgufSource
+from ...validate.checkpoint import stock_version
+from ...validate.checks.trust import needs_trust
+from ...validate.comparison import Comparison
+from ..row import BASE, Row
+from ..texts.documents import Tokenizer
+from ..texts.of_checkpoint import CheckpointTokenizer
+from ..texts.of_gguf import gguf_tokenizer
+from .llamacpp import HowToRun, gguf_identity
+from .patched import identity
+from .request import Opening
+from .runner import Runner
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that is loaded as it is. row: of it. schedule: what it computes, None where that is not known. identity:
+    what tells it from others. opened: loads it.
+    """
+
+    row: Row
+    schedule: Schedule | None
+    identity: str
+    opened: Callable[[], AbstractContextManager[Engine]]
+
+
+class Baked(Runner):
+    """Models that are loaded as they are, one at a time.
+
+    models: in the order of the table. receipt: of the output. tokenizer: of it. runtime, device, dtype: as in Runner.
+    """
+
+    def __init__(
+        self, models: Sequence[Model], receipt: Receipt, tokenizer: Tokenizer, runtime: str, device: str, dtype: str
+    ) -> None:
+        self.models = {model.row.name: model for model in models}
+        self.source, self.trained = models[0].identity, receipt.schedule.original_context
+        self.tokenizer, self.runtime, self.device, self.dtype = tokenizer, runtime, device, dtype
+        if not self.trained:
+            raise BadSource("its receipt does not state the trained context; name the source with --against")
+
+    def schedule(self, row: Row) -> Schedule | None:
+        return self.models[row.name].schedule
+
+    def digest(self, row: Row) -> str:
+        return self.models[row.name].identity
+
+    @contextmanager
+    def engine(self, row: Row) -> Iterator[Engine]:
+        with self.models[row.name].opened() as engine:
+            yield engine
+
+
+@contextmanager
+def open_baked(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
+    """The runner of an output, and its rows: the source, where it is named or found, and the output.
+
+    Raises BadSource where it is no output of ropeconv, and where `asked.against` is not its source.
+    """
+    baked = Path(asked.model)
+    receipt = read_receipt(baked)
+    comparison = Comparison.open(baked, asked.against) if asked.against else _found(baked, receipt)
+    opener = _in_llamacpp if baked.suffix == ".gguf" else _in_transformers
+    with ExitStack() as stack:
+        runner = opener(baked, receipt, comparison, asked, stack)
+        yield runner, [model.row for model in runner.models.values()]
+
+
+def _in_transformers(
+    baked: Path, receipt: Receipt, comparison: Comparison | None, asked: Opening, stack: ExitStack
+) -> Baked:
+    """The runner of a folder.
+
+    baked: the folder. receipt: of it. comparison: with its source, None without one. asked: how to run. stack: what is
+    closed at the end.
+    """
+    trust = needs_trust(baked, asked.trust_remote_code)
+    config = jsontext.parse(read_text(baked / "config.json", "config.json"), "config.json")
+    at = device_spec(asked.device, asked.dtype, asked.device_map, stored_dtype(config))
+    models = []
+    if comparison is not None:
+        at = replace(at, stands_for=comparison.stands_for)
+        source = stack.enter_context(folder_of(comparison.checkpoint, at.dtype))
+        models.append(_folder(Row(BASE), comparison.spec.current(), source, at, chunk=asked.chunk))
+    models.append(_folder(Row(baked.name, path=baked), stated(receipt), baked, at, trust, asked.chunk))
+    tokenizer, where = CheckpointTokenizer(baked, trust), at.device_map or at.device
+    return Baked(models, receipt, tokenizer, f"transformers {stock_version()}", where, at.dtype)
+
+
+def _folder(
+    row: Row, schedule: Schedule | None, folder: Path, at: DeviceSpec, trust: bool = False, chunk: int = 4096
+) -> Model:
+    """A checkpoint in transformers. row, schedule: as in Model. folder, at, trust, chunk: as in TransformersEngine.
+
+    One with two lists reads a sequence at once, since transformers takes a list anew for every chunk.
+    """
+    if schedule is not None and schedule.short_inv_freq is not None:
+        chunk = MOST_TOKENS
+
+    @contextmanager
+    def opened() -> Iterator[Engine]:
+        yield TransformersEngine.load(folder, at, trust, chunk)
+
+    return Model(row, schedule, identity(folder), opened)
+
+
+def _in_llamacpp(
+    baked: Path, receipt: Receipt, comparison: Comparison | None, asked: Opening, stack: ExitStack
+) -> Baked:
+    """The runner of a GGUF file. Parameters are those of `_in_transformers`."""
+    file = GgufSource(baked)
+    tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
+    how = HowToRun.of(asked, tokenizer.process.loaded.offloads)
+
+    def model(row: Row, schedule: Schedule | None, source: GgufSource) -> Model:
+        return Model(row, schedule, gguf_identity(source), lambda: how.engine(source.file.path).opened())
+
+    models = []
+    if comparison is not None:
+        models.append(model(Row(BASE), comparison.spec.current(), _as_gguf(comparison, receipt, stack)))
+    models.append(model(Row(baked.stem, path=baked), stated(receipt), file))
+    return Baked(models, receipt, tokenizer, runtime(), how.device, how.dtype(file))
+
+
+def _as_gguf(comparison: Comparison, receipt: Receipt, stack: ExitStack) -> GgufSource:
+    """The source of a GGUF file in that format too, with weights of the same type; a temporary one of a checkpoint.
+
+    comparison: with the source. receipt: of the output. stack: what removes a temporary file at the end.
+    """
+    if isinstance(comparison.source, GgufSource):
+        return comparison.source
+    options = GgufTarget(outtype=receipt.target.outtype, pre=receipt.target.pre) if receipt.target else GgufTarget()
+    out = stack.enter_context(scratch()) / "source.gguf"
+    plan = make_plan(comparison.source, Recipe(AsIs()), Target(to="gguf", out=out, gguf=options))
+    return GgufSource(apply(plan, fsync=False, check=False).path)
+
+
+def stated(receipt: Receipt) -> Schedule | None:
+    """The schedule that a receipt states; None where it has the digest alone."""
+    found = receipt.schedule
+    if not found.inv_freq:
+        return None
+    short = None if found.short_inv_freq is None else np.array(found.short_inv_freq)
+    vector = np.array(found.inv_freq)
+    return Schedule(vector, found.attention_factor, found.context, found.original_context, short_inv_freq=short)
+
+
+def _found(baked: Path, receipt: Receipt) -> Comparison | None:
+    """The comparison with the source that a receipt names, where that can be opened; else None.
+
+    A local source is looked for beside the output. baked: the output.
+    """
+    named = receipt.source
+    beside = [baked.parent / name for name in (named.name, f"{named.name}.gguf")]
+    places = [str(path) for path in beside if path.exists() and path.resolve() != baked.resolve()]
+    if named.repository:
+        file = (named.reference or "").split("@")[0].removeprefix(named.repository)
+        places.insert(0, f"{named.repository}@{named.commit}{file if named.kind == 'gguf' else ''}")
+    for place in places:
+        try:
+            return Comparison.open(baked, place)
+        except RopeconvError:
+            continue
+    return None

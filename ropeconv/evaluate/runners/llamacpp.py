@@ -1,0 +1,177 @@
+"""LlamaCppRunner: the rows of a GGUF file in llama.cpp, each by what `apply` would write for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...bake import GgufPlan, GgufTarget, Target, apply, make_plan
+from ...engines import Engine
+from ...engines.llamacpp import LlamaCppEngine
+from ...engines.llamacpp.llamacpp_engine import runtime
+from ...engines.llamacpp.messages import Override
+from ...errors import RopeconvError, UnsupportedBake, UsageError
+from ...formats.copying import free_bytes, human, same_blocks
+from ...formats.gguf import Edit
+from ...formats.gguf.types import TYPES
+from ...formats.scratch import scratch
+from ...inspection.inspect import inspect_gguf
+from ...rope.methods.special import AsIs
+from ...rope.schedule import Schedule
+from ...runtimes.llamacpp.read_file import arch_of
+from ...sources import RECEIPT, GgufSource
+from ..row import Row
+from ..texts.documents import Tokenizer
+from .request import Opening
+from .runner import Runner
+
+KINDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
+BATCH = 512
+LONGEST = 127
+"""Bytes of a string that can be given at loading."""
+
+
+@dataclass(frozen=True)
+class HowToRun:
+    """How llama.cpp runs a file. gpu: all layers on a GPU. exact: keys, values and attention in float32. batch: tokens
+    that are read at a time.
+    """
+
+    gpu: bool = False
+    exact: bool = False
+    batch: int = BATCH
+
+    @property
+    def device(self) -> str:
+        """For the result."""
+        return "gpu" if self.gpu else "cpu"
+
+    @classmethod
+    def of(cls, asked: Opening, offloads: bool) -> HowToRun:
+        """How to run what a user named. offloads: whether llama.cpp was built for a GPU.
+
+        Raises UsageError for a device that it cannot use, and for a precision that its cache does not have.
+        """
+        if asked.dtype not in ("auto", "float16", "float32"):
+            raise UsageError(
+                f"--dtype {asked.dtype} is not for llama.cpp's cache; give float16 or float32, or leave it out"
+            )
+        if asked.device not in ("auto", "cpu") and not offloads:
+            raise UsageError(
+                f"the installed llama.cpp was built without a GPU, so --device {asked.device} is not there; install "
+                "llama-cpp-python again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
+            )
+        return cls(asked.device != "cpu" and offloads, asked.dtype == "float32", min(asked.chunk, BATCH))
+
+    def engine(self, path: Path, overrides: Mapping[str, Override] | None = None) -> LlamaCppEngine:
+        """The engine of a file. overrides: metadata keys that are given at loading."""
+        cache = "f32" if self.exact else "f16"
+        return LlamaCppEngine(path, overrides, plain=self.exact, cache=cache, gpu=self.gpu, batch=self.batch)
+
+    def dtype(self, file: GgufSource) -> str:
+        """The types of weights and cache, for the result."""
+        return f"{TYPES[file.file.usual_type].name} with {'float32' if self.exact else 'float16'} keys and values"
+
+
+class LlamaCppRunner(Runner):
+    """Rows with a recipe, on one GGUF file. Those that metadata keys express are given at loading, others in a copy.
+
+    source: the file. tokenizer: of it. how: llama.cpp runs it.
+    """
+
+    def __init__(self, source: GgufSource, tokenizer: Tokenizer, how: HowToRun) -> None:
+        self.file, self.how, self.tokenizer = source, how, tokenizer
+        self.source, self.inspection = gguf_identity(source), inspect_gguf(source)
+        self.trained = self.inspection.spec.unscaled().original_context
+        self.runtime, self.device, self.dtype = runtime(), how.device, how.dtype(source)
+        self.plans = dict[str, GgufPlan]()
+
+    def schedule(self, row: Row) -> Schedule:
+        return self.inspection.spec.current() if row.recipe is None and self._own(row) else self.plan(row).schedule
+
+    def digest(self, row: Row) -> str:
+        if row.recipe is None:
+            return self.schedule(row).digest
+        plan = self.plan(row)
+        return f"{plan.schedule.digest} {plan.result.encoding} {plan.result.arch}"
+
+    @contextmanager
+    def engine(self, row: Row) -> Iterator[Engine]:
+        given = None if row.recipe is None else given_at_loading(self.plan(row).edit, self.file)
+        if row.recipe is None or given is not None:
+            with self.how.engine(self.file.path, given).opened() as engine:
+                yield engine
+            return
+        with scratch() as folder, self.how.engine(self._copy(row, folder)).opened() as engine:
+            yield engine
+
+    def _own(self, row: Row) -> bool:
+        """Whether a row is on this file. Raises UsageError for others."""
+        if row.path is not None or row.url:
+            raise UsageError(f"{row.name} is no method on the source; evaluate it by itself")
+        return True
+
+    def plan(self, row: Row) -> GgufPlan:
+        """What `apply` would write for a row, planned once. Raises what `make_plan` raises."""
+        if row.name not in self.plans:
+            self.plans[row.name] = self._plan(row)
+        return self.plans[row.name]
+
+    def _plan(self, row: Row, out: Path | None = None) -> GgufPlan:
+        self._own(row)
+        hosts = arch_of(self.file.file).carriers if row.recipe and row.recipe.log_n else ()
+        problems = []
+        for host in ("", *hosts):  # architectures that scale queries by position, where this one does not
+            try:
+                return self._plan_in(row, host, out)
+            except UnsupportedBake as problem:
+                problems.append(problem)
+        raise problems[-1]
+
+    def _plan_in(self, row: Row, host: str, out: Path | None) -> GgufPlan:
+        """The plan of a row. host: the architecture that carries it, empty for its own. out: of the file."""
+        assert row.recipe is not None
+        keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
+        gguf, replaces = GgufTarget(carrier=host or None), self.inspection.extended and not keeps
+        found = make_plan(self.file, row.recipe, Target(out=out, gguf=gguf, replace=replaces))
+        assert isinstance(found, GgufPlan)
+        return found
+
+    def _copy(self, row: Row, folder: Path) -> Path:
+        """A copy of the file with the row in it, which shares the blocks of the weights where the disk can do that."""
+        plan = self._plan(row, folder / "row.gguf")
+        needed, free = sum(file.size for file in plan.files), free_bytes(folder)
+        if needed > free and not same_blocks(self.file.path, folder):
+            raise RopeconvError(
+                f"{row.name} needs a copy of {human(needed)}, and {human(free)} are free in {folder.parent.parent}; set"
+                " TMPDIR to a larger disk, best to the one of the model"
+            )
+        return apply(plan, fsync=False, check=False).path
+
+
+def given_at_loading(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
+    """The metadata keys of an edit as overrides; None where it changes more of a file than these.
+
+    edit: as a plan has it, with a receipt. source: the file.
+    """
+    own = source.file.header.values
+    if replace(edit, values={}, dropped=frozenset()) != Edit() or edit.dropped & own.keys():
+        return None
+    values = {key: value.decode() for key, value in edit.values.items() if key != RECEIPT}
+    if any(type(value) not in KINDS or len(str(value).encode()) > LONGEST for value in values.values()):
+        return None
+    return {key: (KINDS[type(value)], value) for key, value in values.items()}  # type: ignore[misc]
+
+
+def gguf_identity(source: GgufSource) -> str:
+    """What tells a GGUF file from another: sha256 over its first header, and names, sizes and times of its shards."""
+    digest = hashlib.sha256()
+    with source.file.path.open("rb") as file:
+        digest.update(file.read(source.file.header.data_start))
+    for path in source.file.paths:
+        found = path.stat()
+        digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

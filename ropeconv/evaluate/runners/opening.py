@@ -1,0 +1,129 @@
+"""open_runner: from what the user named to the runner of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ...engines.transformers.device import device_spec
+from ...engines.transformers.load import folder_of, stored_dtype
+from ...errors import BadSource, UsageError
+from ...extras import require
+from ...inspection.inspect import inspect_config
+from ...receipts import read_receipt
+from ...sources import GgufSource, Source, open_source
+from ..row import BASE, Row
+from ..texts.of_gguf import gguf_tokenizer
+from .baked import open_baked
+from .llamacpp import HowToRun, LlamaCppRunner
+from .patched import Patched
+from .request import Opening
+from .runner import Runner
+from .server import open_servers
+
+__all__ = ["Opening", "open_runner"]
+
+Opened = tuple[Runner, list[Row]]
+
+
+@contextmanager
+def open_runner(asked: Opening) -> Iterator[Opened]:
+    """The runner of the rows, and the rows, while it is entered.
+
+    Raises UsageError for options that do not go together, BadSource where a model cannot be opened.
+    """
+    for together, sentence in NONSENSE:
+        if together(asked):
+            raise UsageError(sentence)
+    opener = next(opener for fits, opener in OPENERS if fits(asked))
+    with opener(asked) as opened:
+        yield opened
+
+
+@contextmanager
+def open_checkpoint(asked: Opening) -> Iterator[Opened]:
+    """Rows on one load of a checkpoint in transformers."""
+    for package in ("torch", "transformers"):
+        require(package, "running a checkpoint")
+    source = open_source(asked.model, asked.family)
+    assert isinstance(source, Source)
+    seen = inspect_config(source)
+    if seen.encoder:
+        raise UsageError(f"{asked.model} is an encoder, which predicts no next token; evaluate it on its own task")
+    at = device_spec(asked.device, asked.dtype, asked.device_map, stored_dtype(source.config()))
+    if source.family.assumed:
+        at = replace(at, stands_for=source.family.text_type)
+    with folder_of(source, at.dtype) as folder:
+        yield Patched(source, folder, seen, at, asked.chunk), asked.rows or [Row(BASE)]
+
+
+@contextmanager
+def open_gguf(asked: Opening) -> Iterator[Opened]:
+    """Rows on one GGUF file in llama.cpp."""
+    source = open_source(asked.model, asked.family)
+    assert isinstance(source, GgufSource)
+    with gguf_tokenizer(source.file.path) as tokenizer:
+        how = HowToRun.of(asked, tokenizer.process.loaded.offloads)
+        yield LlamaCppRunner(source, tokenizer, how), asked.rows or [Row(BASE)]
+
+
+def _is_output(asked: Opening) -> bool:
+    """Whether a model is evaluated as an output of ropeconv: without methods of its own, and with a receipt."""
+    if asked.against or asked.rows:
+        return bool(asked.against)
+    try:
+        return bool(read_receipt(Path(asked.model)))
+    except BadSource:
+        return False
+
+
+def _is_gguf(asked: Opening) -> bool:
+    return asked.model.endswith(".gguf")
+
+
+OPENERS: tuple[tuple[Callable[[Opening], bool], Callable[[Opening], AbstractContextManager[Opened]]], ...] = (
+    (lambda asked: bool(asked.servers), open_servers),
+    (_is_output, open_baked),
+    (_is_gguf, open_gguf),
+    (lambda asked: True, open_checkpoint),
+)
+"""How a model is opened, by what it is; the first that fits."""
+
+NONSENSE: tuple[tuple[Callable[[Opening], bool], str], ...] = (
+    (
+        lambda asked: bool(asked.servers and asked.rows),
+        "a server runs one model, which is one row; leave --methods out, and start one --server for each output",
+    ),
+    (
+        lambda asked: bool(asked.servers and asked.against),
+        "--against is loaded here, and a server is not; start a second --server with the source instead",
+    ),
+    (
+        lambda asked: bool(asked.servers) and (asked.device, asked.dtype, asked.device_map) != ("auto", "auto", ""),
+        "--device, --dtype and --device-map are for models that are loaded here; give them to the server",
+    ),
+    (
+        lambda asked: not (asked.servers or asked.model),
+        "no model is named; give a checkpoint, a GGUF file, or --server URL",
+    ),
+    (
+        lambda asked: bool(asked.against and asked.rows),
+        "--against names the source of an output, which is loaded as it is; leave --methods out, or evaluate the "
+        "methods on the source",
+    ),
+    (
+        lambda asked: bool(asked.device_map and _is_gguf(asked)),
+        "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu or gpu",
+    ),
+    (
+        lambda asked: bool(asked.family and not asked.servers and _is_output(asked)),
+        "the receipt of an output says its family; leave --family out",
+    ),
+    (
+        lambda asked: asked.trust_remote_code and not asked.servers and (bool(asked.rows) or _is_gguf(asked)),
+        "--trust-remote-code runs code that an output in the HF layout brings, and nothing here does; leave it out",
+    ),
+)
+"""Options that do not go together, and what to do."""

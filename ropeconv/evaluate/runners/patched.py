@@ -1,0 +1,79 @@
+"""Patched: one loaded checkpoint in transformers, whose rotary modules are patched for each row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...bake.inherited import inherit_mscale, mscale_of_config
+from ...engines import Engine
+from ...engines.transformers import DeviceSpec, TransformersEngine
+from ...engines.transformers.patch import Undo
+from ...errors import UnsupportedBake, UsageError
+from ...inspection.inspect import ConfigInspection
+from ...rope.schedule import Schedule
+from ...sources import Source
+from ..row import Row
+from ..texts.of_checkpoint import CheckpointTokenizer
+from .runner import Runner
+from .two_lists import TwoLists
+
+
+class Patched(Runner):
+    """Rows with a recipe, on one load of the source in the installed transformers; another row takes milliseconds."""
+
+    swaps = True
+
+    def __init__(self, source: Source, folder: Path, seen: ConfigInspection, at: DeviceSpec, chunk: int = 4096) -> None:
+        self.source = identity(folder)
+        self.inspection, self.family, self.at = seen, source.family, at
+        self.mscale = mscale_of_config(source.config(), seen)
+        self.trained = seen.spec.unscaled().original_context
+        self.tokenizer = CheckpointTokenizer(folder)
+        self.loaded = TransformersEngine.load(folder, at, chunk=chunk)
+        self.runtime, self.device, self.dtype = self.loaded.runtime, at.device_map or at.device, at.dtype
+
+    def schedule(self, row: Row) -> Schedule:
+        if row.path is not None or row.url:
+            raise UsageError(f"{row.name} is no method on the source; evaluate it by itself")
+        if row.recipe is None:
+            return self.inspection.spec.current()
+        if self.inspection.refuse:
+            found = self.inspection
+            raise UnsupportedBake("a context extension", found.display_name, found.refuse, "or choose another model")
+        recipe = inherit_mscale(row.recipe, self.mscale)
+        basis = self.inspection.basis(recipe)
+        return recipe.schedule(recipe.start(basis), basis)
+
+    def digest(self, row: Row) -> str:
+        return self.schedule(row).digest
+
+    @contextmanager
+    def engine(self, row: Row) -> Iterator[Engine]:
+        schedule = self.schedule(row)
+        if schedule.short_inv_freq is not None:
+            yield TwoLists(self.loaded, schedule, self._patch)
+        elif row.recipe is None:
+            yield self.loaded
+        else:
+            undo = self._patch(schedule)
+            try:
+                yield self.loaded
+            finally:
+                undo()
+
+    def _patch(self, schedule: Schedule) -> Undo:
+        weights = self.family.weights
+        queries = (weights.q_norm or weights.q) if schedule.log_n else ""
+        return self.loaded.patch(schedule, self.inspection.spec, schedule.log_n, queries)
+
+
+def identity(folder: Path) -> str:
+    """What tells a checkpoint from another: sha256 over its config, and names, sizes and times of its weights."""
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        found = path.stat()
+        digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

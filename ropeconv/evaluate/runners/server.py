@@ -1,0 +1,126 @@
+"""ServerRunner: running servers, each with one model, which is one row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ...engines import Engine
+from ...engines.servers import Server, connect
+from ...errors import BadSource, RopeconvError, UsageError
+from ...inspection import Inspection, inspect_source
+from ...rope.schedule import Schedule
+from ...sources import GgufSource, Source, open_source
+from ..row import Row
+from ..texts.documents import Tokenizer
+from ..texts.of_checkpoint import CheckpointTokenizer
+from ..texts.of_gguf import gguf_tokenizer
+from ..texts.of_server import ServerTokenizer
+from .request import Opening
+from .runner import Runner
+
+SAMPLE = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`."
+"""A text whose tokens tell vocabularies apart."""
+SMALL = 64 << 20
+"""Bytes of the largest file that a tokenizer is read from."""
+
+
+class ServerRunner(Runner):
+    """Models on running servers.
+
+    servers: by the name of the row. tokenizer: of all of them. trained: the trained context in tokens. source: identity
+    of the tokenizer and the trained context.
+    """
+
+    def __init__(self, servers: Mapping[str, Server], tokenizer: Tokenizer, trained: int, source: str) -> None:
+        self.servers, self.tokenizer, self.trained, self.source = servers, tokenizer, trained, source
+        self.runtime = ", ".join(sorted({server.runtime for server in servers.values()}))
+        self.device, self.dtype = "server", "as the servers run"
+
+    def schedule(self, row: Row) -> Schedule | None:
+        return None
+
+    def digest(self, row: Row) -> str:
+        """The server as it describes itself: one that is started again otherwise needs another name, or --fresh."""
+        served = self.servers[row.name].served
+        return f"{row.url} {served.model} {served.runtime} {served.path} {served.length}"
+
+    @contextmanager
+    def engine(self, row: Row) -> Iterator[Engine]:
+        yield self.servers[row.name]
+
+
+@contextmanager
+def open_servers(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
+    """The runner of servers, and a row for each.
+
+    Raises RopeconvError where no server answers at a URL, and where one runs another model than the first, or than
+    `asked.model`.
+    """
+    servers, rows = dict[str, Server](), list[Row]()
+    for given in asked.servers:
+        name, url = _split(given)
+        server = connect(url)
+        name = name or server.served.model
+        if name in servers:
+            raise UsageError(f"two servers have the name {name}; name each, as in --server long={url}")
+        servers[name] = server
+        rows.append(Row(name, url=url))
+    with ExitStack() as stack:
+        tokenizer, seen = _local(asked, stack)
+        first = next(iter(servers.values()))
+        known = tokenizer or ServerTokenizer(first)
+        for server in servers.values():
+            _refuse_other(server, known, asked.model or first.served.model)
+        trained = seen.spec.unscaled().original_context if seen else first.served.length
+        if not trained:
+            raise UsageError("the server does not say how many tokens it takes; name the checkpoint that it runs too")
+        identity = hashlib.sha256(repr((known.encode(SAMPLE), known.prefix, trained)).encode()).hexdigest()
+        yield ServerRunner(servers, known, trained, identity), rows
+
+
+def _split(given: str) -> tuple[str, str]:
+    """Name and URL of a --server: `NAME=URL`, or a URL alone."""
+    name, equals, url = given.partition("=")
+    return (name, url) if equals and "://" not in name else ("", given)
+
+
+def _local(asked: Opening, stack: ExitStack) -> tuple[Tokenizer | None, Inspection | None]:
+    """Tokenizer and inspection of the checkpoint that a user named; None without one.
+
+    asked: by the user. stack: what is closed at the end. Files of weights are not fetched.
+    """
+    if not asked.model:
+        return None, None
+    source = open_source(asked.model, asked.family)
+    if isinstance(source, GgufSource):
+        return stack.enter_context(gguf_tokenizer(source.file.path)), inspect_source(source)
+    return CheckpointTokenizer(_texts_of(source), asked.trust_remote_code), inspect_source(source)
+
+
+def _texts_of(source: Source) -> Path:
+    """The folder with the config and the tokenizer of a checkpoint; of one on the Hub these are fetched."""
+    weights = set(source.weights())
+    for file in source.copied_files()[0]:
+        if file.name not in weights and file.size < SMALL:
+            source.path(file.name)
+    return source.path("config.json").parent
+
+
+def _refuse_other(server: Server, tokenizer: Tokenizer, name: str) -> None:
+    """Raises BadSource where a server runs a model with another vocabulary.
+
+    tokenizer: of the model that is expected. name: of that, for the message. A server without its tokenizer is let
+    pass: tokens that it does not have are refused by itself.
+    """
+    try:
+        found = server.encode(SAMPLE)
+    except RopeconvError:
+        return
+    if found != tokenizer.encode(SAMPLE):
+        raise BadSource(
+            f"the server at {server.client.base_url} runs {server.served.model}, whose tokenizer is not that of {name};"
+            " start it with an output of that model, or name the checkpoint that it runs"
+        )

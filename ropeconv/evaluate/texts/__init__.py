@@ -1,0 +1,1 @@
+"""The texts that a model reads: files, their tokens, and windows of these."""

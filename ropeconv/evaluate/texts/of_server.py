@@ -1,0 +1,25 @@
+"""The tokenizer of a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...engines.servers import Server
+from .documents import Tokenizer
+
+
+class ServerTokenizer(Tokenizer):
+    """The tokenizer that a server answers with. server: that runs a model. Raises RopeconvError where it has none."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        with_special, plain = server.encode("a", special=True), server.encode("a")
+        count = len(with_special) - len(plain)
+        before = next((k for k in range(count + 1) if with_special[k : k + len(plain)] == plain), 0)
+        self.prefix = tuple(with_special[:before])
+
+    def encode(self, text: str) -> list[int]:
+        return self.server.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.server.decode(ids)

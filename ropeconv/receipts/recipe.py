@@ -1,0 +1,30 @@
+"""Reads saved recipes, and those of outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import BadSource, UsageError
+from ..formats import jsontext
+from ..formats.regular import read_text
+from ..rope.recipe import Recipe
+from .read import parse_receipt
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe in a file: a saved one, or that of the receipt of an output, which may be given by its folder.
+
+    Raises UsageError for a file that cannot be read, RecipeError for one that is no recipe.
+    """
+    if path.is_dir():
+        path = path / "ropeconv.json"
+    try:
+        text = read_text(path, str(path))
+        data = jsontext.loads(text, str(path))
+    except OSError:
+        raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
+    except BadSource as problem:
+        raise UsageError(str(problem)) from None
+    if isinstance(data, dict) and "ropeconv" in data:
+        data = parse_receipt(text, str(path)).recipe
+    return Recipe.from_dict(data)

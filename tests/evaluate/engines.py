@@ -1,0 +1,74 @@
+"""Engines and texts without a model, whose losses are known by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from ropeconv.engines import Engine, Progress, TokenLosses
+from ropeconv.errors import RecipeError
+from ropeconv.evaluate.row import Row
+from ropeconv.evaluate.runners import Runner
+from ropeconv.evaluate.texts.documents import Document, Texts, Tokenizer
+from ropeconv.rope.schedule import Schedule
+
+Loss = Callable[[Sequence[int], int], float]
+
+
+class Letters(Tokenizer):
+    """One token per character, behind `prefix`."""
+
+    def __init__(self, prefix: tuple[int, ...] = ()) -> None:
+        self.prefix = prefix
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(map(chr, ids))
+
+
+def numbered(*sizes: int, prefix: tuple[int, ...] = ()) -> Texts:
+    """Texts whose tokens are 1000 times their number plus their place."""
+    documents = [Document(f"text {n}", 1000 * n + np.arange(size, dtype=np.int32)) for n, size in enumerate(sizes)]
+    return Texts(tuple(documents), Letters(prefix))
+
+
+class Computed(Engine):
+    """An engine whose losses are a function of the tokens and a place."""
+
+    gives = frozenset({"token_losses"})
+    runtime = "by hand"
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss, self.asked = loss, list[int]()
+
+    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+        self.asked.append(len(ids))
+        losses = np.array([self.loss(ids, target) for target in targets])
+        return TokenLosses(losses, losses < 1)
+
+
+class ByHand(Runner):
+    """Rows by name with their losses. refused: names of rows that cannot be had."""
+
+    runtime, dtype, source, trained = "by hand", "float64", "source", 64
+
+    def __init__(self, rows: dict[str, Loss], swaps: bool = True, refused: Sequence[str] = ()) -> None:
+        self.engines = {name: Computed(loss) for name, loss in rows.items()}
+        self.swaps, self.refused, self.tokenizer, self.opened = swaps, refused, Letters(), list[str]()  # type: ignore[misc]
+
+    def schedule(self, row: Row) -> Schedule | None:
+        if row.name in self.refused:
+            raise RecipeError(f"{row.name} does not fit this model")
+        return None
+
+    def digest(self, row: Row) -> str:
+        return row.name
+
+    @contextmanager
+    def engine(self, row: Row) -> Iterator[Engine]:
+        self.opened.append(row.name)
+        yield self.engines[row.name]

@@ -1,0 +1,107 @@
+"""Which tokens each measure of loss predicts, and what it makes of their losses."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ropeconv.engines import TokenLosses
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.evaluate.asked import Asked
+from ropeconv.evaluate.case import Case
+from ropeconv.evaluate.measures import REGISTRY
+from ropeconv.evaluate.texts.documents import Texts
+from ropeconv.rope.schedule import Schedule
+
+from ..engines import numbered
+
+ASKED = Asked((16, 64, 256), 64, windows=6, targets=10, stride=40)
+PREFIX = (7, 8)
+
+
+def cases(name: str, texts: Texts, asked: Asked = ASKED) -> list[Case]:
+    found = list(REGISTRY[name].cases(texts, asked))
+    for case in found:
+        assert case.ids.dtype == np.int32
+        assert case.targets.min() >= 1
+        assert (np.diff(case.targets) > 0).all()
+        assert tuple(case.ids[: len(texts.prefix)]) == texts.prefix
+        assert case.targets.min() >= len(texts.prefix)
+        own = case.ids[len(texts.prefix) :]
+        assert (np.diff(own) == 1).all(), "a window is a part of one text"
+    return found
+
+
+@pytest.mark.parametrize("prefix", [(), PREFIX])
+def test_growth_predicts_the_same_tokens_at_all_lengths(prefix: tuple[int, ...]) -> None:
+    found = cases("growth", numbered(600, 500, prefix=prefix))
+    assert Counter(case.column for case in found) == {16: 6, 64: 6, 256: 6}
+    for case in found:
+        assert len(case.ids) == case.column
+        assert len(case.targets) == 10
+        first = next(one for one in found if (one.document, one.window) == (case.document, case.window))
+        assert (case.ids[case.targets] == first.ids[first.targets]).all()
+    targets = [tuple(case.ids[case.targets]) for case in found if case.column == 256]
+    assert len({token for one in targets for token in one}) == 60, "no token is predicted in two windows"
+    assert {case.document for case in found} == {0, 1}
+
+
+def test_growth_predicts_fewer_tokens_where_the_shortest_length_has_fewer() -> None:
+    found = cases("growth", numbered(600, prefix=PREFIX), Asked((8, 64), 64, windows=2, targets=100))
+    assert {len(case.targets) for case in found} == {5}
+    with pytest.raises(UsageError, match="leaves nothing to predict"):
+        cases("growth", numbered(600, prefix=PREFIX), Asked((3, 64), 64))
+
+
+def test_short_texts_give_fewer_windows_and_none_is_an_error() -> None:
+    assert len(cases("growth", numbered(275), Asked((256,), 64, windows=6, targets=10))) == 2
+    assert {case.document for case in cases("growth", numbered(255, 256, 9))} == {1}
+    with pytest.raises(BadSource, match=r"longest text has 255 tokens, and sequences of 256 .* --lengths up to 255"):
+        cases("growth", numbered(255, 9))
+
+
+def test_position_gives_the_mean_of_every_block_of_one_pass() -> None:
+    texts = numbered(600, prefix=PREFIX)
+    case = cases("position", texts)[0]
+    assert len(case.ids) == 256
+    assert list(case.targets) == list(range(2, 256))
+    found = REGISTRY["position"].observe(case, TokenLosses(case.targets.astype(float), None))
+    assert [one.column for one in found] == list(range(8, 257, 8))
+    assert found[0].value == np.mean(range(2, 8))
+    assert found[-1].value == np.mean(range(248, 256))
+
+
+def test_yarn_grid_is_the_mean_of_the_first_tokens_of_each_document() -> None:
+    found = cases("yarn-grid", numbered(300, 100, 400, prefix=PREFIX))
+    assert [case.document for case in found] == [0, 2]
+    assert found[0].ids[2] == 0
+    assert found[1].ids[2] == 2000
+    seen = REGISTRY["yarn-grid"].observe(found[0], TokenLosses(np.arange(254.0), None))
+    assert [one.column for one in seen] == [16 * k for k in range(1, 17)]
+    assert [one.value for one in seen] == [np.mean(range(16 * k - 2)) for k in range(1, 17)]
+
+
+def test_yarn_grid_refuses_frequencies_that_depend_on_the_length() -> None:
+    plain = Schedule(np.ones(4), 1.0, 256, 64)
+    two = Schedule(np.ones(4), 1.0, 256, 64, short_inv_freq=np.ones(4) / 2)
+    assert not REGISTRY["yarn-grid"].refuses(plain)
+    assert "measure growth" in REGISTRY["yarn-grid"].refuses(two)
+    assert not REGISTRY["growth"].refuses(two)
+
+
+@pytest.mark.parametrize("prefix", [(), PREFIX])
+def test_sliding_predicts_every_token_once_with_enough_before_it(prefix: tuple[int, ...]) -> None:
+    asked, before = Asked((64, 256), 64, windows=2, stride=40), len(prefix)
+    found = cases("sliding", numbered(300, 270, prefix=prefix), asked)
+    for document in (0, 1):
+        for length in asked.lengths:
+            own = [case for case in found if (case.document, case.column) == (document, length)]
+            predicted = [int(token) - 1000 * document for case in own for token in case.ids[case.targets]]
+            assert predicted == list(range(0 if before else 1, 256 - before))
+            assert all(len(case.ids) <= length for case in own)
+            context = [int(case.targets[0]) for case in own[1:-1]]
+            assert all(at >= length - 40 for at in context)
+    weights = [REGISTRY["sliding"].observe(case, TokenLosses(np.ones(len(case.targets)), None))[0] for case in found]
+    assert [one.weight for one in weights] == [len(case.targets) for case in found]

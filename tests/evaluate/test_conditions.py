@@ -1,0 +1,135 @@
+"""--fail-if: what is a condition, and when it is true."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.evaluate.asked import Asked
+from ropeconv.evaluate.conditions import Condition, parse_condition
+from ropeconv.evaluate.result import Cell, Result
+
+from .results import LENGTHS, ROWS, TRAINED, made
+
+ASKED = Asked(LENGTHS, TRAINED)
+
+
+def parsed(text: str) -> Condition:
+    found = parse_condition(text)
+    found.check(list(ROWS), ["growth", "position"], ASKED)
+    return found
+
+
+def with_cells(**cells: dict[str, float | None]) -> Result:
+    """A result with growth of rows at 2T; underscores in their names are colons."""
+    rows = [
+        Cell(row=name.replace("_", ":"), measure="growth", metric="loss", column=2 * TRAINED, windows=8, documents=8,
+             **{"value": 3.0, "error": 0.1} | values)  # type: ignore[arg-type]
+        for name, values in cells.items()
+    ]  # fmt: skip
+    return msgspec.structs.replace(made("base", ["growth"]), cells=rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("yarn:4 > base @2T", ("growth", "yarn:4", True, "base", 2 * TRAINED)),
+        ("yarn:4<base@1/4T", ("growth", "yarn:4", False, "base", TRAINED // 4)),
+        (" yarn:4 > 3.5 @32k ", ("growth", "yarn:4", True, 3.5, 4 * TRAINED)),
+        ("position yarn:4 < 0.9 @2T", ("position", "yarn:4", False, 0.9, 2 * TRAINED)),
+        ("growth yarn:4 > linear:4 @T", ("growth", "yarn:4", True, "linear:4", TRAINED)),
+        ("position yarn:4 > base @10k", ("position", "yarn:4", True, "base", 10240)),
+    ],
+)
+def test_conditions_are_read(text: str, wanted: tuple[object, ...]) -> None:
+    found = parsed(text)
+    assert (found.measure, found.left, found.above, found.right, found.column(TRAINED)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("yarn:4", "no condition"),
+        ("yarn:4 > base", "no condition"),
+        ("yarn:4 >= base @2T", "no condition"),
+        ("yarn:4 > base > linear:4 @2T", "no condition"),
+        ("> base @2T", "no condition"),
+        ("yarn:8 > base @2T", "'yarn:8'"),
+        ("yarn:4 > bse @2T", "'bse'"),
+        ("4 > base @2T", "'4'"),
+        ("yarn:4 > nan @2T", "'nan'"),
+        ("yarn 4 > base @2T", "'yarn 4'"),
+        ("sliding yarn:4 > base @2T", "needs sliding; add it"),
+        ("yarn:4 > base @3T", "needs 24,576 tokens; add"),
+        ("yarn:4 > base @twoT", "is no length"),
+        ("yarn:4 > base @1T,2T", "several lengths"),
+    ],
+)
+def test_other_texts_are_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "difference", "met"),
+    [
+        ("yarn:4 > base @2T", 0.31, True),
+        ("yarn:4 > base @2T", 0.29, False),
+        ("yarn:4 > base @2T", -0.31, False),
+        ("yarn:4 < base @2T", -0.31, True),
+        ("base > yarn:4 @2T", -0.31, True),
+        ("base > yarn:4 @2T", -0.29, False),
+        ("base > base @2T", 1.0, False),
+    ],
+)
+def test_it_is_true_beyond_three_errors_of_the_paired_difference(text: str, difference: float, met: bool) -> None:
+    """The values of both rows are equal here, so only the paired difference can decide."""
+    result = with_cells(base={}, yarn_4={"difference": difference, "difference_error": 0.1})
+    assert parsed(text).judge(result).met == met
+
+
+@pytest.mark.parametrize(("value", "met"), [(3.79, False), (3.81, True)])
+def test_a_number_is_compared_with_the_value(value: float, met: bool) -> None:
+    assert parsed("yarn:4 > 3.5 @2T").judge(with_cells(yarn_4={"value": value})).met == met
+
+
+@pytest.mark.parametrize(("other", "met"), [(-0.61, True), (-0.59, False)])
+def test_rows_behind_the_first_are_compared_with_both_errors(other: float, met: bool) -> None:
+    result = with_cells(
+        base={}, yarn_4={"difference": 0.0, "difference_error": 0.1},
+        linear_4={"difference": other, "difference_error": 0.1},
+    )  # fmt: skip
+    assert parsed("yarn:4 > linear:4 @2T").judge(result).met == met
+
+
+def test_the_sentence_has_the_numbers() -> None:
+    result = with_cells(base={}, yarn_4={"difference": 0.31, "difference_error": 0.1})
+    assert parsed("yarn:4 > base @2T").judge(result).sentence == (
+        "yarn:4 > base @2T is true: growth at 2T, the difference is +0.310 ± 0.100 nat."
+    )
+    assert "is not shown" in parsed("yarn:4 < base @2T").judge(result).sentence
+
+
+def test_what_was_not_measured_cannot_be_judged() -> None:
+    with pytest.raises(RopeconvError, match="ntk:4 has no growth at 16,384 tokens"):
+        parsed("ntk:4 > base @2T").judge(with_cells(base={}))
+    with pytest.raises(RopeconvError, match="no position"):
+        parsed("position base < 0.9 @2T").judge(with_cells(base={}))
+    with pytest.raises(RopeconvError, match="a single window has no error"):
+        parsed("yarn:4 > base @2T").judge(with_cells(base={}, yarn_4={"difference": 1.0, "difference_error": None}))
+
+
+def test_it_judges_a_whole_evaluation() -> None:
+    result = made("base,linear:4,ntk:4,by-parts:4", ["growth"])
+    judged = {
+        text: parsed(text).holds(result)
+        for text in ("linear:4 > base @1T", "base > linear:4 @2T", "ntk:4 > by-parts:4 @1T", "linear:4 < base @1T")
+    }
+    assert list(judged.values()) == [True, True, False, False]
+
+
+def test_shares_are_judged_by_their_own_error() -> None:
+    result = made("base,yarn:4", ["passkey"])
+    for row, met in (("base", True), ("yarn:4", False)):
+        assert Condition("", "passkey", row, False, 0.5, "2T").holds(result) == met

@@ -1,0 +1,82 @@
+"""Costs are found from short sequences, and a budget says what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from ropeconv.engines import Engine, Progress, TokenLosses
+from ropeconv.errors import UsageError
+from ropeconv.evaluate.asked import Asked
+from ropeconv.evaluate.case import Case
+from ropeconv.evaluate.estimate import Cost, Estimate, duration, estimate, parse_duration, probe, within
+
+TRUE = Cost(0.01, 2e-4, 3e-8, 1e-3)
+
+
+class Timed(Engine):
+    """Takes the time that a cost says, on a clock of its own."""
+
+    gives = frozenset({"token_losses"})
+    runtime = "none"
+
+    def __init__(self, cost: Cost) -> None:
+        self.cost, self.now = cost, 0.0
+
+    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+        self.now += self.cost.of(case(len(ids), len(targets)))
+        return TokenLosses(np.zeros(len(targets)), np.zeros(len(targets), bool))
+
+
+def case(length: int, targets: int = 16, window: int = 0) -> Case:
+    ids = np.arange(length, dtype=np.int32)
+    return Case("growth", length, 0, window, ids, ids[-targets:])
+
+
+def test_a_cost_with_all_terms_is_found() -> None:
+    engine = Timed(TRUE)
+    found = probe(engine, case(4096), clock=lambda: engine.now)
+    assert found.of(case(65536, 256)) == pytest.approx(TRUE.of(case(65536, 256)), rel=1e-6)
+
+
+def test_a_term_that_would_be_negative_is_left_out() -> None:
+    faster = Timed(Cost(0.05, 1e-4, -1e-9, 1e-4))  # larger pieces are cheaper per token
+    found = probe(faster, case(4096), clock=lambda: faster.now)
+    assert min(found.fixed, found.token, found.pair, found.target) >= 0
+    assert found.of(case(2048)) == pytest.approx(faster.cost.of(case(2048)), rel=0.05)
+
+
+def test_an_estimate_is_the_sum_over_cases() -> None:
+    found = estimate([case(100), case(200)], Cost(1.0, 0.1, 0.0, 0.0))
+    assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(32.0), 300, 2)
+    assert found.sentence == "2 sequences with 300 tokens take about 32 s."
+
+
+def test_a_budget_says_what_fits() -> None:
+    asked, cost = Asked((100, 400), 100, windows=4), Cost(0.0, 1.0, 0.0, 0.0)
+    cases = [case(length, window=window) for window in range(4) for length in asked.lengths]  # 2000 s
+    within(2001, estimate(cases, cost), cases, asked)
+    within(0, estimate(cases, cost), cases, asked)
+    for budget, words in (
+        (1100, "--windows 2$"), (300, "--windows 3 and --lengths up to 1T"), (50, "a smaller model, or a GPU"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=words):
+            within(budget, estimate(cases, cost), cases, asked)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("20m", 1200), ("1.5h", 5400)])
+def test_times_are_parsed(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "20", "0m", "-3m", "m", "20 minutes", "1e3s"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="write it like 90s, 20m or 2h"):
+        parse_duration(text)
+
+
+def test_times_for_display() -> None:
+    assert [duration(seconds) for seconds in (0.2, 45, 700, 9000)] == ["1 s", "45 s", "12 min", "2.5 h"]
+    assert Estimate(0.0, 0, 0, TRUE).to_dict() == {"seconds": 0.0, "tokens": 0, "sequences": 0}

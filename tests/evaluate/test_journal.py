@@ -1,0 +1,83 @@
+"""The journal keeps every finished case: through kills, for its own model, for one run at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.evaluate.case import Observation
+from ropeconv.evaluate.journal import Journal, default_path, key_of
+
+FOUND = [Observation("growth", "loss", 64, 0, 3, 0.1 + 0.2), Observation("passkey", "right", 64, 1, 0, 1.0, depth=0.5)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "cache" / "journal.jsonl"
+    with Journal(found, "model a") as journal:
+        journal.add("first", 1.5, FOUND)
+        journal.add("second", 2.5, FOUND[:1])
+    return found
+
+
+def test_a_second_run_finds_what_the_first_measured_bit_for_bit(path: Path) -> None:
+    with Journal(path, "model a") as journal:
+        assert journal.done["first"].observations == FOUND
+        assert journal.done["second"].seconds == 2.5
+        journal.add("third", 0.0, [])
+    with Journal(path, "model a") as journal:
+        assert list(journal.done) == ["first", "second", "third"]
+
+
+def test_every_cut_of_the_file_loses_at_most_the_last_line(path: Path) -> None:
+    whole = path.read_bytes()
+    ends = [index + 1 for index, byte in enumerate(whole) if byte == ord("\n")]
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        with Journal(path, "model a") as journal:
+            assert len(journal.done) == max(sum(end <= length for end in ends) - 1, 0)
+            journal.add("after", 0.0, [])
+        with Journal(path, "model a") as journal:
+            assert "after" in journal.done
+
+
+def test_fresh_begins_an_empty_one(path: Path) -> None:
+    with Journal(path, "model a", fresh=True) as journal:
+        assert not journal.done
+    with Journal(path, "model a") as journal:
+        assert not journal.done
+
+
+def test_the_journal_of_another_model_is_refused(path: Path) -> None:
+    with pytest.raises(BadSource, match="the journal of another model; give another --journal, or --fresh"):
+        Journal(path, "model b")
+    assert b"second" in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content", [b"hello\n", b"hello", b'{"a": 1}\n', b'{"ropeconv_eval":1,"source":"model a"}\n[]\n']
+)
+def test_another_file_is_refused_and_stays(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(BadSource, match="is no journal"):
+        Journal(path, "model a")
+    assert path.read_bytes() == content
+
+
+def test_two_runs_at_once_are_refused(path: Path) -> None:
+    with Journal(path, "model a"), pytest.raises(BadSource, match="another run writes to"):
+        Journal(path, "model a")
+
+
+def test_keys_tell_runtimes_rows_and_sequences_apart() -> None:
+    parts = ["transformers 5", "float32", "row", "case"]
+    keys = {key_of(*parts)} | {key_of(*[*parts[:at], "other", *parts[at + 1 :]]) for at in range(4)}
+    assert len(keys) == 5
+
+
+def test_the_usual_place_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_path("0123456789abcdef0123").parent == tmp_path / "ropeconv" / "eval"
+    assert default_path("a" * 64) != default_path("b" * 64)

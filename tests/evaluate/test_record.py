@@ -1,0 +1,58 @@
+"""Headlines of an evaluation in the receipt of the output that was evaluated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ropeconv.evaluate.record import record, recorded
+from ropeconv.evaluate.row import Row
+from ropeconv.receipts import read_receipt, write_receipt
+
+from ..receipts.test_folders import receipt
+from .results import LENGTHS, made
+
+
+def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
+    write_receipt(tmp_path, receipt())
+    result = msgspec.structs.replace(made("base,yarn:4"), texts=["/home/someone/private/book.txt"])
+    assert record(result, [Row("base"), Row("yarn:4", path=tmp_path)], tmp_path / "source") == [tmp_path]
+    (found,) = read_receipt(tmp_path).evaluations
+    assert [(one.measure, one.metric, one.length) for one in found.measured] == [
+        *(("growth", "loss", length) for length in LENGTHS), *(("passkey", "right", length) for length in LENGTHS),
+    ]  # fmt: skip
+    cell, row = result.cell("yarn:4", "growth", "loss", 16384), result.rows[1]
+    assert cell is not None
+    one = found.measured[2]
+    assert (one.value, one.error, one.difference, one.difference_error) == (
+        cell.value, cell.error, cell.difference, cell.difference_error,
+    )  # fmt: skip
+    assert found.measured[-1].low is not None
+    assert (found.against, found.price, found.holds_to) == ("base", row.price, row.holds_to)
+    assert found.texts == ("book.txt",), "receipts are published, and folders of this machine are not"
+
+
+def test_a_row_by_itself_is_against_nothing() -> None:
+    found = recorded(made("yarn:4", ["growth"]), "yarn:4")
+    assert found.against == ""
+    assert found.price is None
+    assert found.measured[0].difference is None
+
+
+def test_an_output_that_is_the_model_itself_is_the_row_base(tmp_path: Path) -> None:
+    write_receipt(tmp_path, receipt())
+    assert record(made("base,yarn:4", ["growth"]), [Row("base"), Row("yarn:4")], tmp_path) == [tmp_path]
+    (found,) = read_receipt(tmp_path).evaluations
+    assert (found.against, len(found.measured)) == ("", len(LENGTHS))
+
+
+@pytest.mark.parametrize("measure", ["growth", "position"])
+def test_models_without_a_receipt_and_rows_without_headlines_are_left_out(tmp_path: Path, measure: str) -> None:
+    if measure == "position":
+        write_receipt(tmp_path, receipt())
+    assert record(made("base", [measure]), [Row("base")], tmp_path) == []
+    assert record(made("base", [measure]), [Row("base")], Path("owner/name")) == []
+    if measure == "position":
+        assert read_receipt(tmp_path).evaluations == ()

@@ -1,0 +1,70 @@
+"""demands.json: what its generator extracts, on excerpts of llama.cpp's source, and what llama.cpp itself loads."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ropeconv.engines.llamacpp.loading import why_not_loaded
+from ropeconv.formats.gguf import Edit, GgufFile
+from ropeconv.formats.gguf.write import write_new
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+
+from ..extent import sample
+from ..llamacpp import bake, checkpoint
+
+ROOT = Path(__file__).parents[2]
+EXCERPTS = ROOT / "tests" / "data" / "llama.cpp"
+DEMANDS = json.loads((ROOT / "ropeconv" / "export" / "demands.json").read_text())
+
+
+def script() -> ModuleType:
+    """The generator as a module."""
+    spec = importlib.util.spec_from_file_location("gguf_demands", ROOT / "scripts" / "gguf_demands.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_generator_gives_what_is_committed() -> None:
+    extracted = script().extract(EXCERPTS)
+    assert sorted(extracted) == ["falcon-h1", "gemma4", "glm4moe", "qwen3"]
+    assert extracted == {arch: DEMANDS[arch] for arch in extracted}
+
+
+def test_another_source_would_be_seen(tmp_path: Path) -> None:
+    shutil.copytree(EXCERPTS, tmp_path / "other")
+    file = tmp_path / "other" / "src" / "models" / "qwen3.cpp"
+    file.write_text(file.read_text().replace("{n_embd_head_k}, 0", "{n_embd_head_k}, TENSOR_NOT_REQUIRED"))
+    changed = script().extract(tmp_path / "other")["qwen3"]
+    assert set(DEMANDS["qwen3"]["required"]) - set(changed["required"]) == {
+        "blk.{}.attn_q_norm.weight", "blk.{}.attn_k_norm.weight",
+    }  # fmt: skip
+
+
+LOADED = ("falcon_h1", "glm4_moe", "qwen3", "gemma4_text")
+CASES = [(model_type, kind) for model_type in LOADED for kind in ("required", "keys")]
+
+
+@pytest.mark.parametrize(("model_type", "kind"), sample(CASES, 3))
+def test_llamacpp_loads_nothing_without_what_is_demanded(tmp_path: Path, model_type: str, kind: str) -> None:
+    pytest.importorskip("llama_cpp")
+    whole, less = tmp_path / "whole.gguf", tmp_path / "less.gguf"
+    bake(checkpoint(model_type, tmp_path / "source"), Recipe(METHODS["as-is"]()), whole)
+    assert why_not_loaded(whole) == ""
+    file = GgufFile.open(whole)
+    arch = file.get("general.architecture")
+    for name in sample(list(DEMANDS[arch][kind]), 3):
+        lost = frozenset({name.format(0) if kind == "required" else f"{arch}.{name}"})
+        edit = Edit(removed=lost) if kind == "required" else Edit(dropped=lost)
+        write_new(file, 0, edit, less)
+        assert why_not_loaded(less), f"{arch} loads without {name}"
+        less.unlink()

@@ -1,0 +1,113 @@
+"""Evaluations in the model card: metadata, table and picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from huggingface_hub import ModelCard
+
+from ropeconv.evaluate.record import record, recorded
+from ropeconv.evaluate.result import Result
+from ropeconv.evaluate.row import Row
+from ropeconv.hub.card import EVALUATION_PICTURE, card, drawn
+from ropeconv.hub.evaluations import draw, drawable, eval_results, shown
+from ropeconv.hub.upload_set import UploadSet
+from ropeconv.receipts import read_receipt, write_receipt
+
+from ..evaluate.results import LENGTHS, made
+from ..receipts.test_folders import receipt
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """An output, of which cards need no more than the receipt."""
+    write_receipt(tmp_path, receipt())
+    return tmp_path
+
+
+def text_of(out: Path, *results: Result) -> str:
+    """The card after evaluations."""
+    for result in results:
+        record(result, [Row("yarn:4", path=out)], out)
+    found = read_receipt(out)
+    return card(UploadSet({}, found, 32768), "me/tiny-yarn4", "", [], "ropeconv apply", drawn(found))
+
+
+def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
+    assert "test it on your task" in text_of(out)
+    result = made("base,yarn:4")
+    text = text_of(out, result)
+    assert "test it on your task" not in text
+    cell = result.cell("yarn:4", "growth", "loss", 16384)
+    assert cell is not None
+    assert f"| **{cell.difference:+.3f} ± {cell.difference_error:.3f}** |" in text
+    lines = text.splitlines()
+    head = lines.index("| tokens | 2,048 | 8,192 | 16,384 | 32,768 | 65,536 |")
+    assert lines[head + 1] == "|---|---|---|---|---|---|"
+    rows = [line for line in lines[head + 2 : head + 6] if line.startswith("|")]
+    assert [line.split("|")[1].strip() for line in rows] == [
+        "growth, loss in nats per token", "minus base", "passkey, right in %",
+        "minus base",
+    ]  # fmt: skip
+    assert {line.count("|") for line in rows} == {7}
+    assert f"At the trained 8,192 tokens it costs {result.rows[1].price:+.3f}" in text
+    assert "up to 32,768 tokens" in text
+    assert "](evaluation.png)" in text
+    assert "Retrieval was not measured" not in text
+
+
+def test_a_card_says_that_retrieval_was_not_measured(out: Path) -> None:
+    assert "Retrieval was not measured" in text_of(out, made("base,yarn:4", ["growth"]))
+
+
+def test_the_hub_reads_the_numbers_from_the_metadata(out: Path) -> None:
+    result = made("base,yarn:4")
+    data = ModelCard(text_of(out, result)).data
+    assert data.model_name == "tiny-yarn4"
+    found = {(one.metric_type, one.metric_name): one for one in data.eval_results}
+    assert len(found) == 2 * len(LENGTHS)
+    cell = result.cell("yarn:4", "growth", "loss", 16384)
+    assert cell is not None
+    one = found["loss", "growth at 16,384 tokens, nat"]
+    assert one.metric_value == pytest.approx(cell.value, abs=1e-4)
+    assert (one.task_type, one.dataset_name) == ("text-generation", "moby-dick.txt")
+    assert one.dataset_args == {"tokens_sha256": result.tokens_sha256}
+    assert found["accuracy", "passkey at 2,048 tokens, %"].metric_value == 1.0
+
+
+def test_a_card_without_evaluations_has_no_model_index(out: Path) -> None:
+    text = text_of(out)
+    assert "model-index" not in text
+    assert "## Evaluation" not in text
+    assert "evaluation.png" not in text
+
+
+def test_every_evaluation_has_its_table(out: Path) -> None:
+    first = made("base,yarn:4", ["growth"])
+    second = msgspec.structs.replace(first, runtime="llama.cpp 0.3.36", tokens_sha256="4a" * 32)
+    text = text_of(out, first, second)
+    assert text.count("| tokens |") == 2
+    assert "in llama.cpp 0.3.36 on cpu" in text
+    assert len(ModelCard(text).data.eval_results) == 2 * len(LENGTHS)
+
+
+def test_the_picture_is_of_the_newest_growth(out: Path, tmp_path: Path) -> None:
+    growth, passkey = (recorded(made("base,yarn:4", [name]), "yarn:4") for name in ("growth", "passkey"))
+    assert drawable([growth, passkey]) is growth
+    assert drawable([passkey]) is None
+    for name, one in (("two", growth), ("one", recorded(made("yarn:4", ["growth"]), "yarn:4"))):
+        draw(one, tmp_path / f"{name}.svg")
+    two, alone = ((tmp_path / f"{name}.svg").read_text() for name in ("two", "one"))
+    assert "<!-- base -->" in two
+    assert "<!-- minus base, nat -->" in two
+    assert "base" not in alone
+    record(made("base,yarn:4", ["growth"]), [Row("yarn:4", path=out)], out)
+    assert drawn(read_receipt(out))[EVALUATION_PICTURE].startswith(b"\x89PNG")
+
+
+def test_a_row_without_another_has_values_alone() -> None:
+    table = shown(recorded(made("yarn:4", ["growth"]), "yarn:4"))
+    assert [name for name, _ in table.lines] == ["growth, loss in nats per token"]
+    assert list(eval_results([])) == []

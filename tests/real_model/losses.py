@@ -1,0 +1,96 @@
+"""What methods do to a real model at short lengths, in transformers and in llama.cpp.
+
+`scripts/test` runs this by itself. Nothing in it is trained: these are the losses that an extension costs where a model
+needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.engines.llamacpp import LlamaCppEngine
+from ropeconv.evaluate.asked import Asked
+from ropeconv.evaluate.case import Observation
+from ropeconv.evaluate.evaluation import Evaluation, parse_measures
+from ropeconv.evaluate.journal import Journal
+from ropeconv.evaluate.row import parse_rows
+from ropeconv.evaluate.runners import Opening, Runner, open_runner
+from ropeconv.evaluate.texts.read import read_texts
+from scripts.real_model import RealModel
+
+ROWS = "base,linear:4,yarn:4,mixed:4,ntk:4,by-parts:4"
+LENGTH = 768
+
+
+@pytest.fixture(scope="module")
+def runner(real: RealModel) -> Iterator[Runner]:
+    with open_runner(Opening(str(real.checkpoint), [], device="cpu", dtype="float32")) as (opened, _):
+        yield opened
+
+
+def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, asked: Asked) -> Evaluation:
+    names = [str(real.texts / f"{name}.txt") for name in ("typesseq", "specialnames", "class")]
+    measures, _ = parse_measures(measure)
+    return Evaluation(parse_rows(rows), measures, read_texts(names, runner.tokenizer), asked, runner)
+
+
+def run(asked: Evaluation, folder: Path) -> dict[str, list[Observation]]:
+    with Journal(folder / "journal.jsonl", asked.runner.source) as journal:
+        return asked.run(journal).observations
+
+
+@pytest.fixture(scope="module")
+def measured(
+    runner: Runner, real: RealModel, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Evaluation, dict[str, float]]:
+    """Six rows over one window, and the mean loss of each."""
+    asked = evaluation(runner, real, ROWS, "position", Asked((LENGTH,), runner.trained, windows=1))
+    found = run(asked, tmp_path_factory.mktemp("losses"))
+    return asked, {row: float(np.mean([one.value for one in seen])) for row, seen in found.items()}
+
+
+def test_the_order_of_the_methods_is_the_one_that_is_known(measured: tuple[Evaluation, dict[str, float]]) -> None:
+    loss = measured[1]
+    assert list(loss) == ROWS.split(",")
+    assert loss["base"] == min(loss.values())
+    assert loss["linear:4"] == max(loss.values())
+    # angles divided by four everywhere are much worse than what leaves the fast pairs alone
+    assert loss["linear:4"] - loss["base"] > 0.7
+    assert all(loss[row] - loss["base"] < 0.4 for row in loss if row != "linear:4")
+    # what YaRN adds to by-parts, its attention factor, costs an untuned model more than by-parts
+    assert loss["yarn:4"] > loss["by-parts:4"]
+
+
+@pytest.mark.parametrize("row", ["base", "linear:4", "yarn:4", "mixed:4"])
+def test_llama_cpp_measures_the_same_with_a_patched_file(
+    row: str, measured: tuple[Evaluation, dict[str, float]], extended_gguf: dict[str, Path]
+) -> None:
+    asked, loss = measured
+    (case,) = {id(unit.case): unit.case for unit in asked.units}.values()
+    assert len(case.ids) == LENGTH
+    before = [int(target) - 1 for target in case.targets]
+    logits = LlamaCppEngine(extended_gguf[row]).logits(case.ids.tolist(), before).astype(np.float64)
+    top = logits.max(axis=1)
+    total = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+    losses = total - logits[np.arange(len(before)), case.ids[case.targets]]
+    # blocks of positions weigh the same in `measured`
+    edges = np.linspace(0, LENGTH, 33).round().astype(int)
+    blocks = np.split(losses, np.searchsorted(case.targets, edges[1:-1]))
+    theirs = float(np.mean([block.mean() for block in blocks]))
+    assert np.exp(theirs - loss[row]) == pytest.approx(1, abs=0.01)
+    others = [value for name, value in loss.items() if name != row and name in extended_gguf]
+    assert all(abs(np.exp(theirs - other) - 1) > 0.01 for other in others)
+
+
+def test_a_passkey_is_found_unless_all_angles_are_divided(runner: Runner, real: RealModel, tmp_path: Path) -> None:
+    asked = Asked((512,), runner.trained, windows=1, depths=3)
+    found = run(evaluation(runner, real, "base,yarn:4,linear:4", "passkey", asked), tmp_path)
+    right = {row: [one.value for one in seen if one.metric == "right"] for row, seen in found.items()}
+    log_prob = {row: np.mean([one.value for one in seen if one.metric == "log_prob"]) for row, seen in found.items()}
+    assert right["base"] == right["yarn:4"] == [1.0, 1.0, 1.0]
+    assert np.mean(right["linear:4"]) < 0.5
+    assert log_prob["linear:4"] < -1 < min(log_prob["base"], log_prob["yarn:4"])

@@ -1,0 +1,37 @@
+"""GGUF files that are no language model, by their keys and tensors alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.formats.gguf import GgufFile
+from ropeconv.runtimes.llamacpp.other_kinds import other_kind
+
+from ..gguf_files import plain_tensors, write
+
+NEXT = {name.replace("blk.0.", "blk.1."): value for name, value in plain_tensors().items()}
+
+
+@pytest.mark.parametrize(
+    ("arch", "keys", "tensors", "words"),
+    [
+        ("llama", {}, plain_tensors(), ""),
+        ("llama", {"general.type": "model"}, plain_tensors(), ""),
+        ("llama", {"general.type": "adapter"}, plain_tensors(), "is a LoRA adapter"),
+        ("llama", {"general.type": "mmproj"}, plain_tensors(), "is a multimodal projector"),
+        ("clip", {}, plain_tensors(), "is a multimodal projector"),
+        ("llama", {"general.type": "imatrix"}, plain_tensors(), "is an importance matrix"),
+        ("llama", {"nextn_predict_layers": 1}, NEXT, "holds only layers that predict further tokens"),
+        ("llama", {"nextn_predict_layers": 1}, plain_tensors(), ""),
+        ("llama", {}, NEXT, ""),
+    ],
+)
+def test_what_a_file_is_instead_of_a_model(
+    tmp_path: Path, arch: str, keys: dict[str, Any], tensors: dict[str, Any], words: str
+) -> None:
+    found = other_kind(GgufFile.open(write(tmp_path / "model.gguf", arch, keys, tensors)))
+    assert found.startswith(words)
+    assert bool(found) is bool(words)

@@ -110,7 +110,7 @@ def test_what_is_no_row_of_one_tensor_comes_back(
     torch.testing.assert_close(logits(source), logits(back), rtol=0, atol=1e-4)
 
 
-def test_every_exported_family_has_a_way_back() -> None:
+def test_most_exported_families_have_a_way_back() -> None:
     assert len(BACK) >= 45
 
 

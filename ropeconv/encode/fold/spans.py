@@ -46,7 +46,7 @@ def fused_rows(
 ) -> tuple[Span, ...]:
     """The rotated rows of queries or keys in a fused projection of queries, keys and values, as spans of rows."""
     starts = fused_heads(which, tensors[name].shape[0], head_count(part, family), spec.head_dim, family)
-    if family.weights.fused_order == "blocks":
+    if family.weights.fused_order.endswith("blocks"):
         return per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
     return tuple((start, start + spec.rotary_dim) for start in starts)
 

@@ -13,7 +13,7 @@ from ..llamacpp import EXPORTED
 DOCS = Path(__file__).parents[2] / "docs" / "exports.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|\n").split("|")]
-    for line in DOCS.read_text().partition("begin of the table")[2].splitlines()[3:]
+    for line in DOCS.read_text().partition("begin of the table")[2].partition("<!-- end")[0].splitlines()[3:]
     if line.startswith("| ")
 ]
 

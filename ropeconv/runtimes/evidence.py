@@ -19,7 +19,7 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     digest: of all its configs, so that a record shows when they have changed. rope_types: that they have. most: the
     status of all cells that are not in `others`. others: names of cells by status, and by what was different or the
-    message.
+    message. date: when, where it is not the date of the record.
     """
 
     digest: str
@@ -27,6 +27,7 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     most: str
     others: dict[str, dict[str, tuple[str, ...]]] = {}
     detail: str = ""
+    date: str = ""
 
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
         """The status of each of `cells`, by name."""
@@ -75,5 +76,5 @@ def evidence(runtime: Runtime, family: str, kind: str | None = None) -> Evidence
             continue
         seen = record.models.get(family)
         if seen is not None and (kind is None or kind in seen.rope_types or seen.most == "unsupported"):
-            return Evidence("run", f"{record.version}, {record.date}")
+            return Evidence("run", f"{record.version}, {seen.date or record.date}")
     return Evidence("read" if runtime.statement(family) else "")

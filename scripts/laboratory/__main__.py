@@ -1,8 +1,9 @@
 """Executes runtimes on the configs of the lab, and writes what they did as `ropeconv/runtimes/lab/*.json`.
 
 `scripts/lab` executes the versions that install quickly, `scripts/lab --all` every one, and `scripts/lab vllm@0.33.0
-mlx-lm` those. With `--check` nothing is written: what was seen has to be what the records say. The table of runtimes is
-compared with the results in either case. TGI is no package: LAB_TGI names the `server` folder of a checkout.
+mlx-lm` those. With `--check` nothing is written: what was seen has to be what the records say. With `--new` only models
+are executed that the record lacks, and added to it. The table of runtimes is compared with the results in every case.
+TGI is no package: LAB_TGI names the `server` folder of a checkout.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .cells import SAMPLE, Cell, cells, sources
 from .compare import outcome
 from .environment import LabRuntime, NotInstallable
 from .execute import answers
-from .records import load, model_record, save
+from .records import extended, load, model_record, save
 from .runtimes import RUNTIMES
 
 SHOWN = 8
@@ -29,10 +30,12 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Options:
-    """What to do. check: compare with the records and write nothing. reuse: take the answers of the last run."""
+    """What to do. check: compare with the records and write nothing. reuse: take the answers of the last run. new:
+    execute only models that the record lacks, and add them to it."""
 
     check: bool
     reuse: bool
+    new: bool = False
 
 
 def main() -> int:
@@ -43,6 +46,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare with the records and write nothing")
     parser.add_argument("--sample", action="store_true", help="with --check: small models, and a method per rope type")
     parser.add_argument("--reuse", action="store_true", help="take the answers of the last run where there are any")
+    parser.add_argument("--new", action="store_true", help="only models that the record lacks")
     parser.add_argument("--jobs", type=int, default=1, help="versions that are executed at the same time")
     given = parser.parse_args()
     if given.sample and not given.check:
@@ -50,7 +54,7 @@ def main() -> int:
     models = {name: list(cells(name, config)) for name, config in sources(published=not given.sample).items()}
     if given.sample:
         models = {name: [cell for cell in of_model if cell.name in SAMPLE] for name, of_model in models.items()}
-    options = Options(given.check, given.reuse)
+    options = Options(given.check, given.reuse, given.new)
     with ThreadPoolExecutor(given.jobs) as pool:
         chosen = selected(given.names, given.all)
         results = list(pool.map(lambda one: report(*one, models, options), chosen))
@@ -88,11 +92,11 @@ def report(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], opt
 def execute(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], options: Options) -> list[str]:
     """Executes one version. Returns sentences on what disagrees with the table or, with `check`, with the records.
 
-    With `check`, only models that its record has are executed.
+    With `check`, only models that its record has are executed; with `new`, only those that it has not.
     """
-    known = load(runtime.name, version) if options.check else None
+    known = load(runtime.name, version) if options.check or options.new else None
     if known is not None:
-        models = {name: of_model for name, of_model in models.items() if name in known.models}
+        models = {name: of_model for name, of_model in models.items() if (name in known.models) is not options.new}
     questions = [cell.question for of_model in models.values() for cell in of_model]
     found = answers(runtime, version, questions, options.reuse)
     recorded, problems = {}, []
@@ -101,10 +105,12 @@ def execute(runtime: LabRuntime, version: str, models: dict[str, list[Cell]], op
         seen = {cell: result.status for cell, result in outcomes.items()}
         problems += [str(one) for one in disagreements(runtime.name, version, of_model, seen)]
         recorded[name] = model_record(of_model, outcomes)
-        if known is not None and seen != known.models[name].statuses(tuple(seen)):
+        if options.check and known is not None and seen != known.models[name].statuses(tuple(seen)):
             problems.append(f"{name}: the record of {known.date} says something else; run scripts/lab {runtime.name}")
     if not options.check:
-        save(Record(runtime.name, version, date.today().isoformat(), runtime.how, recorded))
+        today = date.today().isoformat()
+        made = Record(runtime.name, version, today, runtime.how, recorded)
+        save(made if known is None else extended(known, recorded, today))
     return problems
 
 

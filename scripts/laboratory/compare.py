@@ -33,6 +33,8 @@ def outcome(cell: Cell, answer: dict[str, Any]) -> Outcome:
     if "absent" in answer:
         backend = "transformers backend" in answer["absent"]
         return Outcome("unknown" if backend else "unsupported", answer["absent"])
+    if "unseen" in answer:
+        return Outcome("unknown", answer["unseen"])
     if "error" in answer:
         return Outcome("refused", f"{answer['error']} ({answer['stage']})")
     if not any(kind == "global" for kind, _ in _layers(cell, answer)):

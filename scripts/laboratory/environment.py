@@ -84,4 +84,4 @@ def wheel_sources(package: str, version: str, folder: Path, python: str = "3.12"
 
 def installed(folder: Path, *packages: str) -> Path:
     """A folder with packages, for PYTHONPATH."""
-    return once(folder, lambda target: pip("install", "--target", target, *packages))
+    return once(folder, lambda target: pip("install", "--no-compile", "--target", target, *packages))

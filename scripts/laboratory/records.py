@@ -72,6 +72,15 @@ def save(record: Record) -> None:
     path(record.runtime, record.version).write_text(text)
 
 
+def extended(record: Record, models: Mapping[str, ModelRecord], date: str) -> Record:
+    """A record with more models. date: when these were executed."""
+    dated = {
+        name: model if date == record.date else msgspec.structs.replace(model, date=date)
+        for name, model in models.items()
+    }
+    return msgspec.structs.replace(record, models={**record.models, **dated})
+
+
 def load(runtime: str, version: str) -> Record | None:
     """The record of a version, None where there is none."""
     file = path(runtime, version)

@@ -27,6 +27,32 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 6, "sliding_window_pattern": 6,
         "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
     },
+    "afmoe": {"score_func": "sigmoid"},
+    "bailing_hybrid": {"group_norm_size": 2},
+    "deepseek_v32": {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "dots1": {"norm_topk_prob": True},
+    "exaone_moe": {"is_moe_layer": [False, True, True]},
+    "glm_moe_dsa": {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "hunyuan_v1_moe": {"use_mixed_mlp_moe": True},
+    "hy_v3": {"first_k_dense_replace": 1, "route_norm": True},
+    "laguna": {"gating": "per-head"},
+    "lfm2": {
+        "block_dim": 128, "block_ff_dim": 96, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.0,
+        "conv_dim": 128, "conv_dim_out": 128,
+    },
+    "longcat_flash": {
+        "attention_method": "MLA", "zero_expert_type": "identity", "mla_scale_q_lora": True, "mla_scale_kv_lora": True,
+    },
+    "mimo_v2_flash": {
+        "hybrid_layer_pattern": [0, 1, 0], "moe_layer_freq": [0, 1, 1], "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False, "sliding_window_size": 32, "swa_head_dim": 64, "swa_v_head_dim": 32,
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 1, "topk_method": "noaux_tc", "n_group": 1,
+        "topk_group": 1, "scoring_func": "sigmoid", "norm_topk_prob": True, "layernorm_epsilon": 1e-6,
+    },
+    "minimax": {"shared_intermediate_size": 0, "rotary_dim": 64},
+    "qwen3_5_moe_text": {"full_attention_interval": 2},
+    "qwen4_exp_text": {"output_gate_type": "silu"},
+    "solar_open": {"first_k_dense_replace": 0, "partial_rotary_factor": 1.0},
 }  # fmt: skip
 """Keys that published configs of these families have, and older versions and other runtimes read."""
 MAPPINGS = {

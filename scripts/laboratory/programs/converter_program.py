@@ -98,9 +98,7 @@ class Arch:
 ARCHS = {
     "llama": Arch(freqs=True, factors=LONGROPE, full=True),
     "mistral3": Arch(freqs=True, factors=LONGROPE, yarn_keys=True),
-    "granite": Arch(freqs=True, factors=LONGROPE),
-    "granitemoe": Arch(freqs=True, factors=LONGROPE),
-    "apertus": Arch(freqs=True, factors=LONGROPE),
+    **dict.fromkeys(("granite", "granitemoe", "apertus"), Arch(freqs=True, factors=LONGROPE)),
     "arcee": Arch(freqs=True),
     "phi3": Arch(factors="always"),
     "falcon": Arch(full=True),
@@ -108,8 +106,7 @@ ARCHS = {
     "qwen2vl": Arch(sections=True),
     "qwen3vl": Arch(sections=True),
     "qwen3vlmoe": Arch(sections=True),
-    "qwen35": Arch(sections=True, rotates="attention"),
-    "qwen35moe": Arch(sections=True, rotates="attention"),
+    **dict.fromkeys(("qwen35", "qwen35moe"), Arch(sections=True, rotates="attention")),
     "qwen3next": Arch(rotates="attention"),
     "smollm3": Arch(rotates="three of four"),
     "llama4": Arch(freqs=True, window="unless 0", interval=4, rotates="llama4"),
@@ -282,6 +279,8 @@ def _mscale(scale: float, multiplier: float) -> float:
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     """One answer, as protocol.py describes."""
     arch, keys, vectors = convert(config)
+    if arch not in ARCHS:
+        raise protocol.Unseen(f"it converts to {arch}, of which nobody has read here what the library does with it")
     shown = ("rope.", "attention.sliding", "attention.temperature", "context_length")
     own = {key.removeprefix(f"{arch}."): value for key, value in keys.items()}
     more = {

@@ -79,6 +79,8 @@ PROCESSOR: dict[str, Any] = {
     "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056,
     "size": {"shortest_edge": 3136, "longest_edge": 12845056},
 }  # fmt: skip
+UNSEEN = {"DeepseekV4ForCausalLM": "its attention has no RoPE settings, and rotates in a kernel of its own"}
+"""Architectures whose rotation cannot be watched here."""
 PROBED: dict[str, tuple[protocol.Answer, float]] = {}
 
 
@@ -124,6 +126,8 @@ def load(config: dict[str, Any]) -> Any:
         names = config.get("architectures") or []
         if len(names) == 1 and names[0] not in get_architectures():
             raise protocol.Absent(f"Unknown architecture {names[0]}")
+        if set(names) & UNSEEN.keys():
+            raise protocol.Unseen(UNSEEN[names[0]])
         try:
             settings = Config.from_directory(folder)
         except Exception as error:

@@ -174,6 +174,7 @@ def rope_of(watch: Watch, calls: list[tuple[Any, int]], trained: int, context: i
     owner, size = calls[0]
     assert len(calls) == 2, f"{len(calls)} calls"
     assert all(one is owner and dim == size for one, dim in calls), f"calls {calls}"
+    assert owner is not None, "the rope belongs to no module"
     assert not owner.children(), f"{type(owner).__name__} rotates by itself"
     inv_freq, attention_factor, pairs = read(rotation(watch, owner, size, context))
     short, short_attention_factor, short_pairs = read(rotation(watch, owner, size, trained))

@@ -15,6 +15,7 @@ trained and declared lengths in tokens. The answer to it has the same "id" and o
 - "error": "Type: message", of loading the model or of its first forward pass, and "stage": "config", "load" or
   "forward".
 - "absent": a sentence, where the runtime has no such model.
+- "unseen": a sentence, where it has one that does not run here, which says nothing about the runtime.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Answer = dict[str, Any]
+NO_DEVICE = ("Torch not compiled with CUDA", "No Metal back-end")
+"""Parts of messages that are about the machine and not about the model."""
 
 
 def message(error: BaseException) -> str:
@@ -42,6 +45,10 @@ def message(error: BaseException) -> str:
 
 class Absent(Exception):
     """The runtime has no such model, which is the message."""
+
+
+class Unseen(Exception):
+    """The runtime has a model that does not run without its kernels; the message says why."""
 
 
 class Refused(Exception):
@@ -101,8 +108,14 @@ def main(ask: Callable[[dict[str, Any], dict[str, Any]], Answer]) -> None:
                     found = ask(json.loads(json.dumps(question["config"])), question)
                 except Absent as missing:
                     found = {"absent": str(missing)}
+                except Unseen as reason:
+                    found = {"unseen": str(reason)}
                 except Refused as refused:
                     found = {"error": str(refused), "stage": refused.stage}
+                    if any(words in str(refused) for words in NO_DEVICE):
+                        found = {"unseen": f"it needs another device: {refused}"}
+                except AssertionError as unexpected:
+                    found = {"unseen": f"the lab does not understand how it rotates: {unexpected}"}
                 except Exception as error:
                     failures += 1
                     if os.environ.get("LAB_DEBUG"):

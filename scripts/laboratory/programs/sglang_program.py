@@ -134,6 +134,8 @@ def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
         except Exception as error:
             if architecture not in ModelRegistry.get_supported_archs() and not ours(error):
                 raise protocol.Absent(f"{architecture} is not in the registry: {error}"[:300]) from error
+            if "does not recognize this architecture" in str(error):
+                raise protocol.Absent(f"transformers {transformers.__version__} has no config class for it") from error
             raise refuse("config", error) from error
         if architecture not in ModelRegistry.get_supported_archs():
             try:

@@ -53,11 +53,17 @@ def build(model_class: Any, parsed: Any) -> torch.nn.Module:
     return _initialize_model(parsed, LoadConfig(load_format="dummy"))
 
 
+LOCAL = {"afmoe": ("is_local_attention",), "cohere2_moe": ("is_sliding", "force_rope")}
+"""Attributes of attentions that rotate only where one of them is true, by model file."""
+
+
 def rotates(attention: Any) -> bool:
     """Whether a layer rotates where a model file has a condition of its own in the forward of its attention."""
     module = type(attention).__module__.rpartition(".")[2]
     if module == "commandr":
         return bool(attention.v1 or attention.sliding_window_size > 0)
+    if module in LOCAL:
+        return any(getattr(attention, name) for name in LOCAL[module])
     if module == "exaone4":
         return bool(not attention.sliding_window_pattern or attention.is_sliding)
     return True

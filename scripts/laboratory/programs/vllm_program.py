@@ -19,6 +19,7 @@ from typing import Any
 
 import protocol
 import vllm_stubs
+from vllm_expected import EXPECTED, TIED, UNSEEN
 
 vllm_stubs.prepare()
 
@@ -39,24 +40,18 @@ from vllm.model_executor.models import ModelRegistry  # noqa: E402
 
 TOWERS = re.compile(r"vision|visual|audio|mtp")
 LAYER = re.compile(r"^(.*\b(?:layers|h|blocks))\.(\d+)$")
-EXPECTED: dict[str, dict[str, Any]] = {
-    "minimax_m2": {"scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer"},
-    "gemma2": {"hidden_act": "gelu_pytorch_tanh"},
-    "deepseek_v2": {"moe_layer_freq": 1, "scoring_func": "softmax"},
-    "deepseek_v3": {"moe_layer_freq": 1, "scoring_func": "sigmoid"},
-    "qwen3_vl_moe_text": {"norm_topk_prob": True},
-}
-"""Keys that the model files of vLLM read, that every published config has, and that our tiny ones lack."""
-TIED = {"gemma", "gemma2", "gemma3_text", "cohere", "cohere2"}
-"""Families whose model files assert that the embeddings are tied, as every published config has it and no tiny one."""
+NO_CONFIG = "does not recognize this architecture"
+"""What transformers says of a config that it has no class for."""
 COUNT = itertools.count(1)
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     """The answer of vLLM to a question."""
     architecture = config["architectures"][0]
-    if architecture not in ModelRegistry.get_supported_archs():
+    if architecture not in ModelRegistry.get_supported_archs() and not vllm_transformers.takes(architecture):
         raise protocol.Absent(_absent(architecture))
+    if architecture in UNSEEN:
+        raise protocol.Unseen(UNSEEN[architecture])
     config.pop("quantization_config", None)
     for part in (config, config.get("text_config", {})):
         for key, value in EXPECTED.get(part.get("model_type"), {}).items():
@@ -68,6 +63,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         try:
             vllm_config = _config(folder, question["context"])
         except Exception as error:
+            if NO_CONFIG in str(error):
+                raise protocol.Absent(f"transformers {transformers.__version__} has no config class for it") from error
             raise protocol.Refused("config", _cause(error)) from error
         with set_current_vllm_config(vllm_config):
             vllm_stubs.one_process(_has_experts(vllm_config.model_config))
@@ -75,6 +72,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
                 with torch.device("meta"):
                     model = initialize_model(vllm_config=vllm_config, model_config=vllm_config.model_config)
             except Exception as error:
+                if architecture not in ModelRegistry.get_supported_archs():
+                    raise protocol.Absent(_not_taken(error)) from error
                 raise protocol.Refused("load", _cause(error)) from error
             if type(model).__name__.startswith("Transformers"):
                 return vllm_transformers.read(model, _layers(model), question["context"], question["trained"])
@@ -89,8 +88,13 @@ def _has_experts(config: ModelConfig) -> bool:
 
 def _absent(architecture: str) -> str:
     if hasattr(transformers, architecture):
-        return f"{architecture} is not in vLLM's registry: transformers backend"
+        return f"{architecture} is not in vLLM's registry, and its class in transformers cannot change its attention"
     return f"{architecture} is neither in vLLM's registry nor in transformers {transformers.__version__}"
+
+
+def _not_taken(error: Exception) -> str:
+    """Why the transformers backend does not run a model that vLLM has no file for."""
+    return f"vLLM has no file for it, and cannot run that of transformers: {protocol.message(error)}"[:200]
 
 
 def _config(folder: str, context: int) -> VllmConfig:

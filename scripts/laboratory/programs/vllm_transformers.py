@@ -7,6 +7,17 @@ from typing import Any
 
 import protocol
 import torch
+import transformers
+
+WINDOW_ONLY = ("kolibri1",)
+"""Model types whose layers without a window do not rotate, and say so in no attribute of their own."""
+
+
+def takes(architecture: str) -> bool:
+    """Whether vLLM gives an architecture that it has not to its transformers backend (`models/registry.py`)."""
+    found = getattr(transformers, architecture, None)
+    asked = (getattr(found, name, bool) for name in ("is_backend_compatible", "_can_set_attn_implementation"))
+    return any(ask() for ask in asked)
 
 
 def read(model: torch.nn.Module, layers: list[Any], context: int, trained: int) -> protocol.Answer:
@@ -19,13 +30,14 @@ def read(model: torch.nn.Module, layers: list[Any], context: int, trained: int) 
     ]
     if not rotaries:
         raise RuntimeError("the model of transformers has no rotary embedding")
+    window_only = rotaries[0].config.model_type in WINDOW_ONLY
     known: dict[str | None, protocol.Answer] = {}
     found: list[protocol.Answer | None] = []
     scaling = None
     for layer in layers:
         attention = next(m for name, m in layer.named_modules() if name.endswith(("attn", "attention")))
         scaling = getattr(attention, "scaling", None) if scaling is None else scaling
-        if getattr(attention, "use_rope", True) in (False, 0):
+        if getattr(attention, "use_rope", True) in (False, 0) or (window_only and not attention.is_sliding):
             found.append(None)
             continue
         kind = _kind(rotaries[0], layer, attention)

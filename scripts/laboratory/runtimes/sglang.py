@@ -23,7 +23,9 @@ def install(version: str, folder: Path) -> Environment:
     if found is None:
         raise ValueError(f"sglang {version} names no version of transformers")
     transformers = installed(folder / f"transformers-{found[1]}", f"transformers=={found[1]}")
-    helpers = once(folder / "helpers", lambda target: pip("install", "--no-deps", "--target", target, *HELPERS))
+    helpers = once(
+        folder / "helpers", lambda target: pip("install", "--no-deps", "--no-compile", "--target", target, *HELPERS)
+    )
     return Environment(Path(sys.executable), (transformers, helpers, sources), (("OMP_NUM_THREADS", "1"),))
 
 

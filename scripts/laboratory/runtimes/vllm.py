@@ -29,9 +29,12 @@ def install(version: str, folder: Path) -> Environment:
     minor = int(version.split(".")[1])
     transformers = next(name for below, name in TRANSFORMERS if minor < below)
     shared = folder.parent / "vllm-packages"
-    packages = once(shared / "pure", lambda target: pip("install", "--no-deps", "--target", target, *PURE))
+    packages = once(
+        shared / "pure", lambda target: pip("install", "--no-deps", "--no-compile", "--target", target, *PURE)
+    )
     vision = once(
-        shared / "torchvision", lambda target: pip("install", "--no-deps", "--target", target, "torchvision==0.28.0")
+        shared / "torchvision",
+        lambda target: pip("install", "--no-deps", "--no-compile", "--target", target, "torchvision==0.28.0"),
     )
     return Environment(
         python=Path(sys.executable),

@@ -1,0 +1,36 @@
+"""What the model files of vLLM read that configs made by transformers lack, and those that do not run here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EXPECTED: dict[str, dict[str, Any]] = {
+    "minimax_m2": {"scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer"},
+    "gemma2": {"hidden_act": "gelu_pytorch_tanh"},
+    "deepseek_v2": {"moe_layer_freq": 1, "scoring_func": "softmax"},
+    "deepseek_v3": {"moe_layer_freq": 1, "scoring_func": "sigmoid"},
+    "qwen3_vl_moe_text": {"norm_topk_prob": True},
+    "afmoe": {"route_norm": True, "route_scale": 1.0, "n_group": 1, "topk_group": 1},
+    "gte": {"position_embedding_type": "rope", "layer_norm_type": "layer_norm", "pack_qkv": True},
+    "nomic_bert": {
+        "activation_function": "swiglu", "mlp_fc1_bias": False, "mlp_fc2_bias": False, "qkv_proj_bias": False,
+        "rotary_emb_scale_base": None, "rotary_emb_interleaved": False, "layer_norm_epsilon": 1e-12, "n_inner": 96,
+        "n_embd": 128, "n_layer": 2, "n_head": 2,
+    },
+}  # fmt: skip
+"""Keys that the model files of vLLM read, that every published config has, and that our tiny ones lack."""
+TIED = {"gemma", "gemma2", "gemma3_text", "cohere", "cohere2"}
+"""Families whose model files assert that the embeddings are tied, as every published config has it and no tiny one."""
+UNSEEN = {
+    "BeamForCausalLM": "it rotates in a kernel of its own, with the norms of queries and keys",
+    "DeepseekV32ForCausalLM": "its attention chooses tokens in a kernel",
+    "DeepseekV4ForCausalLM": "its attention is made of kernels, and of events of a GPU",
+    "FlintForCausalLM": "its model file imports flashinfer",
+    "GlmMoeDsaForCausalLM": "its attention chooses tokens in a kernel",
+    "HYV3ForCausalLM": "its model file reads keys of the published configs that are not known here",
+    "MiMoV2FlashForCausalLM": "its model file takes other widths than those of the small config",
+    "Qwen4ExpForCausalLM": "its attention takes bfloat16 alone",
+    "Zamba2ForCausalLM": "its attention is shared by layers, and does not run alone",
+    "HYV4ForCausalLM": "its attention has a kernel alone",
+}
+"""Architectures whose model files cannot be built or run without a GPU."""

@@ -1,0 +1,125 @@
+"""Writes the tables of runtimes in README.md and docs/runtimes.md, from the same cells as `ropeconv runtimes`.
+
+    python scripts/runtime_tables.py
+
+tests/runtimes/test_tables.py compares them with the data.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ropeconv.bake.matrix import METHODS, MatrixCell, counts, letters, matrix
+from ropeconv.runtimes import Runtime, newest, runtimes
+
+ROOT = Path(__file__).parents[1]
+IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
+IN_DOCS = (
+    "transformers", "exllamav3", "llama-cpp", "lmdeploy", "mistralrs", "mlc-llm", "mlx-lm", "sglang", "tensorrt-llm",
+    "tgi", "vllm",
+)  # fmt: skip
+OUTSIDE = {"unsupported", "unknown"}
+
+
+def of(row: Runtime) -> list[MatrixCell]:
+    """The cells of a row of the table of runtimes."""
+    return [cell for cell in matrix() if cell.verdict.covers(row)]
+
+
+def newest_versions() -> str:
+    """The table of README.md: a line per runtime, the number of families that are exact by way to write RoPE."""
+    lines = ["| runtime | has | theta, NTK | linear | llama3 | YaRN | any frequencies | known by |", "|---" * 8 + "|"]
+    for row in map(newest, IN_README):
+        own = of(row)
+        has = {cell.family for cell in own if cell.verdict.status not in OUTSIDE}
+        exact = [sum(cell.writing == name and cell.verdict.status == "exact" for cell in own) for name in METHODS]
+        known = counts(own)
+        grade = max(("run", "read"), key=lambda name: known[name])
+        lines.append("| " + " | ".join(map(str, (row.display_name, len(has), *exact, grade))) + " |")
+    return "\n".join(lines)
+
+
+def ranges() -> str:
+    """The table of ranges of versions in docs/runtimes.md."""
+    lines = ["| runtime | exact | run | read | unknown |", "|---|---|---|---|---|"]
+    for row in runtimes():
+        own = of(row)
+        known = counts(own)
+        exact = sum(cell.verdict.status == "exact" for cell in own)
+        lines.append(f"| {row.display_name} | {exact} of {len(own)} | " + " | ".join(map(str, known.values())) + " |")
+    return "\n".join(lines)
+
+
+def families() -> str:
+    """The table of families in docs/runtimes.md, as `ropeconv runtimes --matrix` prints it."""
+    rows = [("family", *IN_DOCS)]
+    columns = [by_family(of(newest(name))) for name in IN_DOCS]
+    for family in dict.fromkeys(cell.family for cell in matrix()):
+        rows.append((family, *(letters(column[family]) for column in columns)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def by_family(cells: Iterable[MatrixCell]) -> dict[str, list[MatrixCell]]:
+    """The cells of each family."""
+    found: dict[str, list[MatrixCell]] = {}
+    for cell in cells:
+        found.setdefault(cell.family, []).append(cell)
+    return found
+
+
+def sentence(beginning: str) -> str:
+    """How many cells there are, and how they are known. beginning: the words before the number."""
+    known = counts(matrix())
+    text = (
+        f"{beginning} {len(matrix()):,} cells (family, way to write RoPE, range of versions) {known['run']:,} were "
+        f"run, {known['read']:,} read, and {known['unknown']:,} are unknown."
+    )
+    return textwrap.fill(text, 119)
+
+
+def families_counted() -> str:
+    """The line above the table of README.md."""
+    number = len({cell.family for cell in matrix()})
+    return f"Model families (of {number}) in which the newest version computes it exactly"
+
+
+COUNTED = r"{} [\d,]+\s+cells\s[^.]*?\sunknown\."
+PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
+    "README.md": (
+        (r"\| runtime \| has \|.*?(?=\n\n)", newest_versions),
+        (r"Model families \(of \d+\) in which the newest version computes it exactly", families_counted),
+        (COUNTED.format("Of"), lambda: sentence("Of")),
+    ),
+    "docs/runtimes.md": (
+        (r"(?<=```\n)family .*?(?=\n```)", families),
+        (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
+        (COUNTED.format("Of all"), lambda: sentence("Of all")),
+    ),
+}
+"""What is written in each page: a pattern that finds it, and a function that makes it."""
+
+
+def filled(page: str, text: str) -> str:
+    """The text of a page with every part as the data have it. Raises ValueError where a part is not found once."""
+    for pattern, made in PARTS[page]:
+        part = made()
+        text, number = re.subn(pattern, lambda _, part=part: part, text, flags=re.DOTALL)  # type: ignore[misc]
+        if number != 1:
+            raise ValueError(f"{page} has {number} parts like {pattern}, not one")
+    return text
+
+
+def main() -> None:
+    """Rewrites the pages."""
+    for page in PARTS:
+        path = ROOT / page
+        path.write_text(filled(page, path.read_text("utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,7 @@ from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.validate.rule.validation import Validation
 from scripts.real_model import RealModel
 
 from ..baking import apply, make_plan, validate
@@ -109,13 +110,32 @@ def test_validate_agrees_on_a_baked_checkpoint(real: RealModel, tmp_path: Path) 
     assert result.agrees, result.sentence
 
 
-def test_a_patched_gguf_is_what_llama_cpp_computes(real: RealModel, tmp_path: Path) -> None:
-    # as if it had been trained with 128 tokens: 8,192 and four times that take minutes
-    asked = Recipe(REGISTRY["yarn"](4.0), original_context=128, context=512)  # type: ignore[call-arg]
-    baked = apply(make_plan(real.gguf, asked, tmp_path / "yarn.gguf"))
+def patched_gguf(real: RealModel, method: str, folder: Path) -> Path:
+    """As if it had been trained with 128 tokens, since 8,192 and four times that take minutes."""
+    asked = Recipe(REGISTRY[method](4.0), original_context=128, context=512)  # type: ignore[call-arg]
+    return apply(make_plan(real.gguf, asked, folder / f"{method}.gguf"))
+
+
+def validated(baked: Path, real: RealModel) -> Validation:
     comparison = ropeconv.Comparison.open(baked, str(real.gguf))
-    result = ropeconv.validate_gguf(comparison, ropeconv.Settings(tokens=256))
+    return ropeconv.validate_gguf(comparison, ropeconv.Settings(tokens=256))
+
+
+@pytest.mark.parametrize("method", ["yarn", "mixed"])
+def test_a_patched_gguf_is_what_llama_cpp_computes(method: str, real: RealModel, tmp_path: Path) -> None:
+    result = validated(patched_gguf(real, method, tmp_path), real)
     assert result.agrees, result.sentence
+
+
+def test_wrong_frequencies_in_a_patched_gguf_are_seen_through_the_noise_of_its_weights(
+    real: RealModel, tmp_path: Path
+) -> None:
+    baked = patched_gguf(real, "mixed", tmp_path)
+    divisors = next(one for one in gguf.GGUFReader(baked).tensors if one.name == "rope_freqs.weight")
+    stored = np.memmap(baked, "<f4", "r+", int(divisors.data_offset), tuple(int(n) for n in divisors.shape))
+    stored[4:12] *= 1.2
+    stored.flush()
+    assert not validated(baked, real).agrees
 
 
 def test_a_patched_gguf_differs_from_its_source_in_the_header_only(

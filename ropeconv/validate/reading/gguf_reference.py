@@ -28,6 +28,8 @@ from ...formats.gguf.types import F32, TYPES
 from ...formats.gguf.write import write_new
 from ...formats.scratch import scratch
 from ...rope.forms import Plain
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.read_file import arch_of, rope_tensors
 from ...runtimes.llamacpp.read_header import FREQS, WINDOW_NORM
 from ...sources import GgufSource, Source
@@ -44,7 +46,7 @@ class Logits:
     """Logits after some tokens, [positions, vocabulary].
 
     control: of the unscaled source, and reference: of the source with the schedule. other_control: of the unscaled
-    source in the runtime of the output, None where that is where the control ran.
+    source in the way in which the other of the two was read; None where both were read alike.
     """
 
     control: Any
@@ -56,16 +58,19 @@ class Logits:
 class GgufReference(ABC):
     """A way to make the source of a GGUF file compute the schedule.
 
-    floor: the KL that is always allowed. runs: of the whole sequence, with the output's own. said: in the report. rule:
-    what is allowed besides, for the report.
+    floor: the KL that is always allowed. said: in the report. rule: what is allowed besides, for the report.
     """
 
     comparison: Comparison
     settings: Settings
     floor: ClassVar[float] = SAME_KERNELS
-    runs: ClassVar[int] = 3
     said: ClassVar[str] = ""
     rule: ClassVar[str] = ""
+
+    @property
+    def runs(self) -> int:
+        """How often the whole sequence is run, with the output's own run."""
+        return 3
 
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
         """The result of a bucket by the rule of this reference.
@@ -98,16 +103,19 @@ class ByKeys(GgufReference):
 class ByDivisors(GgufReference):
     """llama.cpp with the frequencies as divisors over another base, in a temporary copy of the source.
 
-    source: the file. keys: for the copy.
+    source: the file. The noise is that of the unscaled source, written in this way too.
     """
 
     source: GgufSource
-    keys: dict[str, Override]
     said: ClassVar[str] = " The reference has the frequencies as divisors over another base."
     rule: ClassVar[str] = (
         "; with weights that are not in float32, whose products round otherwise where a frequency does, the mean KL "
-        "may be a thousandth of that of the control"
+        "may be a thousandth of that of the control, or twice that of the unscaled source between these two ways more"
     )
+
+    @property
+    def runs(self) -> int:
+        return 4 if weights_type(self.source.file) else 3
 
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
         return with_noise(result, noise, 1 / POWER) if weights_type(self.source.file) else result
@@ -115,18 +123,23 @@ class ByDivisors(GgufReference):
     def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Logits:
         import torch
 
-        file, schedule = self.source.file, self.comparison.schedule
+        schedules = [self.comparison.schedule, self.comparison.spec.current()][: self.runs - 2]
+        control = LlamaCppEngine(self.source.path).logits(ids, kept, progress)
+        read = [self._divided(schedule, ids, kept, progress) for schedule in schedules]
+        return Logits(*(torch.as_tensor(found) for found in (control, *read)))
+
+    def _divided(self, schedule: Schedule, ids: Sequence[int], kept: Sequence[int], progress: Progress) -> Any:
+        """Logits of a copy of the source that computes a schedule. ids, kept, progress: as in `logits`."""
+        file, keys = self.source.file, by_divisors(schedule, self.comparison.spec, self.source)
         base = Plain(SPLIT * self.comparison.spec.rope_theta).inv_freq(self.comparison.spec.rotary_dim)
         rotates = schedule.inv_freq > 0
         divisors = np.where(rotates, base / np.where(rotates, schedule.inv_freq, 1.0), 1e30).astype("<f4")
         removed = frozenset({FREQS} & file.tensors.keys())
         edit = Edit(added=(Added.f32(FREQS, divisors.tobytes()),), removed=removed)
-        control = LlamaCppEngine(self.source.path).logits(ids, kept, progress)
         with scratch() as folder:
             for shard, path in enumerate(file.paths):
                 write_new(file, shard, edit, folder / path.name)
-            reference = LlamaCppEngine(folder / file.path.name, self.keys).logits(ids, kept, progress)
-        return Logits(torch.as_tensor(control), torch.as_tensor(reference))
+            return LlamaCppEngine(folder / file.path.name, keys).logits(ids, kept, progress)
 
 
 @dataclass(frozen=True)
@@ -158,12 +171,15 @@ class Patched(GgufReference):
 class Dequantised(Patched):
     """A source in GGUF in transformers, with its weights dequantised; the noise is that of the unscaled source."""
 
-    runs: ClassVar[int] = 4
     said: ClassVar[str] = " The reference has the dequantised weights of the source, in transformers."
     rule: ClassVar[str] = (
         "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers more, and the "
         "control has to be ten times further away than that"
     )
+
+    @property
+    def runs(self) -> int:
+        return 4
 
     def judged(self, result: BucketResult, noise: float) -> BucketResult:
         return with_noise(result, noise)
@@ -205,12 +221,22 @@ def gguf_reference(comparison: Comparison, settings: Settings) -> GgufReference:
     keys = overrides(schedule, arch.name)
     if keys is not None and not rope_tensors(source.file) and comparison.receipt.encoding == "keys":
         return ByKeys(comparison, settings, source, keys)
-    over = overrides(replace(schedule, form=Plain(SPLIT * spec.rope_theta)), arch.name)
-    if over is not None and arch.freqs == "used" and "local" not in spec.layers and schedule.short_inv_freq is None:
-        return ByDivisors(comparison, settings, source, over)
+    two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
+    if arch.freqs == "used" and "local" not in spec.layers and not two_lists:
+        return ByDivisors(comparison, settings, source)
     if keys is not None and not rope_tensors(source.file):
         return ByKeys(comparison, settings, source, keys)
     return Dequantised(comparison, settings).check()
+
+
+def by_divisors(schedule: Schedule, spec: RopeSpec, source: GgufSource) -> dict[str, Override]:
+    """The metadata keys of a copy whose frequencies are divisors over another base.
+
+    schedule: that it computes. spec: the RoPE of the source. source: the file.
+    """
+    found = overrides(replace(schedule, form=Plain(SPLIT * spec.rope_theta)), arch_of(source.file).name)
+    assert found is not None, "a plain base has keys"
+    return found
 
 
 def weights_type(file: GgufFile) -> str:

@@ -26,9 +26,10 @@ def lively_weights(folder: Path, seed: int = 0) -> Path:
     file = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(file)
     for name, tensor in tensors.items():
-        if tensor.ndim == 2 and ("attn" in name or "attention" in name) and "norm" not in name:
+        is_norm = "norm" in name.replace("norm_attn_norm", "") or "ln_" in name  # a block of DBRX
+        if tensor.ndim == 2 and ("attn" in name or "attention" in name) and not is_norm:
             tensor *= torch.exp(0.6 * torch.randn(len(tensor), 1, generator=generator))
-        elif "norm" in name or "ln_" in name:
+        elif is_norm:
             tensor += torch.rand(tensor.shape, generator=generator) - 0.3
         elif name.endswith(".bias"):
             tensor += torch.randn(tensor.shape, generator=generator)

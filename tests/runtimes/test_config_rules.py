@@ -10,6 +10,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.families import by_model_type
+from ropeconv.families.schema import check_config
 from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.proportional import Proportional
@@ -34,7 +35,9 @@ def read(
 ) -> RopeSpec:
     whole = {**CONFIG, "model_type": of, **config, **({} if rope is None else {"rope_scaling": rope})}
     whole.pop(drop, None)
-    return read_spec(whole, by_model_type()[of], by or runtime())
+    family = by_model_type()[of]
+    check_config(whole, family)  # as where a config is opened
+    return read_spec(whole, family, by or runtime())
 
 
 # The text part, the base, and the dictionary

@@ -199,8 +199,9 @@ def test_the_first_difference_is_named(changes: dict[str, Any], words: str) -> N
 
 
 def test_differences_of_window_layers_and_query_scaling() -> None:
-    local = replace(BEFORE, local_form=Plain(500.0))
+    local = replace(BEFORE, local_form=Plain(500.0), layers=("global", "local"))
     assert difference(SCHEDULE, local, seen(local_form=Plain(500.0))) == ""
+    assert difference(SCHEDULE, replace(local, layers=("global", "global")), seen()) == "", "no layer has a window"
     assert difference(SCHEDULE, local, seen(local_form=Interpolated(500.0, 1.0))) == ""
     assert "changes the window layers as well (linear" in difference(SCHEDULE, local, seen(local_form=FORM))
     assert "(none)" in difference(SCHEDULE, local, seen())

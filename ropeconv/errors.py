@@ -49,7 +49,7 @@ class Disagreement(RopeconvError):
 
 
 class NotFinite(RopeconvError):
-    """A model gave logits that are no numbers. Exit code 1."""
+    """A model gave NaN or infinite logits. Exit code 1."""
 
 
 class Interrupted(RopeconvError):

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from ..families.config import text_part
-from ..inspection.inspect import ConfigInspection
+from ..inspection.inspect import ConfigInspection, Inspection
 from ..rope.methods.parts import YarnMethod
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.read_file import arch_of
 from ..runtimes.read_config import rope_dict
 from ..runtimes.read_form import number
+from ..sources import Source
 from ..sources.gguf import GgufSource
 
 Pair = tuple[float, float]
@@ -38,6 +39,13 @@ def mscale_of_gguf(source: GgufSource) -> Pair | None:
     found = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
     mscale = found / 0.1 if found and arch.softmax else found
     return (mscale if arch.same_mscale else 1.0, mscale) if mscale else None
+
+
+def mscale_of(source: Source | GgufSource, seen: Inspection) -> Pair | None:
+    """The pair of a source of either kind. seen: its inspection. Raises BadSource for a value that is no number."""
+    if isinstance(source, GgufSource):
+        return mscale_of_gguf(source)
+    return mscale_of_config(source.config(), seen) if isinstance(seen, ConfigInspection) else None
 
 
 def inherit_mscale(recipe: Recipe, pair: Pair | None) -> Recipe:

@@ -61,10 +61,14 @@ def advise_command(
     useless = cannot_gain(seen.spec, length)
     ranking, criterion = None, CRITERION
     if measured is not None:
+        from ..bake.inherited import mscale_of
         from ..evaluate.ranking import ranked
         from ..evaluate.result import read_result
 
-        ranking = ranked(found, read_result(measured), seen, length)
+        result = read_result(measured)
+        ranking = ranked(found, result, seen, length, mscale_of(opened, seen))
+        if Path(result.source).name != Path(source).name:
+            output.note(f"Note: {measured} is an evaluation of {result.source}, and this is {source}.")
         found = ranking.found
         criterion = f"the loss at {ranking.column:,} tokens in {measured}, then methods without one: {CRITERION}"
     if as_json:

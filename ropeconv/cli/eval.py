@@ -64,7 +64,7 @@ ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-
 
 
 def eval_command(
-    model: ModelArgument,
+    model: ModelArgument = "",
     methods: MethodsOption = "",
     against: AgainstOption = "",
     server: ServersOption = None,
@@ -114,8 +114,8 @@ def eval_command(
     output = Output(as_json, quiet)
     check_places(report, plot, out)
     seconds = parse_duration(budget) if budget else 0.0
-    conditions = [parse_condition(one) for one in fail_if or ()]
     sizes = Sizes(measure, lengths, windows, targets, depths, seed, generate, chat)
+    conditions = [parse_condition(one) for one in fail_if or ()]
     opening = Opening(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
         family, trust_remote_code,
@@ -128,7 +128,7 @@ def eval_command(
             _show_plan(evaluation, model, output)
             return
         _run(evaluation, journal or default_path(evaluation.runner.source), fresh, seconds, output)
-    result = evaluation.result(model)
+    result = evaluation.result(model or ", ".join(row.url for row in rows))
     if out is not None:
         write_result(result, out)
     _draw(result, report, plot)
@@ -136,10 +136,10 @@ def eval_command(
         output.data(msgspec.to_builtins(result))
     else:
         show_result(result, output)
-    for path in record(result, rows):
-        output.note(f"The receipt of {path} has these numbers.")
     if evaluation.outcome.stopped:
         raise Interrupted("stopped before its end; the same command goes on where it was")
+    for path in record(result, rows):
+        output.note(f"The receipt of {path} has these numbers.")
     judged = [condition.judge(result) for condition in conditions]
     for one in judged:
         output.note(one.sentence)
@@ -162,7 +162,7 @@ def _show_plan(evaluation: Evaluation, model: str, output: Output) -> None:
     units, found = evaluation.units, evaluation.estimate()
     memory = evaluation.runner.memory(evaluation.asked.longest)
     if output.as_json:
-        rows = [row.to_dict() | {"refused": evaluation.outcome.refused.get(row.name)} for row in evaluation.rows]
+        rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
         lengths = list(evaluation.asked.lengths)
         output.data({"source": model, "rows": rows, "lengths": lengths, "estimate": found.to_dict(), "memory": memory})
         return
@@ -176,8 +176,8 @@ def _show_plan(evaluation: Evaluation, model: str, output: Output) -> None:
     ]
     columns = ("measure", "length", "sequences", "tokens")
     output.table(f"{model}, {len(evaluation.rows)} rows", columns, body, right=columns[1:])
-    for name, reason in evaluation.outcome.refused.items():
-        output.say(f"{name} is left out: {reason}")
+    for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
+        output.say(f"Left out: {sentence}")
     output.say(found.sentence)
     output.say(memory)
 
@@ -194,8 +194,8 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, outp
     from ..evaluate.journal import Journal
 
     with Journal(journal, evaluation.runner.source, fresh) as opened:
-        for name, reason in evaluation.outcome.refused.items():
-            output.note(f"{name} is left out: {reason}")
+        for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
+            output.note(f"Left out: {sentence}")
         missing = evaluation.missing(opened)
         if missing:
             found = evaluation.estimate(missing)

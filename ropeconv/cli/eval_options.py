@@ -12,7 +12,10 @@ from .command import LENGTH, MODEL, OUTPUT, RUNNING
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`."
+        metavar="MODEL",
+        show_default=False,
+        help="A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`. May be left out with "
+        "--server.",
     ),
 ]
 MethodsOption = Annotated[
@@ -48,7 +51,7 @@ DatasetOption = Annotated[
     str,
     typer.Option(
         "--dataset", metavar="ID", rich_help_panel=MODEL, show_default=False,
-        help="A dataset of the Hub instead of --text, as owner/name or owner/name:SPLIT.",
+        help="A dataset of the Hub instead of --text, as owner/name:SPLIT or owner/name:CONFIG:SPLIT.",
     ),
 ]  # fmt: skip
 FieldOption = Annotated[
@@ -93,7 +96,9 @@ BudgetOption = Annotated[
         help="Refuse a run that takes longer (90s, 20m, 2h), and say what fits.",
     ),
 ]  # fmt: skip
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", rich_help_panel=RUNNING, help="Of random choices.")]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, metavar="N", rich_help_panel=RUNNING, help="Of random choices.")
+]
 JournalOption = Annotated[
     Path | None,
     typer.Option(

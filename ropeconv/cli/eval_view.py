@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..evaluate.result import Result
 from ..evaluate.tables import Entry, Table, tables
 from .output import Output
@@ -34,7 +36,10 @@ def show_result(result: Result, output: Output) -> None:
 
 
 def _show(table: Table, output: Output) -> None:
-    """Errors stand behind their numbers where the terminal is wide enough, else below them."""
+    """Errors stand behind their numbers where the terminal is wide enough, else below them.
+
+    Where that is too wide too, columns are shown in several tables.
+    """
     columns = ("", *table.columns)
     wide = [(name, *(_text(entry, output.colours, entry.error) for entry in entries)) for name, entries in table.lines]
     styles = {
@@ -49,6 +54,12 @@ def _show(table: Table, output: Output) -> None:
     for name, entries in table.lines:
         narrow.append((name, *(_text(entry, output.colours) for entry in entries)))
         narrow.append(("", *(f"{entry.error}{_space(entry, output.colours)}" for entry in entries)))
+    if len(table.columns) > 1 and not output.fits(columns, narrow):
+        half = (len(table.columns) + 1) // 2
+        for part in (slice(0, half), slice(half, None)):
+            lines = tuple((name, entries[part]) for name, entries in table.lines)
+            _show(replace(table, columns=table.columns[part], lines=lines), output)
+        return
     doubled = {(2 * row + below, column): style for (row, column), style in styles.items() for below in (0, 1)}
     output.table(table.title, columns, narrow, right=table.columns, styles=doubled)
 

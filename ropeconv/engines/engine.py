@@ -94,7 +94,11 @@ class Engine(ABC):
         """The module whose output is first not finite when the model reads `ids`; empty where that cannot be said."""
         return ""
 
-    def _cannot(self, output: Output) -> NoReturn:
+    def without(self, output: Output) -> str:
+        """The sentence on an output that this engine does not give."""
         if output in self.lacks:
-            raise RopeconvError(f"{self.runtime} {self.lacks[output]}")
-        raise RopeconvError(f"{self.runtime} gives no {output}, only {', '.join(sorted(self.gives))}; run another way")
+            return f"{self.runtime} {self.lacks[output]}"
+        return f"{self.runtime} gives no {output}, only {', '.join(sorted(self.gives))}; run another way"
+
+    def _cannot(self, output: Output) -> NoReturn:
+        raise RopeconvError(self.without(output))

@@ -32,6 +32,8 @@ class Asked:
         for name in ("windows", "targets", "depths", "stride"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} is {getattr(self, name)}; give a positive number")
+        if not 0 <= self.seed < 1 << 31:
+            raise UsageError(f"--seed is {self.seed}; give a number from 0 to {(1 << 31) - 1:,}")
         if self.chat and not self.generate:
             raise UsageError("--chat asks a model to answer, which needs --generate; give both")
 

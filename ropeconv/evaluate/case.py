@@ -47,8 +47,8 @@ class Case:
 class Observation:
     """A number measured in one case for one row.
 
-    measure: its name. metric: what was measured: "loss" in nats per token, "right" as a share of tokens, "log_prob" in
-    nats per token. column, document, window, depth: as in Case; a case may give several columns. value: the number.
+    measure: its name. metric: what was measured: "loss" in nats per token, "accuracy" as a share of tokens, "log_prob"
+    in nats per token. column, document, window, depth: as in Case; a case may give several columns. value: the number.
     weight: how many tokens it is a mean over, where cases of one column differ in that.
     """
 

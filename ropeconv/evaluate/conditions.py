@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from ..errors import RecipeError, RopeconvError, UsageError
 from .asked import Asked, in_trained, parse_lengths
 from .measures import REGISTRY
+from .measures.lm_eval import LM_EVAL
 from .metric import metric_of
-from .result import ERRORS, Cell, Result
+from .result import GROWTH, Cell, Result, decided
 from .tables import BY_POSITION, headline
 
-GROWTH = "growth"
 PATTERN = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>=@][^<>@]*)@(?P<length>[^<>@]+)")
 EXAMPLE = "write it like 'yarn:4 > base @2T' or 'passkey yarn:4 < 0.9 @2T'"
 
@@ -66,12 +66,8 @@ class Condition:
             raise UsageError(f"--fail-if {self.text!r} has several lengths; give --fail-if once for each")
         return columns[0]
 
-    def holds(self, result: Result) -> bool:
-        """Whether it is true beyond three errors. Raises RopeconvError where numbers that it needs are missing."""
-        return self.judge(result).met
-
     def judge(self, result: Result) -> Judged:
-        """Like `holds`, with the numbers.
+        """Whether it is true beyond three errors. Raises RopeconvError where numbers that it needs are missing.
 
         Rows of which neither is the first are compared by their differences to it, with the sum of both errors, which
         the error of a paired difference never exceeds.
@@ -86,7 +82,7 @@ class Condition:
             error = None if None in known else sum(one for one in known if one is not None)
         if error is None:
             raise self._unknown("a single window has no error")
-        met, metric = (apart if self.above else -apart) > ERRORS * error, metric_of(left.metric)
+        met, metric = (apart > 0) == self.above and decided(apart, error), metric_of(left.metric)
         unit = f" {metric.unit}" if metric.unit else ""
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"
         return Judged(
@@ -114,7 +110,7 @@ def parse_condition(text: str) -> Condition:
         raise UsageError(f"--fail-if {text!r} is no condition; {EXAMPLE}")
     left, right, measure = found["left"].strip(), found["right"].strip(), GROWTH
     first, _, rest = left.partition(" ")
-    if rest and first in REGISTRY:
+    if rest and (first in REGISTRY or first.startswith(LM_EVAL)):
         left, measure = rest.strip(), first
     number = _number(right)
     return Condition(

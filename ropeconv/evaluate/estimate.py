@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from .case import Case
 PROBES = (64, 512, 2048)
 """Lengths of the sequences that are timed."""
 REPEATS = 2
+TARGETS = (256, 16)
+"""Most predicted tokens of a sequence that is timed: in one pass, and generated one by one."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +33,30 @@ class Cost:
 
     def of(self, case: Case) -> float:
         """The seconds that a case takes."""
-        count = len(case.ids)
-        return self.fixed + self.token * count + self.pair * count**2 + self.target * len(case.targets)
+        count, targets = (case.targets[0], case.generate) if case.generate else (len(case.ids), len(case.targets))
+        return float(self.fixed + self.token * count + self.pair * float(count) ** 2 + self.target * targets)
+
+
+Costs = Mapping[bool, Cost]
+"""By whether a case generates, the cost of a sequence."""
+
+
+def cost_of(case: Case, costs: Costs) -> float:
+    """The seconds that a case takes; 0 where that is not known. costs: as `probe` gives them."""
+    found = costs.get(bool(case.generate))
+    return found.of(case) if found else 0.0
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What an evaluation costs. seconds: of the cases that are not in the journal. tokens, sequences: how many these
-    have. cost: of one sequence.
+    have. costs: of one sequence.
     """
 
     seconds: float
     tokens: int
     sequences: int
-    cost: Cost
+    costs: Costs
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""
@@ -53,25 +65,49 @@ class Estimate:
     @property
     def sentence(self) -> str:
         """The estimate for the user."""
-        return f"{self.sequences:,} sequences with {self.tokens:,} tokens take about {duration(self.seconds)}."
+        takes = f"take about {duration(self.seconds)}" if self.costs else "will take a time that is not known"
+        return f"{self.sequences:,} sequence{'s' * (self.sequences != 1)} with {self.tokens:,} tokens {takes}."
 
 
-def probe(engine: Engine, longest: Case, clock: Callable[[], float] = time.perf_counter) -> Cost:
-    """Times short sequences from the beginning of a case.
+def probe(engine: Engine, cases: Sequence[Case], clock: Callable[[], float] = time.perf_counter) -> Costs:
+    """Times short sequences, of each way of running that there is in cases.
 
-    engine: of a row. longest: a case of the longest length. clock: in seconds.
+    engine: of a row. cases: to run, from the longest of which the sequences are taken. clock: in seconds.
     """
-    ids, rows, times = longest.ids.tolist(), [], []
+    found = {}
+    for generates in {bool(case.generate) for case in cases}:
+        longest = max((case for case in cases if bool(case.generate) == generates), key=lambda case: len(case.ids))
+        found[generates] = _cost(_generating if generates else _reading, engine, longest.ids.tolist(), clock)
+    return found
+
+
+def _reading(engine: Engine, ids: list[int], count: int) -> None:
+    engine.token_losses(ids, list(range(len(ids) - count, len(ids))))
+
+
+def _generating(engine: Engine, ids: list[int], count: int) -> None:
+    engine.generate(ids, count)
+
+
+def _cost(
+    run: Callable[[Engine, list[int], int], None], engine: Engine, ids: list[int], clock: Callable[[], float]
+) -> Cost:
+    """The cost of a sequence. run: runs one of `count` targets. engine: of a row. ids: of a long sequence. clock: in
+    seconds.
+    """
+    rows, times = [], []
     lengths = sorted({min(length, len(ids)) for length in PROBES})
-    engine.token_losses(ids[: lengths[0]], [lengths[0] - 1])  # the first run allocates
+    run(engine, ids[: lengths[0]], 1)  # the first run allocates
+    starts = iter(range(1, len(ids)))  # a server that has seen a sequence answers from its cache
     for length in lengths:
-        for count in {1, min(256, length - 1)}:
-            targets = list(range(length - count, length))
+        most = min(TARGETS[run is _generating], length - 1)
+        for count in {1, most}:
             taken = []
             for _ in range(REPEATS):
-                start = clock()
-                engine.token_losses(ids[:length], targets)
-                taken.append(clock() - start)
+                first = next(starts, 0)
+                begun = clock()
+                run(engine, (ids[first:] + ids[:first])[:length], count)
+                taken.append(clock() - begun)
             rows.append((1.0, length, length**2, count))
             times.append(min(taken))
     return Cost(*_not_negative(np.array(rows, float), np.array(times)))
@@ -88,22 +124,23 @@ def _not_negative(rows: np.ndarray, times: np.ndarray) -> list[float]:
         used.pop(int(np.argmin(found * rows[:, used].max(axis=0))))
 
 
-def estimate(cases: Sequence[Case], cost: Cost) -> Estimate:
-    """The estimate for cases. cost: of one of them, as `probe` gives it."""
-    return Estimate(sum(map(cost.of, cases)), sum(len(case.ids) for case in cases), len(cases), cost)
+def estimate(cases: Sequence[Case], costs: Costs) -> Estimate:
+    """The estimate for cases. costs: of one of them, as `probe` gives them."""
+    seconds = sum(cost_of(case, costs) for case in cases)
+    return Estimate(seconds, sum(len(case.ids) for case in cases), len(cases), costs)
 
 
-def what_fits(cases: Sequence[Case], cost: Cost, asked: Asked, budget: float) -> str:
+def what_fits(cases: Sequence[Case], costs: Costs, asked: Asked, budget: float) -> str:
     """Options with which an evaluation stays within a budget, for a message.
 
-    cases: of all rows. cost: of one of them. asked: the sizes. budget: in seconds.
+    cases: of all rows. costs: of one of them. asked: the sizes. budget: in seconds.
     """
-    total = sum(map(cost.of, cases))
+    total = sum(cost_of(case, costs) for case in cases)
     windows = int(asked.windows * budget / total)
     if windows >= 1:
         return f"--windows {windows}"
     for length in reversed(asked.lengths[:-1]):
-        shorter = sum(cost.of(case) for case in cases if len(case.ids) <= length)
+        shorter = sum(cost_of(case, costs) for case in cases if len(case.ids) <= length)
         if shorter and shorter / asked.windows <= budget:
             fewer = min(asked.windows, int(asked.windows * budget / shorter))
             return f"--windows {fewer} and --lengths up to {in_trained(length, asked.trained)}"
@@ -136,5 +173,5 @@ def within(budget: float, found: Estimate, cases: Sequence[Case], asked: Asked) 
     if budget and found.seconds > budget:
         raise UsageError(
             f"this takes about {duration(found.seconds)}, and --budget is {duration(budget)}; what fits: "
-            f"{what_fits(cases, found.cost, asked, budget)}"
+            f"{what_fits(cases, found.costs, asked, budget)}"
         )

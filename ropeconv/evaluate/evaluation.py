@@ -11,16 +11,18 @@ from ..errors import RopeconvError, UsageError
 from ..version import __version__
 from .asked import Asked
 from .case import Case
-from .estimate import Cost, Estimate, estimate, probe
+from .estimate import Costs, Estimate, estimate, probe
 from .journal import Journal
 from .measures import REGISTRY, Measure
 from .measures.lm_eval import LmEval
+from .outcome import Outcome
 from .result import Result
 from .row import Row
-from .run import Outcome, Unit, all_cases, plan_units, run_units
+from .run import run_units
 from .runners import Runner
 from .statistics.summary import summarise
 from .texts.documents import Texts
+from .units import Unit, all_cases, plan_units
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Evaluation:
     """What is measured.
 
     rows: of the table, the first of which the others are compared with. measures: in the order of the tables. texts:
-    that are read. asked: sizes. runner: of the rows. outcome: what was measured so far, and which rows were refused.
+    that are read. asked: sizes. runner: of the rows. outcome: what was measured so far, and what was refused.
     """
 
     rows: Sequence[Row]
@@ -44,33 +46,42 @@ class Evaluation:
         cases = all_cases(self.measures, self.texts, self.asked)
         found = plan_units(self.rows, cases, self.runner, self.outcome)
         if not found:
-            raise UsageError(f"no row can be run: {next(iter(self.outcome.refused.values()))}")
+            raise UsageError(f"no row can be run: {self._first_reason}")
         return found
 
     def missing(self, journal: Journal) -> list[Case]:
         """The cases that are to be run. journal: of finished units."""
         return [unit.case for unit in self.units if unit.key not in journal.done]
 
-    def cost(self) -> Cost:
-        """The cost of a sequence, from short ones run with the first row that can be run."""
-        longest = max((unit.case for unit in self.units), key=lambda case: len(case.ids))
-        with self.runner.engine(self.units[0].row) as engine:
-            return probe(engine, longest)
+    def costs(self) -> Costs:
+        """The costs of sequences, from short ones run with the first row that loads; empty where none does."""
+        timed = [unit.case for unit in self.units if not unit.measure.runs_model]
+        for row in {unit.row.name: unit.row for unit in self.units}.values():
+            try:
+                with self.runner.engine(row) as engine:
+                    return probe(engine, timed)
+            except RopeconvError:
+                continue  # the run will say why
+        return {}
 
     def estimate(self, cases: Sequence[Case] | None = None) -> Estimate:
-        """What some cases cost, by default all of them."""
-        return estimate([unit.case for unit in self.units] if cases is None else cases, self.cost())
+        """What some cases cost, by default all of them. Tasks of lm_eval are not in it."""
+        return estimate([unit.case for unit in self.units] if cases is None else cases, self.costs())
 
     def run(self, journal: Journal, progress: Progress | None = None) -> Outcome:
         """Runs what the journal does not have, and returns everything that was measured.
 
-        journal: of finished units. progress: callbacks; the total is in tokens. Raises RopeconvError where a model
-        gives logits that are no numbers, and where every row failed.
+        journal: of finished units. progress: callbacks; the total is in tokens. Raises RopeconvError where every row
+        failed.
         """
         run_units(self.units, self.runner, journal, progress or Progress(), self.outcome)
         if not self.outcome.observations and not self.outcome.stopped:
-            raise RopeconvError(f"no row was run: {next(iter(self.outcome.refused.values()), 'there is none')}")
+            raise RopeconvError(f"no row was run: {self._first_reason}")
         return self.outcome
+
+    @property
+    def _first_reason(self) -> str:
+        return next((one.reason for one in self.outcome.refusals), "there is none")
 
     def result(self, source: str) -> Result:
         """What was measured so far. source: how the user named the model."""
@@ -80,7 +91,7 @@ class Evaluation:
             trained=self.asked.trained, lengths=list(self.asked.lengths), measures=[one.name for one in self.measures],
             texts=[document.name for document in self.texts.documents], tokens_sha256=self.texts.sha256,
             seed=self.asked.seed, seconds=round(self.outcome.seconds, 1), rows=found.rows, cells=found.cells,
-            notes=found.notes, ropeconv=__version__,
+            notes=[*found.notes, *self.texts.notes], ropeconv=__version__,
         )  # fmt: skip
 
 

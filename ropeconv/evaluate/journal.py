@@ -14,7 +14,8 @@ from ..formats.durable import sync_folder
 from ..formats.locks import try_lock
 from .case import Observation
 
-FORMAT = 1
+FORMAT = 2
+"""Of the keys and lines; a journal of another one is not read."""
 START = b'{"ropeconv_eval":'
 
 
@@ -26,19 +27,22 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One case for one row. key: of both. seconds: it took. observations: what was measured."""
+    """One case for one row. key: of both. seconds: it took. observations: what was measured.
+
+    Document and window of an observation are numbers of the run that wrote it; another run with more texts has others.
+    """
 
     key: str
     seconds: float
     observations: list[Observation]
 
 
-def key_of(runtime: str, dtype: str, row: str, case: str) -> str:
+def key_of(runtime: str, device: str, dtype: str, row: str, case: str) -> str:
     """The key of a case for a row.
 
-    runtime, dtype: which computed it. row: digest of what it computes. case: digest of the sequence.
+    runtime, device, dtype: which computed it. row: digest of what it computes. case: digest of the sequence.
     """
-    return hashlib.sha256("\n".join((runtime, dtype, row, case)).encode()).hexdigest()
+    return hashlib.sha256("\n".join((runtime, device, dtype, row, case)).encode()).hexdigest()
 
 
 class Journal:
@@ -79,6 +83,10 @@ class Journal:
                 self.done[line.key] = line
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise BadSource(f"{self.path} is no journal of an evaluation; give another --journal, or --fresh") from None
+        if head is not None and head.ropeconv_eval != FORMAT:
+            raise BadSource(
+                f"{self.path} is the journal of another version of ropeconv; give another --journal, or --fresh"
+            )
         if head is not None and head.source != source:
             raise BadSource(f"{self.path} is the journal of another model; give another --journal, or --fresh")
         return kept

@@ -36,7 +36,7 @@ class Metric:
 
 METRICS = {
     "loss": Metric("loss in nats per token", unit="nat", rising=False),
-    "right": Metric("right in %", decimals=0, factor=100, unit="%", share=True),
+    "accuracy": Metric("accuracy in %", decimals=0, factor=100, unit="%", share=True),
     "log_prob": Metric("log-probability of the answer in nats per token", decimals=2, unit="nat"),
 }
 

@@ -21,6 +21,8 @@ from .texts.documents import Texts, Tokenizer
 from .texts.read import read_texts
 
 STRIDE = 256
+SOME = 4096
+"""A trained context with which sizes are checked before that of the model is known."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def open_evaluation(opening: Opening, sizes: Sizes, read: Callable[[Tokenizer], 
     Raises UsageError for options that do not go together, BadSource where the model or a text cannot be read.
     """
     measures, _ = parse_measures(sizes.measures)
+    sizes.asked(SOME)  # before a model is loaded
     with open_runner(opening) as (runner, rows):
         yield Evaluation(rows, measures, read(runner.tokenizer), sizes.asked(runner.trained), runner)
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..bake.advice import Advice
+from ..bake.inherited import Pair, inherit_mscale
 from ..errors import RecipeError, UsageError
 from ..inspection import Inspection
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
-from .result import Cell, Result, RowResult
+from .result import GROWTH, Cell, Result, RowResult
 from .tables import derived
-
-GROWTH = "growth"
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,14 @@ class Ranking:
         }  # fmt: skip
 
 
-def ranked(found: Sequence[Advice], result: Result, seen: Inspection, context: int) -> Ranking:
+def ranked(
+    found: Sequence[Advice], result: Result, seen: Inspection, context: int, mscale: Pair | None = None
+) -> Ranking:
     """Advice sorted by what was measured.
 
     found: advice in its own order. result: of an evaluation of the same model. seen: the model. context: in tokens; the
-    longest measured length within it counts. Raises UsageError for a result of a model with another trained context,
-    and for one without growth.
+    longest measured length within it counts. mscale: that a recipe inherits from the model. Raises UsageError for a
+    result of a model with another trained context, and for one without growth.
     """
     spec = seen.first_spec
     trained = (spec.unscaled() if spec.scaled else spec).original_context
@@ -72,7 +73,7 @@ def ranked(found: Sequence[Advice], result: Result, seen: Inspection, context: i
     column = max((one for one in columns if one <= context), default=columns[0])
     rows: dict[str, RowResult] = {}
     for row in result.rows:
-        schedule = _schedule(row, seen)
+        schedule = _schedule(row, seen, mscale)
         if schedule is not None and result.cell(row.name, GROWTH, "loss", column):
             rows |= {one.method.name: row for one in found if _alike(schedule, one.schedule)}
 
@@ -89,12 +90,12 @@ def _loss(result: Result, row: RowResult, column: int) -> Cell:
     return cell
 
 
-def _schedule(row: RowResult, seen: Inspection) -> Schedule | None:
+def _schedule(row: RowResult, seen: Inspection, mscale: Pair | None) -> Schedule | None:
     """What a row computes; None for the model as it is, and for a recipe that this model cannot have."""
     if row.recipe is None:
         return None
     try:
-        recipe = Recipe.from_dict(row.recipe)
+        recipe = inherit_mscale(Recipe.from_dict(row.recipe), mscale)
         basis = seen.basis(recipe)
         return recipe.schedule(recipe.start(basis), basis)
     except RecipeError:

@@ -16,8 +16,15 @@ from ..version import SCHEMA, __version__
 
 LONGEST = 64 << 20
 """Characters of a result; one of a hundred rows and all measures has some ten million."""
+GROWTH = "growth"
+"""The measure from which the price and the length to which a row holds follow."""
 ERRORS = 3.0
 """Standard errors beyond which a difference is taken as one."""
+
+
+def decided(difference: float, error: float | None) -> bool:
+    """Whether a difference is beyond three standard errors. error: one of them; None where it is not known."""
+    return error is not None and abs(difference) > ERRORS * error
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +53,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def decided(self) -> bool | None:
         """Whether the difference is beyond three standard errors; None where there is none."""
-        if self.difference is None:
-            return None
-        return self.difference_error is not None and abs(self.difference) > ERRORS * self.difference_error
+        return None if self.difference is None else decided(self.difference, self.difference_error)
 
 
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,8 @@ from ..rope.methods import REGISTRY, Method, Value
 from ..rope.recipe import MODIFIERS, Recipe
 
 BASE = "base"
+DEFAULT = "base,yarn:4,mixed:4,ntk:4"
+"""The rows of a source without --methods."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,20 @@ def _row(text: str) -> Row:
     if kind is None or kind.value is Value.FILE:
         known = ", ".join(one.name for one in REGISTRY.values() if one.value is not Value.FILE)
         raise UsageError(f"{text!r} names no method; known here: base, recipe:FILE, {known} (with a value: yarn:4)")
-    settings = dict(_setting(part, text) for part in values if "=" in part)
+    pairs = [_setting(part, text) for part in values if "=" in part]
+    settings = dict(pairs)
+    if len(settings) < len(pairs):
+        raise UsageError(f"{text!r} gives a setting twice; leave one of them out")
     plain = [part for part in values if "=" not in part]
     first = dataclasses.fields(kind)[0].name if dataclasses.fields(kind) else ""
     if len(plain) != (kind.value is not Value.SWITCH):
+        if kind.value is Value.SWITCH:
+            raise UsageError(f"{name} takes no value, so {text!r} is no row; write {name}")
         example = f"{name}:4" if kind.value is Value.FACTOR else f"{name}:VALUE"
         raise UsageError(f"{text!r} needs one value behind the method; write it like {example}")
     modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
+    if first in settings and plain:
+        raise UsageError(f"{text!r} gives {first} twice; leave one of them out")
     unknown = settings.keys() - {item.name for item in dataclasses.fields(kind)}
     if unknown:
         raise UsageError(f"{text!r} has the setting {min(unknown)}, which {name} does not take")

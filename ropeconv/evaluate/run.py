@@ -4,124 +4,71 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..engines import Engine, Progress, TokenLosses
 from ..errors import NotFinite, RopeconvError
-from .asked import Asked
-from .case import Case, Observation
-from .journal import Journal, key_of
-from .measures import Measure
+from .case import Observation
+from .journal import Journal
+from .outcome import Outcome, Refusal
 from .row import Row
 from .runners import Runner
-from .texts.documents import Texts, Tokenizer
-
-
-@dataclass
-class Outcome:
-    """What was measured.
-
-    observations: by the name of the row. refused: why rows, or a measure of a row, were not run, by the name of the row
-    (and the measure). seconds: that the cases took, also in earlier runs. cases: how many were run or found in the
-    journal. stopped: whether it was stopped before the end.
-    """
-
-    observations: dict[str, list[Observation]]
-    refused: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    cases: int = 0
-    stopped: bool = False
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A case to run for a row."""
-
-    row: Row
-    measure: Measure
-    case: Case
-    key: str
-
-
-def all_cases(measures: Sequence[Measure], texts: Texts, asked: Asked) -> list[tuple[Measure, Case]]:
-    """The cases of all measures, in turn, so that a run that is stopped early has some of each."""
-    streams = [(measure, list(measure.cases(texts, asked))) for measure in measures]
-    longest = max(len(cases) for _, cases in streams)
-    places = [
-        ((index + 0.5) * longest / len(cases), number, measure, case)
-        for number, (measure, cases) in enumerate(streams)
-        for index, case in enumerate(cases)
-    ]
-    return [(measure, case) for _, _, measure, case in sorted(places, key=lambda found: found[:2])]
-
-
-def plan_units(
-    rows: Sequence[Row], cases: Sequence[tuple[Measure, Case]], runner: Runner, outcome: Outcome
-) -> list[Unit]:
-    """All units in the order in which they are run. Rows that cannot be run are noted in `outcome.refused`.
-
-    rows: of the evaluation. cases: as `all_cases` gives them. runner: of the rows. outcome: where refusals are noted.
-    """
-    possible: list[tuple[Row, str, set[str]]] = []
-    for row in rows:
-        try:
-            schedule, digest = runner.schedule(row), runner.digest(row)
-        except RopeconvError as problem:
-            outcome.refused[row.name] = str(problem)
-            continue
-        names = set()
-        for measure in {one.name: one for one, _ in cases}.values():
-            reason = measure.refuses(schedule) if schedule is not None else ""
-            if reason:
-                outcome.refused[f"{row.name}, {measure.name}"] = reason
-                names.add(measure.name)
-        possible.append((row, digest, names))
-
-    def unit(row: Row, digest: str, measure: Measure, case: Case) -> Unit:
-        return Unit(row, measure, case, key_of(runner.runtime, runner.dtype, digest, case.digest))
-
-    if runner.swaps:
-        return [unit(r, d, m, c) for m, c in cases for r, d, without in possible if m.name not in without]
-    return [unit(r, d, m, c) for r, d, without in possible for m, c in cases if m.name not in without]
+from .texts.documents import Tokenizer
+from .units import Unit
 
 
 def run_units(units: Sequence[Unit], runner: Runner, journal: Journal, progress: Progress, outcome: Outcome) -> None:
     """Runs units that the journal does not have, and adds what was measured to `outcome`.
 
-    units: as `plan_units` gives them. runner: of the rows. journal: of finished units. progress: callbacks; the total
-    is in tokens. outcome: where observations and refusals are added. Raises RopeconvError where logits are no numbers.
+    A column of a measure that fails for a row is refused for that row alone, and has no cell, not even from the windows
+    that did run. units: as `plan_units` gives them. runner: of the rows. journal: of finished units. progress:
+    callbacks; the total is in tokens. outcome: where observations and refusals are added.
     """
     progress.total(sum(len(unit.case.ids) for unit in units))
     for row, part in _by_row(units):
-        if row.name in outcome.refused:
-            continue
-        missing = [unit for unit in part if unit.key not in journal.done]
-        try:
-            if missing:
-                with runner.engine(row) as engine:
-                    for unit in missing:
-                        run_unit(unit, engine, journal, Progress(stopped=lambda: False), runner.tokenizer)
-                        progress.advance(len(unit.case.ids))
-                        if progress.stopped():
-                            outcome.stopped = True
-                            break
-        except (NotFinite, KeyboardInterrupt):
-            raise
-        except RopeconvError as problem:
-            outcome.refused[row.name] = str(problem)
-        for unit in part:
-            found = journal.done.get(unit.key)
-            if found is None:
-                continue
-            if unit not in missing:
-                progress.advance(len(unit.case.ids))
-            outcome.observations.setdefault(row.name, []).extend(found.observations)
+        missing = [unit for unit in part if unit.key not in journal.done and not _refused(unit, outcome)]
+        progress.advance(sum(len(unit.case.ids) for unit in part) - sum(len(unit.case.ids) for unit in missing))
+        if missing:
+            try:
+                _run_row(missing, row, runner, journal, progress, outcome)
+            except RopeconvError as problem:
+                outcome.refusals.append(Refusal(row.name, str(problem)))
+        if outcome.stopped:
+            break
+    _gather(units, journal, outcome)
+
+
+def _run_row(
+    missing: Sequence[Unit], row: Row, runner: Runner, journal: Journal, progress: Progress, outcome: Outcome
+) -> None:
+    """Runs units of one row. Its engine is let go at the end, before that of another row is loaded."""
+    with runner.engine(row) as engine:
+        for unit in missing:
+            if not _refused(unit, outcome):
+                try:
+                    run_unit(unit, engine, journal, runner.tokenizer)
+                except RopeconvError as problem:
+                    outcome.refusals.append(Refusal(row.name, str(problem), unit.measure.name, unit.case.column))
+            progress.advance(len(unit.case.ids))
+            if progress.stopped():
+                outcome.stopped = True
+                return
+
+
+def _refused(unit: Unit, outcome: Outcome) -> bool:
+    return bool(outcome.refused(unit.row.name, unit.measure.name, unit.case.column))
+
+
+def _gather(units: Sequence[Unit], journal: Journal, outcome: Outcome) -> None:
+    """Adds what the journal has of units to an outcome."""
+    for unit in units:
+        found = journal.done.get(unit.key)
+        if found is not None and not _refused(unit, outcome):
+            own: list[Observation] = outcome.observations.setdefault(unit.row.name, [])
+            own += [unit.measure.placed(unit.case, one) for one in found.observations]
             outcome.seconds += found.seconds
             outcome.cases += 1
-        if outcome.stopped:
-            return
 
 
 def _by_row(units: Sequence[Unit]) -> Iterator[tuple[Row, list[Unit]]]:
@@ -140,30 +87,33 @@ def run_unit(
     unit: Unit,
     engine: Engine,
     journal: Journal,
-    progress: Progress,
     tokenizer: Tokenizer,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Runs one unit, and appends it to the journal.
 
-    unit: to run. engine: of its row. journal: of finished units. progress: callbacks. tokenizer: of the model. clock:
-    in seconds. Raises NotFinite where a loss is not a number.
+    unit: to run. engine: of its row. journal: of finished units. tokenizer: of the model. clock: in seconds. Raises
+    NotFinite where a loss is NaN or infinite.
     """
     case, start = unit.case, clock()
     if unit.measure.runs_model:
         found = unit.measure.observe_model(case, engine, tokenizer)
-        journal.add(unit.key, clock() - start, found)
-        return
-    if case.generate:
+    elif case.generate:
         said = engine.generate(case.ids[: case.targets[0]].tolist(), case.generate)
-        journal.add(unit.key, clock() - start, unit.measure.observe_text(case, tokenizer.decode(said)))
-        return
-    losses: TokenLosses = engine.token_losses(case.ids.tolist(), case.targets.tolist(), progress)
-    if not np.isfinite(losses.loss).all():
-        first = int(case.targets[~np.isfinite(losses.loss)][0])
-        where = engine.not_finite_in(case.ids.tolist())
-        raise NotFinite(
-            f"{unit.row.name} gives logits that are no numbers at position {first:,} of {len(case.ids):,}"
-            f"{where and f', which begins in the output of {where}'}; give --dtype float32 or bfloat16"
-        )
-    journal.add(unit.key, clock() - start, unit.measure.observe(case, losses))
+        found = unit.measure.observe_text(case, tokenizer.decode(said))
+    else:
+        losses: TokenLosses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
+        if not np.isfinite(losses.loss).all():
+            raise _not_finite(unit, engine, losses)
+        found = unit.measure.observe(case, losses)
+    journal.add(unit.key, clock() - start, found)
+
+
+def _not_finite(unit: Unit, engine: Engine, losses: TokenLosses) -> NotFinite:
+    case = unit.case
+    first = int(case.targets[~np.isfinite(losses.loss)][0])
+    where = engine.not_finite_in(case.ids.tolist())
+    return NotFinite(
+        f"{unit.row.name} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}"
+        f"{where and f', which begin in the output of {where}'}; give --dtype float32 or bfloat16"
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .asked import in_trained
 from .measures import REGISTRY
 from .metric import Metric, metric_of
-from .result import ERRORS, Cell, Result, RowResult
+from .result import GROWTH, Cell, Result, RowResult, decided
 
 BY_POSITION = ("position", "yarn-grid")
 """Measures whose columns are places in one pass, and not lengths of sequences."""
@@ -40,7 +40,10 @@ NOTHING = Entry("-")
 
 
 def tables(result: Result, most: int = 10_000) -> list[Table]:
-    """The tables of a result, of each measure its headline. most: columns; of more, some at even distances are kept."""
+    """The tables of a result, of each measure its headline.
+
+    most: columns of measures by position; of more, some at even distances are kept. Lengths are all kept.
+    """
     return [_table(result, measure, most) for measure in measures_of(result)]
 
 
@@ -63,8 +66,10 @@ def columns_of(result: Result, measure: str) -> list[int]:
 
 
 def _table(result: Result, measure: str, most: int) -> Table:
-    name, columns = headline(result, measure), _thinned(columns_of(result, measure), most, result.trained)
-    metric, growth = metric_of(name), measure == "growth"
+    name, columns = headline(result, measure), columns_of(result, measure)
+    if measure in BY_POSITION:
+        columns = _thinned(columns, most, result.trained)
+    metric, growth = metric_of(name), measure == GROWTH
     cells = {(cell.row, cell.column): cell for cell in result.cells if _shown(cell, measure, name)}
     run = [row for row in result.rows if any((row.name, column) in cells for column in columns)]
     lines = []
@@ -107,9 +112,9 @@ def derived(row: RowResult, result: Result) -> tuple[Entry, Entry]:
     """The price inside the trained context, and the length to which the row holds, with a plus for the longest."""
     held, metric = NOTHING, metric_of("loss")
     if row.holds_to is not None:
-        longest = row.holds_to == columns_of(result, "growth")[-1]
+        longest = row.holds_to == columns_of(result, GROWTH)[-1]
         held = Entry(in_trained(row.holds_to, result.trained) + ("+" if longest else ""))
     if row.price is None or row.price_error is None:
         return NOTHING, held
-    decided = abs(row.price) > ERRORS * row.price_error
-    return Entry(metric.difference(row.price), f"±{metric.error(row.price_error)}", decided), held
+    shown = decided(row.price, row.price_error)
+    return Entry(metric.difference(row.price), f"±{metric.error(row.price_error)}", shown), held

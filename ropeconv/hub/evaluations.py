@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..evaluate.metric import metric_of
-from ..evaluate.result import ERRORS
+from ..evaluate.result import GROWTH, decided
 from ..pictures.evaluation import Curve, differences, losses
 from ..pictures.style import figure, write
 from ..receipts.evaluation import EvaluationRecord, MeasuredRecord
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
-
-HUB_METRICS = {"right": "accuracy"}
-"""Ids of metrics on the Hub, where they differ from ours."""
-GROWTH = "growth"
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
                 dataset_type="text",
                 dataset_name=record.described_texts,
                 dataset_args={"tokens_sha256": record.tokens_sha256},
-                metric_type=HUB_METRICS.get(one.metric, one.metric),
+                metric_type=one.metric,
                 metric_name=f"{one.measure} at {one.length:,} tokens, {metric_of(one.metric).unit}",
                 metric_value=round(one.value, 4),
             )
@@ -115,7 +111,7 @@ def _difference(one: MeasuredRecord) -> str:
         return ""
     metric, error = metric_of(one.metric), one.difference_error
     text = metric.difference(one.difference) + ("" if error is None else f" ± {metric.error(error)}")
-    return f"**{text}**" if error is not None and abs(one.difference) > ERRORS * error else text
+    return f"**{text}**" if decided(one.difference, error) else text
 
 
 def _curve(found: Sequence[MeasuredRecord], value: str, error: str) -> Curve:

@@ -50,6 +50,15 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
         """What an evaluation is replaced by: one of the same text in the same runtime and precision."""
         return self.runtime, self.dtype, self.tokens_sha256, self.against
 
+    def joined(self, older: EvaluationRecord) -> EvaluationRecord:
+        """This evaluation, with the measures that only an older one of the same kind has. older: that one."""
+        own = {one.measure for one in self.measured}
+        kept = tuple(one for one in older.measured if one.measure not in own)
+        found = msgspec.structs.replace(self, measured=(*kept, *self.measured))
+        if self.holds_to is not None or self.price is not None or not kept:
+            return found
+        return msgspec.structs.replace(found, price=older.price, price_error=older.price_error, holds_to=older.holds_to)
+
     @property
     def described_texts(self) -> str:
         """The texts in a few words."""

@@ -68,6 +68,8 @@ def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> N
     in the same runtime.
     """
     others = [one for one in receipt.evaluations if one.of_what != record.of_what]
+    for older in receipt.evaluations:
+        record = record.joined(older) if older.of_what == record.of_what else record
     _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Observation
+from ropeconv.evaluate.outcome import Outcome
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import Row, parse_rows
-from ropeconv.evaluate.run import Outcome
 from ropeconv.evaluate.statistics import summarise
 
 TRAINED = 8192
@@ -70,7 +70,7 @@ def passkey(row: Row, documents: int) -> Iterator[Observation]:
                 share = 1 / (1 + 3 * max(0.0, loss(row.name, length) - 0.4) * (2 - depth))
                 right = float(noise.binomial(5, share)) / 5
                 at = ("passkey", length, window % documents, window)
-                yield Observation(at[0], "right", *at[1:], right, depth, 5)
+                yield Observation(at[0], "accuracy", *at[1:], right, depth, 5)
                 yield Observation(at[0], "log_prob", *at[1:], float(np.log(share)), depth, 5)
 
 

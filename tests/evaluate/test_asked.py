@@ -33,3 +33,9 @@ def test_lengths_beside_the_trained_context() -> None:
 def test_sizes_are_positive(name: str) -> None:
     with pytest.raises(RopeconvError, match=f"--{name} is 0"):
         Asked((64,), 64, **{name: 0})
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 31])
+def test_seeds_are_those_that_numpy_takes(seed: int) -> None:
+    with pytest.raises(RopeconvError, match=f"--seed is {seed}; give a number from 0"):
+        Asked((64,), 64, seed=seed)

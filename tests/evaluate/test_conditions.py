@@ -123,7 +123,7 @@ def test_what_was_not_measured_cannot_be_judged() -> None:
 def test_it_judges_a_whole_evaluation() -> None:
     result = made("base,linear:4,ntk:4,by-parts:4", ["growth"])
     judged = {
-        text: parsed(text).holds(result)
+        text: parsed(text).judge(result).met
         for text in ("linear:4 > base @1T", "base > linear:4 @2T", "ntk:4 > by-parts:4 @1T", "linear:4 < base @1T")
     }
     assert list(judged.values()) == [True, True, False, False]
@@ -132,4 +132,9 @@ def test_it_judges_a_whole_evaluation() -> None:
 def test_shares_are_judged_by_their_own_error() -> None:
     result = made("base,yarn:4", ["passkey"])
     for row, met in (("base", True), ("yarn:4", False)):
-        assert Condition("", "passkey", row, False, 0.5, "2T").holds(result) == met
+        assert Condition("", "passkey", row, False, 0.5, "2T").judge(result).met == met
+
+
+def test_a_task_of_lm_eval_is_a_measure() -> None:
+    found = parse_condition("lm-eval:arc_easy yarn:4 < base @1T")
+    assert (found.measure, found.left, found.right) == ("lm-eval:arc_easy", "yarn:4", "base")

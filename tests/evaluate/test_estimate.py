@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,15 +20,21 @@ TRUE = Cost(0.01, 2e-4, 3e-8, 1e-3)
 class Timed(Engine):
     """Takes the time that a cost says, on a clock of its own."""
 
-    gives = frozenset({"token_losses"})
+    gives = frozenset({"token_losses", "tokens"})
     runtime = "none"
 
     def __init__(self, cost: Cost) -> None:
-        self.cost, self.now = cost, 0.0
+        self.cost, self.now, self.seen = cost, 0.0, set[tuple[int, ...]]()
 
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
         self.now += self.cost.of(case(len(ids), len(targets)))
         return TokenLosses(np.zeros(len(targets)), np.zeros(len(targets), bool))
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        assert tuple(ids) not in self.seen, "a server answers a second time from its cache"
+        self.seen.add(tuple(ids))
+        self.now += self.cost.fixed + self.cost.token * len(ids) + 50 * self.cost.target * count
+        return [0] * count
 
 
 def case(length: int, targets: int = 16, window: int = 0) -> Case:
@@ -37,25 +44,37 @@ def case(length: int, targets: int = 16, window: int = 0) -> Case:
 
 def test_a_cost_with_all_terms_is_found() -> None:
     engine = Timed(TRUE)
-    found = probe(engine, case(4096), clock=lambda: engine.now)
+    found = probe(engine, [case(4096)], clock=lambda: engine.now)[False]
     assert found.of(case(65536, 256)) == pytest.approx(TRUE.of(case(65536, 256)), rel=1e-6)
 
 
 def test_a_term_that_would_be_negative_is_left_out() -> None:
     faster = Timed(Cost(0.05, 1e-4, -1e-9, 1e-4))  # larger pieces are cheaper per token
-    found = probe(faster, case(4096), clock=lambda: faster.now)
+    found = probe(faster, [case(4096)], clock=lambda: faster.now)[False]
     assert min(found.fixed, found.token, found.pair, found.target) >= 0
     assert found.of(case(2048)) == pytest.approx(faster.cost.of(case(2048)), rel=0.05)
 
 
 def test_an_estimate_is_the_sum_over_cases() -> None:
-    found = estimate([case(100), case(200)], Cost(1.0, 0.1, 0.0, 0.0))
+    found = estimate([case(100), case(200)], {False: Cost(1.0, 0.1, 0.0, 0.0)})
     assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(32.0), 300, 2)
     assert found.sentence == "2 sequences with 300 tokens take about 32 s."
+    assert estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take a time that is not known."
+
+
+def test_generating_has_a_cost_of_its_own() -> None:
+    engine, asked = Timed(TRUE), replace(case(4096), generate=24)
+    found = probe(engine, [case(4096), asked], clock=lambda: engine.now)
+    assert set(found) == {False, True}
+    assert found[False].of(case(65536, 256)) == pytest.approx(TRUE.of(case(65536, 256)), rel=1e-6)
+    wanted = TRUE.fixed + TRUE.token * (4096 - 16) + 50 * TRUE.target * 24
+    assert found[True].of(asked) == pytest.approx(wanted, rel=1e-6)
+    other = Timed(TRUE)
+    assert set(probe(other, [asked], clock=lambda: other.now)) == {True}, "losses are not asked for"
 
 
 def test_a_budget_says_what_fits() -> None:
-    asked, cost = Asked((100, 400), 100, windows=4), Cost(0.0, 1.0, 0.0, 0.0)
+    asked, cost = Asked((100, 400), 100, windows=4), {False: Cost(0.0, 1.0, 0.0, 0.0)}
     cases = [case(length, window=window) for window in range(4) for length in asked.lengths]  # 2000 s
     within(2001, estimate(cases, cost), cases, asked)
     within(0, estimate(cases, cost), cases, asked)
@@ -79,4 +98,4 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_times_for_display() -> None:
     assert [duration(seconds) for seconds in (0.2, 45, 700, 9000)] == ["1 s", "45 s", "12 min", "2.5 h"]
-    assert Estimate(0.0, 0, 0, TRUE).to_dict() == {"seconds": 0.0, "tokens": 0, "sequences": 0}
+    assert Estimate(0.0, 0, 0, {False: TRUE}).to_dict() == {"seconds": 0.0, "tokens": 0, "sequences": 0}

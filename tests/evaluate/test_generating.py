@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +13,16 @@ import torch
 from ropeconv.engines import Engine, Progress
 from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.engines.transformers.finite import first_not_finite
-from ropeconv.errors import NotFinite, RopeconvError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.measures import REGISTRY
+from ropeconv.evaluate.outcome import Outcome
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.run import Outcome, all_cases, plan_units, run_units
+from ropeconv.evaluate.run import run_units
 from ropeconv.evaluate.runners import Runner
 from ropeconv.evaluate.texts.documents import Texts
 from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer
+from ropeconv.evaluate.units import all_cases, plan_units
 
 from .reading import ANSWERS, Reader, WordTokenizer, prose
 
@@ -58,7 +60,7 @@ def test_generated_answers_are_compared_as_text(tmp_path: Path) -> None:
     for window, expected in ((1 << 30, [1.0, 1.0, 1.0]), (800, [0.0, None, 1.0])):
         folder = tmp_path / str(window)
         found = outcome(folder, Reader(texts.tokenizer, ANSWERS["passkey"], window), texts, asked)
-        assert {one.metric for one in found.observations["base"]} == {"right"}
+        assert {one.metric for one in found.observations["base"]} == {"accuracy"}
         by_depth = {one.depth: one.value for one in found.observations["base"]}
         wanted = dict(zip((0.0, 0.5, 1.0), expected, strict=True))
         assert {depth: by_depth[depth] for depth, value in wanted.items() if value is not None} == {
@@ -68,7 +70,7 @@ def test_generated_answers_are_compared_as_text(tmp_path: Path) -> None:
 
 def test_a_run_that_generates_does_not_take_what_a_forward_pass_measured(tmp_path: Path) -> None:
     texts = prose(WordTokenizer())
-    for generate, metrics in ((False, {"right", "log_prob"}), (True, {"right"})):
+    for generate, metrics in ((False, {"accuracy", "log_prob"}), (True, {"accuracy"})):
         asked = Asked((500,), 512, windows=1, depths=2, generate=generate)
         found = outcome(tmp_path, Reader(texts.tokenizer, ANSWERS["passkey"]), texts, asked)
         assert {one.metric for one in found.observations["base"]} == metrics
@@ -94,8 +96,8 @@ def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, t
     with torch.no_grad():
         engine.model.get_submodule(name).weight.fill_(float("nan"))
     assert first_not_finite(engine.model, range(4, 300), 100) == name
-    with pytest.raises(NotFinite, match=rf"^base gives .* begins in the output of {name}; give --dtype"):
-        outcome(tmp_path / "broken", engine, texts, asked)
+    (refusal,) = outcome(tmp_path / "broken", engine, texts, asked).refusals
+    assert re.match(rf"^base gives .* begin in the output of {name}; give --dtype", refusal.reason)
     assert not any(module._forward_hooks for module in engine.model.modules())
 
 
@@ -115,5 +117,6 @@ def test_an_engine_that_cannot_look_inside_names_no_module(tmp_path: Path) -> No
             return found
 
     texts = prose(WordTokenizer())
-    with pytest.raises(RopeconvError, match=r"^base gives logits that are no numbers at position 4\d\d of 500; give"):
-        outcome(tmp_path, Broken(texts.tokenizer, ANSWERS["passkey"]), texts, Asked((500,), 512, windows=1, depths=1))
+    model, asked = Broken(texts.tokenizer, ANSWERS["passkey"]), Asked((500,), 512, windows=1, depths=1)
+    (refusal,) = outcome(tmp_path, model, texts, asked).refusals
+    assert re.match(r"^base gives NaN or infinite logits at position 4\d\d of 500; give", refusal.reason)

@@ -10,7 +10,10 @@ from ropeconv.errors import BadSource
 from ropeconv.evaluate.case import Observation
 from ropeconv.evaluate.journal import Journal, default_path, key_of
 
-FOUND = [Observation("growth", "loss", 64, 0, 3, 0.1 + 0.2), Observation("passkey", "right", 64, 1, 0, 1.0, depth=0.5)]
+FOUND = [
+    Observation("growth", "loss", 64, 0, 3, 0.1 + 0.2),
+    Observation("passkey", "accuracy", 64, 1, 0, 1.0, depth=0.5),
+]
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def test_the_journal_of_another_model_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"hello\n", b"hello", b'{"a": 1}\n', b'{"ropeconv_eval":1,"source":"model a"}\n[]\n']
+    "content", [b"hello\n", b"hello", b'{"a": 1}\n', b'{"ropeconv_eval":2,"source":"model a"}\n[]\n']
 )
 def test_another_file_is_refused_and_stays(path: Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -66,15 +69,21 @@ def test_another_file_is_refused_and_stays(path: Path, content: bytes) -> None:
     assert path.read_bytes() == content
 
 
+def test_a_journal_of_another_version_is_refused(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"ropeconv_eval":2', b'"ropeconv_eval":1'))
+    with pytest.raises(BadSource, match="the journal of another version of ropeconv; give another --journal"):
+        Journal(path, "model a")
+
+
 def test_two_runs_at_once_are_refused(path: Path) -> None:
     with Journal(path, "model a"), pytest.raises(BadSource, match="another run writes to"):
         Journal(path, "model a")
 
 
 def test_keys_tell_runtimes_rows_and_sequences_apart() -> None:
-    parts = ["transformers 5", "float32", "row", "case"]
-    keys = {key_of(*parts)} | {key_of(*[*parts[:at], "other", *parts[at + 1 :]]) for at in range(4)}
-    assert len(keys) == 5
+    parts = ["transformers 5", "cpu", "float32", "row", "case"]
+    keys = {key_of(*parts)} | {key_of(*[*parts[:at], "other", *parts[at + 1 :]]) for at in range(5)}
+    assert len(keys) == 6
 
 
 def test_the_usual_place_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
     assert record(result, [Row("base"), Row("yarn:4", path=tmp_path)]) == [tmp_path]
     (found,) = read_receipt(tmp_path).evaluations
     assert [(one.measure, one.metric, one.length) for one in found.measured] == [
-        *(("growth", "loss", length) for length in LENGTHS), *(("passkey", "right", length) for length in LENGTHS),
+        *(("growth", "loss", length) for length in LENGTHS), *(("passkey", "accuracy", length) for length in LENGTHS),
     ]  # fmt: skip
     cell, row = result.cell("yarn:4", "growth", "loss", 16384), result.rows[1]
     assert cell is not None
@@ -49,3 +49,15 @@ def test_models_without_a_receipt_and_rows_without_headlines_are_left_out(tmp_pa
     assert record(made("base", [measure]), [Row("base")]) == []
     if measure == "position":
         assert read_receipt(tmp_path).evaluations == ()
+
+
+def test_measures_of_two_evaluations_of_the_same_text_are_kept_together(tmp_path: Path) -> None:
+    write_receipt(tmp_path, receipt())
+    rows = [Row("base"), Row("yarn:4", path=tmp_path)]
+    for measures in (["growth"], ["passkey"], ["passkey"]):
+        record(made("base,yarn:4", measures), rows)
+    (found,) = read_receipt(tmp_path).evaluations
+    assert [one.measure for one in found.measured] == ["growth"] * len(LENGTHS) + ["passkey"] * len(LENGTHS)
+    assert found.holds_to is not None
+    record(msgspec.structs.replace(made("base,yarn:4", ["growth"]), tokens_sha256="f" * 64), rows)
+    assert len(read_receipt(tmp_path).evaluations) == 2

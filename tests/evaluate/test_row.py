@@ -46,7 +46,8 @@ def test_a_saved_recipe(tmp_path: Path) -> None:
     [
         ("", "no method"), ("base,base", "base twice"), ("base:2", "write base"), ("yern:4", "names no method"),
         ("yarn", "write it like yarn:4"), ("yarn:4:8", "needs one value"), ("yarn:x", "128k"),
-        ("yarn:4:gamma=1", "setting gamma"), ("yarn:4:beta_fast=a+b", "write a number"),
+        ("yarn:4:factor=8", "gives factor twice"), ("yarn:4:beta_fast=1:beta_fast=2", "a setting twice"),
+        ("as-is:3", "write as-is"), ("yarn:4:gamma=1", "setting gamma"), ("yarn:4:beta_fast=a+b", "write a number"),
         ("theta:big", "takes a number"),
         ("yarn:0.5", "at least 1"), ("longrope:f.json", "names no method"), ("recipe:/nowhere.json", "cannot be read"),
         ("yarn:4:log_n=sometimes", "clamped or full"), ("linear:2:context=0", "not a number of tokens"),

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ropeconv.engines import Progress
-from ropeconv.errors import NotFinite, RopeconvError, UsageError
+from ropeconv.engines import Engine, Progress
+from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.journal import Journal
+from ropeconv.evaluate.outcome import Outcome, Refusal
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.run import Outcome
+from ropeconv.evaluate.texts.documents import Texts
 
-from .engines import ByHand, Loss, numbered
+from .engines import ByHand, Computed, Loss, numbered
 
 ASKED = Asked((16, 32), 16, windows=3, targets=4)
 ROWS = {"base": lambda ids, at: 2.0, "better": lambda ids, at: 1.5}
@@ -38,7 +41,7 @@ def test_all_rows_read_the_same_sequences(tmp_path: Path) -> None:
     pairs = {name: [one.pair for one in seen] for name, seen in found.observations.items()}
     assert pairs["base"] == pairs["better"]
     assert {one.value for one in found.observations["better"]} == {1.5}
-    assert not found.refused
+    assert not found.refusals
     assert not found.stopped
 
 
@@ -77,7 +80,7 @@ def test_tokens_found_in_the_journal_count_as_progress(tmp_path: Path) -> None:
 def test_a_row_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
     found = run(ByHand(ROWS, refused=["odd"]), tmp_path / "journal")
     assert set(found.observations) == {"base", "better"}
-    assert found.refused == {"odd": "odd does not fit this model"}
+    assert found.refusals == [Refusal("odd", "odd does not fit this model")]
 
 
 def test_a_row_that_fails_while_it_runs_leaves_the_others(tmp_path: Path) -> None:
@@ -86,7 +89,7 @@ def test_a_row_that_fails_while_it_runs_leaves_the_others(tmp_path: Path) -> Non
 
     found = run(ByHand({**ROWS, "bad": fails}), tmp_path / "journal")
     assert set(found.observations) == {"base", "better"}
-    assert found.refused == {"bad": "the engine has gone"}
+    assert sorted(found.sentences(16)) == ["bad, growth at 1T, 2T: the engine has gone."]
     with pytest.raises(RopeconvError, match="no row was run: the engine has gone"):
         run(ByHand({"bad": fails}), tmp_path / "other")
 
@@ -96,20 +99,66 @@ def test_no_row_at_all_is_an_error() -> None:
         evaluation(ByHand({}, refused=["odd"])).units  # noqa: B018
 
 
-def test_logits_that_are_no_numbers_end_the_run_and_are_not_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("swaps", [True, False])
+def test_a_length_with_nan_has_no_cell_and_all_others_run(tmp_path: Path, swaps: bool) -> None:
     def broken(ids: Sequence[int], at: int) -> float:
-        return float("nan") if len(ids) == 32 and at > 29 else 1.0
+        return float("nan") if len(ids) == 32 and at > 29 and ids[0] > 30 else 1.0
 
-    with pytest.raises(NotFinite, match="broken gives logits that are no numbers at position 30 of 32"):
-        run(ByHand({"broken": broken}), tmp_path / "journal")
+    found = run(ByHand({**ROWS, "broken": broken}, swaps), tmp_path / "journal", measures="growth,position")
+    assert sorted(found.sentences(16)) == [
+        f"broken, {name} at 2T: broken gives NaN or infinite logits at position 30 of 32; give --dtype float32 or "
+        "bfloat16." for name in ("growth", "position")
+    ]  # fmt: skip
+    columns = {row: {(one.measure, one.column) for one in seen} for row, seen in found.observations.items()}
+    assert columns["broken"] == {("growth", 16)}
+    assert columns["base"] == columns["better"] > columns["broken"]
+    assert {measure for measure, _ in columns["base"]} == {"growth", "position"}
     with Journal(tmp_path / "journal", "source") as journal:
-        assert len(journal.done) == 1
+        values = [one.value for line in journal.done.values() for one in line.observations]
+    assert np.isfinite(values).all()
+
+
+def test_one_model_is_let_go_before_the_next_is_loaded(tmp_path: Path) -> None:
+    class Heavy(ByHand):
+        alive = list[weakref.ref[Computed]]()
+
+        @contextmanager
+        def engine(self, row: Row) -> Iterator[Engine]:
+            assert not any(one() for one in self.alive)
+            self.alive.append(weakref.ref(loaded := Computed(ROWS[row.name])))
+            yield loaded
+            del loaded
+
+    runner = Heavy(ROWS, swaps=False)
+    run(runner, tmp_path / "journal")
+    assert len(runner.alive) == 2
+
+
+def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_this_one(tmp_path: Path) -> None:
+    def of_text(ids: Sequence[int], at: int) -> float:
+        return ids[at] / 1000  # which text, and which place in it
+
+    def measured(names: Sequence[int], rows: dict[str, Loss]) -> Outcome:
+        texts = numbered(100, 100)
+        texts = Texts(tuple(texts.documents[name] for name in names), texts.tokenizer)
+        runner = ByHand(rows)
+        asked = Evaluation([Row(name) for name in rows], parse_measures("growth")[0], texts, ASKED, runner)
+        with Journal(tmp_path / "journal", runner.source) as journal:
+            return asked.run(journal)
+
+    measured([1], {"base": of_text})
+    found = measured([0, 1], {"base": of_text, "worse": lambda ids, at: of_text(ids, at) + 0.5})
+    pairs = {row: {one.pair: one.value for one in seen} for row, seen in found.observations.items()}
+    assert len(pairs["base"]) == len(pairs["worse"]) == 6, "three windows of two lengths"
+    for pair, value in pairs["base"].items():
+        assert pairs["worse"][pair] - value == pytest.approx(0.5)
+        assert pair[3] == int(value), "the document is that of this run"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("grow", "choose growth"),
+        ("grow", "choose cwe, fwe, growth, "),
         ("growth,growth", "twice"),
         ("growth:3", "only sliding"),
         ("sliding:0", "only sliding"),

@@ -50,7 +50,7 @@ def test_retrieval_is_shares_with_their_intervals() -> None:
     result = made(measures=["passkey"])
     (table,) = tables(result)
     assert table.columns == ("1/4T", "1T", "2T", "4T", "8T")
-    cell = result.cell("linear:4", "passkey", "right", 2048)
+    cell = result.cell("linear:4", "passkey", "accuracy", 2048)
     assert cell is not None
     shown = dict(table.lines)["linear:4"][0]
     assert shown.text == f"{100 * cell.value:.0f}"
@@ -80,7 +80,7 @@ def test_a_row_without_cells_has_no_line() -> None:
 
 def test_the_headline_is_the_first_metric_that_a_measure_names() -> None:
     result = made(measures=["passkey", "growth"])
-    assert headline(result, "passkey") == "right"
+    assert headline(result, "passkey") == "accuracy"
     assert headline(result, "growth") == "loss"
     assert columns_of(result, "growth") == list(LENGTHS)
 

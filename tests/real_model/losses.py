@@ -101,7 +101,7 @@ def test_a_patched_file_has_the_loss_that_was_measured_before_it_was_written(
 def test_a_passkey_is_found_unless_all_angles_are_divided(runner: Runner, real: RealModel, tmp_path: Path) -> None:
     asked = Asked((512,), runner.trained, windows=1, depths=3)
     found = run(evaluation(runner, real, "base,yarn:4,linear:4", "passkey", asked), tmp_path)
-    right = {row: [one.value for one in seen if one.metric == "right"] for row, seen in found.items()}
+    right = {row: [one.value for one in seen if one.metric == "accuracy"] for row, seen in found.items()}
     log_prob = {row: np.mean([one.value for one in seen if one.metric == "log_prob"]) for row, seen in found.items()}
     assert right["base"] == right["yarn:4"] == [1.0, 1.0, 1.0]
     assert np.mean(right["linear:4"]) < 0.5

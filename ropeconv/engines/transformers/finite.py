@@ -36,7 +36,9 @@ def first_not_finite(model: Any, ids: Sequence[int], chunk: int) -> str:
 
 def _tensors(output: Any) -> Iterator[Any]:
     """The tensors of numbers in the output of a module; key-value caches are left out."""
-    if hasattr(output, "is_floating_point"):
+    import torch
+
+    if isinstance(output, torch.Tensor):
         if output.is_floating_point():
             yield output
     elif isinstance(output, (tuple, list)):

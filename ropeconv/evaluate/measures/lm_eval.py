@@ -20,6 +20,9 @@ from ..texts.documents import Texts, Tokenizer
 from ..texts.of_checkpoint import CheckpointTokenizer
 from .measure import Measure
 
+LM_EVAL = "lm-eval:"
+"""Before the name of a task."""
+
 
 class LmEval(Measure):
     """The numbers that a task gives for each of its documents, so that rows are paired by document.
@@ -35,13 +38,13 @@ class LmEval(Measure):
     def __init__(self, task: str) -> None:
         if not task:
             raise UsageError("--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag")
-        require("lm_eval", f"--measure lm-eval:{task}")
-        self.task, self.name = task, f"lm-eval:{task}"  # type: ignore[misc]
+        require("lm_eval", f"--measure {LM_EVAL}{task}")
+        self.task, self.name = task, f"{LM_EVAL}{task}"  # type: ignore[misc]
 
     def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
-        # its tokens come from the task: what stands here decides how many documents there are
-        blank, count = np.zeros(asked.longest, np.int32), min(asked.windows, asked.longest - 1)
-        yield Case(self.name, asked.longest, 0, asked.seed, blank, np.arange(1, count + 1, dtype=np.int32))
+        # its tokens come from the task: what stands here decides the seed, and how many documents there are
+        ids, count = np.full(asked.longest, asked.seed, np.int32), min(asked.windows, asked.longest - 1)
+        yield Case(self.name, asked.longest, 0, asked.seed, ids, np.arange(1, count + 1, dtype=np.int32))
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
@@ -49,14 +52,22 @@ class LmEval(Measure):
     def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
         if not isinstance(engine, TransformersEngine) or not isinstance(tokenizer, CheckpointTokenizer):
             raise RopeconvError(f"{self.name} runs models in transformers, and not in {engine.runtime}; leave it out")
-        found = self._samples(engine.model, tokenizer.tokenizer, case)
-        return [
-            Observation(self.name, str(metric), case.column, int(sample["doc_id"]), place, float(sample[metric]))
-            for place, task in enumerate(sorted(found))
-            for sample in found[task]
+        tasks = self._samples(engine.model, tokenizer.tokenizer, case)
+        found = [
+            Observation(
+                self.name, _named(metric, sample), case.column, int(sample["doc_id"]), place, float(sample[metric])
+            )
+            for place, task in enumerate(sorted(tasks))
+            for sample in tasks[task]
             for metric in sample.get("metrics", ())
             if isinstance(sample.get(metric), (bool, int, float, np.number))
-        ]
+        ]  # fmt: skip
+        if not found:
+            raise RopeconvError(f"the task {self.task} gives no number for each document; choose one that does")
+        return found
+
+    def placed(self, case: Case, found: Observation) -> Observation:
+        return found  # its documents are those of the task
 
     def _samples(self, model: Any, tokenizer: Any, case: Case) -> dict[str, list[dict[str, Any]]]:
         """The documents of each task with their metrics. Raises RopeconvError where lm_eval does not run the task."""
@@ -76,3 +87,9 @@ class LmEval(Measure):
             ) from None
         samples: dict[str, list[dict[str, Any]]] = (found or {}).get("samples") or {}
         return samples
+
+
+def _named(metric: str, sample: dict[str, Any]) -> str:
+    """The name of a metric, with the filter of answers that it is from where the task has several."""
+    kind = sample.get("filter", "none")
+    return metric if kind == "none" else f"{metric},{kind}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from ...engines import Engine, TokenLosses
+from ...engines import Engine, Output, TokenLosses
 from ...rope.schedule import Schedule
 from ..asked import Asked
 from ..case import Case, Observation
@@ -19,14 +20,12 @@ class Measure(ABC):
     """Something that can be measured with sequences of tokens, the same ones for all rows.
 
     name: on the command line. summary: a phrase for help and docs. metrics: what it yields, the headline first.
-    retrieves: whether it looks up facts, so that its values are shares of tokens. runs_model: whether it runs the model
-    of a row itself.
+    runs_model: whether it runs the model of a row itself.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
-    retrieves: ClassVar[bool] = False
     runs_model: ClassVar[bool] = False
 
     @abstractmethod
@@ -40,8 +39,21 @@ class Measure(ABC):
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         """What a row's losses at the targets of a case say."""
 
+    def needs(self, case: Case) -> Output | None:
+        """What an engine has to give for a case; None for a model that is run here."""
+        if self.runs_model:
+            return None
+        return "tokens" if case.generate else "token_losses"
+
+    def placed(self, case: Case, found: Observation) -> Observation:
+        """An observation from the journal with the place that its case has in this run.
+
+        case: with the same tokens as the one that was measured. found: what was measured.
+        """
+        return replace(found, document=case.document, window=case.window, depth=case.depth)
+
     def observe_text(self, case: Case, text: str) -> list[Observation]:
-        """What the text that a row generated behind a case says; only for measures that retrieve."""
+        """What the text that a row generated behind a case says; only for measures with an answer."""
         raise NotImplementedError(self.name)
 
     def observe_model(self, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:

@@ -22,16 +22,15 @@ SPARE = 16
 class Retrieval(Measure):
     """A question whose answer stands in the sequence.
 
-    The answer is part of the sequence, so that one forward pass says how likely each of its tokens is (`right`: the
+    The answer is part of the sequence, so that one forward pass says how likely each of its tokens is (`accuracy`: the
     share of them that were the likeliest; `log_prob`: their mean log-probability), and nothing is generated. With
-    `Asked.generate`, greedy decoding follows the question, and `right` is the share of the answers that occur in it.
+    `Asked.generate`, greedy decoding follows the question, and `accuracy` is the share of the answers that occur in it.
     Sequences of all lengths with the same sample and depth have the same question and answer.
 
     with_depth: whether the facts stand at a depth.
     """
 
-    metrics = ("right", "log_prob")
-    retrieves = True
+    metrics = ("accuracy", "log_prob")
     with_depth: ClassVar[bool] = True
 
     @abstractmethod
@@ -60,12 +59,12 @@ class Retrieval(Measure):
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         right, log_prob = float(losses.right.mean()), -float(losses.loss.mean())
-        return [self._observation(case, "right", right), self._observation(case, "log_prob", log_prob)]
+        return [self._observation(case, "accuracy", right), self._observation(case, "log_prob", log_prob)]
 
     def observe_text(self, case: Case, text: str) -> list[Observation]:
         answers = case.answer.split(", ")
         right = sum(_occurs(answer, text) for answer in answers) / len(answers)
-        return [self._observation(case, "right", right, len(answers))]
+        return [self._observation(case, "accuracy", right, len(answers))]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
         weight = weight or len(case.targets)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...engines import TokenLosses
+from ...errors import UsageError
 from ..asked import Asked
 from ..case import Case, Observation
 from ..texts.documents import Texts
@@ -25,6 +26,12 @@ class Sliding(Measure):
     summary = "loss with a window that moves by --stride (sliding:256), each token predicted once"
 
     def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+        room = asked.lengths[0] - len(texts.prefix)
+        if asked.stride > room:
+            raise UsageError(
+                f"a stride of {asked.stride:,} leaves out tokens between sequences of {asked.lengths[0]:,}; give "
+                f"sliding:N with N up to {room:,}"
+            )
         for document in long_enough(texts, asked.longest)[: asked.windows]:
             for length in asked.lengths:
                 yield from self._windows(texts, document, length, asked)

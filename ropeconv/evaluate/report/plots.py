@@ -77,5 +77,5 @@ def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Panel]:
         for cell in found:
             if cell.depth is not None:
                 shares[depths.index(cell.depth), lengths.index(cell.column)] = cell.value
-        shown.append(partial(place, shares=shares, title=f"{measure}: {row}, % right"))
+        shown.append(partial(place, shares=shares, title=f"{measure}: {row}, accuracy in %"))
     return shown

@@ -24,7 +24,8 @@ from ...rope.lengths import MOST_TOKENS
 from ...rope.methods.special import AsIs
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
-from ...sources import GgufSource
+from ...sources import GgufSource, Source
+from ...sources.folder import FolderSource
 from ...validate.checkpoint import stock_version
 from ...validate.checks.trust import needs_trust
 from ...validate.comparison import Comparison
@@ -32,8 +33,8 @@ from ..row import BASE, Row
 from ..texts.documents import Tokenizer
 from ..texts.of_checkpoint import CheckpointTokenizer
 from ..texts.of_gguf import gguf_tokenizer
-from .llamacpp import HowToRun, gguf_identity
-from .patched import identity
+from .identity import converted, identity_of
+from .llamacpp import HowToRun
 from .request import Opening
 from .runner import Runner
 
@@ -106,17 +107,17 @@ def _in_transformers(
     models = []
     if comparison is not None:
         at = replace(at, stands_for=comparison.stands_for)
-        source = stack.enter_context(folder_of(comparison.checkpoint, at.dtype))
-        models.append(_folder(Row(BASE), comparison.spec.current(), source, at, chunk=asked.chunk))
-    models.append(_folder(Row(baked.name, path=baked), stated(receipt), baked, at, trust, asked.chunk))
+        models.append(_folder(Row(BASE), comparison.spec.current(), comparison.checkpoint, at, chunk=asked.chunk))
+    models.append(_folder(Row(baked.name, path=baked), stated(receipt), FolderSource(baked), at, trust, asked.chunk))
     tokenizer, where = CheckpointTokenizer(baked, trust), at.device_map or at.device
     return Baked(models, receipt, tokenizer, f"transformers {stock_version()}", where, at.dtype)
 
 
 def _folder(
-    row: Row, schedule: Schedule | None, folder: Path, at: DeviceSpec, trust: bool = False, chunk: int = 4096
+    row: Row, schedule: Schedule | None, source: Source, at: DeviceSpec, trust: bool = False, chunk: int = 4096
 ) -> Model:
-    """A checkpoint in transformers. row, schedule: as in Model. folder, at, trust, chunk: as in TransformersEngine.
+    """A checkpoint in transformers. row, schedule: as in Model. source: of the weights. at, trust, chunk: as in
+    TransformersEngine.
 
     One with two lists reads a sequence at once, since transformers takes a list anew for every chunk.
     """
@@ -125,9 +126,10 @@ def _folder(
 
     @contextmanager
     def opened() -> Iterator[Engine]:
-        yield TransformersEngine.load(folder, at, trust, chunk)
+        with folder_of(source, at.dtype) as folder:
+            yield TransformersEngine.load(folder, at, trust, chunk)
 
-    return Model(row, schedule, identity(folder), opened)
+    return Model(row, schedule, identity_of(source), opened)
 
 
 def _in_llamacpp(
@@ -137,28 +139,38 @@ def _in_llamacpp(
     file = GgufSource(baked)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
     how = HowToRun.of(asked, tokenizer.process.loaded.offloads)
-
-    def model(row: Row, schedule: Schedule | None, source: GgufSource) -> Model:
-        return Model(row, schedule, gguf_identity(source), lambda: how.engine(source.file.path).opened())
-
     models = []
     if comparison is not None:
-        models.append(model(Row(BASE), comparison.spec.current(), _as_gguf(comparison, receipt, stack)))
-    models.append(model(Row(baked.stem, path=baked), stated(receipt), file))
+        schedule, source = comparison.spec.current(), comparison.source
+        if isinstance(source, GgufSource):
+            models.append(_file(Row(BASE), schedule, source, how))
+        else:
+            models.append(_exported(Row(BASE), schedule, source, receipt, how))
+    models.append(_file(Row(baked.stem, path=baked), stated(receipt), file, how))
     return Baked(models, receipt, tokenizer, runtime(), how.device, how.dtype(file))
 
 
-def _as_gguf(comparison: Comparison, receipt: Receipt, stack: ExitStack) -> GgufSource:
-    """The source of a GGUF file in that format too, with weights of the same type; a temporary one of a checkpoint.
+def _file(row: Row, schedule: Schedule | None, file: GgufSource, how: HowToRun) -> Model:
+    """A GGUF file in llama.cpp. row, schedule: as in Model. file: of the weights. how: llama.cpp runs it."""
+    return Model(row, schedule, identity_of(file), lambda: how.engine(file.file.path).opened())
 
-    comparison: with the source. receipt: of the output. stack: what removes a temporary file at the end.
+
+def _exported(row: Row, schedule: Schedule, source: Source, receipt: Receipt, how: HowToRun) -> Model:
+    """A checkpoint as a GGUF file with weights of the same type as an output, which is there while it runs.
+
+    row, schedule: as in Model. source: the checkpoint. receipt: of the output. how: llama.cpp runs it.
     """
-    if isinstance(comparison.source, GgufSource):
-        return comparison.source
-    options = GgufTarget(outtype=receipt.target.outtype, pre=receipt.target.pre) if receipt.target else GgufTarget()
-    out = stack.enter_context(scratch()) / "source.gguf"
-    plan = make_plan(comparison.source, Recipe(AsIs()), Target(to="gguf", out=out, gguf=options))
-    return GgufSource(apply(plan, fsync=False, check=False).path)
+    written = receipt.target
+    options = GgufTarget(outtype=written.outtype, pre=written.pre) if written else GgufTarget()
+
+    @contextmanager
+    def opened() -> Iterator[Engine]:
+        with scratch() as folder:
+            plan = make_plan(source, Recipe(AsIs()), Target(to="gguf", out=folder / "source.gguf", gguf=options))
+            with how.engine(apply(plan, fsync=False, check=False).path).opened() as engine:
+                yield engine
+
+    return Model(row, schedule, converted(identity_of(source), f"{options.outtype} {options.pre}"), opened)
 
 
 def stated(receipt: Receipt) -> Schedule | None:

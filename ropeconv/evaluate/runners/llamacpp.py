@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from ...runtimes.llamacpp.read_file import arch_of
 from ...sources import RECEIPT, GgufSource
 from ..row import Row
 from ..texts.documents import Tokenizer
+from .identity import gguf_identity
 from .request import Opening
 from .runner import Runner, cache_sentence
 
@@ -167,14 +167,3 @@ def given_at_loading(edit: Edit, source: GgufSource) -> dict[str, Override] | No
     if any(type(value) not in KINDS or len(str(value).encode()) > LONGEST for value in values.values()):
         return None
     return {key: (KINDS[type(value)], value) for key, value in values.items()}  # type: ignore[misc]
-
-
-def gguf_identity(source: GgufSource) -> str:
-    """What tells a GGUF file from another: sha256 over its first header, and names, sizes and times of its shards."""
-    digest = hashlib.sha256()
-    with source.file.path.open("rb") as file:
-        digest.update(file.read(source.file.header.data_start))
-    for path in source.file.paths:
-        found = path.stat()
-        digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}\n".encode())
-    return digest.hexdigest()

@@ -14,7 +14,7 @@ from ...extras import require
 from ...inspection.inspect import inspect_config
 from ...receipts import read_receipt
 from ...sources import GgufSource, Source, open_source
-from ..row import BASE, Row
+from ..row import DEFAULT, Row, parse_rows
 from ..texts.of_gguf import gguf_tokenizer
 from .baked import open_baked
 from .llamacpp import HowToRun, LlamaCppRunner
@@ -56,7 +56,7 @@ def open_checkpoint(asked: Opening) -> Iterator[Opened]:
     if source.family.assumed:
         at = replace(at, stands_for=source.family.text_type)
     with folder_of(source, at.dtype) as folder:
-        yield Patched(source, folder, seen, at, asked.chunk), asked.rows or [Row(BASE)]
+        yield Patched(source, folder, seen, at, asked.chunk), asked.rows or parse_rows(DEFAULT)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def open_gguf(asked: Opening) -> Iterator[Opened]:
     assert isinstance(source, GgufSource)
     with gguf_tokenizer(source.file.path) as tokenizer:
         how = HowToRun.of(asked, tokenizer.process.loaded.offloads)
-        yield LlamaCppRunner(source, tokenizer, how), asked.rows or [Row(BASE)]
+        yield LlamaCppRunner(source, tokenizer, how), asked.rows or parse_rows(DEFAULT)
 
 
 def _is_output(asked: Opening) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from ...rope.schedule import Schedule
 from ...sources import Source
 from ..row import Row
 from ..texts.of_checkpoint import CheckpointTokenizer
+from .identity import folder_identity
 from .runner import Runner, cache_sentence
 from .two_lists import TwoLists
 
@@ -27,7 +27,7 @@ class Patched(Runner):
     swaps = True
 
     def __init__(self, source: Source, folder: Path, seen: ConfigInspection, at: DeviceSpec, chunk: int = 4096) -> None:
-        self.source = identity(folder)
+        self.source = folder_identity(folder)
         self.inspection, self.family, self.at = seen, source.family, at
         self.mscale = mscale_of_config(source.config(), seen)
         self.trained = seen.spec.unscaled().original_context
@@ -71,12 +71,3 @@ class Patched(Runner):
         weights = self.family.weights
         queries = (weights.q_norm or weights.q) if schedule.log_n else ""
         return self.loaded.patch(schedule, self.inspection.spec, schedule.log_n, queries)
-
-
-def identity(folder: Path) -> str:
-    """What tells a checkpoint from another: sha256 over its config, and names, sizes and times of its weights."""
-    digest = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")):
-        found = path.stat()
-        digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}\n".encode())
-    return digest.hexdigest()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from ...engines import Engine
+from ...engines import Engine, Output
 from ...formats.copying import human
 from ...inspection.kv_cache import KvCache
 from ...rope.schedule import Schedule
@@ -50,6 +50,10 @@ class Runner(ABC):
     @abstractmethod
     def digest(self, row: Row) -> str:
         """What decides the numbers of a row besides source, runtime and sequence: for the journal."""
+
+    def lacks(self, row: Row, output: Output | None) -> str:
+        """Why the engine of a row does not give an output, in a sentence; empty where it does, or is not known yet."""
+        return ""
 
     def memory(self, tokens: int) -> str:
         """A sentence on the memory that a sequence of `tokens` tokens takes; empty where it is not known."""

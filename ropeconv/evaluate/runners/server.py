@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ...engines import Engine
+from ...engines import Engine, Output
 from ...engines.servers import Server, connect
 from ...errors import BadSource, RopeconvError, UsageError
 from ...inspection import Inspection, inspect_source
@@ -46,6 +46,12 @@ class ServerRunner(Runner):
         """The server as it describes itself: one that is started again otherwise needs another name, or --fresh."""
         served = self.servers[row.name].served
         return f"{row.url} {served.model} {served.runtime} {served.path} {served.length}"
+
+    def lacks(self, row: Row, output: Output | None) -> str:
+        server = self.servers[row.name]
+        if output is None:
+            return f"{server.runtime} is a server, and this runs models in transformers; leave it out"
+        return "" if output in server.gives else server.without(output)
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:

@@ -34,6 +34,10 @@ class TwoLists(Engine):
         with self._for(len(ids) + count):
             return self.loaded.generate(ids, count)
 
+    def not_finite_in(self, ids: Sequence[int]) -> str:
+        with self._for(len(ids)):
+            return self.loaded.not_finite_in(ids)
+
     @contextmanager
     def _for(self, length: int) -> Iterator[None]:
         """The list for a sequence of `length` tokens, while it is entered."""

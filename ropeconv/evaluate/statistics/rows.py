@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..case import Observation
-from ..result import ERRORS, Cell
+from ..result import GROWTH, Cell, decided
 from .sample import differences
-
-GROWTH = "growth"
 
 
 def price(cells: Sequence[Cell], row: str, trained: int) -> tuple[float | None, float | None]:
@@ -45,7 +43,7 @@ def holds_to(found: Sequence[Observation], seed: int) -> int | None:
     held = best
     for length in sorted(one for one in lengths if one > best):
         worse = differences(lengths[length], lengths[best], seed)
-        if worse is None or worse.error is None or worse.mean > ERRORS * worse.error:
+        if worse is None or worse.error is None or (worse.mean > 0 and decided(worse.mean, worse.error)):
             break
         held = length
     return held

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..asked import Asked
+from ..outcome import Outcome
 from ..result import Cell, RowResult
 from ..row import Row
-from ..run import Outcome
 from .cells import Summarised, cells_of
 from .notes import notes
 from .rows import holds_to, price
@@ -36,7 +36,7 @@ def summarise(outcome: Outcome, rows: Sequence[Row], asked: Asked) -> Summary:
         found += cells_of(row.name, seen.get(row.name, []), against, asked.seed)
     cells = [one.cell for one in found]
     results = [_row(row, outcome, cells, asked) for row in rows]
-    return Summary(results, cells, [*_run_notes(outcome, rows, first), *notes(found)])
+    return Summary(results, cells, [*_run_notes(outcome, rows, first, asked.trained), *notes(found)])
 
 
 def _row(row: Row, outcome: Outcome, cells: Sequence[Cell], asked: Asked) -> RowResult:
@@ -44,17 +44,16 @@ def _row(row: Row, outcome: Outcome, cells: Sequence[Cell], asked: Asked) -> Row
     return RowResult(
         name=row.name,
         recipe=row.recipe.to_dict() if row.recipe else None,
-        refused=outcome.refused.get(row.name, ""),
+        refused=outcome.refused(row.name),
         price=paid,
         price_error=error,
         holds_to=holds_to(outcome.observations.get(row.name, []), asked.seed),
     )
 
 
-def _run_notes(outcome: Outcome, rows: Sequence[Row], first: str | None) -> list[str]:
+def _run_notes(outcome: Outcome, rows: Sequence[Row], first: str | None, trained: int) -> list[str]:
     """What the run itself did not give."""
-    names = {row.name for row in rows}
-    said = [f"{place}: {reason}." for place, reason in outcome.refused.items() if place not in names]
+    said = outcome.sentences(trained, [row.name for row in rows])
     if first is not None and first != rows[0].name:
         said.append(f"{rows[0].name} did not run, so differences are to {first}.")
     if outcome.stopped:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import BadSource
+from ...errors import BadSource, UsageError
 from ...extras import require
 from .documents import Document, Texts, Tokenizer
+from .remarks import remark
 
 MOST = 1000
 """Documents that are taken from the beginning of a dataset."""
@@ -15,25 +16,28 @@ MOST = 1000
 def dataset_texts(name: str, field: str, tokenizer: Tokenizer) -> Texts:
     """The texts of the first rows of a dataset, which are streamed.
 
-    name: owner/name, with a split behind a colon (`test` where none is given). field: the column with the text.
-    tokenizer: of the model. Raises BadSource where the dataset does not load or has no such column.
+    name: owner/name, owner/name:SPLIT, or owner/name:CONFIG:SPLIT; `test` where no split is given. field: the column
+    with the text. tokenizer: of the model. Raises BadSource where the dataset does not load or has no such column.
     """
     require("datasets", "--dataset")
     import datasets
 
-    repository, _, split = name.partition(":")
+    repository, *parts = name.split(":")
+    if len(parts) > 2:
+        raise UsageError(f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT")
+    split = parts[-1] if parts else "test"
     try:
-        rows = datasets.load_dataset(repository, split=split or "test", streaming=True)
+        rows = datasets.load_dataset(repository, parts[0] if len(parts) == 2 else None, split=split, streaming=True)
         found = [row[field] for row in rows.take(MOST)]
     except KeyError:
         raise BadSource(f"{name} has no column {field!r}; name the one with the text with --field") from None
     except (OSError, ValueError, RuntimeError) as problem:
-        raise BadSource(f"the dataset {name} does not load ({problem}); correct --dataset, or give --text") from None
-    documents = [
-        Document(f"{repository} {number}", np.array(tokenizer.encode(text), np.int32))
-        for number, text in enumerate(found)
-        if isinstance(text, str) and text.strip()
-    ]
-    if not documents:
+        said = str(problem).splitlines() or [type(problem).__name__]
+        raise BadSource(
+            f"the dataset {name} does not load ({said[0]}); correct --dataset (owner/name:CONFIG:SPLIT), or give --text"
+        ) from None
+    pairs = [(f"{repository} {n}", text) for n, text in enumerate(found) if isinstance(text, str) and text.strip()]
+    if not pairs:
         raise BadSource(f"{name} has no text in {field!r}; name another column with --field")
-    return Texts(tuple(documents), tokenizer)
+    documents = tuple(Document(label, np.array(tokenizer.encode(text), np.int32)) for label, text in pairs)
+    return Texts(documents, tokenizer, tuple(filter(None, (remark(label, text) for label, text in pairs))))

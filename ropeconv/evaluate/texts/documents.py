@@ -41,6 +41,13 @@ class Tokenizer(ABC):
         raise UsageError("this tokenizer has no chat template; leave --chat out")
 
 
+def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before a text. with_special: tokens of it as a model reads it. plain: those of the text alone."""
+    count = len(with_special) - len(plain)
+    before = next((k for k in range(count + 1) if list(with_special[k : k + len(plain)]) == list(plain)), 0)
+    return tuple(with_special[:before])
+
+
 @dataclass(frozen=True, eq=False)
 class Document:
     """One text. name: of its file, or a number in a dataset. ids: its tokens, without a prefix, int32."""
@@ -51,10 +58,13 @@ class Document:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """All texts of an evaluation. documents: at least one. tokenizer: of the model."""
+    """All texts of an evaluation. documents: at least one. tokenizer: of the model. notes: on texts that measure
+    little.
+    """
 
     documents: tuple[Document, ...]
     tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import BadSource
-from .documents import Tokenizer
+from .documents import Tokenizer, prefix_of
 
 MESSAGE = "ropeconv-message"
 
@@ -22,9 +22,7 @@ class CheckpointTokenizer(Tokenizer):
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise BadSource(f"{folder} has no tokenizer that loads ({problem}); add its tokenizer files") from None
         with_special, plain = (self.tokenizer("a", add_special_tokens=added).input_ids for added in (True, False))
-        count = len(with_special) - len(plain)
-        before = next((k for k in range(count + 1) if with_special[k : k + len(plain)] == plain), 0)
-        self.prefix = tuple(with_special[:before])
+        self.prefix = prefix_of(with_special, plain)
 
     def encode(self, text: str) -> list[int]:
         return [int(token) for token in self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids]

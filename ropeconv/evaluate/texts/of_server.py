@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...engines.servers import Server
-from .documents import Tokenizer
+from .documents import Tokenizer, prefix_of
 
 
 class ServerTokenizer(Tokenizer):
@@ -13,10 +13,7 @@ class ServerTokenizer(Tokenizer):
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        with_special, plain = server.encode("a", special=True), server.encode("a")
-        count = len(with_special) - len(plain)
-        before = next((k for k in range(count + 1) if with_special[k : k + len(plain)] == plain), 0)
-        self.prefix = tuple(with_special[:before])
+        self.prefix = prefix_of(server.encode("a", special=True), server.encode("a"))
 
     def encode(self, text: str) -> list[int]:
         return self.server.encode(text)

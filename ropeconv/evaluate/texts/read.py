@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import BadSource, UsageError
 from .documents import Document, Texts, Tokenizer
+from .remarks import remark
 
 MOST_BYTES = 256 << 20
 """Of one file; that is some fifty million tokens."""
@@ -22,15 +23,16 @@ def read_texts(names: Sequence[str], tokenizer: Tokenizer) -> Texts:
     names: paths, patterns such as essays/*.txt, or - for standard input. tokenizer: of the model. Raises BadSource
     where a file is missing, empty or not UTF-8, and UsageError where no name is given or a pattern has no file.
     """
-    documents = []
+    documents, notes = [], []
     for name, text in [pair for given in names for pair in _files(given)]:
         ids = np.array(tokenizer.encode(text), np.int32)
         if len(ids) < 2:
             raise BadSource(f"{name} has {len(ids)} tokens; give a --text with more")
         documents.append(Document(name, ids))
+        notes.append(remark(name, text))
     if not documents:
         raise UsageError("no text is given; name a file with --text (a book, or several essays)")
-    return Texts(tuple(documents), tokenizer)
+    return Texts(tuple(documents), tokenizer, tuple(filter(None, notes)))
 
 
 def _files(given: str) -> list[tuple[str, str]]:

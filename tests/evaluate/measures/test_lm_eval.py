@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +18,8 @@ from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.journal import Journal
+from ropeconv.evaluate.outcome import Outcome
 from ropeconv.evaluate.row import Row, parse_rows
-from ropeconv.evaluate.run import Outcome
 from ropeconv.evaluate.runners import Opening, Runner, open_runner
 
 from ..engines import ByHand, numbered
@@ -46,8 +47,11 @@ class Standin:
             with torch.no_grad():
                 return float(ready["pretrained"](input_ids=ids, labels=ids).loss)
 
+        metrics = ["pair"] if tasks == ["of pairs"] else ["score", "pair"]
+        filters = ["strict", "loose"] if tasks == ["two filters"] else ["none"]
         samples = [
-            {"doc_id": n, "metrics": ["score", "pair"], "score": loss(n), "pair": (1, 2), "other": 1.0}
+            {"doc_id": n, "metrics": metrics, "filter": kept, "score": loss(n), "pair": (1, 2), "other": 1.0}
+            for kept in filters
             for n in range(limit)
         ]
         return {"samples": {tasks[0]: samples}}
@@ -93,6 +97,31 @@ def test_a_task_runs_on_the_patched_model_without_another_load(
     assert pairs["base"] == pairs["linear:4"]
     assert [(one.metric, one.column, one.document) for one in found["base"]] == [("score", 96, n) for n in range(3)]
     assert all(abs(a.value - b.value) > 1e-3 for a, b in zip(found["base"], found["linear:4"], strict=True))
+
+
+def test_another_seed_is_run_again(standin: Standin, tiny_llama: Path, tmp_path: Path) -> None:
+    (measure,), _ = parse_measures("lm-eval:task")
+    texts = numbered(200)
+    digests = {next(iter(measure.cases(texts, replace(ASKED, seed=seed)))).digest for seed in (0, 5, 5)}
+    assert len(digests) == 2
+
+
+def test_filters_of_a_task_are_metrics_of_their_own(standin: Standin, tiny_llama: Path, tmp_path: Path) -> None:
+    with open_runner(Opening(str(tiny_llama), parse_rows("base"), device="cpu")) as (runner, _):
+        found = run(runner, tmp_path, "two filters", "base").observations["base"]
+    assert [(one.metric, one.document) for one in found] == [
+        (f"score,{kept}", n) for kept in ("strict", "loose") for n in range(3)
+    ]
+
+
+def test_a_task_without_numbers_for_each_document_is_a_sentence(
+    standin: Standin, tiny_llama: Path, tmp_path: Path
+) -> None:
+    with (
+        open_runner(Opening(str(tiny_llama), [], device="cpu")) as (runner, _),
+        pytest.raises(RopeconvError, match="the task of pairs gives no number for each document; choose one"),
+    ):
+        run(runner, tmp_path, "of pairs", "base")
 
 
 def test_a_task_that_is_not_known_is_a_sentence(standin: Standin, tiny_llama: Path, tmp_path: Path) -> None:

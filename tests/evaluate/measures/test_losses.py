@@ -105,3 +105,10 @@ def test_sliding_predicts_every_token_once_with_enough_before_it(prefix: tuple[i
             assert all(at >= length - 40 for at in context)
     weights = [REGISTRY["sliding"].observe(case, TokenLosses(np.ones(len(case.targets)), None))[0] for case in found]
     assert [one.weight for one in weights] == [len(case.targets) for case in found]
+
+
+def test_a_stride_that_leaves_tokens_out_is_refused() -> None:
+    texts = numbered(300, prefix=(7,))
+    assert cases("sliding", texts, Asked((64, 128), 64, stride=63))
+    with pytest.raises(UsageError, match="a stride of 64 leaves out tokens between sequences of 64; give sliding:N"):
+        cases("sliding", texts, Asked((64, 128), 64, stride=64))

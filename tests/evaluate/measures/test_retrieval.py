@@ -42,7 +42,7 @@ def cases(name: str, texts: Texts, asked: Asked = ASKED) -> list[Case]:
 
 
 def right(found: list[Observation]) -> float:
-    return next(one.value for one in found if one.metric == "right")
+    return next(one.value for one in found if one.metric == "accuracy")
 
 
 def answered(case: Case, reader: Reader) -> float:
@@ -230,7 +230,7 @@ def test_a_model_of_random_weights_is_right_by_chance(tiny_llama: Path) -> None:
         for case in cases(name, texts, Asked((1200,), 64, windows=1, depths=2)):
             losses: TokenLosses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
             observed = REGISTRY[name].observe(case, losses)
-            assert [one.metric for one in observed] == ["right", "log_prob"]
+            assert [one.metric for one in observed] == ["accuracy", "log_prob"]
             assert observed[1].value == -float(losses.loss.mean())
             found += [observed[0].value] * observed[0].weight
     assert np.mean(found) < 0.05

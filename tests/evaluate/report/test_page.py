@@ -52,7 +52,7 @@ def test_each_measure_has_its_pictures() -> None:
     titles = [axes.get_title(loc="left") for axes in figure(result).axes]
     assert titles == [
         "growth: loss in nats per token", "growth: minus base, nat", "position: minus base, nat",
-        *(f"passkey: {row}, % right" for row in ("base", "yarn:4", "linear:4")),
+        *(f"passkey: {row}, accuracy in %" for row in ("base", "yarn:4", "linear:4")),
     ]  # fmt: skip
     assert len(figure(made("base", ["position"])).axes) == 1, "a row by itself is drawn as it is"
 

@@ -166,3 +166,24 @@ def test_outputs_in_gguf_beside_a_source_in_gguf_and_a_checkpoint(made: Path, tm
     np.testing.assert_array_equal(again["base"], found["base"])
     assert max(distance(again["yarn"], losses_of(made / "source", "yarn:4")["yarn:4"])) < 0.01
     assert len(ids()) == LENGTH
+
+
+@pytest.mark.parametrize("target", ["gguf", "safetensors"])
+def test_a_second_run_of_an_output_in_another_format_knows_the_first(made: Path, tmp_path: Path, target: str) -> None:
+    pytest.importorskip("llama_cpp")
+    source, out = made / "source", tmp_path / "out.gguf"
+    if target == "gguf":
+        bake(source, "yarn:4", out, to="gguf", outtype="f32")
+    else:
+        source, out = tmp_path / "source.gguf", tmp_path / "out"
+        bake(made / "source", "as-is", source, to="gguf", outtype="f32")
+        bake(source, "yarn:4", out, to="safetensors")
+
+    def digests() -> list[str]:
+        with open_runner(Opening(str(out), [], against=str(source))) as (runner, rows):
+            return [runner.source, *map(runner.digest, rows)]
+
+    first = digests()
+    assert digests() == first
+    assert len(set(first)) == 2, "the source is the first row"
+    assert len(losses_of(out, against=str(source))) == 2

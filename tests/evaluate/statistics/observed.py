@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Observation
+from ropeconv.evaluate.outcome import Outcome
 from ropeconv.evaluate.row import Row
-from ropeconv.evaluate.run import Outcome
 from ropeconv.evaluate.statistics import Summary, summarise
 
 

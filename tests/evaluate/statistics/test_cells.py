@@ -11,7 +11,7 @@ from .observed import observed, summary
 
 def passkeys(rights: dict[float, list[float]], column: int = 2048) -> list[Observation]:
     return [
-        Observation("passkey", "right", column, 0, window, value, depth, weight=5)
+        Observation("passkey", "accuracy", column, 0, window, value, depth, weight=5)
         for depth, values in rights.items()
         for window, value in enumerate(values)
     ]

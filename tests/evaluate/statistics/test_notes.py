@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from ropeconv.evaluate.case import Observation
+from ropeconv.evaluate.outcome import Refusal
 from ropeconv.evaluate.statistics.chance import beyond
 
 from .observed import observed, summary
@@ -48,15 +49,17 @@ def test_the_number_expected_by_chance_is_the_number_that_comes() -> None:
 
 def test_depths_are_not_counted_beside_their_mean() -> None:
     found = [
-        Observation("passkey", "right", 1024, 0, window, 1.0, depth) for window in (0, 1) for depth in (0.0, 0.5, 1.0)
+        Observation("passkey", "accuracy", 1024, 0, window, 1.0, depth)
+        for window in (0, 1)
+        for depth in (0.0, 0.5, 1.0)
     ]
     rows = dict.fromkeys(("base", "yarn:4"), found)
     assert any(note.startswith("1 difference to the first row") for note in summary(rows).notes)
 
 
 def test_refusals_and_another_first_row_are_said() -> None:
-    refused = {"base": "it does not fit", "linear:4, yarn-grid": "one pass has one length"}
-    found = summary({"base": [], "yarn:4": observed([1.0, 2.0]), "linear:4": observed([1.0, 2.5])}, refused=refused)
+    refusals = [Refusal("base", "it does not fit"), Refusal("linear:4", "one pass has one length", "yarn-grid")]
+    found = summary({"base": [], "yarn:4": observed([1.0, 2.0]), "linear:4": observed([1.0, 2.5])}, refusals=refusals)
     assert found.rows[0].refused == "it does not fit"
     assert "linear:4, yarn-grid: one pass has one length." in found.notes
     assert "base did not run, so differences are to yarn:4." in found.notes

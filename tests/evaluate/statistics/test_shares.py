@@ -44,7 +44,7 @@ def test_it_covers_the_truth_also_near_one_where_the_usual_error_is_nothing() ->
 
 
 def test_a_share_of_all_is_not_certain() -> None:
-    sample = sample_of(observed([1.0] * 10, metric="right"), 0)
+    sample = sample_of(observed([1.0] * 10, metric="accuracy"), 0)
     assert sample.error == 0
     assert 0.04 < share_error(sample) < 0.06
 
@@ -52,27 +52,27 @@ def test_a_share_of_all_is_not_certain() -> None:
 def test_answers_that_are_alike_within_a_document_count_less() -> None:
     alike = np.repeat([[1.0], [0.0]], 3, axis=0) * np.ones((6, 10))
     mixed = np.tile([1.0, 0.0], (6, 5))
-    assert effective_count(sample_of(observed(alike, metric="right"), 0)) < 7
-    assert effective_count(sample_of(observed(mixed, metric="right"), 0)) == 60
-    assert effective_count(sample_of(observed(alike[:4], metric="right"), 0)) == 40, "too few documents to know"
+    assert effective_count(sample_of(observed(alike, metric="accuracy"), 0)) < 7
+    assert effective_count(sample_of(observed(mixed, metric="accuracy"), 0)) == 60
+    assert effective_count(sample_of(observed(alike[:4], metric="accuracy"), 0)) == 40, "too few documents to know"
 
 
 @pytest.mark.parametrize(("lost", "decided"), [(8, False), (10, True)])
 def test_lost_answers_are_judged_as_an_exact_test_judges_them(lost: int, decided: bool) -> None:
     """Three errors are a probability of 0.27 %; that of answers that are all lost is 2 in 2^n."""
-    sample = sample_of(observed([-1.0] * lost, metric="right"), 0)
+    sample = sample_of(observed([-1.0] * lost, metric="accuracy"), 0)
     assert sample.error == 0, "their spread would say that two are certain"
     assert (abs(sample.mean) > 3 * difference_error(sample)) == decided
     assert (2 / 2**lost < 0.0027) == decided
 
 
 def test_no_difference_has_an_error_too() -> None:
-    assert difference_error(sample_of(observed([0.0] * 16, metric="right"), 0)) == pytest.approx(1 / 16)
+    assert difference_error(sample_of(observed([0.0] * 16, metric="accuracy"), 0)) == pytest.approx(1 / 16)
 
 
 def test_differences_that_go_by_document_have_the_larger_error() -> None:
     def error(values: np.ndarray) -> float:
-        return difference_error(sample_of(observed(values, metric="right"), 0))
+        return difference_error(sample_of(observed(values, metric="accuracy"), 0))
 
     # every document loses as many answers as another: the same counts, spread or gathered
     gathered = np.repeat([[-1.0], [0.0]], 3, axis=0) * np.ones((6, 10))

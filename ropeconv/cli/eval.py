@@ -49,7 +49,6 @@ from .running_options import (
 if TYPE_CHECKING:
     from ..evaluate.evaluation import Evaluation
     from ..evaluate.result import Result
-    from ..evaluate.texts.documents import Texts, Tokenizer
 
 EXAMPLES = """Examples:
 
@@ -120,7 +119,7 @@ def eval_command(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
         family, trust_remote_code,
     )  # fmt: skip
-    with open_evaluation(opening, sizes, lambda tokenizer: _texts(text or [], dataset, field, tokenizer)) as evaluation:
+    with open_evaluation(opening, sizes, _texts(text or [], dataset, field)) as evaluation:
         rows, names = evaluation.rows, [one.name for one in evaluation.measures]
         for condition in conditions:
             condition.check([row.name for row in rows], names, evaluation.asked)
@@ -147,14 +146,14 @@ def eval_command(
         raise typer.Exit(3)
 
 
-def _texts(names: list[str], dataset: str, field: str, tokenizer: Tokenizer) -> Texts:
-    """The texts of --text, or of --dataset. tokenizer: of the model. Raises UsageError for both and for neither."""
-    from ..evaluate.texts.dataset import dataset_texts
-    from ..evaluate.texts.read import read_texts
+def _texts(names: list[str], dataset: str, field: str) -> list[tuple[str, str]]:
+    """Names and contents of --text, or of --dataset. Raises UsageError for both and for neither."""
+    from ..evaluate.texts.dataset import read_dataset
+    from ..evaluate.texts.read import read_files
 
     if names and dataset:
         raise UsageError("--text and --dataset are two sources of text; give one of them")
-    return dataset_texts(dataset, field, tokenizer) if dataset else read_texts(names, tokenizer)
+    return read_dataset(dataset, field) if dataset else read_files(names)
 
 
 def _show_plan(evaluation: Evaluation, model: str, output: Output) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,7 @@ from .result import Result
 from .row import parse_rows
 from .runners.opening import open_runner
 from .runners.request import Opening
-from .texts.documents import Texts, Tokenizer
-from .texts.read import read_texts
+from .texts.read import read_files, tokenized
 
 STRIDE = 256
 SOME = 4096
@@ -52,16 +51,16 @@ class Sizes:
 
 
 @contextmanager
-def open_evaluation(opening: Opening, sizes: Sizes, read: Callable[[Tokenizer], Texts]) -> Iterator[Evaluation]:
+def open_evaluation(opening: Opening, sizes: Sizes, files: Sequence[tuple[str, str]]) -> Iterator[Evaluation]:
     """An evaluation that can be estimated and run while it is entered; its result stays.
 
-    opening: the model and its rows. sizes: what is measured. read: gives the texts by the tokenizer of the model.
+    opening: the model and its rows. sizes: what is measured. files: names and contents of texts.
     Raises UsageError for options that do not go together, BadSource where the model or a text cannot be read.
     """
     measures, _ = parse_measures(sizes.measures)
     sizes.asked(SOME)  # before a model is loaded
     with open_runner(opening) as (runner, rows):
-        yield Evaluation(rows, measures, read(runner.tokenizer), sizes.asked(runner.trained), runner)
+        yield Evaluation(rows, measures, tokenized(files, runner.tokenizer), sizes.asked(runner.trained), runner)
 
 
 def evaluate(
@@ -81,8 +80,7 @@ def evaluate(
     RopeconvError where a model, a text or all rows cannot be run.
     """
     opening = Opening(str(model), parse_rows(methods) if methods else [], **options)
-    names = [str(name) for name in texts]
-    with open_evaluation(opening, sizes or Sizes(), lambda tokenizer: read_texts(names, tokenizer)) as found:
+    with open_evaluation(opening, sizes or Sizes(), read_files([str(name) for name in texts])) as found:
         source = found.runner.source
         with Journal(default_path(source) if journal is None else Path(journal), source) as opened:
             found.run(opened, progress)

@@ -19,7 +19,7 @@ from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening, Runner, open_runner
-from ropeconv.evaluate.texts.read import read_texts
+from ropeconv.evaluate.texts.read import read_files, tokenized
 from scripts.real_model import RealModel
 
 ROWS = "base,linear:4,yarn:4,mixed:4,ntk:4,by-parts:4"
@@ -35,7 +35,7 @@ def runner(real: RealModel) -> Iterator[Runner]:
 def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, asked: Asked) -> Evaluation:
     names = [str(real.texts / f"{name}.txt") for name in ("typesseq", "specialnames", "class")]
     measures, _ = parse_measures(measure)
-    return Evaluation(parse_rows(rows), measures, read_texts(names, runner.tokenizer), asked, runner)
+    return Evaluation(parse_rows(rows), measures, tokenized(read_files(names), runner.tokenizer), asked, runner)
 
 
 def run(asked: Evaluation, folder: Path) -> dict[str, list[Observation]]:

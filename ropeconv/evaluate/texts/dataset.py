@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...errors import BadSource, UsageError
 from ...extras import require
-from .documents import Document, Texts, Tokenizer
-from .remarks import remark
 
 MOST = 1000
 """Documents that are taken from the beginning of a dataset."""
 
 
-def dataset_texts(name: str, field: str, tokenizer: Tokenizer) -> Texts:
-    """The texts of the first rows of a dataset, which are streamed.
+def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
+    """Names and contents of the first rows of a dataset, which are streamed.
 
     name: owner/name, owner/name:SPLIT, or owner/name:CONFIG:SPLIT; `test` where no split is given. field: the column
-    with the text. tokenizer: of the model. Raises BadSource where the dataset does not load or has no such column.
+    with the text. Raises BadSource where the dataset does not load or has no such column.
     """
     require("datasets", "--dataset")
     import datasets
@@ -39,5 +35,4 @@ def dataset_texts(name: str, field: str, tokenizer: Tokenizer) -> Texts:
     pairs = [(f"{repository} {n}", text) for n, text in enumerate(found) if isinstance(text, str) and text.strip()]
     if not pairs:
         raise BadSource(f"{name} has no text in {field!r}; name another column with --field")
-    documents = tuple(Document(label, np.array(tokenizer.encode(text), np.int32)) for label, text in pairs)
-    return Texts(documents, tokenizer, tuple(filter(None, (remark(label, text) for label, text in pairs))))
+    return pairs

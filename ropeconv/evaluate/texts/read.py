@@ -17,21 +17,30 @@ MOST_BYTES = 256 << 20
 """Of one file; that is some fifty million tokens."""
 
 
-def read_texts(names: Sequence[str], tokenizer: Tokenizer) -> Texts:
-    """The texts in files, as tokens.
+def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and contents of text files.
 
-    names: paths, patterns such as essays/*.txt, or - for standard input. tokenizer: of the model. Raises BadSource
-    where a file is missing, empty or not UTF-8, and UsageError where no name is given or a pattern has no file.
+    names: paths, patterns such as essays/*.txt, or - for standard input. Raises BadSource where a file is not UTF-8 or
+    is binary, and UsageError where no name is given or a pattern has no file.
+    """
+    files = [pair for given in names for pair in _files(given)]
+    if not files:
+        raise UsageError("no text is given; name a file with --text (a book, or several essays)")
+    return files
+
+
+def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
+    """Texts as tokens.
+
+    files: names and contents. tokenizer: of the model. Raises BadSource for one that is binary, or has no two tokens.
     """
     documents, notes = [], []
-    for name, text in [pair for given in names for pair in _files(given)]:
+    for name, text in files:
+        notes.append(remark(name, text))
         ids = np.array(tokenizer.encode(text), np.int32)
         if len(ids) < 2:
             raise BadSource(f"{name} has {len(ids)} tokens; give a --text with more")
         documents.append(Document(name, ids))
-        notes.append(remark(name, text))
-    if not documents:
-        raise UsageError("no text is given; name a file with --text (a book, or several essays)")
     return Texts(tuple(documents), tokenizer, tuple(filter(None, notes)))
 
 

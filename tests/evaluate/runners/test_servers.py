@@ -18,7 +18,6 @@ from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import Row, parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
-from ropeconv.evaluate.texts.read import read_texts
 
 from ...baking import apply, make_plan
 from ...llamacpp import checkpoint
@@ -111,13 +110,10 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
     made: Path, start: Any, tmp_path: Path
 ) -> None:
     (url,) = start(StandIn("llamacpp", made / "yarn"))
-    text = tmp_path / "text.txt"
-    text.write_text(" ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split()))
+    text = " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split())
     sizes = Sizes("growth,passkey", "768", windows=1, depths=2, generate=True)
     with (
-        open_evaluation(opening(made, url, model=""), sizes, lambda tokenizer: read_texts([str(text)], tokenizer)) as (
-            found
-        ),
+        open_evaluation(opening(made, url, model=""), sizes, [("a text", text)]) as (found),
         Journal(tmp_path / "journal", found.runner.source) as journal,
     ):
         assert set(found.costs()) == {True}
@@ -129,9 +125,7 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
     assert "gives no log-probabilities of prompts" in refusal.reason
     alone = Sizes("growth", "768", windows=1)
     with (
-        open_evaluation(opening(made, url, model=""), alone, lambda tokenizer: read_texts([str(text)], tokenizer)) as (
-            found
-        ),
+        open_evaluation(opening(made, url, model=""), alone, [("a text", text)]) as (found),
         pytest.raises(UsageError, match="no row can be run: .*no log-probabilities of prompts.*measure passkey"),
     ):
         found.units  # noqa: B018

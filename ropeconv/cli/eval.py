@@ -97,7 +97,7 @@ def eval_command(
 ) -> None:
     """Measure what methods do to a model, with errors: loss and retrieval, inside and beyond the trained context.
 
-    The model is loaded once for all methods, and nothing is written but the result. Exit codes: 0 measured, 3 a
+    The model is loaded once for all methods, and no checkpoint is written. Exit codes: 0 measured, 3 a
     condition of --fail-if holds, 130 stopped before the end (what was measured is shown, and a rerun goes on).
     """
     from ..evaluate.conditions import parse_condition

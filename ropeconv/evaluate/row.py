@@ -24,7 +24,8 @@ class Row:
     """One line of an evaluation.
 
     name: in tables. recipe: the extension that is patched into the source; None for the model as it is. path: an output
-    that is loaded by itself; None for the source. url: of the server that runs it; empty for none.
+    that is loaded by itself, or that the server runs; None for the source. url: of the server that runs it; empty for
+    none.
     """
 
     name: str

@@ -14,11 +14,12 @@ from .vllm import Vllm
 PROTOCOLS: tuple[type[Server], ...] = (Vllm, Sglang, LlamaServer)
 
 
-def connect(url: str, model: str = "") -> Server:
+def connect(url: str, model: str = "", prefer: str = "") -> Server:
     """The server at a URL as an engine.
 
     url: of its OpenAI-compatible API, with or without /v1. model: which of several that it runs, empty for the only
-    one. Raises RopeconvError where nothing answers there, it does not run `model`, or it is none of the known servers.
+    one. prefer: which of several, where it is one of them. Raises RopeconvError where nothing answers there, it does
+    not run `model`, or it is none of the known servers.
     """
     require("httpx2", "--server")
     import httpx2 as httpx
@@ -32,7 +33,7 @@ def connect(url: str, model: str = "") -> Server:
         client = httpx.Client(base_url=base, headers=headers)
     except (httpx.InvalidURL, ValueError) as problem:
         raise RopeconvError(f"--server {url} is no URL ({problem}); give one such as http://localhost:8000") from None
-    entry = _choose(ask(client, "GET", "/v1/models", ModelList).data or [], model, base)
+    entry = _choose(ask(client, "GET", "/v1/models", ModelList).data or [], model, prefer, base)
     for protocol in PROTOCOLS:
         if protocol.owner == entry.owned_by:
             return protocol(client, entry)
@@ -42,14 +43,16 @@ def connect(url: str, model: str = "") -> Server:
     )
 
 
-def _choose(entries: list[ModelEntry], model: str, base: str) -> ModelEntry:
+def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> ModelEntry:
     if not entries:
         raise RopeconvError(f"the server at {base} lists no models; give the base URL of an OpenAI-compatible API")
     names = [entry.id for entry in entries]
     if model and model not in names:
         raise RopeconvError(f"the server at {base} does not run {model}; it runs {', '.join(names)[:300]}")
-    if not model and len(entries) > 1:
+    wanted = model or (prefer if prefer in names else "")
+    if not wanted and len(entries) > 1:
         raise RopeconvError(
-            f"the server at {base} runs several models; name one with --model: {', '.join(names)[:300]}"
+            f"the server at {base} runs several models; name one with --model (of `eval`: --server NAME={base}): "
+            f"{', '.join(names)[:300]}"
         )
-    return entries[names.index(model) if model else 0]
+    return entries[names.index(wanted) if wanted else 0]

@@ -153,7 +153,8 @@ def ask(
         return msgspec.json.decode(response.body, type=kind)
     except msgspec.ValidationError as problem:
         raise RopeconvError(
-            f"the answer of the server at {url} to {path} is not as it is known here ({problem}); validate another way"
+            f"the answer of the server at {url} to {path} is not as it is known here ({problem}); run the model "
+            "another way"
         ) from None
     except (msgspec.DecodeError, RecursionError):
         raise RopeconvError(f"the server at {url} does not answer in JSON; give the base URL of its API") from None
@@ -186,7 +187,9 @@ def misread(owner: str, what: object) -> RopeconvError:
 
     owner: the server. what: the missing part.
     """
-    return RopeconvError(f"the answer of {owner} has no {what}, so its version is not known here; validate another way")
+    return RopeconvError(
+        f"the answer of {owner} has no {what}, so its version is not known here; run the model another way"
+    )
 
 
 def _words(body: bytes) -> str:

@@ -48,7 +48,7 @@ def patch(
             undone.append(_overwrite(module, prefix, schedule))
         if not undone:
             raise BadSource(
-                f"{type(model).__name__} has no rotary module that can be overwritten; validate another way"
+                f"{type(model).__name__} has no rotary module that can be overwritten; run the model another way"
             )
         if before.mla:
             undone.append(_rescale(model, schedule.softmax_scale))
@@ -146,7 +146,9 @@ def scale_queries(model: Any, scale: LogN | QueryScaling, queries: str) -> Undo:
     found = [module for name, module in model.named_modules() if queries and name.endswith(queries)]
     rotary = [module for module in model.modules() if "RotaryEmbedding" in type(module).__name__]
     if not found or not rotary:
-        raise BadSource(f"{type(model).__name__} makes its queries in no module of their own; validate another way")
+        raise BadSource(
+            f"{type(model).__name__} makes its queries in no module of their own; run the model another way"
+        )
     hooks = [rotary[0].register_forward_pre_hook(remember, with_kwargs=True)]
     hooks += [module.register_forward_hook(multiply) for module in found]
 

@@ -26,7 +26,7 @@ from ..row import Row
 from ..texts.documents import Tokenizer
 from .identity import gguf_identity
 from .request import Opening
-from .runner import Runner, cache_sentence
+from .runner import Runner, memory_sentence
 
 KINDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
 BATCH = 512
@@ -99,7 +99,8 @@ class LlamaCppRunner(Runner):
         return f"{plan.schedule.digest} {plan.result.encoding} {plan.result.arch}"
 
     def memory(self, tokens: int) -> str:
-        return cache_sentence(self.inspection.kv_cache, tokens, 4 if self.how.exact else 2)
+        weights = sum(path.stat().st_size for path in self.file.file.paths)
+        return memory_sentence(weights, self.inspection.kv_cache, tokens, 4 if self.how.exact else 2)
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:

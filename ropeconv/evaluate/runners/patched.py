@@ -17,7 +17,7 @@ from ...sources import Source
 from ..row import Row
 from ..texts.of_checkpoint import CheckpointTokenizer
 from .identity import folder_identity
-from .runner import Runner, cache_sentence
+from .runner import Runner, memory_sentence
 from .two_lists import TwoLists
 
 
@@ -51,7 +51,8 @@ class Patched(Runner):
         return self.schedule(row).digest
 
     def memory(self, tokens: int) -> str:
-        return cache_sentence(self.inspection.kv_cache, tokens, 4 if self.at.dtype == "float32" else 2)
+        weights = sum(weight.nbytes for weight in self.loaded.model.parameters())
+        return memory_sentence(weights, self.inspection.kv_cache, tokens, 4 if self.at.dtype == "float32" else 2)
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:

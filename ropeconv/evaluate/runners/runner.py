@@ -15,15 +15,17 @@ from ..row import Row
 from ..texts.documents import Tokenizer
 
 
-def cache_sentence(cache: KvCache | None, tokens: int, width: int) -> str:
-    """The memory of the keys and values of a sequence; empty where it is not known.
+def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int) -> str:
+    """The memory that a run takes.
 
-    cache: of the model. tokens: of the sequence. width: bytes of a number.
+    weights: bytes of the weights. cache: of the model, None where it is not known. tokens: of the longest sequence.
+    width: bytes of a number in the cache.
     """
+    said = f"The weights take {human(weights)} of memory"
     if cache is None:
-        return ""
+        return f"{said}."
     size = next(iter(cache.bytes(tokens).values())) * width // cache.dtypes[0].size
-    return f"Keys and values of {tokens:,} tokens take {human(size)} beside the weights."
+    return f"{said}, keys and values of {tokens:,} tokens {human(size)}."
 
 
 class Runner(ABC):

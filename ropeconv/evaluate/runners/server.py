@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ...engines import Engine, Output
-from ...engines.servers import Server, connect
+from ...engines.servers import Served, Server, connect
 from ...errors import BadSource, RopeconvError, UsageError
 from ...inspection import Inspection, inspect_source
+from ...receipts import read_receipt
 from ...rope.schedule import Schedule
 from ...sources import GgufSource, Source, open_source
 from ..row import Row
@@ -68,12 +69,12 @@ def open_servers(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
     servers, rows = dict[str, Server](), list[Row]()
     for given in asked.servers:
         name, url = _split(given)
-        server = connect(url)
+        server = connect(url, prefer=name)
         name = name or server.served.model
         if name in servers:
             raise UsageError(f"two servers have the name {name}; name each, as in --server long={url}")
         servers[name] = server
-        rows.append(Row(name, url=url))
+        rows.append(Row(name, path=_output(asked.model, server.served), url=url))
     with ExitStack() as stack:
         tokenizer, seen = _local(asked, stack)
         first = next(iter(servers.values()))
@@ -85,6 +86,20 @@ def open_servers(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
             raise UsageError("the server does not say how many tokens it takes; name the checkpoint that it runs too")
         identity = hashlib.sha256(repr((known.encode(SAMPLE), known.prefix, trained)).encode()).hexdigest()
         yield ServerRunner(servers, known, trained, identity), rows
+
+
+def _output(model: str, served: Served) -> Path | None:
+    """The output of ropeconv that a server says it runs, for its receipt; None for another model.
+
+    model: as the user named it. served: as the server describes itself, which proves nothing but its name.
+    """
+    path = Path(model)
+    if not model or path.resolve().name not in (Path(served.path).name, Path(served.model).name):
+        return None
+    try:
+        return path if read_receipt(path) else None
+    except BadSource:
+        return None
 
 
 def _split(given: str) -> tuple[str, str]:

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
+from ropeconv.formats.copying import human
 
 from ...baking import apply, make_plan
 from ...llamacpp import checkpoint
@@ -70,4 +72,6 @@ def test_log_n_scales_queries_whose_positions_have_sections(tmp_path: Path) -> N
 def test_the_memory_of_a_sequence_is_that_of_its_keys_and_values(source: Path) -> None:
     with open_runner(Opening(str(source), parse_rows("base"), dtype="bfloat16")) as (runner, _):
         per_token = 2 * 2 * 64 * 2  # layers, keys and values, head_dim, bytes
-        assert runner.memory(1000) == f"Keys and values of 1,000 tokens take {per_token:.1f} kB beside the weights."
+        tensors = [tensor for path in source.glob("*.safetensors") for tensor in load_file(path).values()]
+        weights, said = human(2 * sum(tensor.size for tensor in tensors)), runner.memory(1000)
+        assert said == f"The weights take {weights} of memory, keys and values of 1,000 tokens {per_token:.1f} kB."

@@ -192,6 +192,13 @@ def test_a_row_is_known_by_what_its_server_says_of_itself(made: Path, start: Any
         assert runner.schedule(rows[0]) is None
 
 
+def test_a_row_is_an_output_where_the_server_says_that_it_runs_it(made: Path, start: Any) -> None:
+    one, other = start(StandIn("vllm", made / "yarn", path="/models/yarn"), StandIn("vllm", made / "source"))
+    for folder, wanted in ((made / "yarn", [made / "yarn", None]), (made / "source", [None, None])):
+        with open_runner(opening(made, f"a={one}", f"b={other}", model=str(folder))) as (_, rows):
+            assert [row.path for row in rows] == wanted
+
+
 def test_losses_are_those_of_the_folder_whatever_runs_beside_it(made: Path, start: Any) -> None:
     (url,) = start(StandIn("vllm", made / "yarn"))
     with open_runner(opening(made, url)) as (runner, rows), runner.engine(rows[0]) as engine:

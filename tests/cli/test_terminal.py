@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -161,11 +162,24 @@ def test_an_interrupted_apply_says_how_to_go_on(llama: Path, tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("delay", [1.0, 2.5])
-def test_ctrl_c_always_says_something(run: Run, llama: Path, tmp_path: Path, delay: float) -> None:
+def wait_for_library(process: subprocess.Popen[str], name: str) -> None:
+    """Waits until a process has loaded a library, or has ended."""
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if name in Path(f"/proc/{process.pid}/maps").read_text():
+                return
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("library", "delay"), [("_multiarray_umath", 0.0), ("libtorch_cpu", 0.0), ("libtorch_cpu", 1.5)]
+)
+def test_ctrl_c_always_says_something(run: Run, llama: Path, tmp_path: Path, library: str, delay: float) -> None:
     assert run("apply", "model", "--yarn", "4", "-o", "out", "-q").returncode == 0
     command = [sys.executable, "-m", "ropeconv", "validate", "out", "--against", "model"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_library(process, library)
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
     output, said = process.communicate(timeout=120)

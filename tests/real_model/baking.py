@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +104,31 @@ def test_transformers_computes_the_same_from_a_baked_checkpoint_and_a_patched_mo
     assert np.abs(patched.token_losses(ids, targets).loss - wanted).max() > 0.1
 
 
+def short(method: str) -> Recipe:
+    """As if the model had been trained with 128 tokens, since 8,192 and four times that take minutes."""
+    return Recipe(REGISTRY[method](4.0), original_context=128, context=512)  # type: ignore[call-arg]
+
+
+def test_validate_agrees_on_a_baked_checkpoint_and_not_on_an_edited_one(real: RealModel, tmp_path: Path) -> None:
+    baked = apply(make_plan(real.checkpoint, short("mixed"), tmp_path / "baked"), link=True, fsync=False)
+    result = validate(baked, real.checkpoint, tokens=64)
+    assert result.agrees, result.sentence
+    config = json.loads((baked / "config.json").read_text())
+    for rope in (config["rope_parameters"], config["rope_scaling"]):
+        rope["short_factor"] = rope["long_factor"] = [1.1 * factor for factor in rope["long_factor"]]
+    (baked / "config.json").write_text(json.dumps(config))
+    assert not validate(baked, real.checkpoint, tokens=64).agrees
+
+
 @pytest.mark.skipif(not ALL, reason="two minutes; ROPECONV_TESTS=all runs it")
-def test_validate_agrees_on_a_baked_checkpoint(real: RealModel, tmp_path: Path) -> None:
+def test_validate_agrees_beyond_the_trained_context(real: RealModel, tmp_path: Path) -> None:
     baked = apply(make_plan(real.checkpoint, recipe("mixed"), tmp_path / "baked"), link=True, fsync=False)
     result = validate(baked, real.checkpoint, tokens=64)
     assert result.agrees, result.sentence
 
 
 def patched_gguf(real: RealModel, method: str, folder: Path) -> Path:
-    """As if it had been trained with 128 tokens, since 8,192 and four times that take minutes."""
-    asked = Recipe(REGISTRY[method](4.0), original_context=128, context=512)  # type: ignore[call-arg]
-    return apply(make_plan(real.gguf, asked, folder / f"{method}.gguf"))
+    return apply(make_plan(real.gguf, short(method), folder / f"{method}.gguf"))
 
 
 def validated(baked: Path, real: RealModel) -> Validation:

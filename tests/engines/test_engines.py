@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ def test_what_an_engine_does_not_give_it_says(kind: type[Engine]) -> None:
                 RopeconvError, match=f"some engine 1 (gives no {output}, only|{kind.lacks.get(output)})"
             ):
                 getattr(engine, method)(*[[1]] * METHODS[method])
+
+
+def test_losses_are_refused_where_the_model_has_seen_the_tokens(tiny: Callable[[str], Path]) -> None:
+    pytest.importorskip("transformers.models.diffusion_gemma")
+    engine = TransformersEngine.load(tiny("diffusion_gemma"), CPU)
+    with pytest.raises(RopeconvError, match="has seen each token that it would predict; evaluate it on its own task"):
+        engine.token_losses(ids(40), [20])
 
 
 def test_servers_are_engines() -> None:

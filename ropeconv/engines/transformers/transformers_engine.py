@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...errors import RopeconvError
 from ...rope.log_n import LogN, QueryScaling
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
@@ -70,6 +71,11 @@ class TransformersEngine(Engine):
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
         import torch
 
+        if has_decoder(self.model):
+            raise RopeconvError(
+                f"{type(self.model).__name__} reads a text in an encoder, so that it has seen each token that it would "
+                "predict; evaluate it on its own task"
+            )
         heard, losses, right = progress or Progress(), [], []
         device = self.model.get_output_embeddings().weight.device
         wanted = torch.tensor([ids[index] for index in targets], device=device)

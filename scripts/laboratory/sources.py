@@ -100,7 +100,10 @@ def _class_name(model_type: str) -> str:
     """The class of transformers that makes models of a family."""
     from transformers.models.auto import modeling_auto
 
-    classes: dict[str, str] = getattr(modeling_auto, MAPPINGS[TINY[model_type].auto])
+    made_by = TINY[model_type].auto
+    if made_by not in MAPPINGS:  # the class itself
+        return made_by
+    classes: dict[str, str] = getattr(modeling_auto, MAPPINGS[made_by])
     return classes[model_type]
 
 

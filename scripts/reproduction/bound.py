@@ -1,0 +1,138 @@
+"""The bound on the base: below it the loss stays, and retrieval is lost (Men et al. 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import ropeconv
+from ropeconv.rope.forms import Plain
+
+from .comparing import compare, estimate
+from .measuring import Numbers, copied, copies, predict
+from .published import MEN
+from .report import Curve, Report, Table, curves, nats, percent
+from .text import Ids
+from .training import PASSAGE, Training
+
+LENGTH = 256
+TIMES_BOUND = (1 / 200, 1 / 20, 1.1, 10.0)
+"""Bases that are trained with, as multiples of the smallest one; 1.1 is within the window that it opens."""
+BEYOND = 4
+DISTANCES = (32, 64, 128, 192, 240)
+REPEATS = 4  # passages in each document and at each distance
+
+
+def trainings(how: Training) -> list[Training]:
+    """The models of one seed, in the order of their bases. how: the training, with any base and length."""
+    smallest = ropeconv.bound(LENGTH, how.head_dim, how.head_dim).base
+    return [replace(how, base=round(share * smallest, 1), length=LENGTH, copied=0.5) for share in TIMES_BOUND]
+
+
+def measure(model: Any, how: Training, ids: Ids, vocabulary: int) -> dict[str, Numbers]:
+    """Losses in nats and copied tokens in percent, float64 [documents].
+
+    model: trained as `how` says. ids: int64 [documents, BEYOND times LENGTH + 1]. vocabulary: number of tokens.
+    """
+    pieces = ids[:, : BEYOND * LENGTH].reshape(-1, LENGTH)
+    found = {
+        "loss": predict(model, pieces).loss.reshape(len(ids), -1).mean(1),
+        "loss beyond": predict(model, ids).loss[:, LENGTH:].mean(1),
+    }
+    for distance in DISTANCES:
+        shares = [
+            copied(model, copies(pieces[number::BEYOND], distance, vocabulary, seed=distance + number))
+            for number in range(REPEATS)
+        ]
+        found[f"copied {distance}"] = 100 * np.mean(shares, 0)
+    return found
+
+
+def effective_length(how: Training) -> int | None:
+    """The largest distance in tokens below the first with B(m) < 0, for the base of a model; None without one."""
+    return ropeconv.reach(frequencies(how), 0.0, 1 << 20).effective_length
+
+
+def frequencies(how: Training) -> Numbers:
+    """The frequencies that a model was trained with, radians per token."""
+    return Plain(how.base).inv_freq(how.head_dim)
+
+
+def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
+    """Tables, comparisons and pictures.
+
+    found: by measure, float64 [models, bases, documents]. bases: the models of one seed.
+    """
+    lines = [
+        [
+            f"{how.base:,.1f}",
+            f"{share:.3g}",
+            f"{effective_length(how):,}",
+            nats(estimate(found["loss"][:, index])),
+            nats(estimate(found["loss beyond"][:, index])),
+            *(percent(estimate(found[f"copied {distance}"][:, index])) for distance in DISTANCES),
+        ]
+        for index, (share, how) in enumerate(zip(TIMES_BOUND, bases, strict=True))
+    ]
+    smallest = f"{ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base:,.1f}"
+    head = ["base", "of b*", "effective length", f"loss, {LENGTH}", f"loss, {LENGTH} to {BEYOND * LENGTH:,}"]
+    table = Table(
+        f"Models trained with {LENGTH} tokens; the smallest base for that length is b* = {smallest}",
+        [*head, *(f"copied from {distance}" for distance in DISTANCES)],
+        lines,
+        f"Losses in nats per token; copied: percent right of passages of {PASSAGE} random tokens that stand so many "
+        "tokens before, behind a cue.",
+    )
+    above = TIMES_BOUND.index(1.1)
+    comparisons = [
+        compare(
+            f"{what}, base {how.base:,.1f} minus {bases[above].base:,.1f}", *_pair(found[key], index, above), None, sign
+        )
+        for key, what, sign in (
+            ("loss", "loss inside", 0),
+            ("loss beyond", "loss beyond", -1),
+            *((f"copied {distance}", f"copied from {distance}", -1) for distance in DISTANCES[-2:]),
+        )
+        for index, how in enumerate(bases)
+        if index < above
+    ]
+    by_base = [
+        Curve(
+            f"base {how.base:,.0f}",
+            DISTANCES,
+            [estimate(found[f"copied {distance}"][:, index]).value for distance in DISTANCES],
+            [estimate(found[f"copied {distance}"][:, index]).error or 0.0 for distance in DISTANCES],
+        )
+        for index, how in enumerate(bases)
+    ]
+    return Report(
+        "bound",
+        "The bound on the base",
+        MEN,
+        [table],
+        comparisons,
+        [curves(by_base, "distance, tokens", "copied, %", "Retrieval by distance"), _losses(found, bases)],
+        {"bases": [how.base for how in bases], "effective_lengths": [effective_length(how) for how in bases]},
+        "nats, or percentage points",
+    )
+
+
+def _pair(numbers: Numbers, index: int, above: int) -> tuple[Numbers, Numbers]:
+    return numbers[:, index], numbers[:, above]
+
+
+def _losses(found: dict[str, Numbers], bases: list[Training]) -> Any:
+    kinds = (("loss", f"within {LENGTH}"), ("loss beyond", f"{LENGTH} to {BEYOND * LENGTH:,}"))
+    made = [
+        Curve(
+            name,
+            [how.base for how in bases],
+            [estimate(found[key][:, index]).value for index in range(len(bases))],
+            [estimate(found[key][:, index]).error or 0.0 for index in range(len(bases))],
+        )
+        for key, name in kinds
+    ]
+    smallest = ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base
+    return curves(made, "base", "loss, nats", "Loss by base", [(smallest, "b*")], log=True)

@@ -11,28 +11,30 @@ import ropeconv
 from ropeconv.rope.forms import Plain
 
 from .comparing import compare, estimate
-from .measuring import Numbers, copied, copies, predict
+from .measuring import Numbers, predict, retrieved, with_needles
 from .published import MEN
 from .report import Curve, Report, Table, curves, nats, percent
 from .text import Ids
-from .training import PASSAGE, Training
+from .training import VALUES, Training
 
 LENGTH = 256
 TIMES_BOUND = (1 / 200, 1 / 20, 1.1, 10.0)
 """Bases that are trained with, as multiples of the smallest one; 1.1 is within the window that it opens."""
 BEYOND = 4
+REPEATS = 2  # needles in each piece of a document and at each distance
 DISTANCES = (32, 64, 128, 192, 240)
-REPEATS = 4  # passages in each document and at each distance
 
 
 def trainings(how: Training) -> list[Training]:
     """The models of one seed, in the order of their bases. how: the training, with any base and length."""
     smallest = ropeconv.bound(LENGTH, how.head_dim, how.head_dim).base
-    return [replace(how, base=round(share * smallest, 1), length=LENGTH, copied=0.5) for share in TIMES_BOUND]
+    return [
+        replace(how, base=round(share * smallest, 1), length=LENGTH, tiled=0.0, needles=1.0) for share in TIMES_BOUND
+    ]
 
 
 def measure(model: Any, how: Training, ids: Ids, vocabulary: int) -> dict[str, Numbers]:
-    """Losses in nats and copied tokens in percent, float64 [documents].
+    """Losses in nats and needles found in percent, float64 [documents].
 
     model: trained as `how` says. ids: int64 [documents, BEYOND times LENGTH + 1]. vocabulary: number of tokens.
     """
@@ -43,10 +45,10 @@ def measure(model: Any, how: Training, ids: Ids, vocabulary: int) -> dict[str, N
     }
     for distance in DISTANCES:
         shares = [
-            copied(model, copies(pieces[number::BEYOND], distance, vocabulary, seed=distance + number))
-            for number in range(REPEATS)
+            retrieved(model, with_needles(pieces, distance, vocabulary, seed)).reshape(len(ids), -1).mean(1)
+            for seed in range(REPEATS)
         ]
-        found[f"copied {distance}"] = 100 * np.mean(shares, 0)
+        found[f"retrieved {distance}"] = 100 * np.mean(shares, 0)
     return found
 
 
@@ -72,7 +74,7 @@ def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
             f"{effective_length(how):,}",
             nats(estimate(found["loss"][:, index])),
             nats(estimate(found["loss beyond"][:, index])),
-            *(percent(estimate(found[f"copied {distance}"][:, index])) for distance in DISTANCES),
+            *(percent(estimate(found[f"retrieved {distance}"][:, index])) for distance in DISTANCES),
         ]
         for index, (share, how) in enumerate(zip(TIMES_BOUND, bases, strict=True))
     ]
@@ -80,10 +82,10 @@ def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
     head = ["base", "of b*", "effective length", f"loss, {LENGTH}", f"loss, {LENGTH} to {BEYOND * LENGTH:,}"]
     table = Table(
         f"Models trained with {LENGTH} tokens; the smallest base for that length is b* = {smallest}",
-        [*head, *(f"copied from {distance}" for distance in DISTANCES)],
+        [*head, *(f"found at {distance}" for distance in DISTANCES)],
         lines,
-        f"Losses in nats per token; copied: percent right of passages of {PASSAGE} random tokens that stand so many "
-        "tokens before, behind a cue.",
+        f"Losses in nats per token. Found: percent of needles, one of {VALUES} tokens that stand nowhere else, so many "
+        "tokens before their cue.",
     )
     above = TIMES_BOUND.index(1.1)
     comparisons = [
@@ -93,7 +95,7 @@ def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
         for key, what, sign in (
             ("loss", "loss inside", 0),
             ("loss beyond", "loss beyond", -1),
-            *((f"copied {distance}", f"copied from {distance}", -1) for distance in DISTANCES[-2:]),
+            *((f"retrieved {distance}", f"found at {distance}", -1) for distance in DISTANCES[-2:]),
         )
         for index, how in enumerate(bases)
         if index < above
@@ -102,8 +104,8 @@ def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
         Curve(
             f"base {how.base:,.0f}",
             DISTANCES,
-            [estimate(found[f"copied {distance}"][:, index]).value for distance in DISTANCES],
-            [estimate(found[f"copied {distance}"][:, index]).error or 0.0 for distance in DISTANCES],
+            [estimate(found[f"retrieved {distance}"][:, index]).value for distance in DISTANCES],
+            [estimate(found[f"retrieved {distance}"][:, index]).error or 0.0 for distance in DISTANCES],
         )
         for index, how in enumerate(bases)
     ]
@@ -113,7 +115,7 @@ def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
         MEN,
         [table],
         comparisons,
-        [curves(by_base, "distance, tokens", "copied, %", "Retrieval by distance"), _losses(found, bases)],
+        [curves(by_base, "distance, tokens", "found, %", "Retrieval by distance"), _losses(found, bases)],
         {"bases": [how.base for how in bases], "effective_lengths": [effective_length(how) for how in bases]},
         "nats, or percentage points",
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-VOCABULARY = 1024
+VOCABULARY = 512
 Ids = NDArray[np.int64]
 
 
@@ -37,15 +37,15 @@ class Corpus:
         return hashlib.sha256(self.train.astype("<i8").tobytes() + self.test.astype("<i8").tobytes()).hexdigest()
 
 
-def manual() -> dict[str, str]:
-    """The topics of the manual and the docstrings of each module of the standard library, by name."""
+def manual(folder: Path | None = None) -> dict[str, str]:
+    """The topics of the manual and the docstrings of each module, by name. folder: of modules, the standard library."""
     from pydoc_data.topics import topics
 
-    root = Path(sysconfig.get_paths()["stdlib"])
+    root = folder or Path(sysconfig.get_paths()["stdlib"])
     found = {f"topic {name}": text for name, text in topics.items()}
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if not {"test", "tests", "site-packages", "dist-packages"} & set(name.split("/")):
+        if not {"test", "tests", "idle_test", "site-packages", "dist-packages"} & set(name.split("/")):
             found[f"module {name}"] = _docstrings(path)
     return found
 

@@ -76,7 +76,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         marks.append((10**law, ""))
         numbers[str(factor * how.length)] = {
             "optimum_log10": best.place.value, "error": best.place.error, "inside": best.inside, "law_log10": law,
-            "ntk_log10": ntk, "loss_by_theta": {f"{theta:.6g}": one.value for theta, one in zip(10**places, means, strict=True)},
+            "ntk_log10": ntk, "loss_by_theta": {f"{x:.6g}": m.value for x, m in zip(10**places, means, strict=True)},
         }  # fmt: skip
     head = ["tokens", "best theta", "law", "NTK", f"loss: {how.base:,.0f}", "lowest of the grid", "law", "NTK"]
     note = "Losses in nats per token. The published losses of the first training step are not at hand; the law is."

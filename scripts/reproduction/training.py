@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,10 @@ import ropeconv
 
 from .text import Ids
 
-CUE, PASSAGE = 4, 16  # tokens that are given of a copied passage, and of the whole passage, which is longer in training
+KINDS, VALUES = 4, 8  # of needles: each kind has a cue, and values that only needles have
+RESERVED = KINDS * (1 + VALUES)
+ASKED, WEIGHT = 3, 10.0  # how often each needle is asked for, and how much more its answer counts in the loss
+SHORTEST = 8  # tokens that are repeated in a tiled window
 
 
 PARAMETER = {"theta": "base"}
@@ -27,22 +30,23 @@ class Training:
     """How a model is trained.
 
     seed: of weights and data. base: rope_theta. length: of the windows in tokens. tokens: of a step. steps: of AdamW.
-    rate: the highest learning rate, after a tenth of the steps; it falls along a cosine to a tenth of it. copied: the
-    share of windows that hold a passage of random tokens twice, which teaches small models within minutes to copy.
-    log_n: train with queries times ln(p + 1) / ln(length).
-    hidden, layers, heads: of the model; a head has hidden / heads dimensions.
+    rate: the highest learning rate, after a tenth of the steps; it falls along a cosine to a tenth of it. tiled: the
+    share of windows that hold the beginning of a text again and again. needles: the share with a needle of each kind.
+    log_n: train with queries times ln(p + 1) / ln(length). hidden, layers, heads: of the model; a head has
+    hidden / heads dimensions.
     """
 
     seed: int = 0
     base: float = 10_000.0
     length: int = 128
-    tokens: int = 2048
-    steps: int = 600
+    tokens: int = 1024
+    steps: int = 800
     rate: float = 3e-3
-    copied: float = 0.25
+    tiled: float = 0.25
+    needles: float = 0.0
     log_n: bool = False
     hidden: int = 128
-    layers: int = 4
+    layers: int = 3
     heads: int = 4
 
     @property
@@ -51,10 +55,11 @@ class Training:
 
 
 def build(how: Training, vocabulary: int) -> Any:
-    """An untrained model. how: its shape and seed. vocabulary: number of tokens."""
+    """An untrained model. how: its shape and seed. vocabulary: tokens of text; those of needles are added."""
     torch.manual_seed(how.seed)
     config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=how.hidden, intermediate_size=how.hidden * 8 // 3,
+        vocab_size=vocabulary + RESERVED, hidden_size=how.hidden, intermediate_size=3 * how.hidden,
+        initializer_range=how.hidden**-0.5,
         num_hidden_layers=how.layers, num_attention_heads=how.heads, num_key_value_heads=how.heads,
         head_dim=how.head_dim, max_position_embeddings=how.length, tie_word_embeddings=True, use_cache=False,
         rope_parameters={"rope_type": "default", "rope_theta": how.base},
@@ -98,9 +103,12 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = how.rate * rate_at(step, how.steps)
         batch = torch.from_numpy(windows(how, ids, vocabulary, draw)).to(device)
-        loss = torch.nn.functional.cross_entropy(
-            model(input_ids=batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten()
+        losses = torch.nn.functional.cross_entropy(
+            model(input_ids=batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none"
         )
+        answers = (batch[:, :-1] >= vocabulary) & (batch[:, :-1] < vocabulary + KINDS)
+        weights = 1.0 + (WEIGHT - 1.0) * answers.flatten()
+        loss = (weights * losses).sum() / weights.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -127,19 +135,22 @@ def windows(how: Training, ids: Ids, vocabulary: int, draw: np.random.Generator)
     count = how.tokens // how.length
     starts = draw.integers(0, len(ids) - how.length, count)
     found = np.stack([ids[start : start + how.length] for start in starts])
-    for row in found[: round(how.copied * count)]:
-        size = int(draw.integers(PASSAGE, how.length // 2 + 1))
-        first = int(draw.integers(0, how.length - 2 * size + 1))
-        second = int(draw.integers(first + size, how.length - size + 1))
-        place(row, first, second, size, vocabulary, draw)
+    for row in found[: round(how.tiled * count)]:
+        size = int(draw.integers(SHORTEST, how.length // 2 + 1))
+        row[:] = np.resize(row[:size], how.length)
+    for row in found[len(found) - round(how.needles * count) :]:
+        places = 2 * draw.permutation(how.length // 2)[: (1 + ASKED) * KINDS].reshape(KINDS, 1 + ASKED)
+        for kind, (first, *others) in enumerate(np.sort(places, 1).tolist()):
+            hide(row, first, others, kind, vocabulary, draw)
     return found
 
 
-def place(row: Ids, first: int, second: int, size: int, vocabulary: int, draw: np.random.Generator) -> None:
-    """Writes a passage of random tokens into a window twice, at the indices `first` and `second`.
+def hide(row: Ids, first: int, cues: Sequence[int], kind: int, vocabulary: int, draw: np.random.Generator) -> None:
+    """Writes a value of a kind to index `first`, its cue to each index of `cues`, and the value again behind those.
 
-    row: int64 [length], changed. size: of the passage in tokens. vocabulary: number of tokens. draw: random numbers.
+    row: int64 [length], changed. kind: from 0 to KINDS - 1. vocabulary: tokens of text. draw: random numbers.
     """
-    passage = draw.integers(0, vocabulary, size)
-    row[first : first + size] = passage
-    row[second : second + size] = passage
+    value = vocabulary + KINDS + kind * VALUES + int(draw.integers(VALUES))
+    row[first] = value
+    for cue in cues:
+        row[cue], row[cue + 1] = vocabulary + kind, value

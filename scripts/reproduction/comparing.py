@@ -64,8 +64,8 @@ class Comparison:
     @property
     def decided(self) -> bool:
         """Whether the difference is at least three of its errors, and every model has its sign."""
-        error = self.difference.error
-        return error is not None and abs(self.difference.value) >= ERRORS * error and self.agreeing == self.models
+        value, error = self.difference.value, self.difference.error
+        return error is not None and value != 0 and abs(value) >= ERRORS * error and self.agreeing == self.models
 
     @property
     def verdict(self) -> str:

@@ -26,11 +26,10 @@ DISTANCES = (32, 64, 128, 192, 240)
 
 
 def trainings(how: Training) -> list[Training]:
-    """The models of one seed, in the order of their bases. how: the training, with any base and length."""
+    """The models of one seed, in the order of their bases. how: the training, of which these take half the steps."""
     smallest = ropeconv.bound(LENGTH, how.head_dim, how.head_dim).base
-    return [
-        replace(how, base=round(share * smallest, 1), length=LENGTH, tiled=0.0, needles=1.0) for share in TIMES_BOUND
-    ]
+    own = replace(how, length=LENGTH, steps=max(1, how.steps // 2), tiled=0.0, needles=1.0)
+    return [replace(own, base=round(share * smallest, 1)) for share in TIMES_BOUND]
 
 
 def measure(model: Any, how: Training, ids: Ids, vocabulary: int) -> dict[str, Numbers]:

@@ -81,7 +81,7 @@ class Comparison:
         """What was published, in words."""
         if self.published is not None:
             return f"{self.published:+.2f}"
-        return "nothing" if self.claimed is None else {-1: "below 0", 0: "0", 1: "above 0"}[self.claimed]
+        return "not at hand" if self.claimed is None else {-1: "below 0", 0: "0", 1: "above 0"}[self.claimed]
 
 
 def compare(

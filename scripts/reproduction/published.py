@@ -25,7 +25,7 @@ ACCURACY: dict[str, tuple[float, float, float]] = {
 at 512 tokens, at 4,096 of repeated text and at 4,096 of text, all methods with factor 8: Su 2023."""
 
 SLOPES = {"Llama": 0.1, "Mistral": 0.07}
-"""a in the attention factor a ln s + 1: Peng et al. 2023 for Llama, and for Mistral the code published with it."""
+"""a in the attention factor a ln s + 1: Peng et al. 2023."""
 
 
 def difference(first: str, second: str, column: int) -> float | None:

@@ -96,7 +96,7 @@ def written(made: Sequence[Report], told: dict[str, object], out: Path) -> str:
 
 
 def facts(read: Corpus, how: Training, given: argparse.Namespace, seconds: float) -> dict[str, object]:
-    """What a reader of the numbers has to know. seconds: of all models, as if one after the other."""
+    """What a reader of the numbers has to know. seconds: of all models, of one core on a CPU."""
     return {
         "ropeconv": ropeconv.__version__, "torch": torch.__version__, "transformers": transformers.__version__,
         "python": platform.python_version(), "device": given.device, "seeds": given.seeds, "steps": how.steps,

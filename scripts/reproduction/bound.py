@@ -70,7 +70,7 @@ def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
         [
             f"{how.base:,.1f}",
             f"{share:.3g}",
-            f"{effective_length(how):,}",
+            f"{reached:,}" if (reached := effective_length(how)) is not None else "all",
             nats(estimate(found["loss"][:, index])),
             nats(estimate(found["loss beyond"][:, index])),
             *(percent(estimate(found[f"retrieved {distance}"][:, index])) for distance in DISTANCES),

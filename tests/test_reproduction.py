@@ -352,17 +352,47 @@ def test_pages_have_every_row_with_what_was_published(tmp_path: Path) -> None:
     assert all((tmp_path / f"{name}.svg").read_text().startswith("<svg") for name in command.SUBJECTS)
 
 
+def test_the_results_of_a_page_are_renewed(tmp_path: Path) -> None:
+    made = [one for one in command.reports(fabricated(Training()), Training(), ("temperature",))]
+    page = tmp_path / "page.md"
+    page.write_text(f"Kept.\n\n{command.RESULTS}\nOld.\n")
+    command.renew(page, made)
+    text = page.read_text()
+    assert text.startswith(f"Kept.\n\n{command.RESULTS}\n## The attention factor of YaRN\n")
+    assert "Old." not in text
+    assert text.endswith("![The attention factor of YaRN](pictures/reproducing-temperature.svg)\n")
+    assert (tmp_path / "pictures" / "reproducing-temperature.svg").exists()
+    assert command.RESULTS in (Path(__file__).parent.parent / "docs" / "reproducing.md").read_text()
+
+
 def test_a_stopped_run_goes_on(read: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = replace(TINY, steps=1, length=16, layers=1)
-    job = running.Job(how, ("thetas",))
+    how = replace(TINY, steps=1, length=16)
+    job = running.Job(how, ("methods", "thetas", "temperature"))
     first, seconds = running.run(job, read, "cpu", tmp_path)
-    assert set(first["thetas"]) == set(thetas.thetas(how))
+    assert {name: set(rows) for name, rows in first.items()} == {
+        "methods": set(methods.rows(how)),
+        "thetas": set(thetas.thetas(how)),
+        "temperature": {"2", "4", "8"},
+    }
     monkeypatch.setattr(running, "train", None)
     second, again = running.run(job, read, "cpu", tmp_path)
     assert again == seconds
     assert all(np.array_equal(second["thetas"][name], found) for name, found in first["thetas"].items())
     with pytest.raises(TypeError):
         running.run(replace(job, how=replace(how, seed=1)), read, "cpu", tmp_path)
+
+
+def test_needles_and_losses_are_measured_by_document(
+    read: Corpus, trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bound, "LENGTH", 32)
+    monkeypatch.setattr(bound, "DISTANCES", (8, 24))
+    found = bound.measure(trained, TINY, read.test, read.vocabulary)
+    assert {name: numbers.shape for name, numbers in found.items()} == {
+        name: (6,) for name in ("loss", "loss beyond", "retrieved 8", "retrieved 24")
+    }
+    assert found["loss beyond"] == pytest.approx(predict(trained, read.test).loss[:, 32:].mean(1))
+    assert found["retrieved 8"].mean() < 40  # it was not trained with needles
 
 
 def test_unknown_subjects_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

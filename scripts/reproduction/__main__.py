@@ -31,6 +31,7 @@ from .training import Training
 
 SUBJECTS = ("methods", "bound", "thetas", "temperature")
 LONGEST = 1024  # tokens of the longest sequences
+RESULTS = "# Results\n"
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -47,6 +48,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="of torch (cpu)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="models at a time on a CPU (one a core)")
     parser.add_argument("--out", type=Path, default=Path("scripts/results/reproduce"), help="folder of the results")
+    parser.add_argument("--page", type=Path, help="a page whose results are renewed: docs/reproducing.md")
     given = parser.parse_args(arguments)
     given.only = tuple(given.only.split(","))
     unknown = [name for name in given.only if name not in SUBJECTS]
@@ -84,15 +86,25 @@ def reports(done: Sequence[tuple[Job, Found]], how: Training, subjects: Sequence
 
 def written(made: Sequence[Report], told: dict[str, object], out: Path) -> str:
     """Writes results.json, results.md and the pictures, and returns the page."""
-    page = []
-    for one in made:
-        picture = one.draw(out)
-        page.append(f"{one.markdown()}\n![{one.title}]({picture.name})\n")
-    text = "\n".join(page)
+    text = _sections(made, out, out, "")
     (out / "results.md").write_text(text, "utf-8")
     data = told | {one.name: one.to_dict() for one in made}
     (out / "results.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
     return text
+
+
+def renew(page: Path, made: Sequence[Report]) -> None:
+    """Replaces what stands behind the heading of the results in a page, and the pictures in the folder beside it."""
+    pictures = page.parent / "pictures"
+    pictures.mkdir(exist_ok=True)
+    before = page.read_text("utf-8").partition(RESULTS)[0]
+    page.write_text(f"{before}{RESULTS}\n{_sections(made, pictures, page.parent, 'reproducing-')}", "utf-8")
+
+
+def _sections(made: Sequence[Report], pictures: Path, page: Path, prefix: str) -> str:
+    """The sections of all subjects. pictures: folder they are drawn into. page: folder that links are relative to."""
+    drawn = [(one, one.draw(pictures, prefix).relative_to(page).as_posix()) for one in made]
+    return "\n".join(f"{one.markdown()}\n![{one.title}]({link})\n" for one, link in drawn)
 
 
 def facts(read: Corpus, how: Training, given: argparse.Namespace, seconds: float) -> dict[str, object]:
@@ -117,6 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
     found, seconds = run_all(todo, read, given.device, given.out / "measured", given.jobs)
     made = reports(list(zip(todo, found, strict=True)), how, given.only)
     print(written(made, facts(read, how, given, seconds), given.out))
+    if given.page:
+        renew(given.page, made)
     print(f"{time.perf_counter() - began:.0f} s; wrote {given.out}/results.json, results.md and pictures")
     return 0
 

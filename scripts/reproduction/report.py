@@ -68,9 +68,9 @@ class Report:
             **self.numbers,
         }  # fmt: skip
 
-    def draw(self, folder: Path) -> Path:
-        """Writes the picture of the subject as SVG, and returns its path."""
-        path = folder / f"{self.name}.svg"
+    def draw(self, folder: Path, prefix: str = "") -> Path:
+        """Writes the picture of the subject as SVG, and returns its path. prefix: of its name."""
+        path = folder / f"{prefix}{self.name}.svg"
         write(figure(*self.panels), path)
         return path
 

@@ -353,7 +353,7 @@ def test_pages_have_every_row_with_what_was_published(tmp_path: Path) -> None:
 
 
 def test_the_results_of_a_page_are_renewed(tmp_path: Path) -> None:
-    made = [one for one in command.reports(fabricated(Training()), Training(), ("temperature",))]
+    made = command.reports(fabricated(Training()), Training(), ("temperature",))
     page = tmp_path / "page.md"
     page.write_text(f"Kept.\n\n{command.RESULTS}\nOld.\n")
     command.renew(page, made)
@@ -388,9 +388,8 @@ def test_needles_and_losses_are_measured_by_document(
     monkeypatch.setattr(bound, "LENGTH", 32)
     monkeypatch.setattr(bound, "DISTANCES", (8, 24))
     found = bound.measure(trained, TINY, read.test, read.vocabulary)
-    assert {name: numbers.shape for name, numbers in found.items()} == {
-        name: (6,) for name in ("loss", "loss beyond", "retrieved 8", "retrieved 24")
-    }
+    assert list(found) == ["loss", "loss beyond", "retrieved 8", "retrieved 24"]
+    assert all(numbers.shape == (6,) for numbers in found.values())
     assert found["loss beyond"] == pytest.approx(predict(trained, read.test).loss[:, 32:].mean(1))
     assert found["retrieved 8"].mean() < 40  # it was not trained with needles
 

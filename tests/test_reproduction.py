@@ -264,7 +264,7 @@ def test_three_errors_decide_and_less_does_not() -> None:
     assert of(1.0, 1.0, 1.0).verdict == "not decided"
     assert Comparison("", Estimate(5.0, None, None), 1, 1).verdict == "not decided"
     assert Comparison("", Estimate(0.0, 0.0, 0.0), 3, 3).verdict == "not decided"  # equal rows
-    assert replace(of(5.0, 1.0, 1.0), claimed=0).verdict == "decided, not as published"
+    assert replace(of(5.0, 1.0, 1.0), claimed=0).verdict == "decided, published as about 0"
     assert replace(of(5.0, 1.0, 1.0), claimed=None).verdict == "decided"
 
 

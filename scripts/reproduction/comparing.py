@@ -51,7 +51,7 @@ class Comparison:
 
     name: what is compared. difference: first minus second. agreeing: models whose own mean has the sign of the
     difference. models: of all. published: the difference that was published, in the same unit; None where it is not at
-    hand. claimed: the sign that was published, which is 0 for "no difference"; None where nothing is claimed.
+    hand. claimed: the sign that was published, which is 0 for hardly any difference; None where nothing is claimed.
     """
 
     name: str
@@ -72,8 +72,8 @@ class Comparison:
         """Whether it is decided and, where a sign was published, whether it is that one."""
         if not self.decided:
             return "not decided"
-        if self.claimed is None:
-            return "decided"
+        if not self.claimed:
+            return "decided" if self.claimed is None else "decided, published as about 0"
         return "decided, as published" if self.claimed * self.difference.value > 0 else "decided, not as published"
 
     @property
@@ -81,7 +81,7 @@ class Comparison:
         """What was published, in words."""
         if self.published is not None:
             return f"{self.published:+.2f}"
-        return "not at hand" if self.claimed is None else {-1: "below 0", 0: "0", 1: "above 0"}[self.claimed]
+        return "not at hand" if self.claimed is None else {-1: "below 0", 0: "about 0", 1: "above 0"}[self.claimed]
 
 
 def compare(

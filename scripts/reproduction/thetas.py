@@ -68,7 +68,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         comparisons += [
             compare(f"law minus trained theta, {at}", rows["law"], found["0"][:, index], claimed=-1),
             compare(f"law minus NTK, {at}", rows["law"], rows["ntk"]),
-            compare(f"law minus lowest of the grid, {at}", rows["law"], found[lowest][:, index], claimed=0),
+            compare(f"law minus lowest of the grid, {at}", rows["law"], found[lowest][:, index]),
         ]
         means = [estimate(losses[:, point]) for point in range(len(grid))]
         own = [one.between_models or 0.0 for one in means]

@@ -32,7 +32,8 @@ WITH_LOG_N = ("base", "linear", "ntk-old", "ntk-fixed", "mixed 0.625", "by-parts
 COMPARED = (
     ("linear", "base"), ("ntk-old", "base"), ("ntk-fixed", "ntk-old"), ("mixed 0.625", "ntk-fixed"),
     ("mixed 0.75", "ntk-fixed"), ("mixed 0.625", "mixed 0.75"), ("by-parts", "ntk-fixed"), ("by-parts", "mixed 0.625"),
-    ("yarn, attention factor 1", "ntk-fixed"), ("yarn, attention factor 1", "by-parts"), ("yarn", "yarn, attention factor 1"),
+    ("yarn, attention factor 1", "ntk-fixed"), ("yarn, attention factor 1", "by-parts"),
+    ("yarn", "yarn, attention factor 1"),
     ("ntk-fixed, log-n clamped", "ntk-fixed"), ("mixed 0.625, log-n clamped", "mixed 0.625"),
     ("ntk-fixed, log-n trained", "ntk-fixed, log-n clamped"),
     ("mixed 0.625, log-n trained", "mixed 0.625, log-n clamped"),

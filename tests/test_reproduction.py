@@ -358,7 +358,7 @@ def test_the_results_of_a_page_are_renewed(tmp_path: Path) -> None:
     page.write_text(f"Kept.\n\n{command.RESULTS}\nOld.\n")
     command.renew(page, made)
     text = page.read_text()
-    assert text.startswith(f"Kept.\n\n{command.RESULTS}\n## The attention factor of YaRN\n")
+    assert text.startswith(f"Kept.\n\n{command.RESULTS}\n### The attention factor of YaRN\n")
     assert "Old." not in text
     assert text.endswith("![The attention factor of YaRN](pictures/reproducing-temperature.svg)\n")
     assert (tmp_path / "pictures" / "reproducing-temperature.svg").exists()

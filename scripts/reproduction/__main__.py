@@ -31,7 +31,7 @@ from .training import Training
 
 SUBJECTS = ("methods", "bound", "thetas", "temperature")
 LONGEST = 1024  # tokens of the longest sequences
-RESULTS = "# Results\n"
+RESULTS = "## Results\n"
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -46,7 +46,7 @@ class Report:
 
     def markdown(self) -> str:
         """The section of a page, without its picture."""
-        parts = [f"## {self.title}\n\n{self.source}\n", *(table.markdown() for table in self.tables)]
+        parts = [f"### {self.title}\n\n{self.source}\n", *(table.markdown() for table in self.tables)]
         if self.comparisons:
             parts.append(compared(self.comparisons, self.unit).markdown())
         return "\n".join(parts)

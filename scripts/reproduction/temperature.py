@@ -87,7 +87,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         PENG,
         [Table("The best attention factor by s", head, lines, note)],
         comparisons,
-        [curves(drawn, "attention factor", "loss minus that at 1, nats", "dashed upright: 0.1 ln s + 1", marks)],
+        [curves(drawn, "attention factor", "loss minus that at 1, nats", "upright lines: 0.1 ln s + 1", marks)],
         {"slope": slope.value, "slope_error": slope.error, "factors": numbers},
         "nats",
     )

@@ -86,7 +86,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
         LAW,
         [Table("The best theta by length", head, lines, note)],
         comparisons,
-        [curves(drawn, "theta", "loss, nats", "dashed upright: the law", marks, log=True)],
+        [curves(drawn, "theta", "loss, nats", "upright lines: the law", marks, log=True)],
         {"lengths": numbers},
         "nats",
     )

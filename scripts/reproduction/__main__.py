@@ -1,0 +1,139 @@
+"""Trains small models from scratch on text at hand, and measures on them what papers on context extension report.
+
+Prints the tables beside the published figures, with errors over models and documents, and says of each difference
+whether it is decided. Writes results.json, results.md and a picture per subject into --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+import ropeconv
+
+from . import bound, methods, temperature, thetas
+from .measuring import Numbers
+from .report import Report
+from .running import Found, Job, jobs, run_all
+from .text import Corpus, corpus, files, manual
+from .training import Training
+
+SUBJECTS = ("methods", "bound", "thetas", "temperature")
+LONGEST = 1024  # tokens of the longest sequences
+RESULTS = "## Results\n"
+
+
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    how = Training()
+    parser = argparse.ArgumentParser(
+        prog="scripts/reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default=",".join(SUBJECTS), help=f"subjects, of {','.join(SUBJECTS)}")
+    parser.add_argument("--seeds", type=int, default=3, help="models of each kind (3)")
+    parser.add_argument("--steps", type=int, default=how.steps, help=f"of training ({how.steps})")
+    parser.add_argument("--documents", type=int, default=24, help="that are measured on (24)")
+    parser.add_argument("--text", type=Path, nargs="+", default=[], help="files, instead of Python's own documentation")
+    parser.add_argument("--device", default="cpu", help="of torch (cpu)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="models at a time on a CPU (one a core)")
+    parser.add_argument("--out", type=Path, default=Path("scripts/results/reproduce"), help="folder of the results")
+    parser.add_argument("--page", type=Path, help="a page whose results are renewed: docs/reproducing.md")
+    given = parser.parse_args(arguments)
+    given.only = tuple(given.only.split(","))
+    unknown = [name for name in given.only if name not in SUBJECTS]
+    if unknown:
+        parser.error(f"--only {unknown[0]} is not known; choose from {', '.join(SUBJECTS)}")
+    if min(given.seeds, given.steps, given.documents, given.jobs) < 1:
+        parser.error("--seeds, --steps, --documents and --jobs are at least 1")
+    return given
+
+
+def stacked(done: Sequence[tuple[Job, Found]], subject: str) -> dict[str, Numbers]:
+    """The numbers of a subject by row, with the models as the first axis. done: all jobs, in the order of the seeds."""
+    rows: dict[str, list[Numbers]] = {}
+    for _, found in done:
+        for name, numbers in found.get(subject, {}).items():
+            rows.setdefault(name, []).append(numbers)
+    return {name: np.stack(numbers) for name, numbers in rows.items()}
+
+
+def reports(done: Sequence[tuple[Job, Found]], how: Training, subjects: Sequence[str]) -> list[Report]:
+    """The reports of all subjects. done: the jobs with what was measured. how: the training of the plain models."""
+    ordered = sorted(done, key=lambda one: (one[0].how.seed, one[0].how.base))
+    made = []
+    for subject in subjects:
+        found = stacked(ordered, subject)
+        if subject == "bound":
+            bases = bound.trainings(how)
+            split = {name: numbers.reshape(-1, len(bases), *numbers.shape[1:]) for name, numbers in found.items()}
+            made.append(bound.report(split, bases))
+        else:
+            module = {"methods": methods, "thetas": thetas, "temperature": temperature}[subject]
+            made.append(module.report(found, how))
+    return made
+
+
+def written(made: Sequence[Report], told: dict[str, object], out: Path) -> str:
+    """Writes results.json, results.md and the pictures, and returns the page."""
+    text = _sections(made, out, out, "")
+    (out / "results.md").write_text(text, "utf-8")
+    data = told | {one.name: one.to_dict() for one in made}
+    (out / "results.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    return text
+
+
+def renew(page: Path, made: Sequence[Report]) -> None:
+    """Replaces what stands behind the heading of the results in a page, and the pictures in the folder beside it."""
+    pictures = page.parent / "pictures"
+    pictures.mkdir(exist_ok=True)
+    before = page.read_text("utf-8").partition(RESULTS)[0]
+    page.write_text(f"{before}{RESULTS}\n{_sections(made, pictures, page.parent, 'reproducing-')}", "utf-8")
+
+
+def _sections(made: Sequence[Report], pictures: Path, page: Path, prefix: str) -> str:
+    """The sections of all subjects. pictures: folder they are drawn into. page: folder that links are relative to."""
+    drawn = [(one, one.draw(pictures, prefix).relative_to(page).as_posix()) for one in made]
+    return "\n".join(f"{one.markdown()}\n![{one.title}]({link})\n" for one, link in drawn)
+
+
+def facts(read: Corpus, how: Training, given: argparse.Namespace, seconds: float) -> dict[str, object]:
+    """What a reader of the numbers has to know. seconds: of all models, of one core on a CPU."""
+    return {
+        "ropeconv": ropeconv.__version__, "torch": torch.__version__, "transformers": transformers.__version__,
+        "python": platform.python_version(), "device": given.device, "seeds": given.seeds, "steps": how.steps,
+        "shape": {"hidden": how.hidden, "layers": how.layers, "heads": how.heads, "head_dim": how.head_dim},
+        "trained_length": how.length, "tokens_trained_on": len(read.train), "documents": len(read.names),
+        "vocabulary": read.vocabulary, "tokens_sha256": read.sha256, "model_seconds": round(seconds),
+    }  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs what the command line asks for."""
+    given, began = options(arguments), time.perf_counter()
+    given.out.mkdir(parents=True, exist_ok=True)
+    how = replace(Training(), steps=given.steps)
+    read = corpus(files(given.text) if given.text else manual(), LONGEST + 1, given.documents)
+    todo = jobs(how, range(given.seeds), given.only)
+    print(f"{len(read.train):,} tokens to train on, {len(read.names)} documents, {len(todo)} models", flush=True)
+    found, seconds = run_all(todo, read, given.device, given.out / "measured", given.jobs)
+    made = reports(list(zip(todo, found, strict=True)), how, given.only)
+    print(written(made, facts(read, how, given, seconds), given.out))
+    if given.page:
+        renew(given.page, made)
+    print(f"{time.perf_counter() - began:.0f} s; wrote {given.out}/results.json, results.md and pictures")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The bound on the base: below it the loss stays, and retrieval is lost (Men et al. 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import ropeconv
+from ropeconv.rope.forms import Plain
+
+from .comparing import compare, estimate
+from .measuring import Numbers, predict, retrieved, with_needles
+from .published import MEN
+from .report import Curve, Report, Table, curves, nats, percent
+from .text import Ids
+from .training import VALUES, Training
+
+LENGTH = 256
+TIMES_BOUND = (1 / 200, 1 / 20, 1.1, 10.0)
+"""Bases that are trained with, as multiples of the smallest one; 1.1 is within the window that it opens."""
+BEYOND = 4
+REPEATS = 2  # needles in each piece of a document and at each distance
+DISTANCES = (32, 64, 128, 192, 240)
+
+
+def trainings(how: Training) -> list[Training]:
+    """The models of one seed, in the order of their bases. how: the training, of which these take half the steps."""
+    smallest = ropeconv.bound(LENGTH, how.head_dim, how.head_dim).base
+    own = replace(how, length=LENGTH, steps=max(1, how.steps // 2), tiled=0.0, needles=1.0)
+    return [replace(own, base=round(share * smallest, 1)) for share in TIMES_BOUND]
+
+
+def measure(model: Any, how: Training, ids: Ids, vocabulary: int) -> dict[str, Numbers]:
+    """Losses in nats and needles found in percent, float64 [documents].
+
+    model: trained as `how` says. ids: int64 [documents, BEYOND times LENGTH + 1]. vocabulary: number of tokens.
+    """
+    pieces = ids[:, : BEYOND * LENGTH].reshape(-1, LENGTH)
+    found = {
+        "loss": predict(model, pieces).loss.reshape(len(ids), -1).mean(1),
+        "loss beyond": predict(model, ids).loss[:, LENGTH:].mean(1),
+    }
+    for distance in DISTANCES:
+        shares = [
+            retrieved(model, with_needles(pieces, distance, vocabulary, seed)).reshape(len(ids), -1).mean(1)
+            for seed in range(REPEATS)
+        ]
+        found[f"retrieved {distance}"] = 100 * np.mean(shares, 0)
+    return found
+
+
+def effective_length(how: Training) -> int | None:
+    """The largest distance in tokens below the first with B(m) < 0, for the base of a model; None without one."""
+    return ropeconv.reach(frequencies(how), 0.0, 1 << 20).effective_length
+
+
+def frequencies(how: Training) -> Numbers:
+    """The frequencies that a model was trained with, radians per token."""
+    return Plain(how.base).inv_freq(how.head_dim)
+
+
+def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
+    """Tables, comparisons and pictures.
+
+    found: by measure, float64 [models, bases, documents]. bases: the models of one seed.
+    """
+    lines = [
+        [
+            f"{how.base:,.1f}",
+            f"{share:.3g}",
+            f"{reached:,}" if (reached := effective_length(how)) is not None else "all",
+            nats(estimate(found["loss"][:, index])),
+            nats(estimate(found["loss beyond"][:, index])),
+            *(percent(estimate(found[f"retrieved {distance}"][:, index])) for distance in DISTANCES),
+        ]
+        for index, (share, how) in enumerate(zip(TIMES_BOUND, bases, strict=True))
+    ]
+    smallest = f"{ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base:,.1f}"
+    head = ["base", "of b*", "effective length", f"loss, {LENGTH}", f"loss, {LENGTH} to {BEYOND * LENGTH:,}"]
+    table = Table(
+        f"Models trained with {LENGTH} tokens; the smallest base for that length is b* = {smallest}",
+        [*head, *(f"found at {distance}" for distance in DISTANCES)],
+        lines,
+        f"Losses in nats per token. Found: percent of needles, one of {VALUES} tokens that stand nowhere else, so many "
+        "tokens before their cue.",
+    )
+    above = TIMES_BOUND.index(1.1)
+    comparisons = [
+        compare(
+            f"{what}, base {how.base:,.1f} minus {bases[above].base:,.1f}", *_pair(found[key], index, above), None, sign
+        )
+        for key, what, sign in (
+            ("loss", "loss inside", 0),
+            ("loss beyond", "loss beyond", -1),
+            *((f"retrieved {distance}", f"found at {distance}", -1) for distance in DISTANCES[-2:]),
+        )
+        for index, how in enumerate(bases)
+        if index < above
+    ]
+    by_base = [
+        Curve(
+            f"base {how.base:,.0f}",
+            DISTANCES,
+            [estimate(found[f"retrieved {distance}"][:, index]).value for distance in DISTANCES],
+            [estimate(found[f"retrieved {distance}"][:, index]).error or 0.0 for distance in DISTANCES],
+        )
+        for index, how in enumerate(bases)
+    ]
+    return Report(
+        "bound",
+        "The bound on the base",
+        MEN,
+        [table],
+        comparisons,
+        [curves(by_base, "distance, tokens", "found, %", "Retrieval by distance"), _losses(found, bases)],
+        {"bases": [how.base for how in bases], "effective_lengths": [effective_length(how) for how in bases]},
+        "nats, or percentage points",
+    )
+
+
+def _pair(numbers: Numbers, index: int, above: int) -> tuple[Numbers, Numbers]:
+    return numbers[:, index], numbers[:, above]
+
+
+def _losses(found: dict[str, Numbers], bases: list[Training]) -> Any:
+    kinds = (("loss", f"within {LENGTH}"), ("loss beyond", f"{LENGTH} to {BEYOND * LENGTH:,}"))
+    made = [
+        Curve(
+            name,
+            [how.base for how in bases],
+            [estimate(found[key][:, index]).value for index in range(len(bases))],
+            [estimate(found[key][:, index]).error or 0.0 for index in range(len(bases))],
+        )
+        for key, name in kinds
+    ]
+    smallest = ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base
+    return curves(made, "base", "loss, nats", "Loss by base", [(smallest, "b*")], log=True)

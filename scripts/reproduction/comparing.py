@@ -1,0 +1,99 @@
+"""Numbers of several models on several documents: their errors, and which differences are decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ropeconv.evaluate.statistics.sample import Sample
+
+from .measuring import Numbers
+
+ERRORS = 3.0  # standard errors from which on a difference is decided
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over models and documents.
+
+    value: the mean. between_documents: its standard error from the differences between documents, by bootstrap; None
+    for fewer than two. between_models: the same between models trained with other seeds; None for a single one.
+    """
+
+    value: float
+    between_documents: float | None
+    between_models: float | None
+
+    @property
+    def error(self) -> float | None:
+        """The root of the sum of both squares; None where neither is known.
+
+        What differs by document and model at once is in both, so this is rather too large than too small.
+        """
+        known = [one**2 for one in (self.between_documents, self.between_models) if one is not None]
+        return float(np.sqrt(sum(known))) if known else None
+
+
+def estimate(numbers: Numbers) -> Estimate:
+    """The mean of float64 [models, documents], which may be paired differences."""
+    models, documents = numbers.shape
+    means = numbers.mean(0)
+    codes = np.arange(documents, dtype=np.int64)
+    by_document = Sample(means, np.ones(documents), codes, codes).error
+    by_model = float(numbers.mean(1).std(ddof=1) / np.sqrt(models)) if models > 1 else None
+    return Estimate(float(numbers.mean()), by_document, by_model)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired difference.
+
+    name: what is compared. difference: first minus second. agreeing: models whose own mean has the sign of the
+    difference. models: of all. published: the difference that was published, in the same unit; None where it is not at
+    hand. claimed: the sign that was published, which is 0 for hardly any difference; None where nothing is claimed.
+    """
+
+    name: str
+    difference: Estimate
+    agreeing: int
+    models: int
+    published: float | None = None
+    claimed: int | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether the difference is at least three of its errors, and every model has its sign."""
+        value, error = self.difference.value, self.difference.error
+        return error is not None and value != 0 and abs(value) >= ERRORS * error and self.agreeing == self.models
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is decided and, where a sign was published, whether it is that one."""
+        if not self.decided:
+            return "not decided"
+        if not self.claimed:
+            return "decided" if self.claimed is None else "decided, published as about 0"
+        return "decided, as published" if self.claimed * self.difference.value > 0 else "decided, not as published"
+
+    @property
+    def expected(self) -> str:
+        """What was published, in words."""
+        if self.published is not None:
+            return f"{self.published:+.2f}"
+        return "not at hand" if self.claimed is None else {-1: "below 0", 0: "about 0", 1: "above 0"}[self.claimed]
+
+
+def compare(
+    name: str, first: Numbers, second: Numbers, published: float | None = None, claimed: int | None = None
+) -> Comparison:
+    """Compares two rows of the same models on the same documents, float64 [models, documents].
+
+    name: what is compared. published: the published difference, first minus second. claimed: its sign, where only that
+    was published.
+    """
+    paired = first - second
+    found = estimate(paired)
+    agreeing = int((np.sign(paired.mean(1)) == np.sign(found.value)).sum())
+    sign = claimed if published is None else int(np.sign(published))
+    return Comparison(name, found, agreeing, len(paired), published, sign)

@@ -1,0 +1,73 @@
+"""What a model predicts: losses and right tokens at every position, and needles that it finds at a distance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import ropeconv
+
+from .text import Ids
+from .training import KINDS, hide
+
+BATCH = 8192  # tokens of a forward pass
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Of each predicted token, float64 [sequences, tokens].
+
+    loss: in nats. right: 1 where the token was the likeliest.
+    """
+
+    loss: Numbers
+    right: Numbers
+
+
+def predict(model: Any, ids: Ids, recipe: ropeconv.Recipe | None = None, last: int = 0) -> Predicted:
+    """Reads sequences under a recipe.
+
+    model: is as before afterwards. ids: int64 [sequences, tokens]. recipe: by default none. last: how many tokens are
+    predicted at the end of each; 0 for all but the first.
+    """
+    undo = ropeconv.patch(model, recipe) if recipe else lambda: None
+    device, losses, right = model.get_input_embeddings().weight.device, [], []
+    try:
+        with torch.no_grad():
+            for part in torch.from_numpy(ids).split(max(1, BATCH // ids.shape[1])):
+                batch = part.to(device)
+                wanted = batch[:, -last:] if last else batch[:, 1:]
+                logits = model(input_ids=batch[:, :-1], logits_to_keep=last).logits.float()
+                own = logits.gather(-1, wanted[..., None])[..., 0]
+                losses.append((logits.logsumexp(-1) - own).double().cpu())
+                right.append((logits.argmax(-1) == wanted).double().cpu())
+    finally:
+        undo()
+    return Predicted(torch.cat(losses).numpy(), torch.cat(right).numpy())
+
+
+def repeated(ids: Ids, length: int) -> Ids:
+    """The first `length` tokens of each sequence again and again; as long as `ids`."""
+    return np.tile(ids[:, :length], (1, -(-ids.shape[1] // length)))[:, : ids.shape[1]]
+
+
+def with_needles(ids: Ids, distance: int, vocabulary: int, seed: int) -> Ids:
+    """Texts that end with a cue and the value that stands `distance` tokens before the cue; each kind in turn.
+
+    ids: int64 [sequences, tokens], texts. vocabulary: tokens of text. seed: of the values.
+    """
+    draw, found = np.random.default_rng(seed), ids.copy()
+    cue = ids.shape[1] - 2
+    for number, row in enumerate(found):
+        hide(row, cue - distance, [cue], number % KINDS, vocabulary, draw)
+    return found
+
+
+def retrieved(model: Any, ids: Ids) -> Numbers:
+    """Whether the last token of each sequence is the likeliest, 0 or 1, [sequences]."""
+    return predict(model, ids, last=1).right[:, 0]

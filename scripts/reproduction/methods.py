@@ -1,0 +1,120 @@
+"""The tables of Su 2023: methods without any fine-tuning at eight times the trained length, with and without log-n."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import ropeconv
+
+from .comparing import Comparison, compare, estimate
+from .measuring import Numbers, predict, repeated
+from .published import ACCURACY, SU, difference
+from .report import Report, Table, bars, percent
+from .text import Ids
+from .training import Training, recipe
+
+FACTOR = 8
+COLUMNS = ("trained length", "repeated", "not repeated")
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "base": ("theta", {}),
+    "linear": ("linear", {}),
+    "ntk-old": ("ntk-old", {}),
+    "ntk-fixed": ("ntk-fixed", {}),
+    **{f"mixed {exponent}": ("mixed", {"mixed_exponent": exponent}) for exponent in (0.25, 0.5, 0.625, 0.75)},
+    "by-parts": ("by-parts", {}),
+    "yarn, attention factor 1": ("yarn", {"attention_factor": 1.0}),
+    "yarn": ("yarn", {}),
+}
+WITH_LOG_N = ("base", "linear", "ntk-old", "ntk-fixed", "mixed 0.625", "by-parts")
+COMPARED = (
+    ("linear", "base"), ("ntk-old", "base"), ("ntk-fixed", "ntk-old"), ("mixed 0.625", "ntk-fixed"),
+    ("mixed 0.75", "ntk-fixed"), ("mixed 0.625", "mixed 0.75"), ("by-parts", "ntk-fixed"), ("by-parts", "mixed 0.625"),
+    ("yarn, attention factor 1", "ntk-fixed"), ("yarn, attention factor 1", "by-parts"),
+    ("yarn", "yarn, attention factor 1"),
+    ("ntk-fixed, log-n clamped", "ntk-fixed"), ("mixed 0.625, log-n clamped", "mixed 0.625"),
+    ("ntk-fixed, log-n trained", "ntk-fixed, log-n clamped"),
+    ("mixed 0.625, log-n trained", "mixed 0.625, log-n clamped"),
+    ("linear, log-n trained", "linear"),
+)  # fmt: skip
+
+
+def rows(how: Training) -> dict[str, ropeconv.Recipe]:
+    """The rows that a model can be measured with, by name. how: its training, with or without log-n."""
+
+    def made(name: str, **modifiers: Any) -> ropeconv.Recipe:
+        method, settings = METHODS[name]
+        return recipe(how, method, None if method == "theta" else float(FACTOR), **settings, **modifiers)
+
+    if how.log_n:
+        return {f"{name}, log-n trained": made(name, log_n="full") for name in WITH_LOG_N}
+    return {name: made(name) for name in METHODS} | {
+        f"{name}, log-n clamped": made(name, log_n="clamped") for name in WITH_LOG_N
+    }
+
+
+def measure(model: Any, how: Training, ids: Ids) -> dict[str, Numbers]:
+    """The accuracy of each row in percent, float64 [columns, documents].
+
+    model: trained as `how` says. ids: int64 [documents, FACTOR times the trained length + 1].
+    """
+    documents, whole = len(ids), FACTOR * how.length
+    pieces = ids[:, :whole].reshape(-1, how.length)
+    again = repeated(ids, how.length)
+    found = {}
+    for name, row in rows(how).items():
+        short = predict(model, pieces, row).right.reshape(documents, -1).mean(1)
+        found[name] = 100 * np.stack([short, *(predict(model, one, row).right.mean(1) for one in (again, ids))])
+    return found
+
+
+def report(found: dict[str, Numbers], how: Training) -> Report:
+    """Tables, comparisons and pictures. found: by row, float64 [models, columns, documents]. how: without log-n."""
+    lines = [
+        [name, *_cells(numbers), *map(_published, ACCURACY.get(name, (None,) * len(COLUMNS)))]
+        for name, numbers in found.items()
+    ]
+    head = [f"{how.length} tokens", f"{FACTOR * how.length:,}, repeated", f"{FACTOR * how.length:,}, not repeated"]
+    table = Table(
+        f"Right next tokens in percent, factor {FACTOR}",
+        ["row", *head, "published: 512", "4,096, rep.", "4,096"],
+        lines,
+    )
+    return Report(
+        "methods",
+        "Methods without fine-tuning",
+        SU,
+        [table],
+        comparisons(found),
+        [bars(*_bars(found, column), "right next tokens, %", COLUMNS[column]) for column in (1, 2)],
+    )
+
+
+def comparisons(found: dict[str, Numbers]) -> list[Comparison]:
+    """All that can be compared, on repeated text and on text that is not. found: as in `report`."""
+    return [
+        compare(
+            f"{first} minus {second}, {COLUMNS[column]}",
+            found[first][:, column],
+            found[second][:, column],
+            difference(first, second, column),
+        )
+        for first, second in COMPARED
+        if first in found and second in found
+        for column in (1, 2)
+    ]
+
+
+def _cells(numbers: Numbers) -> list[str]:
+    return [percent(estimate(numbers[:, column])) for column in range(len(COLUMNS))]
+
+
+def _published(value: float | None) -> str:
+    return "not at hand" if value is None else f"{value:.2f}"
+
+
+def _bars(found: dict[str, Numbers], column: int) -> tuple[Sequence[str], list[float], list[float]]:
+    made = [estimate(numbers[:, column]) for numbers in found.values()]
+    return list(found), [one.value for one in made], [one.error or 0.0 for one in made]

@@ -1,0 +1,166 @@
+"""What a subject reports: tables, comparisons and pictures; as JSON, as Markdown and as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ropeconv.pictures.style import GREY, Panel, figure, line, write
+
+from .comparing import ERRORS, Comparison, Estimate
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. title: above it. head: of its columns. lines: cells as text. note: below it."""
+
+    title: str
+    head: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        rows = [self.head, ["---"] * len(self.head), *self.lines]
+        text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+        return f"**{self.title}**\n\n{text}\n" + (f"\n{self.note}\n" if self.note else "")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a subject.
+
+    name: of its files. title: its heading. source: what it reproduces. tables, comparisons: in order. panels: of its
+    picture, side by side. numbers: further results, JSON-ready. unit: of the differences.
+    """
+
+    name: str
+    title: str
+    source: str
+    tables: Sequence[Table]
+    comparisons: Sequence[Comparison]
+    panels: Sequence[Panel]
+    numbers: dict[str, Any] = field(default_factory=dict)
+    unit: str = "percentage points"
+
+    def markdown(self) -> str:
+        """The section of a page, without its picture."""
+        parts = [f"### {self.title}\n\n{self.source}\n", *(table.markdown() for table in self.tables)]
+        if self.comparisons:
+            parts.append(compared(self.comparisons, self.unit).markdown())
+        return "\n".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "tables": [{"title": one.title, "head": list(one.head), "lines": list(one.lines)} for one in self.tables],
+            "unit": self.unit,
+            "comparisons": [
+                {
+                    "name": one.name, "difference": one.difference.value, "error": one.difference.error,
+                    "between_documents": one.difference.between_documents,
+                    "between_models": one.difference.between_models, "agreeing": one.agreeing, "models": one.models,
+                    "published": one.published, "claimed": one.claimed, "decided": one.decided, "verdict": one.verdict,
+                }
+                for one in self.comparisons
+            ],
+            **self.numbers,
+        }  # fmt: skip
+
+    def draw(self, folder: Path, prefix: str = "") -> Path:
+        """Writes the picture of the subject as SVG, and returns its path. prefix: of its name."""
+        path = folder / f"{prefix}{self.name}.svg"
+        write(figure(*self.panels), path)
+        return path
+
+
+def compared(comparisons: Sequence[Comparison], unit: str) -> Table:
+    """The table of comparisons. unit: of the differences."""
+    lines = [
+        [
+            one.name, _signed(one.difference.value), _plain(one.difference.between_documents),
+            _plain(one.difference.between_models), f"{one.agreeing} of {one.models}",
+            one.expected, one.verdict,
+        ]
+        for one in comparisons
+    ]  # fmt: skip
+    head = ["difference", unit, "error, documents", "error, models", "models of that sign", "published", "verdict"]
+    note = (
+        f"Decided: at least {ERRORS:g} times the root of the sum of both squared errors, and every model has the sign."
+    )
+    return Table("Differences, paired by model and document", head, lines, note)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}" if abs(value) >= 0.1 else f"{value:+.4f}"
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else (f"{value:.2f}" if value >= 0.1 else f"{value:.4f}")
+
+
+def percent(one: Estimate) -> str:
+    """A share in percent with its error."""
+    return f"{one.value:.1f}" + ("" if one.error is None else f" ± {one.error:.1f}")
+
+
+def nats(one: Estimate) -> str:
+    """A loss in nats with its error."""
+    return f"{one.value:.3f}" + ("" if one.error is None else f" ± {one.error:.3f}")
+
+
+def bars(names: Sequence[str], values: Sequence[float], errors: Sequence[float], label: str, title: str) -> Panel:
+    """A panel with a horizontal bar per row. errors: standard errors. label: of the axis."""
+
+    def draw(axes: Any) -> None:
+        places = range(len(names))
+        axes.barh(places, values, xerr=errors, height=0.7, color=line(0)["color"], ecolor=GREY, error_kw={"lw": 0.8})
+        axes.set_yticks(places, names, fontsize=6)
+        axes.invert_yaxis()
+        axes.set(xlabel=label, title=title)
+        axes.grid(axis="y", visible=False)
+
+    return draw
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve with errors. name: in the legend. x, y, error: numbers; errors are standard errors."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    error: Sequence[float]
+
+
+def curves(
+    found: Sequence[Curve],
+    axis: str,
+    label: str,
+    title: str,
+    marks: Sequence[tuple[float, str]] = (),
+    log: bool = False,
+) -> Panel:
+    """A panel of curves.
+
+    axis, label: of x and y. marks: vertical lines, each with its name; empty for one of the curve of the same number.
+    log: whether x is logarithmic.
+    """
+
+    def draw(axes: Any) -> None:
+        for number, one in enumerate(found):
+            axes.errorbar(one.x, one.y, one.error, label=one.name, markersize=3, marker="o", lw=1.1, **line(number))
+        for number, (place, name) in enumerate(marks):
+            own = line(number) if not name else {"color": GREY, "linestyle": "--"}
+            axes.axvline(place, lw=0.9, alpha=0.8, **own)
+            if name:
+                axes.annotate(
+                    name, (place, 0.98), xycoords=("data", "axes fraction"), rotation=90, fontsize=6, va="top"
+                )
+        if log:
+            axes.set_xscale("log")
+        axes.set(xlabel=axis, ylabel=label, title=title)
+        axes.legend(fontsize=7)
+
+    return draw

@@ -1,0 +1,112 @@
+"""The attention factor of YaRN: the loss over its value, and where it is lowest, beside 0.1 ln s + 1."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ropeconv.rope.laws import temperature_attention_factor
+
+from .comparing import Estimate, compare, estimate
+from .measuring import Numbers, predict
+from .optimum import optimum
+from .published import PENG, SLOPES
+from .report import Curve, Report, Table, curves, nats
+from .text import Ids
+from .training import Training, recipe
+
+FACTORS = (2, 4, 8)
+SWEPT = np.arange(0.80, 1.4501, 0.05)
+DOCUMENTS = 16
+
+
+def measure(model: Any, how: Training, ids: Ids) -> dict[str, Numbers]:
+    """By factor s, the mean loss in nats within s times the trained length, for each attention factor, for YaRN's last.
+
+    model: trained as `how` says. ids: int64 [documents, tokens]. Returns float64 [attention factors, documents].
+    """
+    return {
+        str(factor): np.stack(
+            [
+                predict(
+                    model,
+                    ids[:DOCUMENTS, : factor * how.length + 1],
+                    recipe(how, "yarn", float(factor), attention_factor=float(value)),
+                ).loss.mean(1)
+                for value in (*SWEPT, temperature_attention_factor(factor))
+            ]
+        )
+        for factor in FACTORS
+    }
+
+
+def report(found: dict[str, Numbers], how: Training) -> Report:
+    """Tables, comparisons and the picture. found: by s, float64 [models, attention factors, documents]."""
+    lines, comparisons, drawn, marks, slopes, numbers = [], [], [], [], [], {}
+    one_is = int(np.abs(SWEPT - 1.0).argmin())
+    for factor in FACTORS:
+        losses = found[str(factor)]
+        best, formula = optimum(SWEPT, losses[:, :-1]), temperature_attention_factor(factor)
+        lowest = int(losses[:, :-1].mean((0, 2)).argmin())
+        error = best.place.error or 0.0
+        slopes.append((math.log(factor), best.place.value, error))
+        lines.append(
+            [
+                str(factor),
+                f"{best.place.value:.3f} ± {error:.3f}" + ("" if best.inside else " (the end of the sweep)"),
+                f"{formula:.3f}",
+                *(nats(estimate(losses[:, index])) for index in (one_is, lowest, -1)),
+                _apart(best.place, formula),
+            ]
+        )
+        comparisons += [
+            compare(f"0.1 ln s + 1 minus 1, s = {factor}", losses[:, -1], losses[:, one_is], claimed=-1),
+            compare(
+                f"0.1 ln s + 1 minus lowest of the sweep, s = {factor}", losses[:, -1], losses[:, lowest], claimed=0
+            ),
+        ]
+        means = [estimate(losses[:, index] - losses[:, one_is]) for index in range(len(SWEPT))]
+        drawn.append(Curve(f"s = {factor}", list(SWEPT), [m.value for m in means], [m.error or 0.0 for m in means]))
+        marks.append((formula, ""))
+        numbers[str(factor)] = {
+            "optimum": best.place.value, "error": best.place.error, "inside": best.inside, "formula": formula,
+            "loss_minus_loss_at_1": {f"{x:.2f}": m.value for x, m in zip(SWEPT, means, strict=True)},
+        }  # fmt: skip
+    slope = fitted(slopes)
+    fits = ", ".join(f"{value:g} for {name}" for name, value in SLOPES.items())
+    note = (
+        f"Losses in nats per token. Fitted to the three optima: a = {slope.value:.3f} ± {slope.error or 0:.3f} in "
+        f"a ln s + 1. Published: {fits}."
+    )
+    head = ["s", "best attention factor", "0.1 ln s + 1", "loss at 1", "lowest", "loss at 0.1 ln s + 1", "distance"]
+    return Report(
+        "temperature",
+        "The attention factor of YaRN",
+        PENG,
+        [Table("The best attention factor by s", head, lines, note)],
+        comparisons,
+        [curves(drawn, "attention factor", "loss minus that at 1, nats", "upright lines: 0.1 ln s + 1", marks)],
+        {"slope": slope.value, "slope_error": slope.error, "factors": numbers},
+        "nats",
+    )
+
+
+def _apart(best: Estimate, formula: float) -> str:
+    """How far a formula is from an optimum, in standard errors."""
+    if not best.error:
+        return "no error"
+    errors = abs(best.value - formula) / best.error
+    return f"{errors:.1f} errors: {'decided' if errors >= 3 else 'not decided'}"
+
+
+def fitted(points: list[tuple[float, float, float]]) -> Estimate:
+    """The slope a of a ln s + 1 through optima, by weighted least squares. points: (ln s, optimum, its error).
+
+    The same models and documents are in all of them, so that its error, as if they were independent, is too small.
+    """
+    x, y, error = (np.array(column) for column in zip(*points, strict=True))
+    weight = 1 / np.maximum(error, 1e-3) ** 2
+    square = float((weight * x * x).sum())
+    return Estimate(float((weight * x * (y - 1)).sum() / square), square**-0.5, None)

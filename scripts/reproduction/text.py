@@ -1,0 +1,98 @@
+"""Text that every Python has: the manual of the language, and the docstrings of the standard library."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCABULARY = 512
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Tokens to train on, and documents that are kept for measuring.
+
+    train: int64 [tokens], documents one after the other. test: int64 [documents, tokens], the beginnings of documents.
+    names: of the documents in `test`. vocabulary: number of tokens of the tokenizer.
+    """
+
+    train: Ids
+    test: Ids
+    names: tuple[str, ...]
+    vocabulary: int
+
+    @property
+    def sha256(self) -> str:
+        """Of all tokens."""
+        return hashlib.sha256(self.train.astype("<i8").tobytes() + self.test.astype("<i8").tobytes()).hexdigest()
+
+
+def manual(folder: Path | None = None) -> dict[str, str]:
+    """The topics of the manual and the docstrings of each module, by name. folder: of modules, the standard library."""
+    from pydoc_data.topics import topics
+
+    root = folder or Path(sysconfig.get_paths()["stdlib"])
+    found = {f"topic {name}": text for name, text in topics.items()}
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if not {"test", "tests", "idle_test", "site-packages", "dist-packages"} & set(name.split("/")):
+            found[f"module {name}"] = _docstrings(path)
+    return found
+
+
+def _docstrings(path: Path) -> str:
+    """All docstrings of a file; empty where it cannot be parsed."""
+    try:
+        tree = ast.parse(path.read_text("utf-8"))
+    except (SyntaxError, UnicodeDecodeError):
+        return ""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    parts = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def files(paths: Sequence[Path]) -> dict[str, str]:
+    """The texts of the user, by name."""
+    return {str(path): path.read_text("utf-8") for path in paths}
+
+
+def corpus(texts: dict[str, str], length: int, documents: int, vocabulary: int = VOCABULARY) -> Corpus:
+    """Splits texts into those to train on and those to measure on, which stay unseen by the tokenizer too.
+
+    texts: by name. length: in tokens, of what is measured on. documents: how many, among the long ones in the order of
+    a hash of their names. vocabulary: tokens of a byte-level BPE. Raises SystemExit where too few texts are long.
+    """
+    order = sorted((name for name, text in texts.items() if text), key=lambda name: hashlib.md5(name.encode()).digest())
+    # a text of 6 bytes per token and more is long enough whatever the tokenizer will be
+    long = [name for name in order if len(texts[name].encode()) > 6 * length][:documents]
+    if len(long) < documents or len(order) == len(long):
+        raise SystemExit(
+            f"{len(long)} texts have more than {6 * length:,} bytes, and {documents} are needed beside those to train "
+            "on; give more --text, or fewer --documents"
+        )
+    rest = [texts[name] for name in order if name not in set(long)]
+    tokenizer = _tokenizer(rest, vocabulary)
+    test = np.array([tokenizer.encode(texts[name]).ids[:length] for name in long], np.int64)
+    train = np.concatenate([np.array(tokenizer.encode(text + "\n\n").ids, np.int64) for text in rest])
+    return Corpus(train, test, tuple(long), tokenizer.get_vocab_size())
+
+
+def _tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
+    )
+    return made

@@ -1,0 +1,92 @@
+"""The loss before any fine-tuning over thetas, at several lengths, and the theta of the scaling law."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ropeconv.rope.laws import ntk_theta, theta_for_length
+
+from .comparing import compare, estimate
+from .measuring import Numbers, predict
+from .optimum import optimum
+from .published import LAW
+from .report import Curve, Report, Table, curves, nats
+from .text import Ids
+from .training import Training, recipe
+
+FACTORS = (2, 4, 8)
+POWERS = np.arange(-1.0, 6.01, 0.5)  # thetas are the trained one times 4 to these powers
+DOCUMENTS = 16
+
+
+def thetas(how: Training) -> dict[str, float]:
+    """All thetas that are measured, by name: a grid, and the law and NTK for each length. how: the training."""
+    found = {f"{power:g}": how.base * 4.0**power for power in POWERS}
+    for factor in FACTORS:
+        found[f"law {factor}"] = theta_for_length(how.base, how.length, factor * how.length)
+        found[f"ntk {factor}"] = ntk_theta(how.base, factor, how.head_dim)
+    return found
+
+
+def measure(model: Any, how: Training, ids: Ids) -> dict[str, Numbers]:
+    """By theta, the mean loss of the first 2, 4 and 8 times the trained length in nats, float64 [lengths, documents].
+
+    model: trained as `how` says. ids: int64 [documents, tokens]. The first tokens of one pass are a shorter pass.
+    """
+    found = {}
+    for name, theta in thetas(how).items():
+        loss = predict(model, ids[:DOCUMENTS], recipe(how, "theta", theta)).loss
+        found[name] = np.stack([loss[:, : factor * how.length].mean(1) for factor in FACTORS])
+    return found
+
+
+def report(found: dict[str, Numbers], how: Training) -> Report:
+    """Tables, comparisons and the picture. found: by theta, float64 [models, lengths, documents]. how: the training."""
+    grid = [f"{power:g}" for power in POWERS]
+    places = np.log10(how.base * 4.0**POWERS)
+    lines, comparisons, drawn, marks, numbers = [], [], [], [], {}
+    for index, factor in enumerate(FACTORS):
+        losses = np.stack([found[name][:, index] for name in grid], 1)
+        best = optimum(places, losses)
+        law, ntk = (math.log10(thetas(how)[f"{name} {factor}"]) for name in ("law", "ntk"))
+        lowest = grid[int(losses.mean((0, 2)).argmin())]
+        edge = "" if best.inside else " (the end of the grid)"
+        lines.append(
+            [
+                f"{factor * how.length:,}",
+                f"10^({best.place.value:.2f} ± {best.place.error or 0:.2f}){edge}",
+                f"10^{law:.2f}",
+                f"10^{ntk:.2f}",
+                *(nats(estimate(found[name][:, index])) for name in ("0", lowest, f"law {factor}", f"ntk {factor}")),
+            ]
+        )
+        rows = {name: found[f"{name} {factor}"][:, index] for name in ("law", "ntk")}
+        at = f"at {factor * how.length:,} tokens"
+        comparisons += [
+            compare(f"law minus trained theta, {at}", rows["law"], found["0"][:, index], claimed=-1),
+            compare(f"law minus NTK, {at}", rows["law"], rows["ntk"]),
+            compare(f"law minus lowest of the grid, {at}", rows["law"], found[lowest][:, index]),
+        ]
+        means = [estimate(losses[:, point]) for point in range(len(grid))]
+        own = [one.between_models or 0.0 for one in means]
+        drawn.append(Curve(f"{factor * how.length:,} tokens", list(10**places), [one.value for one in means], own))
+        marks.append((10**law, ""))
+        numbers[str(factor * how.length)] = {
+            "optimum_log10": best.place.value, "error": best.place.error, "inside": best.inside, "law_log10": law,
+            "ntk_log10": ntk, "loss_by_theta": {f"{x:.6g}": m.value for x, m in zip(10**places, means, strict=True)},
+        }  # fmt: skip
+    head = ["tokens", "best theta", "law", "NTK", f"loss: {how.base:,.0f}", "lowest of the grid", "law", "NTK"]
+    note = "Losses in nats per token. The published losses of the first training step are not at hand; the law is."
+    return Report(
+        "thetas",
+        "Theta and the loss before fine-tuning",
+        LAW,
+        [Table("The best theta by length", head, lines, note)],
+        comparisons,
+        [curves(drawn, "theta", "loss, nats", "upright lines: the law", marks, log=True)],
+        {"lengths": numbers},
+        "nats",
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RopeconvError
+from ...rope.lengths import MOST_TOKENS
 from ...rope.log_n import LogN, QueryScaling
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
@@ -19,13 +20,17 @@ from .load import load_stock
 from .patch import Undo, patch
 
 BLOCK = 512  # positions whose logits exist at a time
-LOGITS = 1 << 24  # numbers of logits that exist at a time where only losses are kept: 64 MiB
+LOGITS = {"cpu": 1 << 23, "gpu": 1 << 24}
+"""Numbers of logits that exist at a time where only losses are kept."""
+MASK = {"cpu": 1 << 24, "gpu": 1 << 27}
+"""Numbers of the mask of a chunk, one for each of its tokens and each token before it."""
 
 
 class TransformersEngine(Engine):
     """A language model of transformers, which reads in chunks and can be patched.
 
-    model: the loaded model. chunk: tokens that its backbone sees at a time. has_logits: encoders have none. chunked: a
+    model: the loaded model. chunk: tokens that its backbone sees at a time, for losses of long sequences fewer, so that
+    the mask stays small; MOST_TOKENS for whole sequences. has_logits: encoders have none. chunked: a
     sequence with gaps in its positions is the same in chunks. vocabulary:
     number of tokens that it both reads and predicts: those of images have no logits (Llama 3.2 Vision, Molmo 2).
     """
@@ -80,9 +85,11 @@ class TransformersEngine(Engine):
         device = self.model.get_output_embeddings().weight.device
         wanted = torch.tensor([ids[index] for index in targets], device=device)
         kept = [index - 1 for index in targets]
-        rows = max(1, LOGITS // self.vocabulary)
-        done = 0
-        for states in read(self.model, ids, range(len(ids)), kept, self.chunk, heard.advance, heard.stopped):
+        place = "cpu" if device.type == "cpu" else "gpu"
+        rows, chunk, done = max(1, LOGITS[place] // self.vocabulary), self.chunk, 0
+        if chunk < MOST_TOKENS:
+            chunk = min(chunk, max(256, MASK[place] // len(ids)))
+        for states in read(self.model, ids, range(len(ids)), kept, chunk, heard.advance, heard.stopped):
             for block in states.split(rows):
                 logits, tokens = self.head(block), wanted[done : done + len(block)]
                 own = logits.gather(1, tokens[:, None].to(logits.device))[:, 0]

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -191,11 +190,10 @@ def kills(model: Path, folder: Path) -> dict[str, Any]:
 
 def lm_eval(model: Path, folder: Path, program: str) -> dict[str, Any]:
     """Eight rows in one `ropeconv eval`, and eight baked outputs in a process of lm_eval each, on the same tokens."""
-    words, length = text(), str(TRAINED)
+    words, length = text()[: 8 * 4 * TRAINED], str(TRAINED)
     (folder / "text").write_text(words)
-    (folder / "data.json").write_text(json.dumps({"text": words[: 8 * 4 * TRAINED]}) + "\n")
+    (folder / "data.json").write_text(json.dumps({"text": words}) + "\n")
     (folder / "same_tokens.yaml").write_text(LM_EVAL_TASK.format(data=folder / "data.json"))
-    (folder / "text").write_text(words[: 8 * 4 * TRAINED])
     outs = []
     for number, row in enumerate(parse_rows(ROWS)):
         out = folder / f"row{number}"
@@ -209,7 +207,7 @@ def lm_eval(model: Path, folder: Path, program: str) -> dict[str, Any]:
                   "--lengths", length, "--fresh", "--journal", str(folder / "j"))],
         check=True, stdout=subprocess.DEVNULL,
     ))  # fmt: skip
-    env = {**os.environ, "HF_HOME": str(folder / "home"), "HF_DATASETS_OFFLINE": "0"}
+    env = {**os.environ, "HF_HOME": str(folder / "home")}
 
     def theirs() -> None:
         for out in outs:
@@ -241,7 +239,6 @@ def main() -> None:
             print(part, json.dumps(rounded(PARTS[part](model, folder))), flush=True)
         if given.lm_eval:
             print("lm_eval", json.dumps(rounded(lm_eval(model, folder, given.lm_eval))), flush=True)
-    print("peak memory of this process, MB:", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000)
 
 
 def rounded(found: Any) -> Any:

@@ -113,8 +113,8 @@ def eval_command(
     output = Output(as_json, quiet)
     check_places(report, plot, out)
     seconds = parse_duration(budget) if budget else 0.0
-    sizes = Sizes(measure, lengths, windows, targets, depths, seed, generate, chat)
     conditions = [parse_condition(one) for one in fail_if or ()]
+    sizes = Sizes(measure, lengths, windows, targets, depths, seed, generate, chat)
     opening = Opening(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
         family, trust_remote_code,
@@ -193,9 +193,9 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, outp
     from ..evaluate.journal import Journal
 
     with Journal(journal, evaluation.runner.source, fresh) as opened:
+        missing = evaluation.missing(opened)
         for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
             output.note(f"Left out: {sentence}")
-        missing = evaluation.missing(opened)
         if missing:
             found = evaluation.estimate(missing)
             within(budget, found, missing, evaluation.asked)

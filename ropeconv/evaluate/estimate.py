@@ -18,8 +18,6 @@ from .case import Case
 PROBES = (64, 512, 2048)
 """Lengths of the sequences that are timed."""
 REPEATS = 2
-TARGETS = (256, 16)
-"""Most predicted tokens of a sequence that is timed: in one pass, and generated one by one."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def probe(engine: Engine, cases: Sequence[Case], clock: Callable[[], float] = ti
     found = {}
     for generates in {bool(case.generate) for case in cases}:
         longest = max((case for case in cases if bool(case.generate) == generates), key=lambda case: len(case.ids))
-        found[generates] = _cost(_generating if generates else _reading, engine, longest.ids.tolist(), clock)
+        found[generates] = _cost(*WAYS[generates], engine, longest.ids.tolist(), clock)
     return found
 
 
@@ -89,19 +87,20 @@ def _generating(engine: Engine, ids: list[int], count: int) -> None:
     engine.generate(ids, count)
 
 
-def _cost(
-    run: Callable[[Engine, list[int], int], None], engine: Engine, ids: list[int], clock: Callable[[], float]
-) -> Cost:
-    """The cost of a sequence. run: runs one of `count` targets. engine: of a row. ids: of a long sequence. clock: in
-    seconds.
-    """
+Way = Callable[[Engine, list[int], int], None]
+"""Runs a sequence with so many targets."""
+WAYS: Mapping[bool, tuple[Way, int]] = {False: (_reading, 256), True: (_generating, 16)}
+"""By whether a case generates: how it is run, and with how many targets at most it is timed."""
+
+
+def _cost(run: Way, most: int, engine: Engine, ids: list[int], clock: Callable[[], float]) -> Cost:
+    """The cost of a sequence. run, most: as in WAYS. engine: of a row. ids: of a long sequence. clock: in seconds."""
     rows, times = [], []
     lengths = sorted({min(length, len(ids)) for length in PROBES})
     run(engine, ids[: lengths[0]], 1)  # the first run allocates
     starts = iter(range(1, len(ids)))  # a server that has seen a sequence answers from its cache
     for length in lengths:
-        most = min(TARGETS[run is _generating], length - 1)
-        for count in {1, most}:
+        for count in {1, min(most, length - 1)}:
             taken = []
             for _ in range(REPEATS):
                 first = next(starts, 0)

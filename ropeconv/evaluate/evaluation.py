@@ -56,7 +56,7 @@ class Evaluation:
     def costs(self) -> Costs:
         """The costs of sequences, from short ones run with the first row that loads; empty where none does."""
         timed = [unit.case for unit in self.units if not unit.measure.runs_model]
-        for row in {unit.row.name: unit.row for unit in self.units}.values():
+        for row in {unit.row.name: unit.row for unit in self.units}.values() if timed else ():
             try:
                 with self.runner.engine(row) as engine:
                     return probe(engine, timed)

@@ -52,6 +52,15 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
     return parse_receipt(read_text(path, str(path)), str(path))
 
 
+def has_receipt(baked: str | os.PathLike[str]) -> bool:
+    """Whether `read_receipt` finds a receipt that it can read."""
+    try:
+        read_receipt(baked)
+    except BadSource:
+        return False
+    return True
+
+
 def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None) -> Receipt:
     """A receipt from its JSON.
 

@@ -22,10 +22,10 @@ import transformers
 
 import ropeconv
 
-from . import bound, methods, temperature, thetas
+from . import bound
 from .measuring import Numbers
 from .report import Report
-from .running import Found, Job, jobs, run_all
+from .running import ON_PLAIN, Found, Job, jobs, run_all
 from .text import Corpus, corpus, files, manual
 from .training import Training
 
@@ -79,16 +79,15 @@ def reports(done: Sequence[tuple[Job, Found]], how: Training, subjects: Sequence
             split = {name: numbers.reshape(-1, len(bases), *numbers.shape[1:]) for name, numbers in found.items()}
             made.append(bound.report(split, bases))
         else:
-            module = {"methods": methods, "thetas": thetas, "temperature": temperature}[subject]
-            made.append(module.report(found, how))
+            made.append(ON_PLAIN[subject].report(found, how))
     return made
 
 
-def written(made: Sequence[Report], told: dict[str, object], out: Path) -> str:
-    """Writes results.json, results.md and the pictures, and returns the page."""
+def written(made: Sequence[Report], how: dict[str, object], out: Path) -> str:
+    """Writes results.json, results.md and the pictures, and returns the page. how: as `facts` gives it."""
     text = _sections(made, out, out, "")
     (out / "results.md").write_text(text, "utf-8")
-    data = told | {one.name: one.to_dict() for one in made}
+    data = how | {one.name: one.to_dict() for one in made}
     (out / "results.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
     return text
 

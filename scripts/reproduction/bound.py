@@ -100,11 +100,10 @@ def report(found: dict[str, Numbers], bases: list[Training]) -> Report:
         if index < above
     ]
     by_base = [
-        Curve(
+        Curve.of(
             f"base {how.base:,.0f}",
             DISTANCES,
-            [estimate(found[f"retrieved {distance}"][:, index]).value for distance in DISTANCES],
-            [estimate(found[f"retrieved {distance}"][:, index]).error or 0.0 for distance in DISTANCES],
+            [estimate(found[f"retrieved {distance}"][:, index]) for distance in DISTANCES],
         )
         for index, how in enumerate(bases)
     ]
@@ -127,12 +126,7 @@ def _pair(numbers: Numbers, index: int, above: int) -> tuple[Numbers, Numbers]:
 def _losses(found: dict[str, Numbers], bases: list[Training]) -> Any:
     kinds = (("loss", f"within {LENGTH}"), ("loss beyond", f"{LENGTH} to {BEYOND * LENGTH:,}"))
     made = [
-        Curve(
-            name,
-            [how.base for how in bases],
-            [estimate(found[key][:, index]).value for index in range(len(bases))],
-            [estimate(found[key][:, index]).error or 0.0 for index in range(len(bases))],
-        )
+        Curve.of(name, [how.base for how in bases], [estimate(found[key][:, index]) for index in range(len(bases))])
         for key, name in kinds
     ]
     smallest = ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ropeconv.evaluate.result import ERRORS
 from ropeconv.evaluate.statistics.sample import Sample
 
 from .measuring import Numbers
-
-ERRORS = 3.0  # standard errors from which on a difference is decided
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,11 @@ class Curve:
     y: Sequence[float]
     error: Sequence[float]
 
+    @classmethod
+    def of(cls, name: str, x: Sequence[float], made: Sequence[Estimate]) -> Curve:
+        """The curve of estimates, with their errors over models and documents; 0 where none is known."""
+        return cls(name, x, [one.value for one in made], [one.error or 0.0 for one in made])
+
 
 def curves(
     found: Sequence[Curve],

@@ -21,6 +21,8 @@ from .training import Training, train
 
 Found = dict[str, dict[str, Numbers]]
 """What was measured, by subject and row."""
+ON_PLAIN = {"methods": methods, "thetas": thetas, "temperature": temperature}
+"""The subjects that are measured on the same models, by name; those of `bound` have models of their own."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,14 @@ class Job:
 
     def key(self, corpus: Corpus) -> str:
         """A name for the file of its numbers, which another text, training or set of subjects does not have."""
-        told = f"{sorted(asdict(self.how).items())} {self.subjects} {corpus.sha256} {torch.__version__}"
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        described = f"{sorted(asdict(self.how).items())} {self.subjects} {corpus.sha256} {torch.__version__}"
+        return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def jobs(how: Training, seeds: Sequence[int], subjects: Sequence[str]) -> list[Job]:
     """The models of a run, longest ones first. how: their common shape. seeds: one model of each kind for each."""
     found = []
-    on_plain = tuple(name for name in ("methods", "thetas", "temperature") if name in subjects)
+    on_plain = tuple(name for name in ON_PLAIN if name in subjects)
     for seed in seeds:
         own = replace(how, seed=seed)
         if on_plain:
@@ -59,8 +61,7 @@ def measured(job: Job, corpus: Corpus, device: str, heard: Callable[[int, float]
         if subject == "bound":
             found[subject] = bound.measure(model, job.how, corpus.test, corpus.vocabulary)
         else:
-            module = {"methods": methods, "thetas": thetas, "temperature": temperature}[subject]
-            found[subject] = module.measure(model, job.how, corpus.test)
+            found[subject] = ON_PLAIN[subject].measure(model, job.how, corpus.test)
     return found
 
 

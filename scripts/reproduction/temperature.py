@@ -9,7 +9,7 @@ import numpy as np
 
 from ropeconv.rope.laws import temperature_attention_factor
 
-from .comparing import Estimate, compare, estimate
+from .comparing import ERRORS, Estimate, compare, estimate
 from .measuring import Numbers, predict
 from .optimum import optimum
 from .published import PENG, SLOPES
@@ -68,7 +68,7 @@ def report(found: dict[str, Numbers], how: Training) -> Report:
             ),
         ]
         means = [estimate(losses[:, index] - losses[:, one_is]) for index in range(len(SWEPT))]
-        drawn.append(Curve(f"s = {factor}", list(SWEPT), [m.value for m in means], [m.error or 0.0 for m in means]))
+        drawn.append(Curve.of(f"s = {factor}", list(SWEPT), means))
         marks.append((formula, ""))
         numbers[str(factor)] = {
             "optimum": best.place.value, "error": best.place.error, "inside": best.inside, "formula": formula,
@@ -98,7 +98,7 @@ def _apart(best: Estimate, formula: float) -> str:
     if not best.error:
         return "no error"
     errors = abs(best.value - formula) / best.error
-    return f"{errors:.1f} errors: {'decided' if errors >= 3 else 'not decided'}"
+    return f"{errors:.1f} errors: {'decided' if errors >= ERRORS else 'not decided'}"
 
 
 def fitted(points: list[tuple[float, float, float]]) -> Estimate:

@@ -15,24 +15,17 @@ def identity_of(source: Source | GgufSource) -> str:
     """The identity of a source; one that is converted for a run has that of the file it is made from."""
     if isinstance(source, GgufCheckpoint):
         return converted(identity_of(source.inner), source.dtype)
-    return gguf_identity(source) if isinstance(source, GgufSource) else folder_identity(local_folder(source))
+    if isinstance(source, GgufSource):
+        with source.file.path.open("rb") as file:
+            header = file.read(source.file.header.data_start)
+        return _identity(header, source.file.paths)
+    folder = local_folder(source)
+    return _identity((folder / "config.json").read_bytes(), sorted(folder.glob("*.safetensors")))
 
 
 def converted(identity: str, outtype: str) -> str:
     """The identity of a model that is made from another one. identity: of that. outtype: of its weights."""
     return hashlib.sha256(f"{identity} {outtype}".encode()).hexdigest()
-
-
-def folder_identity(folder: Path) -> str:
-    """The identity of a local checkpoint."""
-    return _identity((folder / "config.json").read_bytes(), sorted(folder.glob("*.safetensors")))
-
-
-def gguf_identity(source: GgufSource) -> str:
-    """The identity of a GGUF file."""
-    with source.file.path.open("rb") as file:
-        header = file.read(source.file.header.data_start)
-    return _identity(header, source.file.paths)
 
 
 def _identity(first: bytes, paths: Iterable[Path]) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from ...engines.transformers.device import device_spec
 from ...engines.transformers.load import folder_of, stored_dtype
-from ...errors import BadSource, UsageError
+from ...errors import UsageError
 from ...extras import require
 from ...inspection.inspect import inspect_config
-from ...receipts import read_receipt
+from ...receipts import has_receipt
 from ...sources import GgufSource, Source, open_source
 from ..row import DEFAULT, Row, parse_rows
 from ..texts.of_gguf import gguf_tokenizer
@@ -73,10 +72,7 @@ def _is_output(asked: Opening) -> bool:
     """Whether a model is evaluated as an output of ropeconv: without methods of its own, and with a receipt."""
     if asked.against or asked.rows:
         return bool(asked.against)
-    try:
-        return bool(read_receipt(Path(asked.model)))
-    except BadSource:
-        return False
+    return has_receipt(asked.model)
 
 
 def _is_gguf(asked: Opening) -> bool:

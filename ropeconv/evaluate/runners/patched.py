@@ -16,7 +16,7 @@ from ...rope.schedule import Schedule
 from ...sources import Source
 from ..row import Row
 from ..texts.of_checkpoint import CheckpointTokenizer
-from .identity import folder_identity
+from .identity import identity_of
 from .runner import Runner, memory_sentence
 from .two_lists import TwoLists
 
@@ -27,7 +27,7 @@ class Patched(Runner):
     swaps = True
 
     def __init__(self, source: Source, folder: Path, seen: ConfigInspection, at: DeviceSpec, chunk: int = 4096) -> None:
-        self.source = folder_identity(folder)
+        self.source = identity_of(source)
         self.inspection, self.family, self.at = seen, source.family, at
         self.mscale = mscale_of_config(source.config(), seen)
         self.trained = seen.spec.unscaled().original_context

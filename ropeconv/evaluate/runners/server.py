@@ -11,7 +11,7 @@ from ...engines import Engine, Output
 from ...engines.servers import Served, Server, connect
 from ...errors import BadSource, RopeconvError, UsageError
 from ...inspection import Inspection, inspect_source
-from ...receipts import read_receipt
+from ...receipts import has_receipt
 from ...rope.schedule import Schedule
 from ...sources import GgufSource, Source, open_source
 from ..row import Row
@@ -94,12 +94,8 @@ def _output(model: str, served: Served) -> Path | None:
     model: as the user named it. served: as the server describes itself, which proves nothing but its name.
     """
     path = Path(model)
-    if not model or path.resolve().name not in (Path(served.path).name, Path(served.model).name):
-        return None
-    try:
-        return path if read_receipt(path) else None
-    except BadSource:
-        return None
+    named = model and path.resolve().name in (Path(served.path).name, Path(served.model).name)
+    return path if named and has_receipt(path) else None
 
 
 def _split(given: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Texts that measure little, because of what they are."""
+"""Texts that measure little: repeated, encoded or binary ones."""
 
 from __future__ import annotations
 

@@ -88,9 +88,9 @@ def test_bad_input(made: Path) -> None:
         return str(caught.value)
 
     assert "does not run other; it runs model" in words(StandIn("vllm", folder), "other")
-    assert "runs several models; name one with --model (of `eval`: --server NAME=http:" in words(
-        StandIn("vllm", folder, names=("a", "b"))
-    )
+    several = words(StandIn("vllm", folder, names=("a", "b")))
+    assert "runs several models; name one with --model (of `eval`: --server NAME=http:" in several
+    assert several.endswith(": a, b")
     assert "lists no models" in words(StandIn("vllm", folder, names=()))
     assert "gives no log-probabilities of a prompt by token id" in words(StandIn("openai", folder))
     assert "takes 128 tokens" in words(StandIn("vllm", folder, length=128), length=512)

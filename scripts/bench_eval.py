@@ -28,6 +28,7 @@ from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening
+from ropeconv.sources import open_source
 
 ROWS = "base,linear:4,yarn:4,mixed:4,ntk:4,ntk-fixed:4,by-parts:4,theta:1e6"
 TRAINED = 2048
@@ -188,11 +189,19 @@ def kills(model: Path, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lm_eval(model: Path, folder: Path, program: str) -> dict[str, Any]:
-    """Eight rows in one `ropeconv eval`, and eight baked outputs in a process of lm_eval each, on the same tokens."""
-    words, length = text()[: 8 * 4 * TRAINED], str(TRAINED)
-    (folder / "text").write_text(words)
-    (folder / "data.json").write_text(json.dumps({"text": words}) + "\n")
+def lm_eval(model: Path, folder: Path, program: str, documents: int) -> dict[str, Any]:
+    """Eight rows in one `ropeconv eval`, and eight baked outputs in a process of lm_eval each, on the same tokens.
+
+    documents: number of texts of TRAINED tokens.
+    """
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    ids = tokenizer.encode(text(), add_special_tokens=False)
+    most = TRAINED - 1
+    texts = [tokenizer.decode(ids[start : start + most]) for start in range(0, documents * most, most)]
+    length = min(len(tokenizer.encode(one, add_special_tokens=False)) for one in texts)
+    for number, one in enumerate(texts):
+        (folder / f"document{number}.txt").write_text(one)
+    (folder / "data.json").write_text("\n".join(json.dumps({"text": one}) for one in texts))
     (folder / "same_tokens.yaml").write_text(LM_EVAL_TASK.format(data=folder / "data.json"))
     outs = []
     for number, row in enumerate(parse_rows(ROWS)):
@@ -200,11 +209,11 @@ def lm_eval(model: Path, folder: Path, program: str) -> dict[str, Any]:
         if row.recipe is None:
             shutil.copytree(model, out)
         else:
-            apply(make_plan(str(model), row.recipe, Target(out=out)), fsync=False)
+            apply(make_plan(open_source(str(model)), row.recipe, Target(out=out)), fsync=False)
         outs.append(out)
     ours = seconds(lambda: subprocess.run(
-        [*command(model, "--text", str(folder / "text"), "--methods", ROWS, "--measure", f"sliding:{TRAINED - 1}",
-                  "--lengths", length, "--fresh", "--journal", str(folder / "j"))],
+        [*command(model, "--text", str(folder / "document*.txt"), "--methods", ROWS, "--measure", "position",
+                  "--lengths", str(length), "--windows", str(documents), "--fresh", "--journal", str(folder / "j"))],
         check=True, stdout=subprocess.DEVNULL,
     ))  # fmt: skip
     env = {**os.environ, "HF_HOME": str(folder / "home")}
@@ -212,13 +221,16 @@ def lm_eval(model: Path, folder: Path, program: str) -> dict[str, Any]:
     def theirs() -> None:
         for out in outs:
             subprocess.run(
-                [program, "--model", "hf", "--model_args", f"pretrained={out},dtype=float32,max_length={length}",
+                [program, "--model", "hf", "--model_args", f"pretrained={out},dtype=float32,max_length={TRAINED}",
                  "--tasks", "same_tokens", "--include_path", str(folder), "--device", "cpu", "--batch_size", "1"],
                 check=True, stdout=subprocess.DEVNULL, env=env,
             )  # fmt: skip
 
     other = seconds(theirs)
-    return {"ropeconv eval, s": ours, "eight lm_eval, s": other, "times as fast": other / ours}
+    return {
+        "documents": documents, "tokens of each": length,
+        "ropeconv eval, s": ours, "eight lm_eval, s": other, "times as fast": other / ours,
+    }  # fmt: skip
 
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -231,6 +243,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a checkpoint with its tokenizer (default: one made here)")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run")
     parser.add_argument("--lm-eval", default="", metavar="PROGRAM", help="the lm_eval command, to compare with")
+    parser.add_argument("--documents", type=int, default=8, help="texts of 2,048 tokens for lm_eval")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -238,7 +251,7 @@ def main() -> None:
         for part in filter(None, given.only.split(",")):
             print(part, json.dumps(rounded(PARTS[part](model, folder))), flush=True)
         if given.lm_eval:
-            print("lm_eval", json.dumps(rounded(lm_eval(model, folder, given.lm_eval))), flush=True)
+            print("lm_eval", json.dumps(rounded(lm_eval(model, folder, given.lm_eval, given.documents))), flush=True)
 
 
 def rounded(found: Any) -> Any:

@@ -11,6 +11,7 @@ from ropeconv.rope.errors import RecipeError, shown
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.lengths import MOST_TOKENS, is_length, parse_factor, parse_tokens
 from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import positive
 from ropeconv.rope.recipe import MODIFIERS, Recipe
 from ropeconv.rope.spec import RopeSpec
 
@@ -100,3 +101,8 @@ def test_values_in_messages_are_cut() -> None:
     assert shown("x") == "'x'"
     assert shown(4.5) == "4.5"
     assert all(len(shown(value)) < 200 for value in ("x" * 10**6, [0] * 10**6, 10**4000, {"a": "b" * 10**6}))
+
+
+def test_positive_numbers_have_a_smallest_and_a_largest_one() -> None:
+    assert [positive(value) for value in (1e-30, 1, 1e30)] == [None] * 3
+    assert [positive(value) for value in (0.99e-30, 1.01e30, -1)] == ["must be a positive number"] * 3

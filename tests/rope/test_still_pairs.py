@@ -93,3 +93,12 @@ def test_a_written_divisor_makes_the_frequency_exactly_0_in_float32() -> None:
         assert not (np.float32(1) / (np.float32(written_divisors([1e30])[0]) * base)).any()
         assert (np.float32(1) / (np.float32(1e30) * base)).all(), "what GGUF files have is no 0 there"
     assert written_divisors([2.0]) == [2.0]
+
+
+@pytest.mark.parametrize("name", ["linear", "ntk", "ntk-fixed", "theta", "by-parts"])
+def test_a_form_that_is_named_computes_the_frequencies(name: str) -> None:
+    made = Recipe(REGISTRY[name](4.0)).schedule(GEMMA4)
+    assert made.form is not None
+    np.testing.assert_allclose(made.form.inv_freq(WHOLE), made.inv_freq, rtol=1e-9)
+    if name == "linear":
+        assert made.form == Proportional(THETA, 4.0, 0.25)

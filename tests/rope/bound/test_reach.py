@@ -106,3 +106,5 @@ def test_margins_are_the_lowest_of_their_stretches() -> None:
     plain = sums(inv_freq, 2.0, 1, 5000)
     np.testing.assert_allclose(lowest, plain[at.astype(int) - 1], atol=1e-4)
     assert lowest.min() == pytest.approx(plain.min(), abs=1e-4)
+    assert at[0] == 1, "the first interval holds the distance 1 alone"
+    assert (np.diff(at) > 0).all()

@@ -1,0 +1,24 @@
+"""RopeSpec: the RoPE of a model as its config describes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.spec import RopeSpec
+
+SPEC = RopeSpec(8, 8, Plain(1e6), 64, 64)
+
+
+def local_inv_freq(spec: RopeSpec) -> np.ndarray:
+    assert spec.local_inv_freq is not None
+    return spec.local_inv_freq
+
+
+def test_local_layers_have_a_base_and_a_width_of_their_own() -> None:
+    assert SPEC.local_inv_freq is None
+    local = replace(SPEC, local_form=Plain(1e4))
+    np.testing.assert_allclose(local_inv_freq(local), [1, 0.1, 0.01, 0.001])
+    np.testing.assert_allclose(local_inv_freq(replace(local, local_rotary_dim=4)), [1, 0.01])

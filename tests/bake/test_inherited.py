@@ -12,8 +12,11 @@ import pytest
 import torch
 
 from ropeconv.bake import Plan
+from ropeconv.bake.inherited import mscale_of
+from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
 
 from ..baking import make_plan
 from ..conftest import CONFIGS
@@ -96,6 +99,14 @@ def test_what_is_not_inherited_is_not_said(recipe: Recipe, replace: bool) -> Non
 
 def test_a_model_without_the_pair_says_nothing() -> None:
     assert said(make_plan(CONFIGS / "meta-llama--Llama-2-7b-hf.json", Recipe(REGISTRY["yarn"](8.0)))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "pair"), [("deepseek-ai--DeepSeek-V2-Lite", (0.707, 0.707)), ("meta-llama--Llama-2-7b-hf", None)]
+)
+def test_the_pair_of_an_opened_source(name: str, pair: tuple[float, float] | None) -> None:
+    source = open_source(str(CONFIGS / f"{name}.json"))
+    assert mscale_of(source, inspect_source(source)) == pair
 
 
 def test_a_gguf_says_it_from_its_key(tmp_path: Path) -> None:

@@ -17,7 +17,11 @@ from ropeconv.bake.writing import moves
 from ropeconv.errors import RopeconvError
 from ropeconv.formats import durable, renaming
 from ropeconv.receipts.receipt import CheckRecord
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
 
+from ...baking import apply, make_plan
+from ...gguf_files import write as write_gguf
 from .plans import beside, small_plan, source_folder, tree, write
 
 
@@ -45,17 +49,22 @@ def test_below_a_link_it_is_written_where_that_leads(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    from ropeconv.rope.methods import REGISTRY
-    from ropeconv.rope.recipe import Recipe
-
-    from ...baking import apply, make_plan
-    from ...gguf_files import write as write_gguf
-
     write_gguf(tmp_path / "model.gguf", split=1)
     (tmp_path / "out-00003-of-00004.gguf").symlink_to("model-00003-of-00004.gguf")
     plan = make_plan(tmp_path / "model-00001-of-00004.gguf", Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out.gguf")
     with pytest.raises(RopeconvError, match="out-00003-of-00004.gguf is a link"):
         apply(plan, force=True)
+
+
+@pytest.mark.parametrize("there", [b"", b"GGUF", b"notes"])
+def test_a_file_that_is_no_gguf_is_not_replaced(tmp_path: Path, there: bytes) -> None:
+    write_gguf(tmp_path / "model.gguf")
+    out = tmp_path / "out.gguf"
+    out.write_bytes(there)
+    plan = make_plan(tmp_path / "model.gguf", Recipe(REGISTRY["yarn"](4.0)), out)
+    with pytest.raises(RopeconvError, match="exists and is not an output of ropeconv, so --force will not replace it"):
+        apply(plan, force=True)
+    assert out.read_bytes() == there
 
 
 @pytest.mark.parametrize("name", [".", ".."])

@@ -238,6 +238,7 @@ def test_explain_says_why(run: Run, sources: Path, tmp_path: Path) -> None:
         ("native", False), ("factors", False), ("weights", True), ("ministral3", False), ("buffers", False),
     ]  # fmt: skip
     assert "1.0000, not 1.2000" in plan["considered"][1]["reason"]
+    assert plan["considered"][4]["reason"] == "not needed"
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "gemma3_text", "cohere", "llama"])

@@ -205,3 +205,11 @@ def test_half_precision_would_lose_bits(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedBake, match="bits would be lost"):
         make_plan(source, recipe, encoding="ministral3")
     assert make_plan(source, recipe).result.encoding == "buffers"
+
+
+def test_without_weights_the_reason_is_that_of_the_config(tmp_path: Path) -> None:
+    """A config alone has no weights that the attention factor could be folded into."""
+    make("llama", tmp_path)
+    recipe = Recipe(METHODS["mixed"](4.0), log_n="clamped", attention_factor=1.2)
+    with pytest.raises(UnsupportedBake, match=r"with factors: it uses the attention factor .*, not 1\.2000"):
+        make_plan(tmp_path / "config.json", recipe, encoding="ministral3", allow_approximate=True, runtimes=("mlx-lm",))

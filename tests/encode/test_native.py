@@ -133,6 +133,25 @@ def baked(family: str, written: RopeSetting, of: RopeSpec | None = None, **confi
     return bake_config({**sample_config(known), **config}, known, of or spec(), written)
 
 
+def test_a_context_that_is_not_stated_is_written_under_the_first_name() -> None:
+    family = by_model_type()["bailing_hybrid"]
+    assert family.keys.context == ("max_position_embeddings", "model_max_length")
+    config = {key: value for key, value in sample_config(family).items() if key not in family.keys.context}
+    for stated in ({}, {"model_max_length": 64}, {"max_position_embeddings": 64, "model_max_length": 64}):
+        made = bake_config(config | stated, family, spec(), RopeSetting({"rope_type": "default"}, 500.0, 256))
+        written = {key: made[key] for key in family.keys.context if key in made}
+        assert written == dict.fromkeys(stated or family.keys.context[:1], 256)
+
+
+def test_a_list_of_bases_gets_the_base_where_layers_are_extended() -> None:
+    """Of granite_swa a layer with the base 0 does not rotate; of step3p5 local layers keep theirs."""
+    plain = RopeSetting({"rope_type": "default"}, 500.0, 256)
+    assert baked("granite_swa", plain, layer_rope_theta=[0, 1e4, 0, 1e4])["layer_rope_theta"] == [0, 500.0, 0, 500.0]
+    kinds = ["full_attention", "sliding_attention"] * 2
+    step = baked("step3p5", plain, spec(local_form=Plain(1e4)), layer_types=kinds, rope_theta=[1e6, 1e4, 1e6, 1e4])
+    assert step["rope_theta"] == [500.0, 1e4, 500.0, 1e4]
+
+
 def test_phi_3_gets_the_keys_that_its_class_accepts_and_no_others() -> None:
     rope = {"rope_type": "longrope", "short_factor": [1], "long_factor": [2], "factor": 4.0}
     config = baked("phi3", RopeSetting(rope, 500.0, 256, 64))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.encode import all_encodings
+from ropeconv.encode.checkpoint import config_only
 from ropeconv.encode.checkpoint.select import GOOD
 from ropeconv.errors import UnsupportedBake
 from ropeconv.families.registry import by_name
@@ -53,6 +55,26 @@ def test_a_conflict_says_what_each_alone_would_get(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedBake) as refusal:
         make_plan(path, Recipe(REGISTRY["yarn"](4.0, truncate=False)), runtimes=("vllm", "sglang"))
     assert "SGLang" in str(refusal.value)
+
+
+def test_a_config_is_tried_wherever_it_stands_among_the_encodings(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turned = dict(reversed(all_encodings().items()))
+    assert not next(iter(turned.values())).config_only
+    monkeypatch.setattr(config_only, "all_encodings", lambda: turned)
+    assert make_plan(config, MIXED).result.encoding == "factors"
+
+
+def test_what_comes_behind_the_selected_encoding_is_not_needed(config: Path) -> None:
+    reasons = {one.encoding: one.reason for one in make_plan(config, YARN).result.considered}
+    assert {reasons[name] for name in ("weights", "ministral3", "buffers")} == {"not needed, a config says it all"}
+
+
+def test_a_base_is_no_way_out_of_a_base(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedBake) as refusal:
+        make_plan(written(tmp_path, "falcon"), Recipe(REGISTRY["ntk"](4.0)), runtimes=("mlx-lm",))
+    assert refusal.value.alternatives == "name a runtime that reads it (--runtime transformers does)"
 
 
 def test_unknown_is_refused_with_what_would_make_it_known(config: Path) -> None:

@@ -100,6 +100,8 @@ def test_lengths_end_where_runtimes_cannot_count_on() -> None:
 def test_values_in_messages_are_cut() -> None:
     assert shown("x") == "'x'"
     assert shown(4.5) == "4.5"
+    assert (len(shown("x" * 78)), len(shown("x" * 79)), shown("x" * 79)[-1]) == (80, 80, "'")
+    assert "..." not in shown("x" * 78)
     assert all(len(shown(value)) < 200 for value in ("x" * 10**6, [0] * 10**6, 10**4000, {"a": "b" * 10**6}))
 
 

@@ -116,6 +116,8 @@ def test_a_gguf_says_it_from_its_key(tmp_path: Path) -> None:
         "rope.scaling.yarn_log_multiplier": 0.0707,
     }  # fmt: skip
     path = write(tmp_path / "model.gguf", "deepseek2", keys)
+    source = open_source(str(path))
+    assert mscale_of(source, inspect_source(source)) == pytest.approx((0.707, 0.707))
     plan = make_plan(path, Recipe(REGISTRY["yarn"](80.0)), replace=True)
     assert said(plan) == [pytest.approx((0.707, 0.707, 1.0, (0.0707 * math.log(80) + 1) ** 2), rel=1e-4)]
     single = write(tmp_path / "single.gguf", "mistral3", {**keys, "rope.scaling.yarn_log_multiplier": 0.707})

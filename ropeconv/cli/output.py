@@ -56,20 +56,15 @@ class Output:
 
         console, body = self._console(), [tuple(map(printable, row)) for row in rows]
         kept = _fitting(columns, body, optional, console.width)
-        table = Table(
-            title=printable(title),
-            title_justify="left",
-            title_style="bold",
-            box=None,
-            pad_edge=False,
-            padding=(0, 2, 0, 0),
-        )
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for index in kept:
             table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
         for number, row in enumerate(body):
             found = {index: styles.get((number, index), STYLES.get(row[index], "")) for index in kept}
             table.add_row(*(Text(row[index], style) for index, style in found.items()))
         with console.capture() as captured:
+            if title:  # not that of the table, which is no wider than its columns
+                console.print(Text(printable(title), "bold"))
             console.print(table)
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()) + "\n")
         return tuple(columns[index] for index in kept)
@@ -86,16 +81,16 @@ class Output:
 
     def say(self, message: str) -> None:
         """Prints a sentence on stdout, wrapped between words."""
-        self._console().print(printable(message), markup=False, highlight=False)
+        self._console().print(printable(message))
 
     def copyable(self, text: str) -> None:
         """Prints a command or a path on stdout, which is never wrapped, so that it can be copied."""
-        self._console().print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        self._console().print(printable(text), soft_wrap=True)
 
     def note(self, message: str) -> None:
         """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
         if message and not self.quiet:
-            self._console(stderr=True).print(printable(message), markup=False, highlight=False)
+            self._console(stderr=True).print(printable(message))
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
@@ -121,7 +116,6 @@ class Output:
     @contextmanager
     def counting(self, title: str) -> Iterator[tuple[Callable[[int], None], Advance]]:
         """A progress bar over tokens on stderr, as (set the total, advance); none where `progress` shows none."""
-        gc.enable()
         gc.enable()
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
@@ -159,7 +153,8 @@ class Output:
         from rich.console import Console
 
         stream = sys.stderr if stderr else sys.stdout
-        return Console(file=stream, width=None if stream.isatty() else UNLIMITED)
+        width = None if stream.isatty() else UNLIMITED
+        return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 def _fitting(columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int) -> list[int]:

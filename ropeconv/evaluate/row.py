@@ -75,6 +75,8 @@ def _row(text: str) -> Row:
     if len(settings) < len(pairs):
         raise UsageError(f"{text!r} gives a setting twice; leave one of them out")
     plain = [part for part in values if "=" not in part]
+    if kind.value is Value.TEXT and plain:
+        plain = [":".join(plain)]  # dynamic:yarn:4
     first = dataclasses.fields(kind)[0].name if dataclasses.fields(kind) else ""
     if len(plain) != (kind.value is not Value.SWITCH):
         if kind.value is Value.SWITCH:
@@ -84,9 +86,13 @@ def _row(text: str) -> Row:
     modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
     if first in settings and plain:
         raise UsageError(f"{text!r} gives {first} twice; leave one of them out")
-    unknown = settings.keys() - {item.name for item in dataclasses.fields(kind)}
+    own = [item.name for item in dataclasses.fields(kind) if item.name != first]
+    unknown = settings.keys() - {*own, first}
     if unknown:
-        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {name} does not take")
+        taken = ", ".join((*own, *MODIFIERS))
+        raise UsageError(f"{text!r} has the setting {min(unknown)}, which {name} does not take; it takes {taken}")
+    if "at" in own and settings.get("at") is None:
+        raise UsageError(f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k")
     given = {first: _value(kind, plain[0])} if plain else {}
     return Row(text, Recipe(kind(**given, **settings), **modifiers))
 
@@ -94,7 +100,7 @@ def _row(text: str) -> Row:
 def _setting(part: str, row: str) -> tuple[str, Any]:
     key, _, text = part.partition("=")
     key = key.replace("-", "_")
-    if key.endswith(("context", "length")):
+    if key == "at" or key.endswith(("context", "length")):
         return key, parse_tokens(text)
     try:
         return key, json.loads(text)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.cli.output import Output
 from ropeconv.cli.printable import printable
 
 from ..conftest import Run
@@ -27,6 +28,20 @@ def test_what_a_terminal_obeys_is_an_escape(character: str) -> None:
 def test_text_stays_as_it_is() -> None:
     text = "Grüße\u00a0aus 你好 😀👍🏽 naïve\n\tπ ≈ 3"
     assert printable(text) == text
+
+
+def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """`dynamic:yarn:4` has the name of an emoji in it, and `[bold]` is markup of rich."""
+    text = "dynamic:yarn:4 [bold]of[/bold] :smile:"
+    output = Output()
+    output.say(text)
+    output.copyable(text)
+    output.note(text)
+    output.table(text, (text, "b"), [(text, "1")])
+    said = capsys.readouterr()
+    assert said.err == f"{text}\n"
+    assert said.out.count(text) == 5
+    assert said.out.splitlines()[2] == text, "a title is not wrapped at the width of its table"
 
 
 @pytest.mark.parametrize("variable", ["HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME", "HOME"])

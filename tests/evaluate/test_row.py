@@ -29,6 +29,12 @@ def test_methods_with_values_settings_and_modifiers() -> None:
     ]
 
 
+def test_a_value_may_hold_a_colon() -> None:
+    first, second = parse_rows("dynamic:yarn:4:at=8k,piecewise:8@44:context=32k")
+    assert first.recipe == recipe("dynamic", "yarn:4", at=8192)
+    assert second.recipe == Recipe(REGISTRY["piecewise"]("8@44"), context=32768)
+
+
 def test_log_n_and_switches_are_modifiers() -> None:
     (row,) = parse_rows("ntk:4:log_n=clamped:on_top=true")
     assert row.recipe == Recipe(REGISTRY["ntk"](4.0), log_n="clamped", on_top=True)
@@ -47,7 +53,10 @@ def test_a_saved_recipe(tmp_path: Path) -> None:
         ("", "no method"), ("base,base", "base twice"), ("base:2", "write base"), ("yern:4", "names no method"),
         ("yarn", "write it like yarn:4"), ("yarn:4:8", "needs one value"), ("yarn:x", "128k"),
         ("yarn:4:factor=8", "gives factor twice"), ("yarn:4:beta_fast=1:beta_fast=2", "a setting twice"),
-        ("as-is:3", "write as-is"), ("yarn:4:gamma=1", "setting gamma"), ("yarn:4:beta_fast=a+b", "write a number"),
+        ("as-is:3", "write as-is"),
+        ("yarn:4:gamma=1", "setting gamma, which yarn does not take; it takes beta_fast, "),
+        ("dynamic:yarn:4", "as in dynamic:yarn:4:at=32k"), ("dynamic:4:at=8k", "METHOD one of"),
+        ("yarn:4:beta_fast=a+b", "write a number"),
         ("theta:big", "takes a number"),
         ("yarn:0.5", "at least 1"), ("longrope:f.json", "names no method"), ("recipe:/nowhere.json", "cannot be read"),
         ("yarn:4:log_n=sometimes", "clamped or full"), ("linear:2:context=0", "not a number of tokens"),

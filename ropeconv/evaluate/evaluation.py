@@ -91,7 +91,7 @@ class Evaluation:
             trained=self.asked.trained, lengths=list(self.asked.lengths), measures=[one.name for one in self.measures],
             texts=[document.name for document in self.texts.documents], tokens_sha256=self.texts.sha256,
             seed=self.asked.seed, seconds=round(self.outcome.seconds, 1), rows=found.rows, cells=found.cells,
-            notes=[*found.notes, *self.texts.notes], ropeconv=__version__,
+            notes=[*found.notes, *self.texts.notes, *filter(None, [runner.note])], ropeconv=__version__,
         )  # fmt: skip
 
 

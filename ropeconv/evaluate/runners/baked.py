@@ -90,6 +90,10 @@ def open_baked(asked: Opening) -> Iterator[tuple[Runner, list[Row]]]:
     opener = _in_llamacpp if baked.suffix == ".gguf" else _in_transformers
     with ExitStack() as stack:
         runner = opener(baked, receipt, comparison, asked, stack)
+        if comparison is None:
+            runner.note = (
+                f"Its source ({receipt.source.name}) was not found; name it with --against to compare with it."
+            )
         yield runner, [model.row for model in runner.models.values()]
 
 

@@ -34,13 +34,14 @@ class Runner(ABC):
     swaps: whether another row costs much less than another sequence, so that every sequence is read by all rows before
     the next one. runtime: name and version. device, dtype: where and in which precision it computes, for the result.
     source: identity of the model, for the journal. trained: context of the unscaled model, in tokens. tokenizer: of the
-    model.
+    model. note: a sentence that belongs to the table, or empty.
     """
 
     swaps: ClassVar[bool] = False
     runtime: str
     device: str = "cpu"
     dtype: str = ""
+    note: str = ""
     source: str
     trained: int
     tokenizer: Tokenizer

@@ -87,6 +87,9 @@ def test_the_source_is_found_beside_an_output_and_left_out_where_it_is_not(made:
     with open_runner(Opening(str(tmp_path / "moved"), [])) as (runner, rows):
         schedule = runner.schedule(rows[0])
         assert runner.trained == TRAINED
+        assert runner.note == "Its source (source) was not found; name it with --against to compare with it."
+    with open_runner(Opening(str(made / "baked"), [])) as (runner, _):
+        assert runner.note == ""
     with open_runner(Opening(str(made / "source"), parse_rows("yarn:4"))) as (patched, (row,)):
         wanted = patched.schedule(row)
         assert schedule is not None

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MARKERS = "os^vDPX"
 SHADES = "viridis"
+LINEAR = 0.1
+"""Nats up to which the axis of differences is linear."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +48,9 @@ def differences(axes: Any, curves: Mapping[str, Curve], trained: int, title: str
     """
     _draw(axes, curves, trained, 3.0, first=False)
     axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.set_yscale("symlog", linthresh=0.1, linscale=1.5)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
+    if max(map(abs, axes.get_ylim())) > LINEAR:  # within, that scale has no ticks but its ends
+        axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.3g}" if value else "0")
     axes.set(title=title, xlabel="tokens")
     axes.legend(fontsize=7)
 

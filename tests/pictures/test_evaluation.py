@@ -44,6 +44,18 @@ def test_differences_have_bands_of_three_errors_and_nothing_at_zero() -> None:
     assert any(set(line.get_ydata()) == {0} for line in made.axes[0].get_lines())
 
 
+@pytest.mark.parametrize(("size", "scale"), [(0.004, "linear"), (0.2, "symlog"), (4.0, "symlog")])
+def test_small_differences_have_round_ticks(size: float, scale: str) -> None:
+    curve = Curve(LENGTHS, np.array([-1.13, 0.21, 0.98]) * size, np.full(3, 0.01 * size))
+    made = figure(partial(differences, curves={"yarn:4": curve}, trained=8192, title=""))
+    made.canvas.draw()
+    axes = made.axes[0]
+    assert axes.get_yscale() == scale
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(labels) >= 3
+    assert all(len(label) <= 7 for label in labels)
+
+
 def test_a_row_looks_alike_in_both_pictures() -> None:
     many = CURVES | {f"row {number}": CURVES["yarn:4"] for number in range(12)}
     rest = {name: curve for name, curve in many.items() if name != "base"}

@@ -1,4 +1,4 @@
-"""What cannot be written as another architecture is refused before anything is written."""
+"""Which other architecture is written, what of the file changes, and what is refused before anything is written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ...baking import make_plan
-from ...gguf_files import plain_tensors, write
+from ...baking import apply, make_plan
+from ...gguf_files import contents, plain_tensors, write
 
 MIXED = Recipe(REGISTRY["mixed"](4.0))
 
@@ -34,3 +34,21 @@ def test_fused_projections(tmp_path: Path) -> None:
 def test_layers_with_different_heads(tmp_path: Path) -> None:
     heads = {"attention.head_count_kv": [1, 2]}
     assert "its layers have different heads; choose another method" in refusal(tmp_path, extra=heads)
+
+
+def test_a_carrier_that_is_named_is_taken(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.gguf", "qwen2")
+    for carrier in ("llama", "mistral3"):
+        found = make_plan(source, MIXED, tmp_path / "out.gguf", carrier=carrier).result
+        assert (found.encoding, found.arch) == ("carrier", carrier)
+
+
+def test_divisors_of_an_earlier_scaling_become_ones(tmp_path: Path) -> None:
+    tensors = {**plain_tensors(), "rope_freqs.weight": np.full(32, 8.0, np.float32)}
+    source = write(tmp_path / "model.gguf", tensors=tensors)
+    found = make_plan(source, Recipe(REGISTRY["theta"](1e6)), tmp_path / "out.gguf", replace=True).result
+    assert found.encoding == "keys"
+    assert set(found.edit.changes) == {"rope_freqs.weight"}
+    out = apply(make_plan(source, Recipe(REGISTRY["theta"](1e6)), tmp_path / "out.gguf", replace=True))
+    assert np.frombuffer(contents(out)["rope_freqs.weight"], np.float32).tolist() == [1.0] * 32
+    assert contents(source)["rope_freqs.weight"] != contents(out)["rope_freqs.weight"]

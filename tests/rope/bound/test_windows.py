@@ -9,9 +9,9 @@ import pytest
 from ropeconv.rope.bound import bound, wide_base
 from ropeconv.rope.bound.smallest import smallest_log_base
 from ropeconv.rope.bound.step_functions import base_steps, last_steps, wide_steps
-from ropeconv.rope.bound.sums import Sums
+from ropeconv.rope.bound.sums import Sums, float64_error
 from ropeconv.rope.bound.table import DATA, look_up
-from ropeconv.rope.bound.windows import last_violating, lower_bounds, wide_windows, window_end
+from ropeconv.rope.bound.windows import Walk, last_violating, lower_bounds, wide_windows, window_end
 from ropeconv.rope.forms import base_inv_freq
 
 from .naive import sums
@@ -125,3 +125,12 @@ def test_a_lower_bound_is_the_sum_itself_at_no_width_and_below_it_on_an_interval
     bounds = lower_bounds(head, distances, log_base, size, curvature)
     assert (bounds < inside.min(axis=0) + 1e-3).all()
     assert (bounds > inside.min(axis=0) - 1.0).mean() > 0.5
+
+
+def test_a_walk_knows_the_error_of_its_sums() -> None:
+    """It is of as many terms as pairs rotate, at the largest distance."""
+    walk = Walk(Sums(64), 5000, 1)
+    assert walk.error == float64_error(32, 5000)
+    walk.shorten(300)
+    assert (walk.length, walk.error) == (300, float64_error(32, 300))
+    assert float64_error(32, 300) > float64_error(21, 300)

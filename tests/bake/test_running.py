@@ -1,0 +1,37 @@
+"""How an output is run: the Modelfile for Ollama."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake.running import modelfile_of, run_commands, write_modelfile
+from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from ..baking import make_plan
+from ..conftest import CONFIGS
+from ..gguf_files import TRAINED, write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+
+
+def test_a_modelfile_names_the_file_and_the_context(tmp_path: Path) -> None:
+    plan = make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "long.gguf")
+    path = write_modelfile(plan)
+    assert path == tmp_path / "long.Modelfile"
+    assert path.read_text().splitlines() == ["FROM ./long.gguf", f"PARAMETER num_ctx {4 * TRAINED}"]
+    assert any(f"-f {path}" in line for line in run_commands(plan, plan.out, path))
+    assert modelfile_of(plan) == path, "one with the same text is taken as it is"
+    path.write_text("FROM ./other.gguf\n")
+    with pytest.raises(RopeconvError, match=r"long\.Modelfile is there and is another one"):
+        write_modelfile(plan)
+    assert path.read_text() == "FROM ./other.gguf\n"
+
+
+def test_a_folder_has_none() -> None:
+    plan = make_plan(CONFIGS / "meta-llama--Llama-2-7b-hf.json", YARN)
+    with pytest.raises(UsageError, match="--ollama goes with a GGUF file as output"):
+        modelfile_of(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ropeconv.export.tokenizer import tokenizer_keys
 from ropeconv.export.tokenizer.files import TokenizerJson, decoded
 from ropeconv.formats.regular import LONGEST
 
-from .test_tokenizer import VOCABULARY, as_pre_tokenizer, byte_level
+from .test_tokenizer import VOCABULARY, as_pre_tokenizer, byte_level, train_pieces
 
 
 @pytest.fixture
@@ -50,6 +51,26 @@ def test_a_tokenizer_of_other_types(folder: Path, place: tuple[str, ...], value:
     (folder / "tokenizer.json").write_text(json.dumps(data))
     with pytest.raises(BadSource, match="tokenizer.json is not as tokenizers writes it"):
         tokenizer_keys(folder, VOCABULARY, {})
+
+
+def test_a_tokenizer_with_bytes_that_are_no_text(folder: Path) -> None:
+    text = (folder / "tokenizer.json").read_bytes()
+    (folder / "tokenizer.json").write_bytes(re.sub(rb'("vocab":\s*\{\s*")', b"\\1\x80", text, count=1))
+    with pytest.raises(BadSource, match="tokenizer.json is not as tokenizers writes it .*invalid start byte"):
+        tokenizer_keys(folder, VOCABULARY, {})
+
+
+@pytest.mark.parametrize("piece", [b"t", b"e"])
+def test_a_piece_that_is_no_text(tmp_path: Path, piece: bytes) -> None:
+    """Of pieces that are no UTF-8 the library lets some pass at loading, and reads them as something else."""
+    train_pieces(tmp_path)
+    path = tmp_path / "tokenizer.model"
+    data = path.read_bytes()
+    wrong = data.replace(b"\x0a\x01" + piece, b"\x0a\x01\xff", 1)
+    assert wrong != data
+    path.write_bytes(wrong)
+    with pytest.raises(BadSource, match="tokenizer.model"):
+        tokenizer_keys(tmp_path, VOCABULARY, {})
 
 
 @pytest.mark.parametrize("index", [VOCABULARY, 10**9, (1 << 31) - 1])

@@ -156,7 +156,7 @@ def ask(
             f"the answer of the server at {url} to {path} is not as it is known here ({problem}); run the model "
             "another way"
         ) from None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise RopeconvError(f"the server at {url} does not answer in JSON; give the base URL of its API") from None
 
 
@@ -197,7 +197,7 @@ def _words(body: bytes) -> str:
     text = body[:WORDS].decode("utf-8", "replace")
     try:
         found: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return text[:300]
     error = found.get("error", found) if isinstance(found, dict) else found
     return str(error.get("message", error) if isinstance(error, dict) else error)[:300]

@@ -119,5 +119,5 @@ def decoded(data: bytes, kind: type[T], name: str) -> T:
         raise BadSource(f"{name} has more entries than any tokenizer; download it again")
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as problem:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise BadSource(f"{name} is not as tokenizers writes it ({problem}); download it again") from None

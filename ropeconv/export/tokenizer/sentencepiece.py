@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ...errors import BadSource, shown
 from ...formats.regular import read_bytes
@@ -22,10 +23,19 @@ def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
     content, processor = read_bytes(path, path.name), SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(content)
-    except (RuntimeError, OSError):
+    except (RuntimeError, OSError, UnicodeError):  # the last where the message of an error is not UTF-8
         return None  # Llama 3 has a table of tiktoken under this name
     _check_model(content)
     tokens = Tokens.unused(vocabulary)
+    try:
+        _put_all(tokens, processor)
+    except UnicodeError:
+        raise BadSource(f"{path.name} has a piece that is not UTF-8; download it again") from None
+    return tokens, processor.EncodeAsPieces("a")[:1] != ["a"]
+
+
+def _put_all(tokens: Tokens, processor: Any) -> None:
+    """Puts the pieces of a SentencePiece processor into the tokens. Raises UnicodeError for one that is not UTF-8."""
     for index in range(processor.vocab_size()):
         kind = Kind.NORMAL
         if processor.IsUnknown(index):
@@ -37,7 +47,6 @@ def from_model(path: Path, vocabulary: int) -> tuple[Tokens, bool] | None:
         elif processor.IsByte(index):
             kind = Kind.BYTE
         tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
-    return tokens, processor.EncodeAsPieces("a")[:1] != ["a"]
 
 
 def _check_model(content: bytes) -> None:

@@ -151,7 +151,7 @@ def running(server: StandIn) -> Iterator[str]:
             if server.key and self.headers["Authorization"] != f"Bearer {server.key}":
                 status, data = 401, b'{"error": "Unauthorized"}'
             if server.fail:
-                status, data = server.fail[0], server.fail[1].encode()
+                status, data = server.fail[0], server.fail[1].encode("utf-8", "surrogateescape")
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))

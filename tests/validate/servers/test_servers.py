@@ -98,6 +98,8 @@ def test_bad_input(made: Path) -> None:
     assert "greater than max allowed" in words(StandIn("vllm", folder, allowed=5))
     assert "set OPENAI_API_KEY" in words(StandIn("vllm", folder, key="secret"))
     assert "does not answer in JSON" in words(StandIn("vllm", folder, fail=(200, "<html>")))
+    assert "does not answer in JSON" in words(StandIn("vllm", folder, fail=(200, '{"data": [{"id": "\udcff"}]}')))
+    assert "refuses (503): {" in words(StandIn("vllm", folder, fail=(503, '{"error": "\udcff"}')))
     assert "refuses (503): overloaded" in words(StandIn("vllm", folder, fail=(503, "overloaded")))
     for owner in PROTOCOLS:
         assert "start it with that" in words(StandIn(owner, folder, path=str((made / "source").resolve())))

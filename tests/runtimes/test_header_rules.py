@@ -12,6 +12,8 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.log_n import QueryScaling
+from ropeconv.rope.proportional import Proportional
+from ropeconv.rope.zero_frequencies import NO_ROTATION
 from ropeconv.runtimes.llamacpp.archs import Arch, Window, arch_of_header, assumed_keys, find_arch
 from ropeconv.runtimes.llamacpp.cached_layers import cached_layers
 from ropeconv.runtimes.llamacpp.keys import ArchKeys
@@ -152,6 +154,10 @@ def test_two_lists_where_they_are_read() -> None:
     assert reading(arch(freqs="", factors="always"), same).spec.notes == ()
     ones = {**pair, "rope_factors_short.weight": [1.0] * 4}
     assert isinstance(reading(arch(freqs="", factors="always"), ones).spec.form, LongRope)
+    still = [1.0, 1.0, NO_ROTATION, NO_ROTATION]
+    assert isinstance(reading(vectors={"rope_freqs.weight": still}).spec.form, Proportional)
+    named = {**pair, "rope_factors_long.weight": still}
+    assert isinstance(reading(arch(freqs="", factors="always"), named).spec.form, LongRope), "one list has no name"
 
 
 @pytest.mark.parametrize("original", [64, 8192, 1 << 20])

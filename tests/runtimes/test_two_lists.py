@@ -12,6 +12,7 @@ from ropeconv.runtimes.gguf_readers import Reader, Statement
 from ropeconv.runtimes.llamacpp.archs import Arch, ArchTable, Window
 from ropeconv.runtimes.two_lists import SWITCHES, switching
 from ropeconv.runtimes.verdict import Verdict
+from ropeconv.runtimes.versions import VersionRange
 
 LLAMA, PHI_3 = by_model_type()["llama"], by_model_type()["phi3"]
 
@@ -73,7 +74,7 @@ def test_a_cache_that_grows_past_the_length() -> None:
     assert {"phi3"} == two_lists.RECOMPUTED
 
 
-@pytest.mark.parametrize("kind", [Arch, ArchTable, Window, Reader, Statement, Record, ModelRecord])
+@pytest.mark.parametrize("kind", [Arch, ArchTable, Window, Reader, Statement, Record, ModelRecord, VersionRange])
 def test_a_key_of_a_table_that_nobody_reads_is_an_error(kind: type) -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field `misspelt`"):
         msgspec.convert({"misspelt": 1}, kind)

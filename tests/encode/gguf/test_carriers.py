@@ -52,3 +52,14 @@ def test_divisors_of_an_earlier_scaling_become_ones(tmp_path: Path) -> None:
     out = apply(make_plan(source, Recipe(REGISTRY["theta"](1e6)), tmp_path / "out.gguf", replace=True))
     assert np.frombuffer(contents(out)["rope_freqs.weight"], np.float32).tolist() == [1.0] * 32
     assert contents(source)["rope_freqs.weight"] != contents(out)["rope_freqs.weight"]
+
+
+def test_tied_embeddings_are_written_a_second_time_where_the_carrier_does_not_tie_them(tmp_path: Path) -> None:
+    keys = {"feed_forward_length": 64}
+    source = write(tmp_path / "model.gguf", "qwen2", keys)
+    found = contents(apply(make_plan(source, MIXED, tmp_path / "out.gguf", carrier="step35")))
+    assert found["output.weight"] == found["token_embd.weight"] == contents(source)["token_embd.weight"]
+    own = {**plain_tensors(), "output.weight": np.ones((16, 130), np.float32)}
+    source = write(tmp_path / "untied.gguf", "qwen2", keys, own)
+    found = contents(apply(make_plan(source, MIXED, tmp_path / "other.gguf", carrier="step35")))
+    assert found["output.weight"] == own["output.weight"].tobytes()

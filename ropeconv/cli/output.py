@@ -146,8 +146,10 @@ class Output:
         if self.quiet or not sys.stderr.isatty():
             yield lambda message: None
             return
+        from rich.text import Text
+
         with self._console(stderr=True).status("") as status:
-            yield lambda message: status.update(printable(message))
+            yield lambda message: status.update(Text(printable(message)))  # a spinner reads markup in a string
 
     def _console(self, stderr: bool = False) -> Console:
         from rich.console import Console

@@ -181,3 +181,8 @@ def test_all_queries_times_a_power_of_two(dtype: str) -> None:
     assert found == tuple(Scaling(f"model.layers.{layer}.{Q}", ((0, 320),), 2.0**-13) for layer in (0, 1))
     with pytest.raises(UnsupportedBake, match="a factor of 0.00012207 in the queries.*bits would be lost"):
         times_queries(2.0**-13, spec(), family, checkpoint("F16", **LLAMA))
+
+
+def test_a_bias_beside_an_rms_norm_is_not_read_and_stays() -> None:
+    norms = {f"self_attn__{side}_norm__{kind}": (8,) for side in "qk" for kind in ("weight", "bias")}
+    assert folded("qwen3", checkpoint(**LLAMA, **norms)).keys() == {"self_attn.k_norm.weight"}

@@ -240,4 +240,5 @@ def _norms(norm: str, kind: str, tensors: Mapping[str, Tensor]) -> list[str]:
         return []
     if kind == "layer-norm-list":
         return sorted(name for name in tensors if name.startswith(f"{norm}.norms."))
-    return [name for name in (f"{norm}.weight", f"{norm}.bias") if name in tensors]
+    names = [f"{norm}.weight", *([f"{norm}.bias"] if kind == "layer-norm" else [])]
+    return [name for name in names if name in tensors]

@@ -77,6 +77,11 @@ def right(plan: CheckpointPlan, version: str = transformers.__version__, factor:
 # Whether anybody is asked
 
 
+def test_versions_without_a_statement_are_unknown(plan: CheckpointPlan) -> None:
+    assert plan.predicted(transformers.__version__) == "exact"
+    assert [plan.predicted(version) for version in ("", "99.0.0", "no version")] == ["unknown"] * 3
+
+
 def test_a_right_answer_is_kept(plan: CheckpointPlan, folder: Path) -> None:
     asked: list[Path] = []
     checking = OutputCheck(plan, lambda place: asked.append(place) or right(plan))

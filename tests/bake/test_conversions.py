@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+import ropeconv
 from ropeconv.bake.export import ExportPlan
 from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
@@ -19,6 +20,7 @@ from ropeconv.rope.recipe import Recipe
 
 from ..baking import apply, make_plan
 from ..llamacpp import checkpoint
+from ..sources.test_meta import release
 
 MIXED, AS_IS = Recipe(REGISTRY["mixed"](4.0)), Recipe(REGISTRY["as-is"]())
 NOTE = "llama.cpp ignores the sliding window of this model: there every layer sees the whole context"
@@ -116,3 +118,15 @@ def test_the_key_value_cache_is_that_of_the_file(model: Path) -> None:
     width = config["num_key_value_heads"] * config["head_dim"]
     numbers = 2 * width * config["num_hidden_layers"] * 256  # keys and values of each layer and token
     assert json.dumps(2 * numbers) in json.dumps(cache.to_dict(256, 64))
+
+
+def test_texts_that_are_made_from_another_layout_arrive(tmp_path: Path) -> None:
+    release(tmp_path / "llama")
+    source = ropeconv.open_source(str(tmp_path / "llama"))
+    plan = make_plan(source, AS_IS, tmp_path / "out")
+    names = set(source.generated_texts()) - {"config.json", "tokenizer_config.json"}
+    assert names
+    assert {file.name: file.text for file in plan.files if file.name in names} == {
+        name: source.text(name) for name in names
+    }
+    assert all(file.text for file in plan.files if file.name in names)

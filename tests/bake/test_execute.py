@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from ropeconv.bake import Plan
 from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake.writing import files
 from ropeconv.errors import Disagreement, RopeconvError
 from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
@@ -118,6 +120,26 @@ def test_a_disagreement_keeps_nothing(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(Disagreement):
         execute_plan(plan_of(llama, tmp_path / "out"), ApplyOptions(), verify=disagree)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, r"the disk is full; .* are needed at .*, free some or use -o"),
+        (errno.EDQUOT, r"the disk is full; .* are needed at .*, free some or use -o"),
+        (errno.EIO, r"cannot be written \(.*\); check the disk and its permissions, or choose another place with -o"),
+    ],
+)
+def test_errors_of_the_disk_are_sentences(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def copy(source: Path, target: Path, advance: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "copy_file", copy)
+    with pytest.raises(RopeconvError, match=said):
+        apply(plan_of(llama, tmp_path / "out"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
 def test_force_replaces_an_earlier_output_as_a_whole(llama: Path, tmp_path: Path) -> None:

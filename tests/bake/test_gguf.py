@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from ropeconv.bake import GgufTarget, Target
+from ropeconv.bake.planner import make_plan as plan_with
+from ropeconv.errors import UsageError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
 
 from ..baking import make_plan
 from ..gguf_files import contents, write
@@ -26,3 +32,9 @@ def test_shards_without_a_change_are_copied(tmp_path: Path) -> None:
     changed = [bool(contents(tmp_path / "qwen2" / f"model-0000{n}-of-00004.gguf").keys() & {Q}) for n in (2, 3, 4)]
     assert sum(changed) == 1
     assert [file.action for file in files] == ["patch", *("patch" if one else "copy" for one in changed)]
+
+
+def test_no_architecture_is_assumed_where_it_is_known(tmp_path: Path) -> None:
+    source = open_source(str(write(tmp_path / "model.gguf")))
+    with pytest.raises(UsageError, match="llama is in the table; leave --assume-arch-keys out"):
+        plan_with(source, YARN, Target(out=tmp_path / "out.gguf", gguf=GgufTarget(assume_arch_keys=True)))

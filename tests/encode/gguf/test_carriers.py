@@ -63,3 +63,13 @@ def test_tied_embeddings_are_written_a_second_time_where_the_carrier_does_not_ti
     source = write(tmp_path / "untied.gguf", "qwen2", keys, own)
     found = contents(apply(make_plan(source, MIXED, tmp_path / "other.gguf", carrier="step35")))
     assert found["output.weight"] == own["output.weight"].tobytes()
+
+
+@pytest.mark.parametrize("keep_short", [False, True])
+def test_the_repair_where_no_carrier_exists(tmp_path: Path, keep_short: bool) -> None:
+    source = write(tmp_path / "model.gguf", "starcoder2")
+    recipe = Recipe(REGISTRY["mixed"](4.0), keep_short=keep_short)
+    with pytest.raises(UnsupportedBake) as problem:
+        make_plan(source, recipe, tmp_path / "out.gguf", encoding="tensor")
+    words = "theta, linear and yarn fit into its keys"
+    assert str(problem.value).endswith(words + (", without --keep-short" if keep_short else ""))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tomllib
 from pathlib import Path
@@ -53,7 +54,8 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor. auto: the class of transformers that makes it. refused: methods whose frequencies, recipes by their names,
     and encodings, that its class cannot carry. fill: by the end of their names, values of parameters that begin with 0
     and would make attention blind; of matrices the standard deviation. text: the model type of its `text_config`, which
-    has all these keys then; around: what its config has beside that.
+    has all these keys then; around: what its config has beside that. halves: the same for several such parts, by the
+    names of their keys, joined by dots.
     """
 
     parts: tuple[str, ...] = ()
@@ -70,7 +72,13 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refused: tuple[str, ...] = ()
     fill: dict[str, float] = {}
     text: str = ""
+    halves: dict[str, str] = {}
     around: dict[str, Any] = {}
+
+    @property
+    def inner(self) -> dict[str, str]:
+        """The model types of the parts that have its keys, by where they stand in its config; empty for the whole."""
+        return self.halves or ({"text_config": self.text} if self.text else {})
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -107,9 +115,7 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     settings = {key: value for key, value in settings.items() if value is not None or key in null}
     torch.manual_seed(seed)
     tiny = TINY[model_type]
-    given = {**tiny.around, "text_config": {"model_type": tiny.text, **settings}} if tiny.text else settings
-    config = AutoConfig.for_model(model_type, **given)
-    model = from_config(config).to(torch.float32)
+    model = from_config(AutoConfig.for_model(model_type, **whole(model_type, settings))).to(torch.float32)
     for name, parameter in model.named_parameters():
         for end, value in tiny.fill.items():
             if name.endswith(end) and parameter.ndim == 2:
@@ -119,6 +125,15 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     model.save_pretrained(folder)
     published(folder, model_type, settings)
     return folder
+
+
+def whole(model_type: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a whole config but its model type. settings: the keys of the language model or of both halves."""
+    tiny = TINY[model_type]
+    found = copy.deepcopy(tiny.around) if tiny.inner else settings
+    for path, inner in tiny.inner.items():
+        part_at(found, path).update(copy.deepcopy(settings) | {"model_type": inner})
+    return found
 
 
 def from_config(config: Any) -> Any:
@@ -134,14 +149,21 @@ def auto_class(model_type: str) -> Any:
     return getattr(transformers, TINY[model_type].auto)
 
 
+def part_at(config: dict[str, Any], path: str) -> dict[str, Any]:
+    """The part of a config at a path of keys joined by dots, which is made where it is absent; "" for the whole."""
+    for key in path.split(".") if path else ():
+        config = config.setdefault(key, {})
+    return config
+
+
 def published(folder: Path, model_type: str, settings: dict[str, Any]) -> None:
     """Rewrites the saved config as publishers write it: rope_theta at the top, and only the keys that were given."""
     saved = json.loads((folder / "config.json").read_text())
-    text = TINY[model_type].text
-    part = saved["text_config"] if text else saved
-    rope = part.pop("rope_parameters", None) or {}
-    part.update({key: value for key, value in settings.items() if value is not None})
-    part["model_type"] = text or model_type
-    if not {"rope_parameters", "rope_theta"} & settings.keys():
-        part["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
+    for path, inner in (TINY[model_type].inner or {"": model_type}).items():
+        part = part_at(saved, path)
+        rope = part.pop("rope_parameters", None) or {}
+        part.update({key: value for key, value in settings.items() if value is not None})
+        part["model_type"] = inner
+        if not {"rope_parameters", "rope_theta"} & settings.keys():
+            part["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
     (folder / "config.json").write_text(json.dumps(saved, indent=2) + "\n")

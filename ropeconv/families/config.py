@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +25,12 @@ __all__ = [
     "detect",
     "first_present",
     "geometry",
+    "halves",
     "nested_settings",
     "positive_int",
     "rotary_share",
     "text_part",
+    "text_parts",
 ]
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
@@ -64,7 +68,8 @@ def detect(config: Config, assumed: str = "") -> Family:
     known.
     """
     family = assumed_family(config, assumed) if assumed else _by_model_type(config)
-    check_config(text_part(config, family), family)
+    for part in text_parts(config, family):
+        check_config(part, family)
     return family
 
 
@@ -105,14 +110,36 @@ def _refuse_without_rope(part: Config, family: Family) -> None:
 
 
 def text_part(config: Config, family: Family) -> Config:
-    """The dictionary with the language model's keys: the config itself, or its `text_config`.
+    """The dictionary with the language model's keys: the config itself, its `text_config`, or that of its decoder."""
+    return text_parts(config, family)[0]
+
+
+def text_parts(config: Config, family: Family) -> list[Config]:
+    """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
 
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
+    Raises BadSource where a half is absent.
     """
-    inner, part = text_config(config), config
-    if inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types:
-        part = inner
-    return part
+    if family.halves:
+        return [_half(config, path) for path in family.halves]
+    inner = text_config(config)
+    own = inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types
+    return [inner if inner is not None and own else config]
+
+
+def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:
+    """Of a model with an encoder and a decoder, each further half by its key, as a config in which it is read first."""
+    for path in family.halves[1:]:
+        whole = copy.deepcopy(config)
+        text_part(whole, family).update(_half(config, path))
+        yield path, whole
+
+
+def _half(config: Config, path: str) -> Config:
+    found = first_present(config, (path,))
+    if not isinstance(found, dict):
+        raise BadSource(f"config.json has no {path}; add it, or give the folder of the whole model")
+    return found
 
 
 def geometry(config: Config, family: Family) -> Geometry:

@@ -218,8 +218,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: values of `model_type` in configs. source: where its facts are stated. layout: pairs are (i, i + r/2)
     in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs of a head stand still by architecture,
     under rope_type proportional. mla: multi-head latent attention. rotates: config values without which a model has no
-    rotary embedding. encoder: it reads in both directions and has no logits of the next token. no_attention_factor: why
-    it can have none but 1, or empty. refuse: why nothing can be baked for it, or empty. no_gguf: why its checkpoints do
+    rotary embedding. encoder: it reads in both directions and has no logits of the next token. halves: of a model with
+    an encoder and a decoder, the keys of their configs, joined by dots where they are nested; the first is the one that
+    is read, all have to have the same RoPE, and all are written alike. no_attention_factor: why it can have none but 1,
+    or empty. refuse: why nothing can be baked for it, or empty. no_gguf: why its checkpoints do
     not become GGUF, or empty. since: per runtime, the first version that loads it. gguf, code, ministral3: None where
     that kind of output is not known for it. origin: the file of a user that it is from, empty for those of the package.
     assumed: a model type that `--family` says is of this family, the last of model_types; neither stands in files.
@@ -234,6 +236,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mla: bool = False
     rotates: tuple[Need, ...] = ()
     encoder: bool = False
+    halves: tuple[str, ...] = ()
     no_attention_factor: str = ""
     refuse: str = ""
     no_gguf: str = ""

@@ -21,4 +21,13 @@ def sample_config(family: Family) -> Config:
         config[keys.head_dim[0]] = HEAD_DIM
     if keys.partial and family.defaults.partial_rotary_factor != 1:
         config[keys.partial[0]] = family.defaults.partial_rotary_factor
-    return config
+    if not family.halves:
+        return config
+    whole: Config = {"model_type": config.pop("model_type")}
+    for path in family.halves:
+        *outer, last = path.split(".")
+        part = whole
+        for key in outer:
+            part = part.setdefault(key, {})
+        part[last] = dict(config)
+    return whole

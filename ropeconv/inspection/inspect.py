@@ -26,6 +26,7 @@ from ..sources.source import Origin, Source
 from .assumed_weights import check_assumed_weights
 from .config_problems import Problem, config_problems, custom_code, limit_problem, load_problem, tensor_problems
 from .gguf_problems import gguf_problems
+from .halves import check_halves
 from .kv_cache import KvCache, config_cache, gguf_cache
 from .layers import layer_groups
 
@@ -155,6 +156,7 @@ def inspect_config(source: Source) -> ConfigInspection:
     config, family = source.config(), source.family
     try:
         spec = read_spec(config, family)
+        check_halves(config, family, spec)
     except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
     check_assumed_weights(source, family, len(spec.layers))

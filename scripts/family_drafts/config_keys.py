@@ -23,7 +23,7 @@ def keys_of(family: Family) -> list[str]:
     if family.text_type not in config_classes():
         return []
     config = default_config(family.text_type)
-    kind = type(config)
+    kind = type(config.get_text_config() if family.halves else config)
     fields = {name for name in inspect.get_annotations(kind) if not name.startswith(("base_model", "keys_to"))}
     earlier = {*LEGACY, *kind.attribute_map.values(), *IN_KWARGS.findall(inspect.getsource(kind))}
     return sorted({name for name in fields | earlier if not name.startswith("_")} - {"rope_parameters", "model_type"})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ropeconv.families.config import text_part
 from ropeconv.runtimes.evidence import ModelRecord, Record
 from ropeconv.runtimes.find import newest
 from ropeconv.runtimes.read_config import rope_dict, rope_type
@@ -54,9 +55,7 @@ def digest(cells: Iterable[Cell]) -> str:
 
 def cell_type(cell: Cell) -> str:
     """The rope type in the config of a cell, as transformers reads it."""
-    part = cell.config.get("text_config", cell.config)
-    part = part if isinstance(part, dict) and part.get("model_type") in cell.family.model_types else cell.config
-    found, _ = rope_dict(part, cell.family)
+    found, _ = rope_dict(text_part(cell.config, cell.family), cell.family)
     return rope_type(found, newest("transformers").rule_set(cell.family.name))
 
 

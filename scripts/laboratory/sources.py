@@ -10,7 +10,7 @@ from typing import Any
 from ropeconv.errors import BadSource
 from ropeconv.families import Family
 from ropeconv.families.config import detect
-from tests.models import COMMON, FAMILIES, TINY, of_extended
+from tests.models import COMMON, FAMILIES, TINY, of_extended, part_at, whole
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
 VISION: dict[str, Any] = {
@@ -59,6 +59,7 @@ MAPPINGS = {
     "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "AutoModelForImageTextToText": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
     "AutoModel": "MODEL_MAPPING_NAMES",
+    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
 }
 """Where transformers has the names of classes, by the class that makes a model."""
 NESTED: dict[str, dict[str, Any]] = {
@@ -79,8 +80,14 @@ def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
 
     for model_type, changes in FAMILIES.items():
         settings = _without_null({**COMMON, **changes, **AS_PUBLISHED.get(model_type, {})})
-        config = transformers.AutoConfig.for_model(model_type, **settings).to_dict()
-        yield _name(config), _published({**config, "architectures": [_class_name(model_type)]}, settings)
+        config = transformers.AutoConfig.for_model(model_type, **whole(model_type, settings)).to_dict()
+        config["architectures"] = [_class_name(model_type)]
+        for path in TINY[model_type].inner or ("",):
+            part = part_at(config, path)
+            made = _published(dict(part), settings)
+            part.clear()
+            part.update(made)
+        yield _name(config), config
     for model_type, changes in NESTED.items():
         settings = _without_null({**COMMON, **changes})
         classes = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES

@@ -29,7 +29,7 @@ NEOMME = {"model_type": "neomme"}
 
 
 def theirs(model_type: str, **settings: Any) -> list[str]:
-    text = (TINY[model_type].text if model_type in TINY else "") or model_type
+    text = next(iter(TINY[model_type].inner.values()), model_type) if model_type in TINY else model_type
     return list(AutoConfig.for_model(text, num_hidden_layers=LAYERS, **settings).layer_types)
 
 

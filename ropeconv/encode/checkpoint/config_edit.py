@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import BadSource
 from ...families import Family
 from ...families.cached_layers import STATES
-from ...families.config import Config, first_present, nested_settings, positive_int, rotary_share, text_part
+from ...families.config import Config, first_present, nested_settings, positive_int, rotary_share, text_parts
 from ...families.layers import kinds_of, layer_names, layer_types, settings_name
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
@@ -28,7 +28,12 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     config: the whole file of the source. family: of its model. spec: the RoPE of the source. written: the setting.
     """
     baked = copy.deepcopy(config)
-    part = text_part(baked, family)
+    for part in text_parts(baked, family):
+        _bake_part(part, family, spec, written)
+    return baked
+
+
+def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> None:
     rope = _with_kept_keys(part, family, spec, written.rope)
     for key in [key for key in family.keys.context if key in part] or family.keys.context[:1]:
         put(part, key, written.context)
@@ -58,7 +63,6 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     else:
         part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
     put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
-    return baked
 
 
 def put(part: Config, key: str, value: Any, after: str = "") -> None:

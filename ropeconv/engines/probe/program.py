@@ -6,7 +6,8 @@ its caller plans and copies, and answers a line of JSON on stdin, {"path": folde
 model type with which a config is read whose own model type this installation does not have.
 A line {"model_type": name} starts the import of the code of that model, and gets no answer.
 The answer holds, per rotary module of the text model, the frequencies and attention factor that it applies at the last
-position of the context and at the first ones, taken from its buffers after a forward pass.
+position of the context and at the first ones, taken from its buffers after a forward pass. A model with an encoder and
+a decoder is asked as a whole, and both have to compute the same.
 """
 
 import gc
@@ -73,6 +74,9 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
 
     config = read(path, stands_for)
     text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
+    halves = getattr(config, "is_encoder_decoder", False)
+    if halves:
+        text = config
     try:
         model = build(shrunk(text), torch)
     except ValueError:  # a class that misses, in few layers, a module it names
@@ -80,7 +84,11 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
     modules: dict[str, Any] = {}
     for name, module in model.named_modules():
         if "RotaryEmbedding" in type(module).__name__:
-            modules.update(look(module, name, context, torch))
+            found = dict(look(module, name, context, torch))
+            differ = [label for label in found if modules.get(label, found[label]) != found[label]]
+            if differ and halves:
+                raise ValueError(f"its encoder and its decoder compute different {differ[0]} frequencies")
+            modules.update(found)
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
     return {"modules": modules, "class": type(model).__name__}
@@ -170,8 +178,16 @@ def on_cpu(rotary: Any, torch: Any) -> None:
 
 
 def shrunk(text: Any) -> Any:
-    """A copy of a text config with as few layers as contain every kind of layer."""
+    """A copy of a text config, or of one with an encoder and a decoder, with as few layers as show every kind."""
     text = copy.deepcopy(text)
+    halves = (text.encoder, text.decoder) if getattr(text, "is_encoder_decoder", False) else ()
+    for part in [half.get_text_config() for half in halves] or [text]:
+        shrink(part)
+    return text
+
+
+def shrink(text: Any) -> None:
+    """Leaves a text config as few layers as contain every kind of layer."""
     kinds = getattr(text, "layer_types", None)
     count = getattr(text, "num_hidden_layers", 1)
     keep = min(count, 1 + max((kinds.index(kind) for kind in set(kinds)), default=0)) if kinds else min(count, 1)
@@ -180,7 +196,6 @@ def shrunk(text: Any) -> Any:
         if isinstance(getattr(text, name, None), list):
             with contextlib.suppress(AttributeError):  # a property that follows the number of layers
                 setattr(text, name, getattr(text, name)[:keep])
-    return text
 
 
 def look(module: Any, name: str, context: int, torch: Any) -> Iterator[tuple[str, dict[str, Any]]]:

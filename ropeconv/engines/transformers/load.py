@@ -59,7 +59,9 @@ def _class_for(config: Any) -> Any:
     import transformers
 
     named = getattr(config, "auto_map", None) or {}
-    with_head = (transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText)
+    with_head = tuple(
+        getattr(transformers, f"AutoModelFor{task}") for task in ("CausalLM", "ImageTextToText", "Seq2SeqLM")
+    )
     fitting = [auto for auto in with_head if type(config) in auto._model_mapping or auto.__name__ in named]
     if not named and type(config) not in transformers.AutoModel._model_mapping:
         fitting += [getattr(transformers, name) for name in config.architectures or () if hasattr(transformers, name)]

@@ -108,7 +108,8 @@ class TransformersEngine(Engine):
         greedy = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0, eos_token_id=end)
         with torch.no_grad():
             found = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
-        return [int(token) for token in found[0, len(ids) :]]
+        begin = 1 if self.model.config.is_encoder_decoder else len(ids)  # a decoder begins with a token of its own
+        return [int(token) for token in found[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
         return first_not_finite(self.model, ids, self.chunk)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import inspect
 import json
 import logging
@@ -93,9 +94,10 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         except Exception as error:
             raise protocol.Refused("config", error) from None
     text = loaded.get_text_config() if hasattr(loaded, "get_text_config") else getattr(loaded, "text_config", loaded)
+    halves = getattr(loaded, "is_encoder_decoder", False)
     text = shrunk(text)
     try:
-        model = built(text)
+        model = built(loaded if halves else text)
     except Exception as error:
         raise protocol.Refused("load", error) from error
     try:
@@ -110,6 +112,10 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
             continue
         near, far = (read(recorder.calls[index], text) for recorder in (short, long))
         layers.append(protocol.rope(*far, *near))
+    if halves:
+        layers, encoder = layers[: len(layers) // 2], layers[len(layers) // 2 :]
+        if layers != encoder:
+            raise protocol.Refused("forward", ValueError("the encoder rotates otherwise than the decoder"))
     more: dict[str, Any] = {}
     scaling = logit_scale(model)
     if scaling is not None:
@@ -123,16 +129,26 @@ def built(text: Any) -> Any:
     """The model of a text config, with arbitrary weights."""
     PreTrainedModel.init_weights = lambda self: None
     PreTrainedModel._initialize_weights = lambda self, module, *args, **kwargs: None
-    known = AutoModel._model_mapping
-    mapping = known if type(text) in known else AutoModelForCausalLM._model_mapping
-    if type(text) not in mapping:
+    model_class = class_of(text)
+    if model_class is None:
         raise protocol.Absent(f"transformers {transformers.__version__} has no model for {type(text).__name__}")
-    found = mapping[type(text)]
-    model_class = found[0] if isinstance(found, (tuple, list)) else found
     with contextlib.suppress(Exception):
         text._attn_implementation = "eager"
     with without_init():
         return model_class(text).eval()
+
+
+def class_of(text: Any) -> Any:
+    """The class of the model of a text config, or the one in its modelling file that takes it; None without one."""
+    for auto in (AutoModel, AutoModelForCausalLM):
+        if type(text) in auto._model_mapping:
+            found = auto._model_mapping[type(text)]
+            return found[0] if isinstance(found, (tuple, list)) else found
+    code = vars(importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_")))
+    models = (
+        code[name] for name in sorted(code, key=len) if name.endswith("Model") and not name.endswith("PreTrainedModel")
+    )
+    return next((one for one in models if getattr(one, "config_class", None) is type(text)), None)
 
 
 @contextlib.contextmanager
@@ -150,12 +166,20 @@ def without_init() -> Iterator[None]:
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """The decoder layers of a text model."""
+    """The layers of a text model; of one with an encoder and a decoder, the decoder's and then the encoder's."""
+    if model.config.is_encoder_decoder:
+        encoder = model.encoder if hasattr(model.encoder, "layers") else model.encoder.text_model
+        return [*model.decoder.layers, *encoder.layers]
     for name in ("layers", "h", "blocks"):
         for holder in (model, getattr(model, "model", None), getattr(model, "language_model", None)):
             if holder is not None and isinstance(getattr(holder, name, None), torch.nn.ModuleList):
                 return list(getattr(holder, name))
-    raise RuntimeError(f"{type(model).__name__} has no list of layers")
+    stacks = [
+        stack.layers for stack in model.children() if isinstance(getattr(stack, "layers", None), torch.nn.ModuleList)
+    ]
+    if not stacks:
+        raise RuntimeError(f"{type(model).__name__} has no list of layers")
+    return [layer for stack in stacks for layer in stack]
 
 
 def forward(model: Any, tokens: int) -> Recorder:
@@ -172,6 +196,8 @@ def forward(model: Any, tokens: int) -> Recorder:
     positions = list(range(tokens)) if tokens <= WHOLE else [0, 1, 2, tokens - 1]
     ids = torch.zeros(1, len(positions), dtype=torch.long)
     arguments = {"input_ids": ids, "position_ids": torch.tensor([positions]), "use_cache": False}
+    if model.config.is_encoder_decoder:
+        arguments |= {f"decoder_{name}": arguments[name] for name in ("input_ids", "position_ids")}
     try:
         with torch.no_grad():
             if tokens > WHOLE and COUNTS_KEYS and model.config.model_type in COUNTING:

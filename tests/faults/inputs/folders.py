@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.models import COMMON, FAMILIES
+from tests.models import COMMON, FAMILIES, TINY, whole
 
 SMALL = {"hidden_size": 32, "intermediate_size": 16, "head_dim": 16, "vocab_size": 8}
 
@@ -18,7 +18,8 @@ def small_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
     """A config as publishers write it, with one layer of few numbers."""
     settings = {**COMMON, **FAMILIES[model_type], **(SMALL if model_type == "llama" else {}), **changes}
     settings = {key: copy.deepcopy(value) for key, value in settings.items() if value is not None}
-    return {"model_type": model_type, "rope_theta": 10000.0, **settings}
+    settings = {"rope_theta": 10000.0, **settings}
+    return {"model_type": model_type, **(whole(model_type, settings) if TINY[model_type].halves else settings)}
 
 
 @cache

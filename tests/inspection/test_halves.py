@@ -1,0 +1,157 @@
+"""Models with an encoder and a decoder: one recipe is about both halves, which have to have the same RoPE."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ropeconv.engines.transformers import TransformersEngine
+from ropeconv.engines.transformers.device import DeviceSpec
+from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.inspection import inspect_source
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source
+
+from ..baking import apply, make_plan, validate
+from ..faults.inputs.folders import small_config
+from ..models import TINY, part_at
+
+MODELS = [model_type for model_type, tiny in TINY.items() if tiny.halves]
+YARN = Recipe(REGISTRY["yarn"](16.0))
+CPU = DeviceSpec("cpu", "float32")
+
+
+def encoder_of(config: dict[str, Any], model_type: str) -> dict[str, Any]:
+    return part_at(config, list(TINY[model_type].halves)[1])
+
+
+def refusal(config: dict[str, Any], folder: Path) -> str:
+    """What is said of a config; empty where it is taken."""
+    (folder / "config.json").write_text(json.dumps(config))
+    try:
+        inspect_source(open_source(str(folder / "config.json")))
+    except BadSource as problem:
+        return str(problem)
+    return ""
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rope_theta": 5e5}, "it computes other frequencies"),
+        ({"max_position_embeddings": 128}, "the trained context is 128 there, not 64"),
+        ({"head_dim": 32}, "the width of a head is 32 there, not 64"),
+        ({"head_dim": "wide"}, "config.json has head_dim = 'wide'"),
+    ],
+)
+def test_a_half_with_another_rope_is_refused(
+    model_type: str, change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = small_config(model_type)
+    assert refusal(config, tmp_path) == ""
+    encoder_of(config, model_type).update(change)
+    assert said in refusal(config, tmp_path)
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_halves_may_have_different_sizes(model_type: str, tmp_path: Path) -> None:
+    """As T5Gemma 9B-2B has, with a larger encoder."""
+    config = small_config(model_type)
+    layers = 2 * encoder_of(config, model_type)["num_hidden_layers"]
+    encoder_of(config, model_type).update(num_hidden_layers=layers, num_attention_heads=4, layer_types=None)
+    assert refusal(config, tmp_path) == ""
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_a_half_that_is_absent_is_named(model_type: str, tmp_path: Path) -> None:
+    for path in TINY[model_type].halves:
+        config = small_config(model_type)
+        outer, _, last = path.rpartition(".")
+        del part_at(config, outer)[last]
+        assert f"config.json has no {path}; add it" in refusal(config, tmp_path)
+
+
+def test_half_a_model_is_refused(tmp_path: Path) -> None:
+    for model_type in MODELS:
+        for path in TINY[model_type].halves:
+            inner = part_at(small_config(model_type), path)
+            assert "give the folder of the whole one" in refusal(inner, tmp_path)
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_both_halves_are_written_alike_and_nothing_else(
+    model_type: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    plan = make_plan(tiny(model_type), YARN, tmp_path / "out")
+    before = json.loads((tiny(model_type) / "config.json").read_text())
+    after = json.loads(next(file.text for file in plan.files if file.name == "config.json") or "")
+    parts = [part_at(after, path) for path in TINY[model_type].halves]
+    keys = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings", "rope_local_base_freq")
+    assert len({json.dumps([part.get(key) for key in keys]) for part in parts}) == 1
+    assert parts[0]["max_position_embeddings"] == 1024
+    for path in TINY[model_type].halves:
+        for config in (before, after):
+            outer, _, last = path.rpartition(".")
+            del part_at(config, outer)[last]
+    assert before == after
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_an_output_with_one_half_extended_disagrees(
+    model_type: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    out = apply(make_plan(tiny(model_type), YARN, tmp_path / "out"))
+    assert validate(out, tiny(model_type), device="cpu", tokens=64).agrees
+    whole = json.loads((out / "config.json").read_text())
+    source = json.loads((tiny(model_type) / "config.json").read_text())
+    for path in TINY[model_type].halves:
+        config = copy.deepcopy(whole)
+        part = part_at(config, path)
+        part.clear()
+        part.update(part_at(source, path))
+        (out / "config.json").write_text(json.dumps(config))
+        result = validate(out, tiny(model_type), device="cpu", tokens=64)
+        assert result.sentence.startswith("Disagrees"), (path, result.sentence)
+        with pytest.raises(BadSource, match="another RoPE in encoder"):
+            inspect_source(open_source(str(out)))
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_each_half_is_seen_in_the_logits(model_type: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """Logits change where either half alone is extended: what is compared tells about both."""
+    out = apply(make_plan(tiny(model_type), YARN, tmp_path / "out"))
+    whole = json.loads((out / "config.json").read_text())
+    source = json.loads((tiny(model_type) / "config.json").read_text())
+    ids, found = [5 + index % 200 for index in range(128)], []
+    for path in ("", *TINY[model_type].halves):
+        config = copy.deepcopy(whole)
+        if path:
+            part = part_at(config, path)
+            part.clear()
+            part.update(part_at(source, path))
+        (out / "config.json").write_text(json.dumps(config))
+        engine = TransformersEngine.load(out, CPU)
+        found.append(engine.logits(ids, range(64, 128)))
+    for other in found[1:]:
+        assert (other - found[0]).abs().max() > 1e-3 * found[0].std()
+
+
+def test_losses_are_refused_and_an_answer_has_no_prompt(tiny: Callable[[str], Path]) -> None:
+    engine = TransformersEngine.load(tiny("t5gemma"), CPU)
+    with pytest.raises(RopeconvError, match="reads a text in an encoder"):
+        engine.token_losses(list(range(5, 15)), [3, 4])
+    ids = list(range(5, 45))
+    answer = engine.generate(ids, 3)
+    prompt, begin = torch.tensor([ids]), torch.tensor([[engine.model.config.decoder.bos_token_id]])
+    with torch.no_grad():
+        logits = engine.model(input_ids=prompt, decoder_input_ids=begin).logits
+    assert answer[0] == int(logits[0, -1].argmax())
+    assert len(answer) <= 3

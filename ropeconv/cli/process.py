@@ -11,6 +11,7 @@ from contextlib import suppress
 from types import FrameType
 
 _received: list[int] = []
+_stdout: list[os.stat_result] = []
 
 
 def prepare() -> None:
@@ -24,6 +25,7 @@ def prepare() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    _stdout[:] = [os.fstat(1)]
     sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
@@ -41,7 +43,12 @@ def interrupted(ctrl_c: int) -> int:
 
 
 def reader_gone() -> bool:
-    """Whether nobody reads stdout or stderr any more. False for streams that are no files of the system."""
+    """Whether nobody reads stdout or stderr any more. False for streams that are no files of the system.
+
+    rich, which prints the help, opens /dev/null as stdout when that happens, before it raises.
+    """
+    if _stdout and not os.path.samestat(_stdout[0], os.fstat(1)):
+        return True
     watch = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

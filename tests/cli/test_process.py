@@ -33,7 +33,7 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    for command in ("runtimes --json", "methods", "methods nothing 2>&1"):
+    for command in ("runtimes --json", "methods", "methods nothing 2>&1", "apply --help"):
         done = shell(f"{ROPECONV} {command} | true", tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 

@@ -9,10 +9,13 @@ from ..encode.fold.placement import NEGLIGIBLE, Fold
 from ..export import Exported
 from ..formats.gguf import Edit
 from ..formats.safetensors import Tensor
+from ..receipts.folder_original import stated
 from ..receipts.folder_record import first_record, folder_record
 from ..receipts.gguf_original import earlier, gguf_stated
 from ..receipts.gguf_record import record_of_export, record_of_file, record_of_output
 from ..receipts.original import OriginalRecord, ScaledRecord
+from ..receipts.receipt import Receipt
+from ..receipts.step import StepRecord
 from ..rope.spec import RopeSpec
 from ..sources import GgufSource, Source
 from .planned import PlannedFile
@@ -33,7 +36,7 @@ def original_of_folder(
     renamed = {file.name: file.origin for file in files if file.origin and file.origin != file.name}
     scaled, rounded = _scalings(fold, source.tensors) if fold is not None else ((), ())
     record = folder_record(source, texts, made, renamed, skipped, scaled, rounded)
-    return OriginalRecord(first_record(source, source_record(source)), folder=record)
+    return OriginalRecord(first_record(source, source_record(source)), folder=record, steps=_steps(stated(source)))
 
 
 def original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: bool) -> OriginalRecord:
@@ -47,7 +50,7 @@ def original_of_gguf(source: GgufSource, spec: RopeSpec, edit: Edit, replaced: b
         return OriginalRecord(source_record(source), gguf=record_of_file(source.file, edit))
     known = receipt.original.gguf
     record = record_of_output(source.file, known, earlier(source.file, receipt), edit, replaced)
-    return OriginalRecord(receipt.original.source, gguf=record)
+    return OriginalRecord(receipt.original.source, gguf=record, steps=() if replaced else _steps(receipt))
 
 
 def original_of_export(source: Source, exported: Exported, edit: Edit) -> OriginalRecord:
@@ -61,7 +64,12 @@ def original_of_export(source: Source, exported: Exported, edit: Edit) -> Origin
         return b"".join(model.chunks(name))
 
     record = record_of_export(exported.unlabelled, model.header, read, edit, bool(exported.quantised))
-    return OriginalRecord(first_record(source, source_record(source)), gguf=record)
+    return OriginalRecord(first_record(source, source_record(source)), gguf=record, steps=_steps(stated(source)))
+
+
+def _steps(receipt: Receipt | None) -> tuple[StepRecord, ...]:
+    """The bakes that led to a source. receipt: of the source; None for one that is no output, or starts anew."""
+    return () if receipt is None else receipt.steps
 
 
 def _scalings(fold: Fold, tensors: Mapping[str, Tensor]) -> tuple[tuple[ScaledRecord, ...], tuple[str, ...]]:

@@ -26,7 +26,7 @@ from .options import (
 )
 from .outcome import Outcome, show_outcome
 from .output import Output
-from .publishing import named, refuse_without_push, send, with_publish, written_before
+from .publishing import named, refuse_without_push, send, show_preview, with_publish, written_before
 from .target_options import build_target, with_target
 
 if TYPE_CHECKING:
@@ -135,12 +135,13 @@ def apply_command(
         if ollama:
             modelfile_of(plan)
         if dry_run:
-            if as_json:
-                output.data(plan.to_dict())
-            elif quiet:
+            if quiet and not as_json:
                 output.copyable(str(plan.out))
-            else:
+            elif not as_json:
                 show_plan(plan, output, explain)
+            publication = {"publication": _previewed(plan, named(how, push), output)} if push else {}
+            if as_json:
+                output.data(plan.to_dict() | publication)
             return
         if push and not force and written_before(plan, output):
             output.note(f"{plan.out} is there from an earlier run of this command, and is published as it is.")
@@ -161,6 +162,13 @@ def apply_command(
     show_outcome(plan, done, output, explain)
     if done.proof is not None and not done.proof.agrees:
         raise typer.Exit(3)
+
+
+def _previewed(plan: Plan, how: PublishOptions, output: Output) -> dict[str, Any]:
+    """Prints what publishing a plan would do, and returns it as JSON-ready data."""
+    from ..hub.upload_set import planned
+
+    return {} if output.quiet and not output.as_json else show_preview(planned(plan), how, output)
 
 
 def _execute(

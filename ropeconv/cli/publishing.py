@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import shlex
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +32,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "commit_message": (str, "message of the commit"),
     "exist_ok": (bool, "commit to a repository that exists"),
     "overwrite_card": (bool, "replace a README.md that is not ropeconv's"),
+    "base_model": (str, "the base model, for a source that is not on the Hub"),
     "token": (str, "used instead of HF_TOKEN and the stored login"),
 }
 
@@ -59,8 +58,6 @@ def how_to_publish(given: dict[str, Any]) -> PublishOptions:
         raise UsageError("--private and --public contradict each other; give one")
     if given["token"]:
         os.environ["HF_TOKEN"] = given["token"]  # for the source as well
-    words = [word for word in sys.argv[1:] if not word.startswith("--token=")]
-    words = [word for last, word in zip(["", *words], words, strict=False) if "--token" not in (word, last)]
     return PublishOptions(
         private=True if given["private"] else False if given["public"] else None,
         create_pr=given["create_pr"],
@@ -69,7 +66,7 @@ def how_to_publish(given: dict[str, Any]) -> PublishOptions:
         exist_ok=given["exist_ok"],
         overwrite_card=given["overwrite_card"],
         token=given["token"] or None,
-        command=printable("ropeconv " + shlex.join(words)),
+        base_model=_repository(given["base_model"]) if given["base_model"] else "",
         given=tuple(f"--{name.replace('_', '-')}" for name in OPTIONS if given[name]),
     )
 
@@ -85,10 +82,15 @@ def refuse_without_push(how: PublishOptions, repo_id: str) -> None:
 
 def named(how: PublishOptions, repo_id: str) -> PublishOptions:
     """PublishOptions with a repository. Raises UsageError where `repo_id` is not owner/name."""
-    repo_id = repo_id.removeprefix("hf://")
+    return replace(how, repo_id=_repository(repo_id))
+
+
+def _repository(text: str) -> str:
+    """A repository from the command line. Raises UsageError where it is not owner/name."""
+    repo_id = text.removeprefix("hf://")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
         raise UsageError(f"{repo_id} is no repository; write owner/name")
-    return replace(how, repo_id=repo_id)
+    return repo_id
 
 
 def written_before(plan: Plan, output: Output) -> bool:
@@ -141,6 +143,34 @@ def publish_staged(
             done = apply(plan, staged=True, checksum=checksum, fsync=False, advance=advance, probe=probe)
         output.note(done.reason and f"Not checked: {done.reason}.")
         return done.check, send(from_plan(plan, done.path), how, output)
+
+
+def show_preview(what: UploadSet, how: PublishOptions, output: Output) -> dict[str, Any]:
+    """Prints what a publication would do, and returns it as JSON-ready data.
+
+    what: the files. how: repository and options. output: prints nothing but notes with `as_json`.
+    """
+    from ..hub.preview import preview
+
+    found = preview(what, how)
+    output.note(found.note)
+    if output.as_json:
+        return found.to_dict()
+    place = f"from {found.source} at {found.commit[:7]}"
+    rows = [(name, "upload", f"{size:,}" if size else "?") for name, size in found.uploads]
+    rows += [(name, f"copied {place}", "") for name in found.copies]
+    state = "exists" if found.exists else f"new, {'private' if found.private else 'public'}"
+    output.table(f"Repository {found.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",))
+    base, licence = found.base.name or "none known; --base-model names one", found.base.known.get("license")
+    output.say(f"\nBase model: {base}. Licence: {licence or 'none stated'}{_of(found.base.licence)}.")
+    if found.blocked:
+        output.say(f"It would be refused: {found.blocked}.")
+    output.copyable(f"\nREADME.md:\n\n{found.card}" if found.card else "\nREADME.md stays as it is.")
+    return found.to_dict()
+
+
+def _of(terms: str) -> str:
+    return f" ({terms})" if terms else ""
 
 
 def send(what: UploadSet, how: PublishOptions, output: Output) -> str:

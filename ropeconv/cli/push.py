@@ -9,9 +9,9 @@ import typer
 
 from ..errors import RopeconvError, UsageError
 from ..hub.publish_options import PublishOptions
-from .options import QuietOption
+from .options import JsonOption, QuietOption
 from .output import Output
-from .publishing import named, send, with_publish
+from .publishing import named, send, show_preview, with_publish
 
 EXAMPLES = """Examples:
 
@@ -32,6 +32,10 @@ def push_command(
     ignore_receipt: Annotated[
         bool, typer.Option("--ignore-receipt", help="Do not compare the files with the hashes in the receipt.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be published, with the card, and send nothing.")
+    ] = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Publish an output in one commit: files that its source on the Hub has too are copied there, not uploaded.
@@ -42,7 +46,7 @@ def push_command(
     from ..receipts import read_receipt
     from ..receipts.files import check_files
 
-    output, how = Output(False, quiet), named(how, repo_id)
+    output, how = Output(as_json, quiet), named(how, repo_id)
     folder = baked[0]
     if all(path.suffix == ".gguf" for path in baked):
         if ignore_receipt:
@@ -56,4 +60,13 @@ def push_command(
         what = from_folder(folder)
     else:
         raise RopeconvError(f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote")
-    output.copyable(send(what, how, output))
+    if dry_run:
+        found = show_preview(what, how, output)
+        if as_json:
+            output.data(found)
+        return
+    url = send(what, how, output)
+    if as_json:
+        output.data({"published": url})
+    else:
+        output.copyable(url)

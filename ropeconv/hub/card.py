@@ -6,56 +6,50 @@ https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation).
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
 
+from ..errors import BadSource, shown
 from ..formats.scratch import scratch
 from ..formats.template import render
 from ..receipts import Receipt
+from ..receipts.commands import commands
 from ..rope.bound import is_worse
 from ..rope.methods import REGISTRY
 from ..runtimes.grouping import grouped
 from ..runtimes.rules import RUNS
 from ..version import __version__
+from .base_model import BaseModel, relation
 from .evaluations import draw, drawable, eval_results, shown
 from .upload_set import UploadSet
 
-INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 MARK = "<!-- written by ropeconv -->"
 PICTURE = "validation.png"
 EVALUATION_PICTURE = "evaluation.png"
 
 
-def inherited(text: str) -> dict[str, Any]:
-    """The metadata of a base model's card that also holds for its derivatives. text: of the card, may be empty."""
-    from huggingface_hub import ModelCard
-
-    if not text.strip():
-        return {}
-    data = ModelCard(text, ignore_metadata_errors=True).data.to_dict()
-    return {key: data[key] for key in INHERITED if data.get(key)} | {"tags": list(data.get("tags") or [])}
-
-
 def card(
-    what: UploadSet, repo_id: str, base_card: str, ggufs: list[str], command: str, pictures: Collection[str] = ()
+    what: UploadSet, repo_id: str, base: BaseModel, ggufs: Sequence[str] = (), pictures: Collection[str] = ()
 ) -> str:
     """The text of the card for `repo_id`.
 
-    what: the files and their receipt. repo_id: owner/name. base_card: the text of the base model's card, may be empty.
-    ggufs: names of GGUF files in the repository. command: the command line that made it. pictures: file names of those
-    to show.
+    what: the files and their receipt. repo_id: owner/name. base: the base model. ggufs: names of GGUF files in the
+    repository. pictures: file names of those to show.
     """
     from huggingface_hub import ModelCardData
 
-    receipt, base, known = what.receipt, what.source, inherited(base_card)
-    method, title = REGISTRY[receipt.method], repo_id.split("/")[-1]
+    receipt, known, weights = what.receipt, {**base.known}, what.quantised
+    step, title = receipt.extension, repo_id.split("/")[-1]
+    method = REGISTRY.get(step.method)
+    if method is None:
+        raise BadSource(f"the receipt names the method {shown(step.method)}, which is not known here; run apply again")
     measured = list(eval_results(receipt.evaluations))
     tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", method.name, "long-context"])
+    known.pop("base_model", None)
     data = ModelCardData(
         **known,
-        base_model=base or None,
-        base_model_relation=("quantized" if ggufs else "finetune") if base else None,
-        library_name="gguf" if ggufs else "transformers",
+        base_model=base.name or None,
+        base_model_relation=relation(what, list(ggufs)) if base.name else None,
+        library_name="gguf" if ggufs else "mlx" if weights == "mlx" else "transformers",
         tags=list(tags),
         **({"model_name": title, "eval_results": measured} if measured else {}),
     )
@@ -65,14 +59,18 @@ def card(
         mark=MARK,
         title=title,
         repo_id=repo_id,
-        base=base,
+        base=base.name,
+        commit=receipt.first.commit or "",
+        license=base.known.get("license"),
         receipt=receipt,
+        before=step.before,
         method=method,
         runtimes=grouped(receipt.runtimes),
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
+        weights=weights,
         context=what.context,
-        command=command,
+        commands=commands(receipt),
         version=__version__,
         validation=receipt.validation,
         worse=_worse(receipt),

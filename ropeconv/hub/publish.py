@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from fnmatch import fnmatch
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError
 from ..sources.hub_client import answers
-from .card import MARK, card, drawn, inherited
+from .base_model import BaseModel, base_model, name_of
+from .card import MARK, card, drawn
 from .publish_options import PublishOptions
 from .repository import create, holds, remove
-from .terms import terms_of
 from .upload_set import CARD, UploadSet
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Note = Callable[[str], None]
 WAITS = (1.0, 3.0)  # seconds between attempts to commit
-TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
 LOGIN = "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 CHANGED = 412
 """The status of a commit after another one: somebody else's, or ours whose answer was lost."""
@@ -62,11 +61,10 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
 def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> str:
     from huggingface_hub.errors import HfHubHTTPError
 
-    base, closed, terms = _source(api, what, note)
-    what = replace(what, copies=what.copies | terms)
-    private = closed if how.private is None else how.private
-    if closed and how.private is None:
-        note(f"{what.source} is gated or private, so {how.repo_id} is made private; --public makes it public.")
+    base, what = _source(api, what, how, note)
+    private = base.closed if how.private is None else how.private
+    if base.closed and how.private is None:
+        note(f"{base.name} is gated or private, so {how.repo_id} is made private; --public makes it public.")
     made = create(api, what, how, private)
     try:
         if how.revision and not how.create_pr:
@@ -85,34 +83,21 @@ def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> st
         raise
 
 
-def _source(api: HfApi, what: UploadSet, note: Note) -> tuple[str, bool, dict[str, str]]:
-    """The text of the source's card, whether the source is gated or private, and its licence files to copy, by name.
-
-    Notes the terms of its licence. Raises RopeconvError where these forbid derivatives.
-    """
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-
-    text, closed, terms = what.card, False, {}
-    if what.source:
-        try:
-            info = api.model_info(what.source, revision=what.commit or None)
-            closed = bool(info.private or info.gated)
-            names = [sibling.rfilename for sibling in info.siblings or []]
-            terms = {name: name for name in names if any(fnmatch(name.upper(), known) for known in TERMS)}
-            with open(api.hf_hub_download(what.source, CARD, revision=what.commit or None), encoding="utf-8") as file:
-                text = file.read()
-        except EntryNotFoundError:
-            text = ""
-        except HfHubHTTPError as problem:
-            note(f"{what.source} cannot be seen ({problem.response.status_code}); its licence and card are left out.")
-    said, forbids = terms_of(str(inherited(text).get("license") or ""))
-    if forbids:
-        raise RopeconvError(f"{said}, so nothing made from {what.source} may be published; keep it to yourself")
-    note(said and f"Note: {said}.")
-    return text, closed, {name: origin for name, origin in terms.items() if name not in what.adds}
+def _source(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> tuple[BaseModel, UploadSet]:
+    """The base model, and the upload set with its licence files. Raises RopeconvError where its terms forbid it."""
+    base, problem = base_model(api, what, how)
+    note(problem)
+    base.refuse_forbidden()
+    note(base.licence and f"Note: {base.licence}.")
+    missing = [name for name in base.terms if name not in what.adds]
+    if base.name == what.source:
+        return base, replace(what, copies=what.copies | {name: name for name in missing})
+    commit = name_of(what, how)[1] or None
+    fetched = {name: Path(api.hf_hub_download(base.name, name, revision=commit)) for name in missing}
+    return base, replace(what, adds={**what.adds, **fetched})
 
 
-def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: str, note: Note) -> dict[str, bytes]:
+def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: BaseModel, note: Note) -> dict[str, bytes]:
     """The files of the card, by name; empty where a card that ropeconv has not written stays."""
     if what.own_card and not how.overwrite_card:
         note("README.md is your own and is published as it is; --overwrite-card replaces it.")
@@ -125,7 +110,7 @@ def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: str, note: Not
     there = [name for name in api.list_repo_files(how.repo_id, revision=how.revision) if name.endswith(".gguf")]
     ggufs = sorted({*what.gguf, *there}) if what.gguf else []
     pictures = drawn(what.receipt)
-    text = card(what, how.repo_id, base, ggufs, how.command, pictures)
+    text = card(what, how.repo_id, base, ggufs, pictures)
     return {CARD: text.encode(), **pictures}
 
 

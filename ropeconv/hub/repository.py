@@ -42,12 +42,23 @@ def create(api: HfApi, what: UploadSet, how: PublishOptions, private: bool) -> b
     if how.exist_ok:
         return False
     if not is_empty(api, how):
-        if holds(api, what, how):
-            return False
-        raise RopeconvError(f"{how.repo_id} exists; pass --exist-ok to commit to it, or --create-pr for a pull request")
+        blocked = blocking(api, what, how)
+        if blocked:
+            raise RopeconvError(blocked)
+        return False
     if private and not api.model_info(how.repo_id).private:
         api.update_repo_settings(how.repo_id, private=True)
     return False
+
+
+def blocking(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
+    """Why a repository that is there is not committed to; empty where it is.
+
+    api, what, how: as in `create`.
+    """
+    if how.create_pr or how.exist_ok or is_empty(api, how) or holds(api, what, how):
+        return ""
+    return f"{how.repo_id} exists; pass --exist-ok to commit to it, or --create-pr for a pull request"
 
 
 def remove(api: HfApi, how: PublishOptions, note: Callable[[str], None]) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ..bake import Plan
 from ..errors import BadSource
+from ..formats.gguf import GgufFile
 from ..formats.gguf.file import SHARD
+from ..formats.jsontext import parse
 from ..receipts import Receipt, read_receipt
 from ..runtimes.llamacpp.read_file import read_file
 from ..sources import RECEIPT, GgufSource
@@ -23,7 +27,9 @@ class UploadSet:
 
     adds: local files, by their name in the repository. receipt: of the output. context: tokens that it declares.
     copies: names of files in the repository `source` at `commit`, by their name in the new repository. card: the text
-    of a README.md that the output has, or empty. own_card: whether the user has written that.
+    of a README.md that the output has, or empty. own_card: whether the user has written that. known: metadata for the
+    card that the keys of a GGUF file state. quantised: how the weights of a checkpoint are quantised, such as "awq" or
+    "mlx"; empty for others. sizes: in bytes, of files in `adds` that are not written yet.
     """
 
     adds: dict[str, Path]
@@ -32,6 +38,9 @@ class UploadSet:
     copies: dict[str, str] = field(default_factory=dict)
     card: str = ""
     own_card: bool = False
+    known: dict[str, Any] = field(default_factory=dict)
+    quantised: str = ""
+    sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -42,6 +51,11 @@ class UploadSet:
     def commit(self) -> str:
         """The commit of the repository `source`; empty without one."""
         return self.receipt.source.commit or ""
+
+    def size(self, name: str) -> int:
+        """The size of a file in bytes, 0 where it is not known. name: of the file in the repository."""
+        path = self.adds.get(name)
+        return self.sizes.get(name) or (path.stat().st_size if path is not None and path.is_file() else 0)
 
     @property
     def gguf(self) -> list[str]:
@@ -65,6 +79,30 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
             assert origin is not None, file
             adds[file.name] = origin
     return _without_base_card(adds, copies, read_receipt(staged), own_card=False)
+
+
+def planned(plan: Plan) -> UploadSet:
+    """The upload set that a plan will have, for a preview: none of its files is there yet."""
+    sizes = {file.name: file.size for file in plan.files}
+    copied = {file.name for file in plan.files if plan.source.kind == "hub" and file.action == "copy"}
+    adds = {name: plan.out / name for name in (*sizes, *([RECEIPT] if plan.is_folder else ())) if name not in copied}
+    receipt = plan.receipt()
+    made = _without_base_card(adds, {name: name for name in copied}, receipt, own_card=False)
+    return replace(made, quantised=quantised_as(_config(plan)), sizes=sizes)
+
+
+def _config(plan: Plan) -> Mapping[str, Any]:
+    """The config.json that a plan writes; empty for a GGUF file."""
+    text = next((file.text for file in plan.files if file.name == "config.json"), None)
+    return parse(text, "config.json") if text else {}
+
+
+def quantised_as(config: Mapping[str, Any]) -> str:
+    """How weights are quantised by a config.json: such as "awq", "mlx" for those of mlx-lm; empty for others."""
+    if config.get("quantization"):
+        return "mlx"
+    method = config.get("quantization_config")
+    return str(method.get("quant_method") or "") if isinstance(method, dict) else ""
 
 
 def from_folder(folder: Path) -> UploadSet:
@@ -97,7 +135,28 @@ def from_gguf(path: Path) -> UploadSet:
     source = GgufSource(path.with_name(names[0]))
     kind = source.file.get("general.file_type")
     adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}
-    return UploadSet(adds, read_receipt(path), read_file(source.file).spec.context)
+    context = read_file(source.file).spec.context
+    return UploadSet(adds, read_receipt(path), context, known=stated_metadata(source.file))
+
+
+def stated_metadata(file: GgufFile) -> dict[str, Any]:
+    """What the general.* keys of a GGUF file say for the metadata of a card: licence, languages, tags, base model.
+
+    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#general-metadata
+    """
+    keys = {
+        "license": "license", "license_name": "license.name", "license_link": "license.link",
+        "language": "languages", "datasets": "datasets", "tags": "tags",
+    }  # fmt: skip
+    found = {name: file.get(f"general.{key}") for name, key in keys.items()}
+    url = file.get("general.base_model.0.repo_url")
+    if isinstance(url, str):
+        found["base_model"] = "/".join(url.rstrip("/").split("/")[-2:])
+    return {name: value for name, value in found.items() if value and _is_text(value)}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
 
 
 def conventional(name: str, file_type: int | None) -> str:
@@ -128,8 +187,10 @@ def merged(parts: list[UploadSet]) -> UploadSet:
 
 def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, own_card: bool) -> UploadSet:
     """The upload set without the source's own card, which is about another model; it is linked, not copied."""
-    text = adds[CARD].read_text("utf-8", errors="replace") if CARD in adds else ""
+    text = adds[CARD].read_text("utf-8", errors="replace") if CARD in adds and adds[CARD].is_file() else ""
     if not own_card:
         adds.pop(CARD, None)
         copies.pop(CARD, None)
-    return UploadSet(adds, receipt, receipt.schedule.context, copies, text, own_card)
+    config = adds.get("config.json")
+    quantised = quantised_as(parse(config.read_text("utf-8"), "config.json")) if config and config.is_file() else ""
+    return UploadSet(adds, receipt, receipt.schedule.context, copies, text, own_card, quantised=quantised)

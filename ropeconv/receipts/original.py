@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .step import StepRecord
+
 
 class SourceRecord(msgspec.Struct, frozen=True):
     """The source of an output.
@@ -107,8 +109,12 @@ class GgufRecord(msgspec.Struct, frozen=True):
 
 
 class OriginalRecord(msgspec.Struct, frozen=True):
-    """The first source of an output. folder, gguf: what it had; None for the other format."""
+    """The first source of an output. folder, gguf: what it had; None for the other format.
+
+    steps: the bakes that led from it to the source of the output; empty where that is the first source itself.
+    """
 
     source: SourceRecord
     folder: FolderRecord | None = None
     gguf: GgufRecord | None = None
+    steps: tuple[StepRecord, ...] = ()

@@ -9,25 +9,11 @@ import msgspec
 from ..version import SCHEMA
 from .evaluation import EvaluationRecord
 from .original import OriginalRecord, SourceRecord
+from .step import BeforeRecord as BeforeRecord
+from .step import StepRecord
+from .step import TargetRecord as TargetRecord
 
 Action = Literal["write", "copy", "convert", "patch"]
-
-
-class BeforeRecord(msgspec.Struct, frozen=True):
-    """The RoPE of the source. All but `after` are its own.
-
-    rope: its form, and after: that of the output, as `describe` has them. context: declared tokens. original_context:
-    those it was trained for; 0 in receipts that do not say. effective_length: as in the receipt, of the source. reach:
-    the same, looked for as far as the context of the output; 0 in receipts that do not say.
-    """
-
-    rope: str
-    after: str
-    attention_factor: float
-    context: int
-    original_context: int = 0
-    effective_length: int | None = None
-    reach: int | None = 0
 
 
 class FoldRecord(msgspec.Struct, frozen=True):
@@ -97,27 +83,6 @@ class RuntimeRecord(msgspec.Struct, frozen=True):
         return self.evidence
 
 
-class TargetRecord(msgspec.Struct, frozen=True):
-    """The target of an output, with which its plan can be made again from the recipe and the source.
-
-    to: "safetensors" or "gguf". The other fields are those of `Target`, `GgufTarget` and `FoldTarget`, as they were
-    asked for: an encoding may be "auto".
-    """
-
-    to: Literal["safetensors", "gguf"]
-    encoding: str = "auto"
-    runtimes: tuple[str, ...] = ()
-    outtype: str | None = None
-    pre: str | None = None
-    carrier: str | None = None
-    fold_into: Literal["q", "k", "qk"] | None = None
-    fold_dtype: Literal["stored", "f32"] | None = None
-    allow_approximate: bool = False
-    all_files: bool = False
-    replace: bool = False
-    assume_arch_keys: bool = False
-
-
 class FileRecord(msgspec.Struct, frozen=True):
     """A file of the output.
 
@@ -180,6 +145,22 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def method(self) -> str:
         """Name of the recipe's method."""
         return str(self.recipe.get("method", ""))
+
+    @property
+    def first(self) -> SourceRecord:
+        """The source of the first bake that led to the output."""
+        return self.original.source if self.original else self.source
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The bakes that led from the first source to the output, this one last."""
+        earlier = self.original.steps if self.original else ()
+        return (*earlier, StepRecord(self.recipe, self.target, self.before))
+
+    @property
+    def extension(self) -> StepRecord:
+        """The last of the steps that changed the RoPE; the last one where none did."""
+        return next((step for step in reversed(self.steps) if step.method != "as-is"), self.steps[-1])
 
     def to_dict(self) -> dict[str, Any]:
         """The receipt as JSON-ready data, with every key."""

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 from ropeconv.evaluate.record import record, recorded
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import Row
+from ropeconv.hub.base_model import BaseModel
 from ropeconv.hub.card import EVALUATION_PICTURE, card, drawn
 from ropeconv.hub.evaluations import draw, drawable, eval_results, shown
 from ropeconv.hub.upload_set import UploadSet
@@ -32,7 +33,7 @@ def text_of(out: Path, *results: Result) -> str:
     for result in results:
         record(result, [Row("yarn:4", path=out)])
     found = read_receipt(out)
-    return card(UploadSet({}, found, 32768), "me/tiny-yarn4", "", [], "ropeconv apply", drawn(found))
+    return card(UploadSet({}, found, 32768), "me/tiny-yarn4", BaseModel(), pictures=drawn(found))
 
 
 def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:

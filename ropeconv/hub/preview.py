@@ -1,0 +1,90 @@
+"""What a publication would do, without doing it: for `--dry-run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..sources.hub_client import answers
+from .base_model import BaseModel, base_model
+from .card import card
+from .publish_options import PublishOptions
+from .repository import blocking
+from .upload_set import CARD, UploadSet
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a publication would do.
+
+    repo_id: the repository. exists: whether it is there. private: whether it would be private; None for one that is
+    there, which stays as it is. blocked: why it would be refused, or empty. uploads: names and sizes in bytes, 0 for
+    sizes that are not known yet. copies: names of files that the Hub copies, from `source` at `commit`. base: the base
+    model. note: what could not be seen of it, or empty. card: the text of the model card; empty where one stays.
+    """
+
+    repo_id: str
+    exists: bool
+    private: bool | None
+    blocked: str
+    uploads: tuple[tuple[str, int], ...]
+    copies: tuple[str, ...]
+    source: str
+    commit: str
+    base: BaseModel
+    note: str
+    card: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The preview as JSON-ready data."""
+        return {
+            "repo_id": self.repo_id,
+            "exists": self.exists,
+            "private": self.private,
+            "blocked": self.blocked or None,
+            "uploads": [{"name": name, "bytes": size or None} for name, size in self.uploads],
+            "copies": [{"name": name, "from": self.source, "commit": self.commit} for name in self.copies],
+            "base_model": self.base.name or None,
+            "license": self.base.known.get("license"),
+            "licence_terms": self.base.licence or None,
+            "card": self.card or None,
+        }
+
+
+def preview(what: UploadSet, how: PublishOptions) -> Preview:
+    """What `publish` would do with files. Nothing is written, here or on the Hub.
+
+    what: the files, which need not be there yet. how: repository and options. Raises RopeconvError where the licence
+    of the base model forbids it, and what huggingface_hub raises.
+    """
+    from huggingface_hub import HfApi
+
+    from ..version import __version__
+
+    api = HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
+    with answers(how.repo_id):
+        base, note = base_model(api, what, how)
+        base.refuse_forbidden()
+        exists = api.repo_exists(how.repo_id)
+        blocked = blocking(api, what, how) if exists else ""
+        there = [name for name in api.list_repo_files(how.repo_id) if name.endswith(".gguf")] if exists else []
+    ggufs = sorted({*what.gguf, *there}) if what.gguf else []
+    text = "" if what.own_card and not how.overwrite_card else card(what, how.repo_id, base, ggufs)
+    licences = [name for name in base.terms if name not in what.adds]
+    copied = licences if base.name == what.source else []
+    names = [*what.adds, *(name for name in licences if name not in copied), *([CARD] if text else [])]
+    return Preview(
+        how.repo_id,
+        exists,
+        None if exists else base.closed if how.private is None else how.private,
+        blocked,
+        tuple(
+            (name, len(text.encode()) if name == CARD and text else what.size(name)) for name in dict.fromkeys(names)
+        ),
+        tuple(sorted({*what.copies, *copied})),
+        what.source,
+        what.commit,
+        base,
+        note,
+        text,
+    )

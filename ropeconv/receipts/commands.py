@@ -1,0 +1,60 @@
+"""The command lines that make an output again, from its receipt."""
+
+from __future__ import annotations
+
+import shlex
+
+from ..rope.errors import RopeconvError
+from ..rope.flags import flags
+from ..rope.recipe import Recipe
+from .original import SourceRecord
+from .receipt import Receipt
+from .step import StepRecord, TargetRecord
+
+RECEIPT_FILE = "ropeconv.json"
+
+
+def commands(receipt: Receipt) -> list[str]:
+    """The `ropeconv apply` of each bake that led from the first source to the output of a receipt, in order.
+
+    Local sources have the names that the receipts keep, without their folders. A recipe with lists of numbers is taken
+    from the receipt itself, `--recipe ropeconv.json`.
+    """
+    source, made = receipt.first, []
+    for number, step in enumerate(receipt.steps, 1):
+        last = number == len(receipt.steps)
+        name = source.name if number == 1 else f"step{number - 1}"
+        words = ["ropeconv", "apply", (source.reference or name) if number == 1 else name]
+        words += ["--family", receipt.source.family] if receipt.source.family else []
+        words += _recipe(step)
+        if step.target is not None:
+            words += _target(step.target, source if number == 1 else None)
+        if not last:
+            words += ["-o", f"step{number}"]
+        made.append(shlex.join(words))
+    return made
+
+
+def _recipe(step: StepRecord) -> list[str]:
+    try:
+        found = flags(Recipe.from_dict(step.recipe))
+    except RopeconvError:  # of another version
+        found = None
+    return ["--recipe", RECEIPT_FILE] if found is None else found
+
+
+def _target(target: TargetRecord, source: SourceRecord | None) -> list[str]:
+    """The options of a target. source: the first one, None for the output of an earlier step."""
+    was_gguf = source is not None and source.kind == "gguf"
+    words = ["--to", target.to] if was_gguf != (target.to == "gguf") else []
+    options = {
+        "encoding": None if target.encoding == "auto" else target.encoding,
+        "outtype": target.outtype, "pre": target.pre, "carrier": target.carrier, "fold-into": target.fold_into,
+        "fold-dtype": target.fold_dtype,
+    }  # fmt: skip
+    for name, value in options.items():
+        words += [f"--{name}", value] if value is not None else []
+    for runtime in target.runtimes:
+        words += ["--runtime", runtime]
+    switches = ("allow_approximate", "all_files", "replace", "assume_arch_keys")
+    return words + [f"--{name.replace('_', '-')}" for name in switches if getattr(target, name)]

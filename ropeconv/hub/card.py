@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection, Sequence
 
-from ..errors import BadSource, shown
+from ..errors import BadSource
+from ..errors import shown as quoted
 from ..formats.scratch import scratch
 from ..formats.template import render
 from ..receipts import Receipt
@@ -33,7 +34,7 @@ def card(
     """The text of the card for `repo_id`.
 
     what: the files and their receipt. repo_id: owner/name. base: the base model. ggufs: names of GGUF files in the
-    repository. pictures: file names of those to show.
+    repository. pictures: file names of those to show. Raises BadSource for a receipt with a method that is not known.
     """
     from huggingface_hub import ModelCardData
 
@@ -41,7 +42,7 @@ def card(
     step, title = receipt.extension, repo_id.split("/")[-1]
     method = REGISTRY.get(step.method)
     if method is None:
-        raise BadSource(f"the receipt names the method {shown(step.method)}, which is not known here; run apply again")
+        raise BadSource(f"the receipt names the method {quoted(step.method)}, which is not known here; run apply again")
     measured = list(eval_results(receipt.evaluations))
     tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", method.name, "long-context"])
     known.pop("base_model", None)

@@ -55,7 +55,7 @@ class CheckpointPlan(Plan):
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
     """The plan of a checkpoint: schedule, encoding, verdicts, files. Parameters and errors are those of `make_plan`."""
     seen, first, source = first_inspection(source, target)
-    if source.kind != "config" and not source.weights():
+    if source.kind != "config" and not source.weights() and not _pickled(source):
         raise _no_weights(source)
     config, family = source.config(), first.family
     spec = start_spec(first, recipe, target)
@@ -114,13 +114,19 @@ def _refuse_other_tokens(source: Source, other: Family) -> None:
         )
 
 
-def _no_weights(source: Source) -> BadSource:
+def _pickled(source: Source) -> str:
+    """The name of a file with the weights as pickle, which are copied as they are; empty without one."""
     names = [file.name for file in source.files()]
-    binary = next((name for name in names if name.endswith(".bin") or name.endswith(".bin.index.json")), None)
-    if binary:
+    return next((name for name in names if name.endswith((".bin", ".bin.index.json"))), "")
+
+
+def _no_weights(source: Source) -> BadSource:
+    names, pickled = [file.name for file in source.files()], _pickled(source)
+    if pickled:
         return BadSource(
-            f"{source.reference} has its weights only as pickle ({binary}), which ropeconv does not open; load it once "
-            "with transformers and save_pretrained it as safetensors"
+            f"{source.reference} has its weights only as pickle ({pickled}), which ropeconv copies and does not open, "
+            "and here they would change; take --encoding native or factors, or load it once with transformers and "
+            "save_pretrained it as safetensors"
         )
     if any(name.endswith(".safetensors") and "-of-" in name for name in names):
         return BadSource(f"{source.reference} has shards and no {INDEX} to say what they hold; download that file too")
@@ -134,6 +140,8 @@ def _tensors(source: Source) -> dict[str, Tensor]:
     """The tensors of a checkpoint by name. Raises UsageError for one that is converted and has no headers yet."""
     if source.kind in CONVERTED:
         raise UsageError(f"{CONVERTED[source.kind]} is folded in two steps: apply it to a folder first, then fold that")
+    if source.kind != "config" and not source.weights():
+        raise _no_weights(source)
     return source.tensors
 
 

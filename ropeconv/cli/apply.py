@@ -115,6 +115,10 @@ def apply_command(
 
     output = Output(as_json, quiet)
     refuse_without_push(how, push)
+    if Path(source).name.startswith("Modelfile"):  # others are resolved later: that imports numpy
+        from ..sources import resolved
+
+        source = resolved(source)
     gguf = source.endswith(".gguf")
     if target["in_place"] and gguf and not dry_run and target["out"] is None:
         recovered(source, output)

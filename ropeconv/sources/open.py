@@ -10,6 +10,7 @@ from .folder import ConfigSource, FolderSource
 from .gguf import GgufSource
 from .hub import HubSource
 from .meta import MetaSource, is_meta
+from .reference import resolved
 from .source import Source
 
 REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
@@ -20,12 +21,12 @@ HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.gguf)"
 def open_source(reference: str, family: str = "") -> Source | GgufSource:
     """The source that a reference names. Nothing large is read or fetched, except a GGUF file on the Hub.
 
-    reference: the path of a GGUF file, of a folder in the HF layout or in Meta's, or of a config.json; or on the Hub
-    `owner/name[@revision]` or `owner/name[@revision]/file.gguf`. family: the name of the family that the model is of,
-    whatever its model_type; empty to go by that. Raises BadSource where it is none of these, UsageError for a family
-    beside a GGUF file.
+    reference: the path of a GGUF file, of a folder in the HF layout or in Meta's, of a config.json, or of a Modelfile,
+    whose model is opened; or on the Hub `owner/name[@revision]`, `owner/name[@revision]/file.gguf`, or the address of a
+    page of these. family: the name of the family that the model is of, whatever its model_type; empty to go by
+    that. Raises BadSource where it is none of these, UsageError for a family beside a GGUF file.
     """
-    source = _open(reference)
+    source = _open(resolved(reference))
     if family and isinstance(source, GgufSource):
         raise UsageError(f"--family goes with checkpoints, and {reference} names its architecture itself; leave it out")
     source.treat_as = family

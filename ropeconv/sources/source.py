@@ -18,6 +18,7 @@ from ..formats.identity import FileIdentity
 from ..formats.index import INDEX, MOST_TENSORS, safe_name, shards, tensors
 from ..formats.regular import open_regular, read_text
 from ..formats.safetensors import Header, Tensor, read_header
+from .reference import ADAPTER, without_config
 
 SINGLE = "model.safetensors"
 OTHER_WEIGHTS = (
@@ -115,9 +116,7 @@ class Source(Origin, ABC):
         """The content of config.json. Raises BadSource where it is absent or not a JSON object."""
         text = self.text("config.json")
         if text is None:
-            raise BadSource(
-                f"{self.reference} has no config.json, so it is not a checkpoint; give another folder or id"
-            )
+            raise without_config(self.reference, (file.name for file in self.files()), self.text(ADAPTER))
         return jsontext.parse(text, "config.json")
 
     @property

@@ -1,0 +1,111 @@
+"""What people type for a model: pages of the Hub, Modelfiles, adapters, folders of GGUF files, pickled weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ropeconv.errors import BadSource
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import open_source, resolved
+
+from ..baking import apply, make_plan, validate
+from ..conftest import Run
+from ..gguf_files import write
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+
+
+@pytest.mark.parametrize(
+    ("typed", "taken"),
+    [
+        ("https://huggingface.co/Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("https://huggingface.co/Qwen/Qwen3-8B/", "Qwen/Qwen3-8B"),
+        ("huggingface.co/Qwen/Qwen3-8B?library=transformers", "Qwen/Qwen3-8B"),
+        ("https://hf.co/Qwen/Qwen3-8B/tree/main", "Qwen/Qwen3-8B"),
+        ("https://huggingface.co/Qwen/Qwen3-8B/tree/0123abc", "Qwen/Qwen3-8B@0123abc"),
+        ("https://huggingface.co/Qwen/Qwen3-8B/tree/refs%2Fpr%2F3", "Qwen/Qwen3-8B@refs/pr/3"),
+        ("https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json", "Qwen/Qwen3-8B"),
+        ("https://huggingface.co/me/m-GGUF/blob/main/m-Q8_0.gguf", "me/m-GGUF/m-Q8_0.gguf"),
+        ("https://huggingface.co/me/m-GGUF/resolve/v1/q/m.gguf?download=true", "me/m-GGUF@v1/q/m.gguf"),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("./folder", "./folder"),
+        ("hf://Qwen/Qwen3-8B", "hf://Qwen/Qwen3-8B"),
+        ("https://example.com/Qwen/Qwen3-8B", "https://example.com/Qwen/Qwen3-8B"),
+        ("https://huggingface.co.evil.com/a/b", "https://huggingface.co.evil.com/a/b"),
+        ("https://huggingface.co/datasets/a/b", "https://huggingface.co/datasets/a/b"),
+    ],
+)
+def test_pages_of_the_hub(typed: str, taken: str) -> None:
+    assert resolved(typed) == taken
+
+
+def test_a_tag_of_ollama_is_told_what_to_give() -> None:
+    with pytest.raises(BadSource, match=r"give the file itself, me/m-GGUF/FILE-Q4_K_M\.gguf"):
+        resolved("hf.co/me/m-GGUF:Q4_K_M")
+
+
+def test_a_modelfile(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "Modelfile"
+    write(tmp_path / "m.gguf")
+    file.write_text("# mine\nFROM ./m.gguf\nPARAMETER num_ctx 64\n")
+    assert resolved(str(file)) == str(tmp_path / "m.gguf")
+    assert open_source(str(file)).kind == "gguf"
+    assert run("apply", "Modelfile", "--yarn", "4", "-o", "out.gguf", "-q").returncode == 0
+    file.write_text("from hf.co/me/m\n")
+    assert resolved(str(file)) == "me/m"
+    file.write_text("FROM llama3.2\n")
+    with pytest.raises(BadSource, match=r"is FROM 'llama3\.2', which is no file beside it .* give its GGUF file"):
+        resolved(str(file))
+    file.write_text("PARAMETER num_ctx 64\n")
+    with pytest.raises(BadSource, match="has no FROM line"):
+        resolved(str(file))
+
+
+def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"}))
+    with pytest.raises(BadSource, match=r"is a PEFT adapter.*bake its base model \('Qwen/Qwen3-8B'\)"):
+        open_source(str(tmp_path)).config()
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(BadSource, match="which it does not name"):
+        open_source(str(tmp_path)).config()
+
+
+def test_a_folder_of_gguf_files_lists_them(tmp_path: Path) -> None:
+    for number in range(10):
+        write(tmp_path / f"m-{number}.gguf")
+    with pytest.raises(BadSource) as problem:
+        open_source(str(tmp_path)).config()
+    assert f"give one of them: {tmp_path}/m-0.gguf, {tmp_path}/m-1.gguf, " in str(problem.value)
+    assert str(problem.value).endswith("m-7.gguf and 2 more")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadSource, match="so it is not a checkpoint; give another folder or id"):
+        open_source(str(tmp_path / "empty")).config()
+
+
+def pickled(source: Path, folder: Path) -> Path:
+    """A checkpoint whose weights are a pickle."""
+    from safetensors.torch import load_file
+
+    shutil.copytree(source, folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+def test_pickled_weights_are_copied_where_only_the_config_changes(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    source = pickled(tiny("llama"), tmp_path / "pickled")
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    assert (out / "pytorch_model.bin").read_bytes() == (source / "pytorch_model.bin").read_bytes()
+    assert validate(out, source, device="cpu", tokens=64).agrees
+    for encoding in ("weights", "buffers"):
+        with pytest.raises(
+            BadSource, match=r"only as pickle \(pytorch_model\.bin\).*take --encoding native or factors"
+        ):
+            make_plan(source, YARN, tmp_path / "other", encoding=encoding)

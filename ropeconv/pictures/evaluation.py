@@ -85,10 +85,11 @@ def heat_map(
     rising. depths: from 0, the beginning, to 1. trained: context in tokens; a line stands behind it. title: above.
     """
     axes.imshow(shares, vmin=0, vmax=1, cmap=SHADES, aspect="auto", interpolation="nearest")
+    colours = axes.images[0].get_cmap()
     for row, column in np.argwhere(~np.isnan(shares)):
         share = shares[row, column]
         axes.annotate(
-            f"{100 * share:.0f}", (column, row), color="black" if share > 0.6 else "white", fontsize=SMALL,
+            f"{100 * share:.0f}", (column, row), color="black" if bright(colours(share)) else "white", fontsize=SMALL,
             horizontalalignment="center", verticalalignment="center",
         )  # fmt: skip
     axes.set_xticks(range(len(lengths)), [format_tokens(length) for length in lengths])
@@ -99,3 +100,14 @@ def heat_map(
             axes.axvline(inside - 0.5, color=colour, linewidth=1.5, linestyle=dashes)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel="depth")
     axes.grid(False)
+
+
+def bright(colour: Sequence[float]) -> bool:
+    """Whether black has more contrast than white on a colour. colour: red, green and blue, from 0 to 1."""
+    return luminance(colour) > 0.179
+
+
+def luminance(colour: Sequence[float]) -> float:
+    """The relative luminance of a colour as WCAG 2 defines it. colour: red, green and blue, from 0 to 1."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))

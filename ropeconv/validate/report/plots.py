@@ -29,8 +29,8 @@ def pictures(result: Validation) -> list[Picture]:
     shown = [
         Picture(
             partial(_kl, result=result),
-            "Over the position in tokens, in nats. What is baked stays below what is allowed; the unscaled source, the "
-            "control, has to be far above it. The thin vertical line is the trained context.",
+            "Over the position in tokens, in nats. The output stays below what is allowed, and the unscaled source has "
+            "to be far above it. The thin vertical line is the trained context.",
         ),
         Picture(
             partial(_agreement, result=result),
@@ -71,7 +71,7 @@ def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[fl
 
 def _kl(axes: Any, result: Validation) -> None:
     shown = [bucket for bucket in result.buckets if bucket.run == "spread"]
-    axes.plot(*_steps(shown, "control_kl"), color=RED, label="unscaled source (control)")
+    axes.plot(*_steps(shown, "control_kl"), color=RED, label="unscaled source")
     axes.plot(*_steps(shown, "tolerance"), color=ink(), linestyle="--", label="allowed")
     axes.plot(*_steps(shown, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
     axes.plot(*_steps(shown, "kl_95"), color=BLUE, label="baked, 95 %")
@@ -82,7 +82,7 @@ def _kl(axes: Any, result: Validation) -> None:
         )
     in_tokens(axes, "x")
     axes.set(yscale="log", xlabel="position, tokens", ylabel="nats", title="KL from the reference")
-    axes.set_ylim(top=1e7)
+    axes.set_ylim(top=1e9)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}" if value < 0.01 or value > 100 else f"{value:g}")
     _trained(axes, result)
     axes.legend(ncols=2, loc="upper left", columnspacing=1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
@@ -82,7 +82,7 @@ return [lowest, where];
 def browser(profile: Path) -> Iterator[Browser]:
     """A browser with an empty profile. profile: a folder for it. Skips the test where there is none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed; run ./scripts/test")
-    if not (shutil.which(CHROMIUM) and shutil.which(DRIVER)):
+    if CHROMIUM is None or DRIVER is None:
         pytest.skip("there is no browser; install the Debian packages chromium and chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM

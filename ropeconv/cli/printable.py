@@ -40,7 +40,7 @@ def trimmed(line: str) -> str:
 def trimmed_stdout() -> Iterator[None]:
     """While it is entered, what is printed on stdout has no blanks at the ends of its lines."""
     stream = _Trimmed(sys.stdout)
-    with redirect_stdout(stream):  # type: ignore[type-var]
+    with redirect_stdout(stream):
         yield
     stream.end()
 

@@ -43,8 +43,7 @@ def ramp(axes: Any, before: Vector, curves: Curves) -> None:
     axes: of matplotlib. before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
     """
     for number, (name, inv_freq) in enumerate(curves.items()):
-        ratio = np.divide(before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0)
-        axes.plot(ratio, label=literal(name), **line(number))
+        axes.plot(divisors(before, inv_freq), label=literal(name), **line(number))
     axes.set_yscale("log", base=2)
     axes.set(xlabel="pair of dimensions", ylabel="divisor", title="Frequencies divided by")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -92,7 +91,7 @@ def decay(axes: Any, before: Vector, curves: Curves, length: int, lengths: Mappi
     per token, float64 [rotary_dim / 2]. length: the largest distance, in tokens. lengths: vertical lines, in tokens by
     name. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
     """
-    at = np.unique(np.geomspace(1, length, 400).round())
+    at = distances(length)
     for number, (name, inv_freq) in enumerate(({"before": before} | dict(curves)).items()):
         style = {"color": ink(), "linestyle": "--"} if name == "before" else line(number - 1)
         axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, label=literal(name), **style)
@@ -102,3 +101,34 @@ def decay(axes: Any, before: Vector, curves: Curves, length: int, lengths: Mappi
     axes.set(xlabel="distance m, tokens", title="Bound on a score, mean of |S_n|")
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper right")
+
+
+def divisors(before: Vector, inv_freq: Vector) -> Vector:
+    """theta_i / inv_freq_i, NaN for pairs that do not rotate. before: theta_i; both radians per token."""
+    found: Vector = np.divide(before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0)
+    return found
+
+
+def distances(length: int) -> Vector:
+    """Some hundred whole distances from 1 to `length` tokens, at even ratios."""
+    return np.unique(np.geomspace(1, length, 400).round())
+
+
+def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> dict[str, Any]:
+    """What is drawn of a schedule, as JSON-ready data with null for pairs that do not rotate.
+
+    before: the frequencies of the unscaled model. inv_freq: those of the schedule; radians per token, float64
+    [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest distance, in tokens.
+    """
+    at, lowest = margins(inv_freq, unrotated, length)
+    spots = distances(length)
+    return {
+        "wavelengths": _listed(periods(inv_freq)),
+        "divided_by": _listed(divisors(before, inv_freq)),
+        "preference": {"distance": _listed(at), "lowest": _listed(lowest)},
+        "score_bound": {"distance": _listed(spots), "bound": _listed(score_bound(inv_freq, spots))},
+    }
+
+
+def _listed(values: Vector) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]

@@ -31,8 +31,8 @@ class ChangedKey:
 def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
     """The keys that an output has otherwise than its first source.
 
-    baked: the folder or GGUF file. receipt: of it. None of them where the receipt does not tell the source's own, such
-    as one of another format, or of files that were edited since.
+    baked: the folder or GGUF file. receipt: of it. None of them where the receipt does not tell the source's own, as
+    where that had another format.
     """
     try:
         before, after = _both(open_source(str(baked)), receipt)

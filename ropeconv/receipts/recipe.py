@@ -32,6 +32,11 @@ def read_recipe(path: Path) -> Recipe:
     return Recipe.from_dict(data)
 
 
+def described(recipe: Mapping[str, Any]) -> str:
+    """A recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
+    return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe))))
+
+
 def described_settings(recipe: Mapping[str, Any]) -> str:
     """The settings of a recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
     given = {**recipe.get("parameters", {}), **{k: v for k, v in recipe.items() if k not in ("method", "parameters")}}

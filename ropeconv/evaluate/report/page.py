@@ -10,7 +10,7 @@ from ...formats.template import render
 from ...inspection.evidence import described_size, now
 from ...pictures.page import drawn
 from ...pictures.style import write
-from ...receipts.recipe import described_settings
+from ...receipts.recipe import described
 from ...rope.lengths import format_tokens
 from ...version import __version__
 from ..measures import REGISTRY
@@ -45,9 +45,7 @@ def write_report(result: Result, path: Path) -> None:
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
     summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
-    recipes = {
-        one.name: f"{one.recipe['method']}: {described_settings(one.recipe)}" for one in result.rows if one.recipe
-    }
+    recipes = {one.name: described(one.recipe) for one in result.rows if one.recipe}
     page = render(
         "evaluation.html.jinja",
         result=result,

@@ -62,11 +62,9 @@ class Output:
         for number, row in enumerate(body):
             found = {index: styles.get((number, index), STYLES.get(row[index], "")) for index in kept}
             table.add_row(*(Text(row[index], style) for index, style in found.items()))
-        with console.capture() as captured:
-            if title:  # not that of the table, which is no wider than its columns
-                console.print(Text(printable(title), "bold"))
-            console.print(table)
-        sys.stdout.write("".join(f"{trimmed(line)}\n" for line in captured.get().splitlines()) + "\n")
+        # the title is not that of the table, which is no wider than its columns
+        _print(console, *([Text(printable(title), "bold")] if title else []), table)
+        sys.stdout.write("\n")
         return tuple(columns[index] for index in kept)
 
     @property
@@ -81,7 +79,7 @@ class Output:
 
     def say(self, message: str) -> None:
         """Prints a sentence on stdout, wrapped between words."""
-        self._console().print(printable(message))
+        _print(self._console(), printable(message))
 
     def copyable(self, text: str) -> None:
         """Prints a command or a path on stdout, which is never wrapped, so that it can be copied."""
@@ -90,7 +88,7 @@ class Output:
     def note(self, message: str) -> None:
         """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
         if message and not self.quiet:
-            self._console(stderr=True).print(printable(message))
+            _print(self._console(stderr=True), printable(message))
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
@@ -134,6 +132,14 @@ class Output:
         stream = sys.stderr if stderr else sys.stdout
         width = None if stream.isatty() else UNLIMITED
         return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def _print(console: Console, *lines: Any) -> None:
+    """Prints lines or tables one below another, without blanks at the ends of lines."""
+    with console.capture() as captured:
+        for one in lines:
+            console.print(one)
+    console.file.write("".join(f"{trimmed(line)}\n" for line in captured.get().splitlines()))
 
 
 def _fitting(columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int) -> list[int]:

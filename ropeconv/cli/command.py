@@ -6,6 +6,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from .printable import trimmed_stdout
+
 METHOD = "Method (one of them)"
 LENGTH = "Length and attention factor"
 OUTPUT = "Output"
@@ -43,6 +45,11 @@ class Command(TyperCommand):
             argument.display_type = lambda ctx: None  # what it is stands in its name and its help
         return arguments + _arranged([param for param in params if param not in arguments])
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints the help without blanks at the ends of lines."""
+        with trimmed_stdout():
+            super().format_help(ctx, formatter)
+
 
 class Group(TyperGroup):
     """The class of `ropeconv` itself, which has the commands."""
@@ -50,3 +57,8 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """The options of `ropeconv` itself, by panel."""
         return _arranged(super().get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints the help without blanks at the ends of lines."""
+        with trimmed_stdout():
+            super().format_help(ctx, formatter)

@@ -88,6 +88,8 @@ def _report(problem: BaseException) -> int:
         code = _say(str(problem), problem.exit_code)
         return interrupted(code) if code == CTRL_C else code
     if hasattr(problem, "format_message"):  # typer's own usage errors; its click is vendored and has no public name
+        if not problem.format_message():  # no command is given, and the help was printed
+            return 2
         return _say(problem.format_message().replace("Value error, ", ""), 2)
     names = [kind.__name__ for kind in type(problem).__mro__]
     status = getattr(getattr(problem, "response", None), "status_code", None)

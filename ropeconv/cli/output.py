@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..formats.copying import Advance
 from ..version import SCHEMA
-from .printable import printable, printable_json
+from .printable import printable, printable_json, trimmed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,11 +62,9 @@ class Output:
         for number, row in enumerate(body):
             found = {index: styles.get((number, index), STYLES.get(row[index], "")) for index in kept}
             table.add_row(*(Text(row[index], style) for index, style in found.items()))
-        with console.capture() as captured:
-            if title:  # not that of the table, which is no wider than its columns
-                console.print(Text(printable(title), "bold"))
-            console.print(table)
-        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()) + "\n")
+        # the title is not that of the table, which is no wider than its columns
+        _print(console, *([Text(printable(title), "bold")] if title else []), table)
+        sys.stdout.write("\n")
         return tuple(columns[index] for index in kept)
 
     @property
@@ -81,7 +79,7 @@ class Output:
 
     def say(self, message: str) -> None:
         """Prints a sentence on stdout, wrapped between words."""
-        self._console().print(printable(message))
+        _print(self._console(), printable(message))
 
     def copyable(self, text: str) -> None:
         """Prints a command or a path on stdout, which is never wrapped, so that it can be copied."""
@@ -90,54 +88,31 @@ class Output:
     def note(self, message: str) -> None:
         """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
         if message and not self.quiet:
-            self._console(stderr=True).print(printable(message))
+            _print(self._console(stderr=True), printable(message))
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
         """A progress bar over bytes on stderr; none with `quiet` and where stderr is not a terminal."""
-        gc.enable()  # it is off for the start of the command line
-        if self.quiet or not sys.stderr.isatty():
-            yield lambda done: None
-            return
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self._console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title, total=total)
-            yield lambda done: bar.advance(task, done)
+        with self._bar(title, "bytes") as (set_total, advance):
+            set_total(total)
+            yield advance
 
     @contextmanager
     def counting(self, title: str) -> Iterator[tuple[Callable[[int], None], Advance]]:
         """A progress bar over tokens on stderr, as (set the total, advance); none where `progress` shows none."""
-        gc.enable()
+        with self._bar(title, "tokens") as functions:
+            yield functions
+
+    @contextmanager
+    def _bar(self, title: str, unit: str) -> Iterator[tuple[Callable[[int], None], Advance]]:
+        gc.enable()  # it is off for the start of the command line
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
             return
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            ProgressColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-        from rich.text import Text
+        from .progress import bar
 
-        class Speed(ProgressColumn):
-            def render(self, task: Any) -> Text:
-                return Text("" if task.speed is None else f"{task.speed:,.0f} tokens/s")
-
-        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), Speed(), TimeRemainingColumn())
-        with Progress(*columns, console=self._console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title, total=1)
-            yield (lambda total: bar.update(task, total=total)), (lambda done: bar.advance(task, done))
+        with bar(title, unit, self._console(stderr=True)) as functions:
+            yield functions
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:
@@ -157,6 +132,14 @@ class Output:
         stream = sys.stderr if stderr else sys.stdout
         width = None if stream.isatty() else UNLIMITED
         return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def _print(console: Console, *lines: Any) -> None:
+    """Prints lines or tables one below another, without blanks at the ends of lines."""
+    with console.capture() as captured:
+        for one in lines:
+            console.print(one)
+    console.file.write("".join(f"{trimmed(line)}\n" for line in captured.get().splitlines()))
 
 
 def _fitting(columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int) -> list[int]:

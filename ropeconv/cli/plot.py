@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .model_args import HeadDimOption, RotaryDimOption, find
-from .options import QuietOption, with_recipe
+from ..errors import UsageError
+from .command import OUTPUT
+from .model_args import HeadDimOption, ModelArgs, RotaryDimOption, find
+from .options import JsonOption, QuietOption, with_recipe
 from .output import Output
+
+if TYPE_CHECKING:
+    from ..pictures.schedules import Curves
+    from ..rope.forms import Vector
 
 EXAMPLES = """Examples:
 
@@ -18,43 +24,76 @@ ropeconv plot meta-llama/Llama-2-7b-hf --yarn 16 --mixed 16 --linear 16 -o llama
 
 ropeconv plot --theta 500000 --original-context 8192 --llama3 8 -o llama-3.png
 
-ropeconv plot ./Llama-2-7b-hf-yarn16 -o baked.svg
+ropeconv plot ./Llama-2-7b-hf-yarn16 --dark -o baked.svg
 """
 
 
 @with_recipe(dict)
 def plot_command(
     recipe: dict[str, Any],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The picture, .png or .svg.")],
     source: Annotated[
         str | None, typer.Argument(metavar="[SOURCE]", help="A model, as for `inspect`; left out, one in numbers.")
     ] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="The picture, .png or .svg (needed unless --json).",
+            rich_help_panel=OUTPUT,
+            show_default=False,
+        ),
+    ] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark background.", rich_help_panel=OUTPUT)] = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Draw wavelengths per pair, what each frequency is divided by, where near tokens stay preferred, and decay.
 
     Several methods may be given, each is a curve. A model that is scaled is drawn beside its unscaled RoPE.
     """
-    from ..pictures.schedules import decay, preference, ramp, wavelengths
-    from ..pictures.style import checked, figure, write
+    from ..pictures.schedules import numbers
+    from ..pictures.style import checked
     from ..rope.forms import base_inv_freq
 
-    checked(out)
+    if out is None and not as_json:
+        raise UsageError("no picture is named; add -o plot.svg, or --json for its numbers")
+    if dark and out is None:
+        raise UsageError("--dark is for a picture; add -o plot.svg")
+    if out is not None:
+        checked(out)
     model = find(source, recipe, head_dim, rotary_dim)
     spec, schedules = model.spec, model.schedules()
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     curves = {name: one.inv_freq for name, one in schedules.items() if model.recipes or spec.scaled}
     context = max(one.context for one in schedules.values())
     lengths = {"trained": spec.original_context} | ({"new": context} if context != spec.original_context else {})
+    reach = min(2 * context, 1 << 24)
+    output = Output(as_json, quiet)
+    if out is not None:
+        _draw(out, model, before, curves, lengths, reach, dark)
+        output.note(f"Wrote {out}")
+    if as_json:
+        drawn = {
+            name: numbers(before, one, spec.unrotated, reach) for name, one in {"before": before, **curves}.items()
+        }
+        output.data({"model": model.name, "picture": out and str(out), "lengths": lengths, "curves": drawn})
+
+
+def _draw(
+    out: Path, model: ModelArgs, before: Vector, curves: Curves, lengths: dict[str, int], reach: int, dark: bool
+) -> None:
+    from ..pictures.schedules import decay, preference, ramp, wavelengths
+    from ..pictures.style import figure, write
+
     panels = [partial(wavelengths, before=before, curves=curves, lengths=lengths)]
     if curves:
         panels.append(partial(ramp, before=before, curves=curves))
-    reach = min(2 * context, 1 << 24)
     panels.append(
-        partial(preference, before=before, curves=curves, unrotated=spec.unrotated, length=reach, lengths=lengths)
+        partial(preference, before=before, curves=curves, unrotated=model.spec.unrotated, length=reach, lengths=lengths)
     )
     panels.append(partial(decay, before=before, curves=curves, length=reach, lengths=lengths))
-    write(figure(*panels), out)
-    Output(quiet=quiet).note(f"Wrote {out}")
+    write(figure(*panels, columns=2, title=model.name, dark=dark), out)

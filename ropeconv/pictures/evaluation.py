@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..rope.lengths import format_tokens
-from .style import GREY, ORANGE, line
+from .style import ORANGE, SMALL, ink, line, literal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,8 +36,8 @@ def losses(axes: Any, curves: Mapping[str, Curve], trained: int, title: str) -> 
     title: above it.
     """
     _draw(axes, curves, trained, 1.0, first=True)
-    axes.set(title=title, xlabel="tokens")
-    axes.legend(fontsize=7)
+    axes.set(title=literal(title), xlabel="length, tokens")
+    axes.legend()
 
 
 def differences(axes: Any, curves: Mapping[str, Curve], trained: int, title: str) -> None:
@@ -47,20 +47,20 @@ def differences(axes: Any, curves: Mapping[str, Curve], trained: int, title: str
     axes: of matplotlib. curves: by row, without the first. trained: the trained context in tokens. title: above it.
     """
     _draw(axes, curves, trained, 3.0, first=False)
-    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.axhline(0, color=ink(), linewidth=0.8)
     if max(map(abs, axes.get_ylim())) > LINEAR:  # within, that scale has no ticks but its ends
         axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.3g}" if value else "0")
-    axes.set(title=title, xlabel="tokens")
-    axes.legend(fontsize=7)
+    axes.set(title=literal(title), xlabel="length, tokens")
+    axes.legend()
 
 
 def _draw(axes: Any, curves: Mapping[str, Curve], trained: int, errors: float, first: bool) -> None:
     for number, (name, curve) in enumerate(curves.items(), 0 if first else 1):
-        style = {"color": GREY, "linestyle": "-"} if number == 0 else line(number - 1)
+        style = {"color": ink(), "linestyle": "-"} if number == 0 else line(number - 1)
         few = len(curve.x) <= 12
         marker = MARKERS[number % len(MARKERS)] if few else ""
-        axes.plot(curve.x, curve.y, label=name, marker=marker, markersize=3, linewidth=1.1, **style)
+        axes.plot(curve.x, curve.y, label=literal(name), marker=marker, markersize=3, linewidth=1.1, **style)
         band = errors * curve.error
         axes.fill_between(curve.x, curve.y - band, curve.y + band, color=style["color"], alpha=0.18, linewidth=0)
     axes.set_xscale("log", base=2)
@@ -72,7 +72,7 @@ def _draw(axes: Any, curves: Mapping[str, Curve], trained: int, errors: float, f
     height, towards = (1, "top") if first else (0, "bottom")  # where rows that break are not
     axes.annotate(
         f"trained {format_tokens(trained)}", (trained, height), xycoords=("data", "axes fraction"),
-        xytext=(2, 3 - 6 * height), textcoords="offset points", fontsize=7, verticalalignment=towards, rotation=90,
+        xytext=(2, 3 - 6 * height), textcoords="offset points", fontsize=SMALL, verticalalignment=towards, rotation=90,
     )  # fmt: skip
 
 
@@ -85,10 +85,11 @@ def heat_map(
     rising. depths: from 0, the beginning, to 1. trained: context in tokens; a line stands behind it. title: above.
     """
     axes.imshow(shares, vmin=0, vmax=1, cmap=SHADES, aspect="auto", interpolation="nearest")
+    colours = axes.images[0].get_cmap()
     for row, column in np.argwhere(~np.isnan(shares)):
         share = shares[row, column]
         axes.annotate(
-            f"{100 * share:.0f}", (column, row), color="black" if share > 0.6 else "white", fontsize=7,
+            f"{100 * share:.0f}", (column, row), color="black" if bright(colours(share)) else "white", fontsize=SMALL,
             horizontalalignment="center", verticalalignment="center",
         )  # fmt: skip
     axes.set_xticks(range(len(lengths)), [format_tokens(length) for length in lengths])
@@ -97,5 +98,16 @@ def heat_map(
     if 0 < inside < len(lengths):
         for colour, dashes in (("white", "-"), ("black", ":")):  # seen on dark and on bright
             axes.axvline(inside - 0.5, color=colour, linewidth=1.5, linestyle=dashes)
-    axes.set(title=title, xlabel="tokens", ylabel="depth")
+    axes.set(title=literal(title), xlabel="length, tokens", ylabel="depth")
     axes.grid(False)
+
+
+def bright(colour: Sequence[float]) -> bool:
+    """Whether black has more contrast than white on a colour. colour: red, green and blue, from 0 to 1."""
+    return luminance(colour) > 0.179
+
+
+def luminance(colour: Sequence[float]) -> float:
+    """The relative luminance of a colour as WCAG 2 defines it. colour: red, green and blue, from 0 to 1."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))

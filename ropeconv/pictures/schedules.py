@@ -11,7 +11,7 @@ from ..rope.bound.decay import score_bound
 from ..rope.bound.reach import margins
 from ..rope.forms import Vector
 from ..rope.zero_frequencies import wavelengths as periods
-from .style import BLUE, GREY, ORANGE, line
+from .style import BLUE, ORANGE, SMALL, in_tokens, ink, line, literal
 
 Curves = Mapping[str, Vector]
 
@@ -23,15 +23,18 @@ def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str,
     per token, float64 [rotary_dim / 2]; pairs that do not rotate are left out. lengths: in tokens by name, "trained"
     dotted.
     """
-    axes.plot(periods(before), color=GREY, linestyle="--", label="before")
+    axes.plot(periods(before), color=ink(), linestyle="--", label="before")
     for number, (name, inv_freq) in enumerate(curves.items()):
-        axes.plot(periods(inv_freq), label=name, **line(number))
+        axes.plot(periods(inv_freq), label=literal(name), **line(number))
     for name, length in lengths.items():
         dashes = ":" if name == "trained" else "-."
         axes.axhline(length, color=ORANGE, linewidth=0.8, linestyle=dashes)
-        axes.annotate(f"{name} {length:,}", (0, length), xytext=(2, 2), textcoords="offset points", fontsize=7)
-    axes.set(yscale="log", xlabel="pair of dimensions", title="Wavelength, tokens")
-    axes.legend(fontsize=7, loc="lower right")
+        axes.annotate(
+            f"{name} {length:,} tokens", (0, length), xytext=(2, 2), textcoords="offset points", fontsize=SMALL
+        )
+    in_tokens(axes, "y")
+    axes.set(xlabel="pair of dimensions", ylabel="tokens", title="Wavelength")
+    axes.legend(loc="lower right")
 
 
 def ramp(axes: Any, before: Vector, curves: Curves) -> None:
@@ -40,12 +43,11 @@ def ramp(axes: Any, before: Vector, curves: Curves) -> None:
     axes: of matplotlib. before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
     """
     for number, (name, inv_freq) in enumerate(curves.items()):
-        ratio = np.divide(before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0)
-        axes.plot(ratio, label=name, **line(number))
+        axes.plot(divisors(before, inv_freq), label=literal(name), **line(number))
     axes.set_yscale("log", base=2)
-    axes.set(xlabel="pair of dimensions", title="Frequencies divided by")
+    axes.set(xlabel="pair of dimensions", ylabel="divisor", title="Frequencies divided by")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.legend(fontsize=7)
+    axes.legend()
 
 
 def preference(
@@ -62,19 +64,24 @@ def preference(
     for number, (name, inv_freq) in enumerate(shown.items()):
         at, value = margins(inv_freq, unrotated, length)
         lowest = min(lowest, float(value.min()))
-        style = {"color": GREY, "linestyle": "--"} if name == "before" else line(number - (before is not None))
-        axes.plot(at, value, linewidth=0.9, label=name, **style)
+        style = {"color": ink(), "linestyle": "--"} if name == "before" else line(number - (before is not None))
+        axes.plot(at, value, linewidth=0.9, label=literal(name), **style)
     axes.axhspan(1.1 * lowest - 1, 0, color=BLUE, alpha=0.08, linewidth=0)
-    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.axhline(0, color=ink(), linewidth=0.8)
     for name, tokens in lengths.items():
         axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
-    axes.set(xscale="log", xlabel="distance m", title="B(m), the lowest around m")
+    in_tokens(axes, "x")
+    axes.set(xlabel="distance m, tokens", title="B(m), the lowest around m")
     axes.set_ylim(bottom=1.1 * lowest - 1)
     if lowest < 0:
         axes.annotate(
-            "near tokens not preferred", (0.03, 0.03), xycoords="axes fraction", fontsize=7, verticalalignment="bottom"
+            "near tokens not preferred",
+            (0.03, 0.03),
+            xycoords="axes fraction",
+            fontsize=SMALL,
+            verticalalignment="bottom",
         )
-    axes.legend(fontsize=7)
+    axes.legend()
 
 
 def decay(axes: Any, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]) -> None:
@@ -84,12 +91,44 @@ def decay(axes: Any, before: Vector, curves: Curves, length: int, lengths: Mappi
     per token, float64 [rotary_dim / 2]. length: the largest distance, in tokens. lengths: vertical lines, in tokens by
     name. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
     """
-    at = np.unique(np.geomspace(1, length, 400).round())
+    at = distances(length)
     for number, (name, inv_freq) in enumerate(({"before": before} | dict(curves)).items()):
-        style = {"color": GREY, "linestyle": "--"} if name == "before" else line(number - 1)
-        axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, label=name, **style)
+        style = {"color": ink(), "linestyle": "--"} if name == "before" else line(number - 1)
+        axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, label=literal(name), **style)
     for name, tokens in lengths.items():
         axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
-    axes.set(xscale="log", xlabel="distance m", title="Bound on a score, mean of |S_n|")
+    in_tokens(axes, "x")
+    axes.set(xlabel="distance m, tokens", title="Bound on a score, mean of |S_n|")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7, loc="upper right")
+    axes.legend(loc="upper right")
+
+
+def divisors(before: Vector, inv_freq: Vector) -> Vector:
+    """theta_i / inv_freq_i, NaN for pairs that do not rotate. before: theta_i; both radians per token."""
+    found: Vector = np.divide(before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0)
+    return found
+
+
+def distances(length: int) -> Vector:
+    """Some hundred whole distances from 1 to `length` tokens, at even ratios."""
+    return np.unique(np.geomspace(1, length, 400).round())
+
+
+def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> dict[str, Any]:
+    """What is drawn of a schedule, as JSON-ready data with null for pairs that do not rotate.
+
+    before: the frequencies of the unscaled model. inv_freq: those of the schedule; radians per token, float64
+    [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest distance, in tokens.
+    """
+    at, lowest = margins(inv_freq, unrotated, length)
+    spots = distances(length)
+    return {
+        "wavelengths": _listed(periods(inv_freq)),
+        "divided_by": _listed(divisors(before, inv_freq)),
+        "preference": {"distance": _listed(at), "lowest": _listed(lowest)},
+        "score_bound": {"distance": _listed(spots), "bound": _listed(score_bound(inv_freq, spots))},
+    }
+
+
+def _listed(values: Vector) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]

@@ -5,23 +5,30 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UsageError
 from ..extras import require
+from ..rope.lengths import format_tokens
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREEN, RED, VIOLET, GREY = "#3b82c4", "#d9822b", "#3a9a5b", "#c9444d", "#9467bd", "#808080"
+BLUE, ORANGE, GREEN, RED, VIOLET = "#3b82c4", "#c77420", "#3a9a5b", "#c9444d", "#9467bd"
+GREY = "#767676"
+"""Text and what is not a curve of its own: of all greys the one with a contrast of 4.5 on white and on black."""
+DARK, LIGHT = "#14171a", "#d5d9dd"
+"""The dark background, and text on it."""
 # every line differs in its dashes too, for those who print in grey or do not see the colours
 LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (RED, (0, (1, 1))), (VIOLET, (0, (5, 1, 1, 1, 1, 1))))
+SMALL = 9
+"""The smallest type, in points: 11 pixels of a page where a panel of four inches fills a telephone."""
 STYLE: Any = {
-    "axes.edgecolor": GREY, "axes.labelcolor": GREY, "xtick.color": GREY, "ytick.color": GREY, "text.color": GREY,
-    "axes.grid": True, "grid.color": GREY, "grid.alpha": 0.25, "legend.frameon": False, "font.size": 9,
-    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.transparent": True, "svg.hashsalt": "ropeconv",
-    "axes.titlelocation": "left",
+    "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False, "font.size": SMALL, "legend.fontsize": SMALL,
+    "axes.titlesize": 11, "figure.titlesize": 12, "figure.facecolor": "none", "axes.facecolor": "none",
+    "savefig.transparent": True, "svg.hashsalt": "ropeconv", "axes.titlelocation": "left",
 }  # fmt: skip
+COLOURED = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color", "grid.color")
 Panel = Callable[[Any], None]
 
 
@@ -31,19 +38,45 @@ def line(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": dashes}
 
 
-def figure(*panels: Panel, columns: int = 0) -> Figure:
+def ink() -> str:
+    """The colour of text in the figure that is being drawn, also of lines that stand for no curve of their own."""
+    import matplotlib
+
+    return str(matplotlib.rcParams["text.color"])
+
+
+def literal(text: str) -> str:
+    """A name as it is drawn, with no formula between its dollar signs."""
+    return text.replace("$", r"\$")
+
+
+def in_tokens(axes: Any, name: Literal["x", "y"]) -> None:
+    """Makes the axis `name` of `axes` logarithmic, in tokens at powers of four: 1, 4, ..., 1k, 4k, ..., 1M."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set(**{f"{name}scale": "log"})
+    axis = getattr(axes, f"{name}axis")
+    axis.set_major_locator(LogLocator(base=4, numticks=9))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: format_tokens(round(value)) if value >= 1 else f"{value:.2g}")
+
+
+def figure(*panels: Panel, columns: int = 0, title: str = "", dark: bool = False) -> Figure:
     """A figure with panels side by side, which needs no display. Raises RopeconvError without matplotlib.
 
-    panels: functions that draw on the axes that they are called with. columns: panels in a row; 0 for all.
+    panels: functions that draw on the axes that they are called with. columns: panels in a row; 0 for all. title: above
+    all of them. dark: light lines on a dark background, in place of lines for white and for black.
     """
     require("matplotlib", "a picture")
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE | dict.fromkeys(COLOURED, LIGHT if dark else GREY)):
         across = min(columns or len(panels), len(panels))
         down = -(-len(panels) // across)
-        made = Figure(figsize=(4 * across, 3.6 * down), layout="constrained")
+        made = Figure(figsize=(4 * across, 3.6 * down), layout="constrained", facecolor=DARK if dark else "none")
+        if title:
+            made.suptitle(literal(title), x=0.01, horizontalalignment="left")
         places = made.subplots(down, across, squeeze=False).ravel()
         for axes, draw in zip(places, panels, strict=False):
             draw(axes)
@@ -52,15 +85,15 @@ def figure(*panels: Panel, columns: int = 0) -> Figure:
     return made
 
 
-def svg(made: Figure) -> str:
-    """A figure as the text of an <svg> element for an HTML page."""
+def svg(made: Figure, text: bool = False) -> str:
+    """A figure as the text of an <svg> element. text: keep its words as text, in a font of the reader, not as paths."""
     import matplotlib
 
-    with matplotlib.rc_context(STYLE):
-        text = io.StringIO()
-        made.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    drawn = text.getvalue()
-    return drawn[drawn.index("<svg") :]
+    with matplotlib.rc_context(STYLE | {"svg.fonttype": "none" if text else "path"}):
+        drawn = io.StringIO()
+        made.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None}, transparent=not _dark(made))
+    found = drawn.getvalue()
+    return found[found.index("<svg") :]
 
 
 def checked(path: Path) -> Path:
@@ -71,11 +104,14 @@ def checked(path: Path) -> Path:
 
 
 def write(made: Figure, path: Path) -> None:
-    """Writes a figure to a .png or .svg file. PNG has a white background, SVG a transparent one."""
-    import matplotlib
+    """Writes a figure to a .png or .svg file. Unless it is dark, PNG has a white background, SVG a transparent one."""
+    if path.suffix == ".svg":
+        path.write_text(svg(made), "utf-8")
+    else:
+        made.savefig(path, dpi=150, transparent=False, facecolor=DARK if _dark(made) else "white")
 
-    with matplotlib.rc_context(STYLE):
-        if path.suffix == ".svg":
-            path.write_text(svg(made), "utf-8")
-        else:
-            made.savefig(path, dpi=150, transparent=False, facecolor="white")
+
+def _dark(made: Figure) -> bool:
+    from matplotlib.colors import to_hex
+
+    return to_hex(made.get_facecolor()) == DARK

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
@@ -28,3 +30,22 @@ def read_recipe(path: Path) -> Recipe:
     if isinstance(data, dict) and "ropeconv" in data:
         data = parse_receipt(text, str(path)).recipe
     return Recipe.from_dict(data)
+
+
+def described(recipe: Mapping[str, Any]) -> str:
+    """A recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
+    return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe))))
+
+
+def described_settings(recipe: Mapping[str, Any]) -> str:
+    """The settings of a recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
+    given = {**recipe.get("parameters", {}), **{k: v for k, v in recipe.items() if k not in ("method", "parameters")}}
+    return ", ".join(f"{name.replace('_', '-')} {_short(value)}" for name, value in given.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return f"of {len(value)} values"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -194,3 +194,17 @@ def test_ctrl_c_always_says_something(run: Run, llama: Path, tmp_path: Path, lib
 def test_places_of_evidence_are_checked_first(run: Run, llama: Path, given: tuple[str, str]) -> None:
     done = run("validate", "nothing", "--against", "model", *given)
     assert done.returncode == 2, done.stderr
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_no_line_ends_with_blanks(run: Run, tmp_path: Path, name: str) -> None:
+    """Neither in a terminal nor in a pipe."""
+    for text in (in_terminal(tmp_path, 80, *COMMANDS[name]), run(*COMMANDS[name]).stdout):
+        assert text.strip()
+        assert [line for line in text.splitlines() if line != line.rstrip()] == []
+
+
+def test_without_a_command_there_is_the_help_and_nothing_else(run: Run) -> None:
+    done = run()
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.strip() == run("--help").stdout.strip() != ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from functools import partial
@@ -10,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.pictures.schedules import decay, preference, ramp, wavelengths
-from ropeconv.pictures.style import LINES, figure
+from ropeconv.pictures.schedules import decay, numbers, preference, ramp, wavelengths
+from ropeconv.pictures.style import DARK, LINES, figure
+from ropeconv.rope.bound.decay import score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -86,11 +88,53 @@ def test_a_picture_of_several_methods(run: Run, tmp_path: Path) -> None:
     assert text.startswith("<svg")
     assert "<!-- yarn8 -->" in text
     assert "<!-- mixed8 -->" in text
-    assert "<!-- trained 4,096 -->" in text
+    assert "<!-- trained 4,096 tokens -->" in text
+    assert "<!-- meta-llama- -Llama-2-7b-hf -->" in text, "the name of the model"
     assert "<!-- Bound on a score, mean of |S_n| -->" in text
     assert "fill: #ffffff" not in text, "a page in dark mode shows through"
     run("plot", LLAMA_2, "--yarn", "8", "--mixed", "8", "-o", "again.svg")
     assert (tmp_path / "again.svg").read_text() == text
+
+
+def test_a_picture_for_a_dark_background(run: Run, tmp_path: Path) -> None:
+    run("plot", LLAMA_2, "--yarn", "8", "--dark", "-o", "x.svg")
+    assert f"fill: {DARK}" in (tmp_path / "x.svg").read_text()
+
+
+def test_the_numbers_of_a_picture(run: Run, tmp_path: Path) -> None:
+    done = run("plot", LLAMA_2, "--yarn", "8", "--json")
+    found = json.loads(done.stdout)
+    assert (done.stderr, list(tmp_path.iterdir())) == ("", [])
+    assert (found["model"], found["picture"]) == ("meta-llama--Llama-2-7b-hf", None)
+    assert found["lengths"] == LENGTHS
+    assert list(found["curves"]) == ["before", "yarn8"]
+    yarn = found["curves"]["yarn8"]
+    np.testing.assert_allclose(yarn["wavelengths"], math.tau / YARN)
+    np.testing.assert_allclose(yarn["divided_by"], BEFORE / YARN)
+    at, lowest = (np.array(yarn["preference"][name]) for name in ("distance", "lowest"))
+    spot = int(np.argmin(lowest))
+    assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
+    assert (yarn["score_bound"]["distance"][0], yarn["score_bound"]["distance"][-1]) == (1, 65536)
+    assert yarn["score_bound"]["bound"][0] == pytest.approx(score_bound(YARN, np.ones(1))[0])
+    both = json.loads(run("plot", LLAMA_2, "--yarn", "8", "--json", "-o", "x.svg").stdout)
+    assert both == found | {"picture": "x.svg"}
+    assert (tmp_path / "x.svg").exists()
+
+
+def test_pairs_that_do_not_rotate_are_null() -> None:
+    still = YARN.copy()
+    still[3] = 0
+    found = numbers(BEFORE, still, 0.0, 4096)
+    assert [number for number, one in enumerate(found["wavelengths"]) if one is None] == [3]
+    assert found["divided_by"][3] is None
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("given", [(), ("--dark", "--json")])
+def test_a_picture_needs_a_name(run: Run, given: tuple[str, ...]) -> None:
+    done = run("plot", LLAMA_2, *given)
+    assert done.returncode == 2
+    assert "add -o plot.svg" in done.stderr
 
 
 def test_pictures_of_models_as_they_are(run: Run, tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ import sys
 from pathlib import Path
 
 from ...formats.template import render
-from ...pictures.style import svg, write
+from ...inspection.evidence import described_size, now
+from ...pictures.page import drawn
+from ...pictures.style import write
+from ...receipts.recipe import described
 from ...rope.lengths import format_tokens
 from ...version import __version__
 from ..measures import REGISTRY
 from ..result import Result
 from ..tables import tables
-from .plots import figure
+from .plots import figure, pictures
 
 __all__ = ["write_plot", "write_report"]
 
@@ -29,23 +32,26 @@ def write_report(result: Result, path: Path) -> None:
     Raises RopeconvError without matplotlib.
     """
     facts = {
-        "Model": result.source,
+        "Model": ", ".join(filter(None, [result.source, described_size(Path(result.source))])),
         "Ran in": f"{result.runtime} on {result.device}, {result.dtype}",
         "Trained context": f"{result.trained:,} tokens",
         "Lengths": ", ".join(map(format_tokens, result.lengths)),
         "Texts": ", ".join(result.texts),
         "sha256 of their tokens": result.tokens_sha256,
         "Seed": str(result.seed),
-        "Time": f"{result.seconds:,.0f} s",
+        "Duration": f"{result.seconds:,.0f} s",
         "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "Written": now(),
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
     summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
+    recipes = {one.name: described(one.recipe) for one in result.rows if one.recipe}
     page = render(
         "evaluation.html.jinja",
         result=result,
         tables=tables(result),
-        pictures=svg(figure(result)) if result.cells else "",
+        pictures=drawn(pictures(result)),
+        recipes=recipes,
         summaries=summaries,
         facts=facts,
     )

@@ -8,12 +8,17 @@ from pathlib import Path
 
 from ...errors import BadSource
 from ...formats.template import render
-from ...pictures.style import svg, write
-from ...receipts import read_receipt
-from ...receipts.evaluation import EvaluationRecord
+from ...inspection.evidence import described_size, now
+from ...pictures.page import drawn
+from ...pictures.style import write
+from ...receipts import Receipt, read_receipt
+from ...receipts.changed_keys import changed_keys
+from ...receipts.recipe import described_settings
+from ...rope.methods import REGISTRY
+from ...runtimes.grouping import grouped
 from ...version import __version__
 from ..rule.validation import Validation
-from .plots import figure
+from .plots import figure, pictures
 
 __all__ = ["write_plot", "write_report"]
 
@@ -24,14 +29,17 @@ def write_plot(result: Validation, path: Path) -> None:
 
 
 def write_report(result: Validation, baked: Path, against: str, path: Path) -> None:
-    """Writes the report of a validation: result, rule, plots, all numbers, environment and command, in one HTML file.
+    """Writes the report of a validation in one HTML file: result, recipe, changed keys, runtimes, plots, all numbers.
 
     result: the validation. baked: the output. against: how the user named the source. path: the file to write. Raises
     RopeconvError without matplotlib.
     """
     runtime = result.runtime + (f" {result.transformers}" if result.transformers else "")
     speed = ", ".join(f"{name} {value:,.0f}" for name, value in result.speed.items())
+    receipt = _receipt(baked)
     facts = {
+        "Output": ", ".join(filter(None, [str(baked), described_size(baked)])),
+        "Source": ", ".join(filter(None, [against, described_size(Path(against))])),
         "Runtime": runtime,
         "Ran on": f"{result.device}, {result.dtype}",
         "Reference in float32": f"a KL of {result.precision_kl:.1e} away" if result.precision_kl else "the same",
@@ -40,6 +48,7 @@ def write_report(result: Validation, baked: Path, against: str, path: Path) -> N
         "Seed": str(result.seed),
         "Schedule": result.digest,
         "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "Written": now(),
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
     page = render(
@@ -48,15 +57,31 @@ def write_report(result: Validation, baked: Path, against: str, path: Path) -> N
         baked=str(baked),
         against=against,
         facts=facts,
-        pictures=svg(figure(result)),
-        evaluations=_evaluations(baked),
+        recipe=_recipe(receipt) if receipt else {},
+        changes=changed_keys(baked, receipt) if receipt else (),
+        gguf=baked.suffix == ".gguf",
+        runtimes=grouped(receipt.runtimes) if receipt else (),
+        pictures=drawn(pictures(result)),
+        evaluations=receipt.evaluations if receipt else (),
     )
     path.write_text(page, "utf-8")
 
 
-def _evaluations(baked: Path) -> tuple[EvaluationRecord, ...]:
-    """The evaluations in the receipt of an output; none where it has no receipt that can be read."""
+def _receipt(baked: Path) -> Receipt | None:
+    """The receipt of an output; None where it has none that can be read."""
     try:
-        return read_receipt(baked).evaluations
+        return read_receipt(baked)
     except (BadSource, OSError):
-        return ()
+        return None
+
+
+def _recipe(receipt: Receipt) -> dict[str, str]:
+    """What the receipt says of the method, for display."""
+    method, before, schedule = REGISTRY.get(receipt.method), receipt.before, receipt.schedule
+    found = {"Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method}
+    found["Settings"] = described_settings(receipt.recipe)
+    if before:
+        found["Frequencies"] = f"{before.rope}, then {before.after}"
+        found["Context"] = f"{before.context:,} tokens, then {schedule.context:,}"
+        found["Attention factor"] = f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}"
+    return {name: value for name, value in (found | {"Encoding": receipt.encoding}).items() if value}

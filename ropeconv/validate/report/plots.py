@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...pictures.page import Picture
 from ...pictures.schedules import preference, wavelengths
-from ...pictures.style import BLUE, GREY, ORANGE, RED, Panel
+from ...pictures.style import BLUE, ORANGE, RED, Panel, in_tokens, ink
 from ...pictures.style import figure as drawn
 from ..rule.validation import BucketResult, Validation
 
@@ -19,17 +20,41 @@ FLOOR = 1e-14
 
 
 def figure(result: Validation) -> Figure:
-    """A figure with all plots side by side. Plots for which an earlier version stored no data are left out."""
-    panels: list[Panel] = [partial(_kl, result=result), partial(_agreement, result=result)]
+    """A figure with all plots, two in a row. Plots for which an earlier version stored no data are left out."""
+    return drawn(*(one.draw for one in pictures(result)), columns=2)
+
+
+def pictures(result: Validation) -> list[Picture]:
+    """The plots of a validation, each with a sentence on it."""
+    shown = [
+        Picture(
+            partial(_kl, result=result),
+            "Over the position in tokens, in nats. The output stays below what is allowed, and the unscaled source has "
+            "to be far above it. The thin vertical line is the trained context.",
+        ),
+        Picture(
+            partial(_agreement, result=result),
+            "Over the position in tokens: how alike the outputs of baked and reference are; 1 is equal.",
+        ),
+    ]
     if {"before", "after"} <= result.frequencies.keys():
         before, after = (np.array(result.frequencies[name]) for name in ("before", "after"))
-        panels.append(partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths))
+        draw: Panel = partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths)
+        shown.append(Picture(draw, "Tokens in which each pair of dimensions turns once, before and after the change."))
         if result.unrotated is not None:
             length = max(result.lengths.values())
-            panels.append(
-                lambda axes: preference(axes, before, {"after": after}, result.unrotated or 0, length, result.lengths)
+            draw = partial(
+                preference, before=before, curves={"after": after}, unrotated=result.unrotated, length=length,
+                lengths=result.lengths,
+            )  # fmt: skip
+            shown.append(
+                Picture(
+                    draw,
+                    "Over the distance in tokens. Where it is below 0, a token like the query counts for less than a "
+                    "random one (Men et al. 2024).",
+                )
             )
-    return drawn(*panels)
+    return shown
 
 
 def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[float]]:
@@ -46,8 +71,8 @@ def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[fl
 
 def _kl(axes: Any, result: Validation) -> None:
     shown = [bucket for bucket in result.buckets if bucket.run == "spread"]
-    axes.plot(*_steps(shown, "control_kl"), color=RED, label="unscaled source (control)")
-    axes.plot(*_steps(shown, "tolerance"), color=GREY, linestyle="--", label="allowed")
+    axes.plot(*_steps(shown, "control_kl"), color=RED, label="unscaled source")
+    axes.plot(*_steps(shown, "tolerance"), color=ink(), linestyle="--", label="allowed")
     axes.plot(*_steps(shown, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
     axes.plot(*_steps(shown, "kl_95"), color=BLUE, label="baked, 95 %")
     if result.curve:
@@ -55,10 +80,12 @@ def _kl(axes: Any, result: Validation) -> None:
         axes.plot(
             [p + 1 for p in x], [max(FLOOR, kl) for kl in y], ".", markersize=2, color=BLUE, label="each position"
         )
-    axes.set(xscale="log", yscale="log", xlabel="position", title="KL from the reference, nats")
-    axes.set_ylim(top=1e6)
+    in_tokens(axes, "x")
+    axes.set(yscale="log", xlabel="position, tokens", ylabel="nats", title="KL from the reference")
+    axes.set_ylim(top=1e9)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}" if value < 0.01 or value > 100 else f"{value:g}")
     _trained(axes, result)
-    axes.legend(fontsize=7, ncols=2, loc="upper left")
+    axes.legend(ncols=2, loc="upper left", columnspacing=1)
 
 
 def _agreement(axes: Any, result: Validation) -> None:
@@ -66,15 +93,17 @@ def _agreement(axes: Any, result: Validation) -> None:
     shown = [bucket for bucket in result.buckets if bucket.run == kind]
     if any(bucket.cosine is not None for bucket in shown):
         axes.plot(*_steps(shown, "cosine"), color=BLUE, label="95 % of positions have at least")
-        axes.set(xscale="log", ylim=(0, 1.05), xlabel="position", title="Cosine of hidden states")
+        axes.set(ylim=(0, 1.05), ylabel="cosine", title="Cosine of hidden states")
     else:
         axes.plot(*_steps(shown, "top1"), color=BLUE, label="likeliest token")
         axes.plot(*_steps(shown, "top5"), color=ORANGE, linestyle="--", label="five likeliest")
-        axes.set(xscale="log", ylim=(0, 1.05), xlabel="position", title="Same tokens")
+        axes.set(ylim=(0, 1.05), ylabel="share of positions", title="Same tokens")
+    in_tokens(axes, "x")
+    axes.set(xlabel="position, tokens")
     _trained(axes, result)
-    axes.legend(fontsize=7)
+    axes.legend()
 
 
 def _trained(axes: Any, result: Validation) -> None:
     if "trained" in result.lengths:
-        axes.axvline(result.lengths["trained"], color=GREY, linewidth=0.8)
+        axes.axvline(result.lengths["trained"], color=ink(), linewidth=0.8)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ropeconv.evaluate.report import write_plot, write_report
-from ropeconv.evaluate.report.plots import figure
+from ropeconv.evaluate.report.plots import figure, panels, pictures
 
 from ..results import LENGTHS, made
 
@@ -73,3 +73,20 @@ def test_pictures_are_files(tmp_path: Path) -> None:
     first = (tmp_path / "x.svg").read_bytes()
     write_plot(result, tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_bytes() == first
+
+
+def test_the_page_has_recipes_and_a_caption_for_each_picture(tmp_path: Path) -> None:
+    result = made(rows="base,yarn:4,linear:4")
+    write_report(result, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert '<th scope="row">linear:4</th><td>linear: factor 4</td>' in text
+    assert text.count("<figcaption ") == text.count("<figure>") == len(pictures(result)) == 6
+    assert "lower is better" in text
+    assert re.search(r"Written</th><td>20\d\d-", text)
+
+
+def test_captions_say_which_way_is_better() -> None:
+    by_title = {measure: [one.caption for one in panels(made(), measure)] for measure in ("growth", "passkey")}
+    assert "lower is better" in by_title["growth"][0]
+    assert by_title["growth"][1].startswith("Below 0")
+    assert all("brighter is better" in one for one in by_title["passkey"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 
 import msgspec
 
 from ropeconv.receipts import write_receipt
+from ropeconv.receipts.receipt import BeforeRecord, RuntimeRecord, ScheduleRecord
 from ropeconv.validate.report.page import write_report
 from ropeconv.validate.rule.validation import BucketResult, Validation
 
@@ -36,3 +39,40 @@ def test_a_report_says_that_nothing_was_measured(tmp_path: Path) -> None:
     assert "<code>ropeconv eval</code>, which has not measured this output." in page(tmp_path)
     write_receipt(tmp_path, receipt())
     assert "which has not measured this output." in page(tmp_path)
+
+
+def test_recipe_runtimes_size_and_date_stand_in_the_report(tmp_path: Path) -> None:
+    before = BeforeRecord("default", "yarn", 1.0, 4096)
+    runs = (RuntimeRecord("vllm@0.33", "exact", "", "", "vLLM <0.33>", "run"), RuntimeRecord("x@1", "refused"))
+    recipe = {"method": "yarn", "parameters": {"factor": 4.0, "truncate": True}}
+    schedule = ScheduleRecord("d", context=16384, attention_factor=1.25)
+    write_receipt(tmp_path, receipt(recipe=recipe, before=before, schedule=schedule, runtimes=runs))
+    text = page(tmp_path)
+    assert "<td>factor 4, truncate on</td>" in text
+    assert "<td>4,096 tokens, then 16,384</td>" in text
+    assert "<td>1, then 1.25</td>" in text
+    assert '<th scope="row">exact</th><td>vLLM &lt;0.33&gt;</td>' in text
+    assert '<th scope="row">refused</th><td>x 1</td>' in text
+    assert re.search(r"<td>\S+, [\d.]+ KiB in \d files?</td>|<td>\S+, [\d,]+ bytes in 1 file</td>", text)
+    assert re.search(r"Written</th><td>20\d\d-\d\d-\d\d \d\d:\d\d UTC<", text)
+
+
+def test_a_report_without_a_receipt_has_no_part_that_is_read_from_it(tmp_path: Path) -> None:
+    text = page(tmp_path)
+    assert not [one for one in ("<h2>Recipe", "<h2>Runtimes", "<h2>What changed") if one in text]
+
+
+def test_each_plot_has_a_caption(tmp_path: Path) -> None:
+    text = page(tmp_path)
+    assert text.count("<svg ") == text.count("<figcaption ") == text.count("<figure>") == 2
+
+
+def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
+    assert ">cosine<" not in page(tmp_path)
+    write_report(
+        dataclasses.replace(RESULT, buckets=(dataclasses.replace(BUCKET, cosine=0.5),)),
+        tmp_path,
+        "model",
+        tmp_path / "report.html",
+    )
+    assert "<td>0.500000000</td>" in (tmp_path / "report.html").read_text()

@@ -1,0 +1,87 @@
+"""Colours that are seen on light and on dark, dark figures, and axes in tokens."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
+
+from ropeconv.pictures.evaluation import SHADES, bright, luminance
+from ropeconv.pictures.style import DARK, GREY, LIGHT, LINES, RED, SMALL, figure, in_tokens, ink, svg, write
+
+TEMPLATE = Path(__file__).parents[2] / "templates" / "page.html.jinja"
+
+
+def contrast(one: Any, other: Any) -> float:
+    """As WCAG 2 defines it: https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio"""
+    low, high = sorted(luminance(to_rgb(colour)) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    assert contrast("white", "black") == pytest.approx(21)
+    assert contrast("#777777", "white") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("background", ["white", DARK, "black"])
+def test_curves_are_seen_and_text_is_read_on_light_and_dark(background: str) -> None:
+    assert min(contrast(colour, background) for colour in [colour for colour, _ in LINES] + [RED]) >= 3
+    assert contrast(LIGHT if background == DARK else GREY, background) >= 4.5
+
+
+def test_the_colours_of_a_page_are_seen_in_both_of_its_schemes() -> None:
+    light, dark = (dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in TEMPLATE.read_text().split("@media")[:2])
+    assert light.keys() == dark.keys() >= {"page", "ink", "quiet", "blue", "orange", "green", "red", "violet"}
+    for colours in (light, dark):
+        for name in colours.keys() - {"page", "line", "box"}:
+            assert contrast(colours[name], colours["page"]) >= 4.5, name
+        assert contrast(colours["ink"], colours["box"]) >= 4.5
+
+
+@pytest.mark.parametrize("share", np.linspace(0, 1, 21))
+def test_numbers_on_a_heat_map_are_read(share: float) -> None:
+    colour = colormaps[SHADES](share)
+    assert contrast("black" if bright(colour) else "white", colour[:3]) >= 4.5
+
+
+def rule(axes: Any) -> None:
+    axes.plot([1, 2], color=ink())
+
+
+def test_a_dark_figure_is_dark_in_both_formats(tmp_path: Path) -> None:
+    write(figure(rule, dark=True), tmp_path / "x.png")
+    assert imread(tmp_path / "x.png")[0, 0, :3] == pytest.approx(to_rgb(DARK), abs=0.01)
+    text = svg(figure(rule, dark=True))
+    assert (DARK in text, LIGHT in text, GREY in text) == (True, True, False)
+
+
+def test_a_light_figure_is_white_as_png_and_transparent_as_svg(tmp_path: Path) -> None:
+    write(figure(rule), tmp_path / "x.png")
+    assert imread(tmp_path / "x.png")[0, 0, :3].tolist() == [1, 1, 1]
+    text = svg(figure(rule))
+    assert (DARK in text, LIGHT in text, GREY in text, "#ffffff" in text) == (False, False, True, False)
+
+
+def test_an_axis_in_tokens() -> None:
+    def draw(axes: Any) -> None:
+        axes.plot([1, 1 << 14], [1, 2])
+        in_tokens(axes, "x")
+
+    made = figure(draw)
+    made.canvas.draw()
+    assert {"1", "64", "1k", "16k"} <= {label.get_text() for label in made.axes[0].get_xticklabels()}
+
+
+def test_no_type_is_smaller_than_the_smallest() -> None:
+    made = figure(rule, partial(rule), title="a $b_c$ model")
+    made.canvas.draw()
+    shown = [text for text in made.findobj(lambda one: hasattr(one, "get_fontsize")) if text.get_text()]
+    assert min(text.get_fontsize() for text in shown) >= SMALL
+    assert made.get_suptitle() == r"a \$b_c\$ model"

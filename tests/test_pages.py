@@ -1,0 +1,135 @@
+"""The pages of `--report` in a real browser: on a wide and a narrow screen, light and dark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.evaluate.report import write_report as write_evaluation
+from ropeconv.receipts import read_receipt
+from ropeconv.validate.report.page import write_report
+from ropeconv.validate.rule.validation import Validation
+
+from .browser import Browser, browser
+from .conftest import run_in
+from .evaluate.results import made
+
+SCREENS = [(width, scheme) for width in (1200, 400) for scheme in ("light", "dark")]
+AA = 4.5
+"""The least contrast of text, of WCAG 2 level AA: https://www.w3.org/TR/WCAG22/#contrast-minimum"""
+GOOD = """<!doctype html><html lang="en"><style>body { font: 16px sans-serif; color: #222; background: #fff }</style>
+<h1>Title</h1><h2>Part</h2><p>Text</p><figure><figcaption>Line</figcaption><svg role="img" aria-label="Line"
+width="99" height="99" viewBox="0 0 99 99"><text x="9" y="20" style="font-size: 14px">ten</text></svg></figure>"""
+FAULTS = {
+    "wide": ("<p>", '<p style="width: 1300px">', "the page is"),
+    "small": ("<p>", '<p style="font-size: 10px">', '"Text" is 10.0 px'),
+    "small in a picture": ("14px", "10px", '"ten" is 10.0 px'),
+    "shrunk": ('viewBox="0 0 99 99"', 'viewBox="0 0 199 199"', '"ten" is 7.0 px'),
+    "cut off": ('x="9"', 'x="90"', '"ten" is cut off'),
+    "picture without a name": ('aria-label="Line"', "", "a svg has no name"),
+    "figure without a name": ("<figcaption>Line</figcaption>", "", "a FIGURE has no name"),
+    "jump": ("h2>", "h3>", '"Part" is of level 3, after 1'),
+    "no title": ("h1>", "b>", "there is not one h1"),
+    "script": ("<p>", "<script>1</script><p>", "there is a script"),
+    "one id twice": ("<p>", '<i id="a"></i><p id="a">', "an id stands twice"),
+}
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> dict[str, Path]:
+    """A report of each kind, of a tiny model."""
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "model").symlink_to(tiny("llama"))
+    done = run_in(folder, "apply", "model", "--yarn", "4", "-o", "out", "-q")
+    assert done.returncode == 0, done.stderr
+    options = ("--against", "model", "--length", "256", "--report", "validation.html", "-q")
+    done = run_in(folder, "validate", "out", *options)
+    assert done.returncode == 0, done.stderr
+    write_evaluation(made(), folder / "evaluation.html")
+    return {name: folder / f"{name}.html" for name in ("validation", "evaluation")}
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+@pytest.mark.parametrize("name", ["validation", "evaluation"])
+def test_a_report_fits_and_can_be_read(
+    chromium: Browser, pages: dict[str, Path], tmp_path: Path, name: str, width: int, scheme: str
+) -> None:
+    chromium.open(pages[name], width, scheme)
+    assert chromium.problems() == []
+    contrast, where = chromium.contrast()
+    assert contrast >= AA, where
+    chromium.picture(tmp_path / "page.png")
+    seen = pixels(tmp_path / "page.png")
+    assert seen.shape[1] == width
+    assert seen.shape[0] > 1000
+    greys, counts = np.unique(seen.mean(axis=2).round(), return_counts=True)
+    page = greys[counts.argmax()]
+    assert page > 200 if scheme == "light" else page < 50
+    assert counts.max() < 0.98 * counts.sum(), "the page is not blank"
+    assert len(greys) > 50
+
+
+@pytest.mark.parametrize("name", ["validation", "evaluation"])
+def test_plots_stand_two_by_two_or_one_below_another(chromium: Browser, pages: dict[str, Path], name: str) -> None:
+    places = "return [...document.querySelectorAll('figure')].map((one) => one.getBoundingClientRect().left)"
+    for width, columns in ((1200, 2), (400, 1)):
+        chromium.open(pages[name], width, "light")
+        assert len(set(chromium.driver.execute_script(places))) == columns
+
+
+def test_a_page_that_is_in_order_has_no_problem(chromium: Browser, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(GOOD)
+    chromium.open(tmp_path / "page.html", 1200, "light")
+    assert chromium.problems() == []
+    assert chromium.contrast()[0] == pytest.approx(15.9, abs=0.1)
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_each_fault_is_seen(chromium: Browser, tmp_path: Path, fault: str) -> None:
+    old, new, said = FAULTS[fault]
+    assert old in GOOD
+    (tmp_path / "page.html").write_text(GOOD.replace(old, new))
+    chromium.open(tmp_path / "page.html", 1200, "light")
+    assert [one for one in chromium.problems() if one.startswith(said)] != []
+
+
+def test_faint_text_is_seen(chromium: Browser, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(GOOD.replace("<p>", '<p style="color: #888">'))
+    chromium.open(tmp_path / "page.html", 1200, "light")
+    assert chromium.contrast() == (pytest.approx(3.54, abs=0.02), "Text")
+
+
+def test_a_report_too_wide_by_one_element_is_seen(chromium: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+    text = pages["validation"].read_text()
+    (tmp_path / "page.html").write_text(text.replace("<h2>Recipe", '<p style="min-width: 1300px">wide</p><h2>Recipe'))
+    for width in (1200, 400):
+        chromium.open(tmp_path / "page.html", width, "light")
+        assert [one for one in chromium.problems() if one.startswith("the page is")] != []
+
+
+def test_names_of_any_length_fit(chromium: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+    """A name without a place to break it, and one with what HTML and formulas are made of."""
+    out = pages["validation"].parent / "out"
+    result = Validation.from_dict(read_receipt(out).validation or {})
+    write_report(result, out, "x" * 200 + "<b>&$a_b$", tmp_path / "page.html")
+    assert not re.search("<b>&", (tmp_path / "page.html").read_text())
+    for width in (1200, 400):
+        chromium.open(tmp_path / "page.html", width, "light")
+        assert chromium.problems() == []
+
+
+def pixels(path: Path) -> np.ndarray:
+    """A picture as [rows, columns, red green blue]."""
+    from matplotlib.image import imread
+
+    return (imread(path)[:, :, :3] * 255).round().astype(np.uint8)

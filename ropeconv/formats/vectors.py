@@ -1,7 +1,8 @@
-"""Reads lists of numbers from JSON, .npy and .safetensors files."""
+"""Reads lists of numbers from JSON (a config.json too), .csv, .npy and .safetensors files."""
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ def read_lists(path: Path) -> dict[str, list[float]]:
         lists = {key: value for key, value in data.items() if isinstance(value, list)}
         found = msgspec.convert(lists, dict[str, Numbers])
     except FileNotFoundError:
-        raise UsageError(f"{path} does not exist; give a .json, .npy or .safetensors file") from None
+        raise UsageError(f"{path} does not exist; give a .json, .csv, .npy or .safetensors file") from None
     except (OSError, BadSource, msgspec.ValidationError) as problem:
         raise UsageError(f"{path} cannot be read as a list of numbers ({problem})") from None
     if not found:
@@ -50,7 +51,41 @@ def _named(values: Any) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     data = jsontext.loads(read_text(path, str(path)), path.name)
-    return data if isinstance(data, dict) else _named(data)
+    return _of_config(data) if isinstance(data, dict) else _named(data)
+
+
+def _of_config(data: dict[str, Any]) -> dict[str, Any]:
+    """An object of lists; of a config.json, such as that of Phi 3, its RoPE settings."""
+    text = data.get("text_config")
+    parts = [part for part in (data, text) if isinstance(part, dict)]
+    settings = (part.get(key) for part in parts for key in ("rope_scaling", "rope_parameters"))
+    return next((one for one in settings if isinstance(one, dict) and "long_factor" in one), data)
+
+
+def _read_csv(path: Path) -> dict[str, Any]:
+    """Columns under their names, or one column or line of numbers without a name."""
+    try:
+        read = list(csv.reader(read_text(path, str(path)).splitlines()))
+    except csv.Error as problem:
+        raise BadSource(f"{path.name} is no CSV: {problem}") from None
+    rows = [[cell.strip() for cell in row] for row in read if any(row)]
+    numbers = [_floats(row) for row in rows]
+    if rows and numbers[0] is None:
+        if any(row is None or len(row) != len(rows[0]) for row in numbers[1:]):
+            raise BadSource(f"a line of {path.name} is not {len(rows[0])} numbers, as many as it has names")
+        return {name: [row[index] for row in numbers[1:] if row] for index, name in enumerate(rows[0])}
+    flat = [value for row in numbers for value in row or ()]
+    if not flat or any(row is None for row in numbers) or (len(rows) > 1 and any(len(row) > 1 for row in rows)):
+        raise BadSource("write one column of numbers, or columns with their names in the first line")
+    return _named(flat)
+
+
+def _floats(row: list[str]) -> list[float] | None:
+    """The numbers of a line; None where it holds anything else."""
+    try:
+        return [float(cell) for cell in row]
+    except ValueError:
+        return None
 
 
 def _read_npy(path: Path) -> dict[str, Any]:
@@ -95,4 +130,6 @@ def _numbers(read: Callable[[int], bytes], dtype: Any, shape: tuple[int, ...], n
     return [float(value) for value in values]
 
 
-READERS: dict[str, Callable[[Path], dict[str, Any]]] = {".npy": _read_npy, ".safetensors": _read_safetensors}
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    ".csv": _read_csv, ".npy": _read_npy, ".safetensors": _read_safetensors,
+}  # fmt: skip

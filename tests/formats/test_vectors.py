@@ -15,6 +15,8 @@ from safetensors.numpy import save_file
 from ropeconv.errors import UsageError
 from ropeconv.formats.vectors import LONGEST, read_lists
 
+from ..conftest import CONFIGS
+
 NUMBERS = [0.5, 0.25, 0.125]
 
 
@@ -36,6 +38,53 @@ def test_json_lists_and_objects_of_lists(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps({"short_factor": NUMBERS, "factor": 4}))
     assert read_lists(tmp_path / "a.json") == {"inv_freq": NUMBERS, "long_factor": NUMBERS}
     assert read_lists(tmp_path / "b.json") == {"short_factor": NUMBERS}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0.5\n0.25\n0.125\n", {"inv_freq": NUMBERS, "long_factor": NUMBERS}),
+        ("0.5, 0.25,0.125", {"inv_freq": NUMBERS, "long_factor": NUMBERS}),
+        ("inv_freq\n0.5\n\n0.25\n0.125\n", {"inv_freq": NUMBERS}),
+        (
+            "short_factor,long_factor\r\n1,0.5\r\n1.5,0.25\r\n2,0.125\r\n",
+            {"short_factor": [1.0, 1.5, 2.0], "long_factor": NUMBERS},
+        ),
+    ],
+)
+def test_csv_files(tmp_path: Path, text: str, found: dict[str, list[float]]) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    assert read_lists(tmp_path / "a.csv") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "write one column of numbers"), ("1,2\n3,4\n", "columns with their names in the first line"),
+        ("a,b\n1\n", "is not 2 numbers"), ("a\nx\n", "is not 1 numbers"), ("1\nx\n", "write one column of numbers"),
+        ("1\nnan\n", "cannot be read"), ("1\n1e999\n", "cannot be read"), ("1\n" * (LONGEST + 1), "cannot be read"),
+        ('"' + "x" * 200_000, "is no CSV"),
+    ],
+)  # fmt: skip
+def test_csv_files_of_something_else_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read_lists(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_the_lists_of_a_config(tmp_path: Path, key: str) -> None:
+    scaling = {"type": "longrope", "short_factor": [1.0] * 3, "long_factor": NUMBERS}
+    for config in ({"model_type": "phi3", key: scaling}, {"model_type": "x", "text_config": {key: scaling}}):
+        (tmp_path / "config.json").write_text(
+            json.dumps({**config, "architectures": ["Phi3ForCausalLM"], key: None} | config)
+        )
+        assert read_lists(tmp_path / "config.json") == {"short_factor": [1.0] * 3, "long_factor": NUMBERS}
+
+
+def test_the_lists_of_a_published_config() -> None:
+    found = read_lists(CONFIGS / "microsoft--Phi-3-mini-128k-instruct.json")
+    assert {name: len(values) for name, values in found.items()} == {"short_factor": 48, "long_factor": 48}
 
 
 @pytest.mark.parametrize("array", [["a"], [True], [1j], [None], np.zeros(LONGEST + 1), np.zeros(2, "f8,i4")])

@@ -164,7 +164,7 @@ class InvFreq(Method):
 
     name = "inv-freq"
     order = 140
-    summary = "any vector, from JSON, .npy or .safetensors"
+    summary = "any vector, from JSON, .csv, .npy or .safetensors"
     paper = "-"
     value = Value.FILE
     keeps_zeros = True

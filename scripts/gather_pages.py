@@ -1,6 +1,6 @@
 """Gathers the pages of the site in one folder, from which `./scripts/docs` builds it.
 
-    python scripts/site.py build/docs
+    python scripts/gather_pages.py build/docs
 
 They are docs/ and the pages that stand beside it. README.md is the first page of the site, and docs/README.md, the list
 of pages, is pages.md. Links are changed accordingly; what is no page of the site is linked on GitHub.
@@ -19,14 +19,8 @@ REPOSITORY = "https://github.com/ropeconv/ropeconv/blob/main/"
 BESIDE = {"README.md": "index.md", "SECURITY.md": "SECURITY.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 BESIDE |= {"CHANGELOG.md": "CHANGELOG.md", "docs/README.md": "pages.md"}
 """Pages with another place in the site than docs/NAME has: paths in the repository and in the site."""
-STYLE = """\
-/* long rows of tables and of commands stay inside the page on a narrow screen */
-.md-typeset pre > code { font-size: 0.9em; }
-.md-typeset table:not([class]) { font-size: 0.8em; }
-.md-typeset table:not([class]) td:first-child, .md-typeset table:not([class]) th:first-child { min-width: 6rem; }
-/* plots are drawn without a background, in grey that is readable on both */
-.md-typeset img { max-width: 100%; }
-"""
+ASSETS = ("site.css", "worker.js")
+"""Files of scripts/theme that pages load."""
 CODE = re.compile(r"^(`{3,}).*?^\1[^\n]*$|(`+)(?!`).+?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)#\s]+)")
 
@@ -76,7 +70,8 @@ def gather(folder: Path) -> None:
             target.write_text(moved((ROOT / path).read_text("utf-8"), path, known), encoding="utf-8")
         else:
             shutil.copyfile(ROOT / path, target)
-    (folder / "site.css").write_text(STYLE, encoding="utf-8")
+    for name in ASSETS:
+        shutil.copyfile(ROOT / "scripts" / "theme" / name, folder / name)
 
 
 if __name__ == "__main__":

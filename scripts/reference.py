@@ -117,8 +117,8 @@ def schemas() -> str:
     """The page of JSON schemas (draft 2020-12), from the types that are decoded and encoded."""
     introduction = textwrap.fill(
         "JSON schemas (draft 2020-12) of the documents that ropeconv keeps and reads again, from the types in the "
-        "code. A reader should accept keys that are not listed, since later versions may add some; `schema` is raised when "
-        "one changes its meaning. What the other commands print under `--json` is described in words: see "
+        "code. A reader should accept keys that are not listed, since later versions may add some; `schema` is raised "
+        "when one changes its meaning. What the other commands print under `--json` is described in words: see "
         "[JSON](json.md).",
         WIDEST,
         break_on_hyphens=False,

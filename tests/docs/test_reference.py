@@ -49,8 +49,8 @@ def test_every_exported_name_stands_in_the_api_once() -> None:
 def test_a_receipt_and_a_result_have_the_keys_of_their_schemas(run: Run, llama: object) -> None:
     done = run("apply", "model", "--yarn", "4", "-o", "out", "-q")
     assert done.returncode == 0, done.stderr
-    blocks = re.findall(r"^## (.+)\n[^`]*(?:`[^`]+`[^`]*?)*```json\n(.*?)^```", text_of("schemas.md"), re.M | re.S)
-    schemas = {title: json.loads(body) for title, body in blocks}
+    sections = (part.partition("\n") for part in text_of("schemas.md").split("\n## ")[1:])
+    schemas = {title: json.loads(body.split("```json\n")[1].split("\n```")[0]) for title, _, body in sections}
     assert schemas.keys() >= {"The receipt", "The result of eval", "The journal of apply"}
     receipt = json.loads((llama.parent / "out" / "ropeconv.json").read_text())  # type: ignore[attr-defined]
     schema = schemas["The receipt"]["$defs"]["Receipt"]

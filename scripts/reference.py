@@ -169,8 +169,9 @@ def place(name: str) -> str:
         return f"ropeconv.errors.{name}"
     module, attribute = ropeconv._LAZY[name]
     made = getattr(ropeconv, name)
-    module = getattr(made, "__module__", None) if isinstance(made, type) or callable(made) else f"ropeconv.{module}"
-    return f"{module}.{attribute}"
+    if callable(made):
+        module = made.__module__.removeprefix("ropeconv.")
+    return f"ropeconv.{module}.{attribute}"
 
 
 PAGES = {"commands.md": commands, "schemas.md": schemas, "api.md": api}

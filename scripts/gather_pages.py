@@ -1,0 +1,78 @@
+"""Gathers the pages of the site in one folder, from which `./scripts/docs` builds it.
+
+    python scripts/gather_pages.py build/docs
+
+They are docs/ and the pages that stand beside it. README.md is the first page of the site, and docs/README.md, the list
+of pages, is pages.md. Links are changed accordingly; what is no page of the site is linked on GitHub.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+REPOSITORY = "https://github.com/ropeconv/ropeconv/blob/main/"
+BESIDE = {"README.md": "index.md", "SECURITY.md": "SECURITY.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
+BESIDE |= {"CHANGELOG.md": "CHANGELOG.md", "docs/README.md": "pages.md"}
+"""Pages with another place in the site than docs/NAME has: paths in the repository and in the site."""
+ASSETS = ("site.css", "worker.js")
+"""Files of scripts/theme that pages load."""
+CODE = re.compile(r"^(`{3,}).*?^\1[^\n]*$|(`+)(?!`).+?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"(\]\()([^)#\s]+)")
+
+
+def places() -> dict[str, str]:
+    """Every page and picture: its path in the repository, and its path in the site."""
+    files = (path for path in (ROOT / "docs").rglob("*") if path.is_file())
+    own = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in files}
+    return own | BESIDE
+
+
+def moved(text: str, page: str, known: dict[str, str]) -> str:
+    """The text of a page with its links as the site has them.
+
+    text: Markdown. page: its path in the repository. known: as `places` gives them. Raises ValueError for a link to a
+    file that does not exist.
+    """
+    folder = os.path.dirname(page)
+
+    def change(match: re.Match[str]) -> str:
+        target = match[2]
+        if re.match(r"[a-z]+:", target):
+            return match[0]
+        path = os.path.normpath(os.path.join(folder, target))
+        if path in known:
+            return match[1] + os.path.relpath(known[path], os.path.dirname(known[page]) or ".")
+        if path.startswith("..") or not (ROOT / path).exists():
+            raise ValueError(f"{page} links {target}, which does not exist")
+        return match[1] + REPOSITORY + path
+
+    done, at = [], 0
+    for code in CODE.finditer(text):
+        done += [LINK.sub(change, text[at : code.start()]), code[0]]
+        at = code.end()
+    return "".join([*done, LINK.sub(change, text[at:])])
+
+
+def gather(folder: Path) -> None:
+    """Writes the pages. folder: in the repository; it is emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    known = places()
+    for path, place in known.items():
+        target = folder / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith(".md"):
+            target.write_text(moved((ROOT / path).read_text("utf-8"), path, known), encoding="utf-8")
+        else:
+            shutil.copyfile(ROOT / path, target)
+    for name in ASSETS:
+        shutil.copyfile(ROOT / "scripts" / "theme" / name, folder / name)
+
+
+if __name__ == "__main__":
+    gather(Path(sys.argv[1]))

@@ -1,0 +1,77 @@
+"""Draws the frequencies of every method into docs/pictures/method-NAME.svg, for docs/papers.md.
+
+    python scripts/method_pictures.py
+
+Each picture has the wavelengths of the pairs and what their frequencies are divided by, as `ropeconv plot` draws them,
+with the settings of EXAMPLES. tests/docs/test_method_pictures.py draws them again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+import ropeconv
+from ropeconv.pictures.schedules import ramp, wavelengths
+from ropeconv.pictures.style import figure, svg
+from ropeconv.rope.forms import base_inv_freq
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+CONFIGS = ROOT / "tests" / "data" / "configs"
+LLAMA = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+PHI = CONFIGS / "microsoft--Phi-3-mini-128k-instruct.json"
+TURNING = 48
+"""Pairs of the 64 that rotate in the picture of `--inv-freq`."""
+EXAMPLES: dict[str, tuple[Any, ...]] = {
+    "theta": (500000.0,), "theta-for": (32768,), "theta-bound": (32768,), "linear": (8.0,), "ntk": (8.0,),
+    "ntk-old": (8.0,), "ntk-fixed": (8.0,), "mixed": (8.0,), "by-parts": (8.0,), "yarn": (8.0,), "llama3": (8.0,),
+    "longrope": (), "piecewise": ("8@46",), "inv-freq": (), "dynamic": ("ntk:8", 16384),
+}  # fmt: skip
+"""Values of the methods in the pictures. longrope has the lists of Phi 3 mini 128k, inv-freq p-RoPE."""
+
+
+def spec_of(config: Path) -> RopeSpec:
+    """The RoPE of a published config."""
+    return ropeconv.inspect_source(ropeconv.open_source(str(config))).spec
+
+
+def drawn(name: str) -> str:
+    """The picture of a method as SVG. name: of the method."""
+    spec = spec_of(PHI if name == "longrope" else LLAMA)
+    before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+    values = EXAMPLES[name]
+    if name == "inv-freq":
+        values = (tuple(float(one) if at < TURNING else 0.0 for at, one in enumerate(before)),)
+    if name == "longrope":
+        schedule = Recipe(REGISTRY["as-is"]()).schedule(spec)
+    else:
+        schedule = Recipe(REGISTRY[name](*values)).schedule(spec)
+    curves = {f"--{name}": schedule.inv_freq}
+    if schedule.short_inv_freq is not None:
+        curves = {"long list": schedule.inv_freq, "short list": schedule.short_inv_freq}
+    lengths = {"trained": spec.original_context}
+    if schedule.context > spec.original_context:
+        lengths["new"] = schedule.context
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
+        panels = (
+            partial(wavelengths, before=before, curves=curves, lengths=lengths),
+            partial(ramp, before=before, curves=curves),
+        )
+        return svg(figure(*panels)).replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif") + "\n"
+
+
+def main() -> None:
+    """Writes every picture."""
+    for name in EXAMPLES:
+        (PICTURES / f"method-{name}.svg").write_text(drawn(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Commands in the pages of docs/: which there are, and what those with output print.
+
+    python scripts/transcripts.py [PAGE ...]
+
+A block of code whose commands begin with `$` also has their output; it is run beside the published configs of the
+tests, each as NAME/config.json, and a small GGUF file. A line `...` stands for any lines. This script writes the output
+into blocks without such a line, and prints that of the others where it does not fit. Commands of other blocks are run
+by tests/docs/test_commands.py on a small model.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("engines.md", "faq.md", "choosing.md")
+"""Pages whose transcripts are checked."""
+COLUMNS = 110
+OF_WEIGHTS = {"ropeconv bound ./SmolLM2-135M --weights"}
+"""Commands whose output is that of a real model's weights, which are not here."""
+BLOCK = re.compile(r"^```[^\n]*\n(?P<body>\$ ropeconv .*?)^```$", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^\$ ([^\n]*(?:(?<=\\)\n[^\n]*)*)\n", re.MULTILINE)
+BOLD = re.compile(r"\x1b\[[\d;]*m")
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A command with what a page shows of its output."""
+
+    command: str
+    shown: str
+
+    @property
+    def elided(self) -> bool:
+        """Whether lines of the output are left out."""
+        return "..." in self.shown.splitlines()
+
+
+def transcripts(body: str) -> list[Transcript]:
+    """The commands of a block and what is shown below each. body: the text between its fences."""
+    found = list(COMMAND.finditer(body))
+    ends = [*(match.start() for match in found[1:]), len(body)]
+    commands = [match[1].replace("\\\n", " ") for match in found]
+    return [
+        Transcript(command, body[match.end() : end].strip("\n"))
+        for command, match, end in zip(commands, found, ends, strict=True)
+    ]
+
+
+def fits(shown: str, real: str) -> bool:
+    """Whether output is what a page shows, but for blank lines. shown: of the page, `...` for any lines. real: all."""
+    rest = [line for line in real.splitlines() if line]
+    parts: list[list[str]] = [[]]
+    for line in filter(None, shown.splitlines()):
+        if line == "...":
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    if rest[: len(parts[0])] != parts[0] or (parts[-1] and rest[-len(parts[-1]) :] != parts[-1]):
+        return False
+    for part in parts:
+        at = next((at for at in range(len(rest) - len(part) + 1) if rest[at : at + len(part)] == part), None)
+        if at is None:
+            return False
+        rest = rest[at + len(part) :]
+    return len(parts) > 1 or not rest
+
+
+def output_of(command: str, folder: Path) -> str:
+    """What a command prints in a terminal of 110 columns without colours, errors last.
+
+    command: of ropeconv, as it is typed. folder: in which it runs.
+    """
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TERM": "xterm", "NO_COLOR": "1", "PYTHONUTF8": "1"}
+    env |= {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "COLUMNS": str(COLUMNS)}
+    words = [sys.executable, "-m", "ropeconv", *shlex.split(command)[1:]]
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(words, stdout=end, stderr=errors, stdin=subprocess.DEVNULL, cwd=folder, env=env)
+        os.close(end)
+        parts = []
+        while True:
+            try:
+                part = os.read(terminal, 1 << 16)
+            except OSError:  # Linux says so when the other end is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+        process.wait()
+        os.close(terminal)
+        errors.seek(0)
+        said = (textwrap.fill(line, COLUMNS, break_on_hyphens=False) for line in errors.read().decode().splitlines())
+    text = "\n".join([BOLD.sub("", b"".join(parts).decode()).replace("\r\n", "\n"), *said])
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+
+def published(folder: Path) -> Path:
+    """Fills a folder with published configs and a small GGUF file, and returns it."""
+    for path in sorted((ROOT / "tests" / "data" / "configs").glob("*.json")):
+        name = path.stem.split("--")[1]
+        if not name.endswith((".first", ".params")):
+            (folder / name).mkdir()
+            shutil.copyfile(path, folder / name / "config.json")
+    small = small_models(folder / ".small")
+    (small / "Qwen3-8B-Q8_0.gguf").rename(folder / "Qwen3-8B-Q8_0.gguf")
+    return folder
+
+
+def small_models(folder: Path) -> Path:
+    """Makes `Qwen3-8B`, a checkpoint of two layers, and `Qwen3-8B-Q8_0.gguf` in a new folder, and returns that."""
+    from tests.llamacpp import checkpoint
+
+    folder.mkdir()
+    checkpoint("qwen3", folder / "Qwen3-8B")
+    command = ["apply", "Qwen3-8B", "--as-is", "--to", "gguf", "--outtype", "q8_0", "-q", "-o", "Qwen3-8B-Q8_0.gguf"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "ropeconv", *command]
+    subprocess.run(words, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def refreshed(text: str, folder: Path) -> tuple[str, list[str]]:
+    """A page with the output of its commands, and what does not fit to blocks that leave lines out.
+
+    text: of the page. folder: as `published` gives it.
+    """
+    wrong = []
+
+    def change(match: re.Match[str]) -> str:
+        parts = []
+        for one in transcripts(match["body"]):
+            if one.command in OF_WEIGHTS:
+                return match[0]
+            real = output_of(one.command, folder)
+            if one.elided and not fits(one.shown, real):
+                wrong.append(f"$ {one.command}\n{real}\n")
+            parts.append(f"$ {one.command}\n{one.shown if one.elided else real}\n")
+        return match[0].replace(match["body"], "\n".join(parts))
+
+    return BLOCK.sub(change, text), wrong
+
+
+def main(pages: list[str]) -> int:
+    """Rewrites pages; 1 where a block has to be changed by hand. pages: their names."""
+    code = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = published(Path(name))
+        for page in pages:
+            path = ROOT / "docs" / page
+            text, wrong = refreshed(path.read_text("utf-8"), folder)
+            path.write_text(text, encoding="utf-8")
+            print(*(f"{page} shows something else of\n{one}" for one in wrong), sep="\n", end="")
+            code = code or int(bool(wrong))
+    return code
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main(sys.argv[1:] or list(PAGES)))

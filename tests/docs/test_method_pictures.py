@@ -1,0 +1,41 @@
+"""Every method has a section with a picture of its frequencies: scripts/method_pictures.py draws them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+import pytest
+
+from ropeconv.rope.methods import REGISTRY
+from scripts.method_pictures import EXAMPLES, PICTURES, ROOT, drawn
+
+PAGE = (ROOT / "docs" / "papers.md").read_text("utf-8")
+TESTED = re.search(r"^matplotlib==(\S+)", (ROOT / "scripts" / "constraints.txt").read_text(), re.MULTILINE)
+
+
+def sections() -> dict[str, str]:
+    """The section of each method."""
+    parts = re.split(r"^## `--([a-z0-9-]+)`\n", PAGE, flags=re.MULTILINE)[1:]
+    return {name: body.split("\n## ")[0] for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def test_every_method_that_changes_frequencies_has_a_section_with_its_picture() -> None:
+    assert set(EXAMPLES) == set(REGISTRY) - {"as-is"} == set(sections())
+    for name, body in sections().items():
+        assert re.findall(r"!\[[^]]{20,}\]\((.*?)\)", body) == [f"pictures/method-{name}.svg"]
+        assert "\nSource: " in body
+        assert " ".join(f"Fine-tuning: {REGISTRY[name].finetuning_note}".split()).rstrip(": ") in " ".join(
+            (body + "Fine-tuning").split()
+        )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_picture_is_that_of_the_method(name: str) -> None:
+    if TESTED is None or importlib.metadata.version("matplotlib") != TESTED[1]:
+        pytest.skip("another matplotlib than that of scripts/constraints.txt draws other files")
+    assert (PICTURES / f"method-{name}.svg").read_text("utf-8") == drawn(name), "run scripts/method_pictures.py"
+
+
+def test_methods_have_different_pictures() -> None:
+    assert len({(PICTURES / f"method-{name}.svg").read_text("utf-8") for name in EXAMPLES}) == len(EXAMPLES)

@@ -15,6 +15,8 @@ from pathlib import Path
 from ropeconv.bake.matrix import METHODS, MatrixCell, counts, letters, matrix
 from ropeconv.runtimes import Runtime, newest, runtimes
 
+from scripts.model_table import model_table
+
 ROOT = Path(__file__).parents[1]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
 IN_DOCS = (
@@ -94,6 +96,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| runtime \| has \|.*?(?=\n\n)", newest_versions),
         (r"Model families \(of \d+\) in which the newest version computes it exactly", families_counted),
         (COUNTED.format("Of"), lambda: sentence("Of")),
+        (r"\| models \| families \|.*?(?=\n\n)", model_table),
     ),
     "docs/runtimes.md": (
         (r"(?<=```\n)family .*?(?=\n```)", families),

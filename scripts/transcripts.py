@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("engines.md", "faq.md", "choosing.md")
+PAGES = ("../README.md", "engines.md", "faq.md", "choosing.md")
 """Pages whose transcripts are checked."""
 COLUMNS = 110
 OF_WEIGHTS = {"ropeconv bound ./SmolLM2-135M --weights"}

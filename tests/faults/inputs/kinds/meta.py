@@ -101,7 +101,9 @@ def _other_objects(random: Random) -> bytes:
         elif kind < 0.2:
             found[random.choice((3, None, "x" * 300, "layers.7.attention.wq.weight"))] = found[name]
         else:
-            found[name] = random.choice(odd)(found[name])
+            change = random.choice(odd)
+            if isinstance(found[name], torch.Tensor):  # which an earlier change may have replaced
+                found[name] = change(found[name])
     return saved(found)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from ropeconv.bake.matrix import METHODS, MatrixCell, counts, letters, matrix
 from ropeconv.runtimes import Runtime, newest, runtimes
-
 from scripts.model_table import model_table
 
 ROOT = Path(__file__).parents[1]

@@ -212,7 +212,7 @@ def test_encodings_are_registered_with_what_they_change() -> None:
 
 
 def result(encoding: str, statuses: dict[str, Any]) -> CheckpointResult:
-    """A result that transformers reads exactly, with a status for each other runtime; the reason of a wrong one is "of ENCODING"."""
+    """A result that transformers reads exactly. statuses: of others, whose reasons name ENCODING."""
     verdicts = []
     for name, status in ({"transformers": "exact"} | statuses).items():
         row, reason = find(name)[-1], "" if status in ("exact", "unknown") else f"of {encoding}"

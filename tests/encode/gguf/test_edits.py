@@ -121,13 +121,13 @@ def test_divisors_that_are_there_are_overwritten(tmp_path: Path) -> None:
 
 def test_norms_take_back_a_factor_from_window_layers(tmp_path: Path) -> None:
     """gemma3: every sixth layer is extended, and the others read the same key."""
-    norms = {f"blk.{layer}.attn_q_norm.weight": np.full(64, 3, np.float32) for layer in range(6)}
-    extra = {"attention.sliding_window": 32, "block_count": 6}
+    norms = {f"blk.{layer}.attn_q_norm.weight": np.full(64, 3, np.float32) for layer in range(8)}
+    extra = {"attention.sliding_window": 32, "block_count": 8}
     loud = recipe("yarn", 4.0, attention_factor=1.5)
     plan = planned(tmp_path, "gemma3", loud, extra, norms)
     given = 1.5 / (1 + 0.1 * math.log(4))
     edit = plan.result.edit
-    assert set(edit.changes) == {f"blk.{layer}.attn_q_norm.weight" for layer in range(5)}
+    assert set(edit.changes) == {f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1, 2, 3, 4, 6, 7)}
     scaled = np.frombuffer(edit.changes["blk.0.attn_q_norm.weight"].apply(np.full(64, 3, "<f4").tobytes()), "<f4")
     np.testing.assert_allclose(scaled, 3 / given**2, rtol=1e-6)
     assert before(plan).after(edit).get("ropeconv.window_norm_scale") == pytest.approx(1 / given)

@@ -19,7 +19,7 @@ from ropeconv.runtimes.verdict import Verdict
 
 from .edits import LINEAR, MIXED, QUERIES, YARN, before, planned, recipe
 
-FULL = recipe("mixed", 4.0, log_n="full")
+FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
 PAIR = recipe("mixed", 4.0, keep_short=True)
 
 
@@ -49,6 +49,7 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
         ("starcoder2", MIXED, {}, "starcoder2: by keys, nothing names an arbitrary frequency vector; by tensor, "
          "llama.cpp loads no rope_freqs for it; theta, linear and yarn fit into its keys"),
         ("llama", FULL, {}, "take --carrier mistral3, which llama and qwen2 can become, or leave --log-n out"),
+        ("mistral3", CLAMPED, {}, "--allow-approximate to take that, or take --log-n full"),
         ("llama", FULL, {"carrier": "llama"}, "it does not scale queries by position"),
     ],
 )  # fmt: skip

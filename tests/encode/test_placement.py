@@ -61,6 +61,8 @@ def test_keys_by_the_square_queries_by_the_square_or_both_by_the_factor() -> Non
 def test_only_the_dimensions_that_rotate_are_multiplied() -> None:
     partial = spec(rotary_dim=6)
     assert folded("llama", checkpoint(**LLAMA), of=partial) == {K: (((0, 60), (80, 140)), 4.0)}
+    stacked = checkpoint(self_attn__k_proj__weight=(2, 8, WIDTH))  # rows by heads
+    assert folded("llama", stacked, of=partial) == {K: (((0, 60), (80, 140)), 4.0)}
     bias = checkpoint(**LLAMA, self_attn__k_proj__bias=(16,))
     assert folded("llama", bias, of=partial)["self_attn.k_proj.bias"] == (((0, 6), (8, 14)), 4.0)
     assert folded("llama", bias)["self_attn.k_proj.bias"] == (((0, 16),), 4.0)

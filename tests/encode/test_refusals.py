@@ -163,7 +163,8 @@ def test_a_share_is_written_from_the_widths_that_a_config_has() -> None:
 def test_a_factor_of_one_and_a_config_alone_have_nothing_to_multiply() -> None:
     assert "there is nothing to multiply; use --encoding native or factors" in refusal("weights", MIXED)
     assert "its weights are not here; give the whole folder" in refusal("weights", YARN, tensors={})
-    assert "its stock class does not scale queries" in refusal("weights", recipe("yarn", 4.0, log_n="full"))
+    of_log_n = refusal("weights", recipe("yarn", 4.0, log_n="full"))
+    assert of_log_n.startswith("--log-n full cannot be baked for the keys of llama: its stock class does not scale q")
     made = encoded("weights", YARN)
     assert made.fold is not None
     assert made.fold.fold_into == "k"
@@ -184,7 +185,11 @@ def test_names_of_encodings() -> None:
             select(request(YARN, encoding=name))
     with pytest.raises(UsageError, match=r"--encoding nope is not known; choose auto, native, factors, .* or buffers$"):
         select(request(YARN, encoding="nope"))
-    assert select(request(YARN, encoding="native")).considered == ()
+    for runtimes in ((), ("vllm",), ("transformers", "vllm")):
+        named = select(request(YARN, encoding="native", runtimes=runtimes))
+        assert (named.encoding, named.considered) == ("native", ())
+    with pytest.raises(UnsupportedBake, match="with native: it computes other frequencies"):
+        select(request(YARN, sample_config(by_name()["qwen3_moe"]), encoding="native", runtimes=("mlx-lm",)))
 
 
 def test_an_approximation_is_asked_for() -> None:

@@ -81,7 +81,9 @@ def test_queries_that_no_scale_reaches(tmp_path: Path) -> None:
 
 def test_the_carrier_that_auto_takes_says_why_it_does_not_fit(tmp_path: Path) -> None:
     fused = {"blk.0.attn_qkv.weight": np.zeros((192, 128), np.float16)}
-    assert "its projections are fused; choose another method" in refusal(tmp_path, "qwen2", MIXED, None, fused)
+    assert refusal(tmp_path, "qwen2", MIXED, None, fused) == (
+        "this schedule cannot be baked for a carrier: its projections are fused; choose another method"
+    )
 
 
 @pytest.mark.parametrize("extra", [{}, {"rope.dimension_count": 32}])

@@ -15,8 +15,9 @@ import ropeconv
 from ropeconv.bake import GgufTarget, Target
 from ropeconv.bake.checkpoint import CheckpointPlan, _tensors
 from ropeconv.bake.planner import _as_checkpoint
-from ropeconv.bake.restore import restore_plan
+from ropeconv.bake.restore import _default_out, restore_plan
 from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake, UsageError
+from ropeconv.receipts.original import SourceRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource
@@ -110,6 +111,14 @@ def test_names_for_what_is_brought_back(tmp_path: Path) -> None:
     for out in (None, Path("x.gguf")):
         with pytest.raises(BadSource, match="has no receipt among its keys, so it is not an output of ropeconv"):
             restore_plan(file, out)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a\\b", "a\0", "x" * 201, "\N{GREEK SMALL LETTER ALPHA}" * 101])
+def test_names_that_are_none_for_a_file(name: str) -> None:
+    with pytest.raises(BadSource, match="which is no name for a file; choose one with -o"):
+        _default_out(SourceRecord(name, "folder"), "-restored")
+    assert _default_out(SourceRecord("x" * 200, "folder"), ".gguf") == Path("x" * 200 + ".gguf")
+    assert _default_out(SourceRecord("../sub/x", "folder"), "-restored") == Path("x-restored")
 
 
 # What the installed transformers is expected to do

@@ -185,3 +185,15 @@ def test_other_encodings_are_looked_at_for_the_message(tmp_path: Path) -> None:
     with_log_n = refusal(tmp_path, "mistral3", FULL, None, QUERIES, runtimes=("ollama",))
     assert "with tensor: " in with_log_n
     assert "with keys" not in with_log_n
+
+
+def test_why_an_encoding_was_not_selected(tmp_path: Path) -> None:
+    """A named reader that does not compute it is the reason, else how many readers do."""
+    for reader_name, words in (("ik-llama-cpp@2026.5", "ik_llama.cpp 2026.5: rope_freqs.weight: it loads it and"),
+                               ("ik-llama-cpp@2026.8", "no more readers read it exactly; exact in")):  # fmt: skip
+        found = planned(tmp_path, "llama", LINEAR, runtimes=(reader_name,)).result.considered
+        assert [(one.encoding, one.selected) for one in found] == [("keys", True), ("tensor", False)]
+        assert found[1].reason.startswith(words)
+    tried = planned(tmp_path, "qwen2", MIXED).result.considered
+    assert [(one.encoding, one.selected) for one in tried] == [("keys", False), ("tensor", False), ("carrier", True)]
+    assert tried[0].reason == "nothing names an arbitrary frequency vector"

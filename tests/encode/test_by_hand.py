@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropeconv.encode import EncodeRequest, Target, all_encodings
-from ropeconv.encode.checkpoint.config_edit import put
+from ropeconv.encode.checkpoint.config_edit import bake_config, put
 from ropeconv.encode.checkpoint.encodings.factors import factor_list
 from ropeconv.encode.checkpoint.implied_lengths import lengths_note, original_for
+from ropeconv.encode.checkpoint.rope_setting import RopeSetting
 from ropeconv.encode.fold import arithmetic
 from ropeconv.encode.fold.arithmetic import scale_ranges, scaled
 from ropeconv.encode.fold.placement import Fold, Scaling
@@ -107,6 +108,28 @@ def test_a_stale_original_length_at_the_top_is_replaced() -> None:
     assert yarn["original_max_position_embeddings"] == 64
     assert written(of_form(Plain(500.0)), original_max_position_embeddings=7)["original_max_position_embeddings"] == 256
     assert "original_max_position_embeddings" not in written(of_form(Plain(500.0)))
+
+
+def test_lengths_are_whole_numbers_and_everything_else_is_a_float() -> None:
+    family = by_model_type()["llama"]
+    rope = {
+        "rope_type": "longrope", "factor": 4, "short_factor": [1, 2], "original_max_position_embeddings": 64.0,
+        "truncate": False,
+    }  # fmt: skip
+    found = bake_config(CONFIG, family, read_spec(CONFIG, family), RopeSetting(rope, 10000.0, 256))["rope_parameters"]
+    kinds = {key: type(value[0] if isinstance(value, list) else value) for key, value in found.items()}
+    assert kinds == {
+        "rope_type": str, "factor": float, "short_factor": float, "original_max_position_embeddings": int,
+        "truncate": bool, "rope_theta": float,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "written_share"), [(0.5, 0.5), (0.26, 0.26), (None, 0.5), (0.3, 0.3)])
+def test_the_share_of_a_head_that_rotates_is_the_one_that_was_given(share: float | None, written_share: float) -> None:
+    """phi: 8 dimensions in a head, of which int(8 share) rotate; 0.5 where nothing is said."""
+    config = written(Schedule(np.ones(2), 1.0, 256, 64, Plain(500.0)), of="phi", partial_rotary_factor=share)
+    assert config["rope_parameters"]["partial_rotary_factor"] == written_share
+    assert config["partial_rotary_factor"] == share
 
 
 @pytest.mark.parametrize("form", [Interpolated(10000.0, 4.0), Llama3(10000.0, 4.0, 64), Plain(500.0)])

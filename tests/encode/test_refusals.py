@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -174,6 +175,18 @@ def test_a_factor_of_one_and_a_config_alone_have_nothing_to_multiply() -> None:
     both = encoded("weights", YARN, fold=FoldTarget("qk")).fold
     assert both is not None
     assert both.fold_into == "qk"
+
+
+@pytest.mark.parametrize("encoding", ["native", "factors", "weights", "ministral3"])
+def test_the_config_of_the_source_stays_as_it_is(encoding: str) -> None:
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    inner = {"model_type": "llava", "text_config": {**CONFIG, "rope_parameters": rope, "layer_types": ["a"]}}
+    before = copy.deepcopy(inner)
+    of = recipe("yarn", 4.0, log_n="clamped" if encoding == "ministral3" else None)
+    made = encoded(encoding, of, inner)
+    assert inner == before
+    assert made.config["text_config"]["max_position_embeddings"] == 256
+    assert made.context == 256
 
 
 # Names and the way out

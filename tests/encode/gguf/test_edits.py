@@ -64,6 +64,8 @@ def test_query_scaling_keeps_the_length_that_it_reads(tmp_path: Path) -> None:
     }  # fmt: skip
     theta = recipe("theta", 1e6, context=256)
     assert keys(planned(tmp_path, "mistral3", theta, scaled)) == {"context_length": 256, "rope.freq_base": 1e6}
+    unstated = keys(planned(tmp_path, "mistral3", theta, {"attention.temperature_scale": 0.1}))
+    assert unstated["rope.scaling.original_context_length"] == 64  # which stays the unit of the scale
     free = keys(planned(tmp_path, "mistral3", theta, {**scaled, "attention.temperature_scale": 0.0}))
     assert free["rope.scaling.original_context_length"] == 32
 

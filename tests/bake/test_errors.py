@@ -24,6 +24,8 @@ from ..baking import apply, make_plan
 from ..gguf_files import write as write_gguf
 from .writing.plans import SIZE, SmallPlan, small_plan, source_folder, write
 
+KEPT_FREE = 16 << 20
+"""Bytes of a disk that an output leaves."""
 YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
@@ -35,7 +37,7 @@ def plan(tmp_path: Path) -> SmallPlan:
 def test_a_disk_with_too_little_space_is_refused_before_anything_is_written(
     plan: SmallPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = plan.bytes + place.MARGIN
+    needed = plan.bytes + KEPT_FREE
     monkeypatch.setattr(place, "same_blocks", lambda source, folder: False)
     monkeypatch.setattr(files.Writer, "write", lambda *given: pytest.fail("something was written"))
     monkeypatch.setattr(place, "free_bytes", lambda folder: needed - 1)
@@ -50,7 +52,7 @@ def test_a_disk_with_too_little_space_is_refused_before_anything_is_written(
 
 def test_only_what_is_written_needs_space(plan: SmallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = SIZE + 5
-    monkeypatch.setattr(place, "free_bytes", lambda folder: plan.bytes - copied + place.MARGIN)
+    monkeypatch.setattr(place, "free_bytes", lambda folder: plan.bytes - copied + KEPT_FREE)
     for shares, link, refused in ((False, False, True), (False, True, False), (True, False, False)):
         monkeypatch.setattr(place, "same_blocks", lambda source, folder, s=shares: s)
         if refused:

@@ -155,6 +155,13 @@ def test_a_staged_output_is_what_is_not_copied(plan: SmallPlan) -> None:
     assert {name for name, digest in names.items() if digest} == hashed
 
 
+def test_a_gguf_file_has_its_receipt_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "write_receipt", lambda *given: pytest.fail("a receipt was written beside it"))
+    out = apply(make_plan(write_gguf(tmp_path / "model.gguf"), YARN, tmp_path / "out.gguf"))
+    assert ropeconv.read_receipt(out).recipe == YARN.to_dict()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.gguf", "out.gguf"]
+
+
 # Going on after an interruption
 
 

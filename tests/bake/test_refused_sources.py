@@ -74,6 +74,15 @@ def test_a_tokenizer_that_another_class_reads_otherwise(tmp_path: Path, names: t
     assert make_plan(source, YARN).result.encoding == "native"
 
 
+def test_options_of_folding_go_with_folded_weights(tmp_path: Path) -> None:
+    source = folder(tmp_path / "model", weights=True)
+    with pytest.raises(UsageError, match="--fold-into goes with folded weights; add --encoding weights"):
+        make_plan(source, YARN, fold_into="q")
+    folded = make_plan(source, YARN, encoding="weights", fold_into="q")
+    assert {file.name: file.action for file in folded.files} == {"config.json": "write", "model.safetensors": "patch"}
+    assert not any("float32" in words for words in folded.warnings)
+
+
 @pytest.mark.parametrize(("kind", "name"), [("meta", "Meta's layout"), ("gguf", "a GGUF file")])
 def test_what_is_converted_is_folded_in_a_second_step(kind: str, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} is folded in two steps: apply it to a folder first, then fold that"):

@@ -217,7 +217,16 @@ def test_lengths_from_which_an_attention_factor_follows() -> None:
         longer, original = original_for(context, factor)
         assert math.sqrt(1 + math.log(longer / original) / math.log(original)) == pytest.approx(factor, abs=1e-6)
         assert context <= longer < context + 4096
-    assert original_for(4096, 1.0) == (4096, 4096)
+        errors = {
+            m: abs(math.sqrt(math.log(m) / math.log(round(m ** (1 / factor**2)))) - factor)
+            for m in range(context, longer + 1)
+        }
+        assert min(errors, key=lambda m: errors[m]) == longer  # no shorter one is as near
+    assert original_for(4096, 1.0) == original_for(4096, 1 + 1e-8) == (4096, 4096)
+    assert original_for(16, 2.0) == original_for(4, 2.0) == (16, 2)
+    assert original_for(10546, 2.0) == (14641, 11)  # 4095 tokens more than wanted, and no further
+    with pytest.raises(UnsupportedBake, match="no pair of lengths gives it"):
+        original_for(10545, 2.0)
     for impossible in (0.9, 30.0):
         with pytest.raises(UnsupportedBake, match="no pair of lengths gives it"):
             original_for(4096, impossible)

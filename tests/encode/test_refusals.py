@@ -205,6 +205,18 @@ def test_names_of_encodings() -> None:
         select(request(YARN, sample_config(by_name()["qwen3_moe"]), encoding="native", runtimes=("mlx-lm",)))
 
 
+def test_all_stands_for_names_where_it_stands() -> None:
+    def names(*runtimes: str) -> list[str]:
+        return [rows[-1].name for rows in request(YARN, runtimes=runtimes).versions]
+
+    every = names("all")
+    assert names() == ["transformers"]
+    assert len(every) > 5
+    assert names("vllm", "all", "mlx-lm") == ["vllm", *(name for name in every if name != "vllm")]
+    assert names("mlx-lm", "vllm", "mlx-lm") == ["mlx-lm", "vllm"]
+    assert [row.name for row in request(YARN, runtimes=("vllm", "mlx-lm")).runtimes] == ["vllm", "mlx-lm"]
+
+
 def test_an_approximation_is_asked_for() -> None:
     clamped = recipe("yarn", 4.0, log_n="clamped")
     with pytest.raises(UnsupportedBake, match="or use --encoding buffers$"):

@@ -156,5 +156,13 @@ def test_an_architecture_that_is_not_in_the_table_is_assumed_and_said(tmp_path: 
     assert known.result.notes == ()
 
 
+def test_how_it_is_known_what_llama_cpp_does(tmp_path: Path) -> None:
+    """Executed, where a record has the encoding in the family of the architecture; else read in its source."""
+    executed = planned(tmp_path, "llama", YARN).result.verdicts[0]
+    assert executed.grade == "run"
+    assert executed.evidence.detail.startswith(executed.runtime.partition("@")[2])
+    assert planned(tmp_path, "plamo", YARN).result.verdicts[0].grade == "read"
+
+
 def test_encodings_come_in_their_order() -> None:
     assert [(one.name, one.order) for one in all_gguf_encodings().values()] == [("keys", 1), ("tensor", 2)]

@@ -3,65 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ropeconv.encode import CheckpointResult, EncodeRequest, Target, all_encodings, select
-from ropeconv.encode.checkpoint.config_only import nothing_fits
+from ropeconv.encode.checkpoint.config_only import bare
 from ropeconv.encode.checkpoint.encodings.buffers import TENSOR
 from ropeconv.encode.target import FoldTarget
-from ropeconv.errors import RopeconvError, UnsupportedBake, UsageError
-from ropeconv.families import by_model_type
 from ropeconv.families.registry import by_name
 from ropeconv.families.sample import sample_config
 from ropeconv.formats.safetensors import Tensor
-from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
-from ropeconv.runtimes import find
-from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.verdict import Verdict
 
-CONFIG: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "head_dim": 8,
-    "max_position_embeddings": 64, "rope_theta": 10000.0,
-}  # fmt: skip
-SHAPES = {"q_proj": (16, 16), "k_proj": (16, 16)}
-WEIGHTS = {
-    f"model.layers.0.self_attn.{name}.weight": Tensor(f"model.layers.0.self_attn.{name}.weight", "BF16", shape, 0, 0)
-    for name, shape in SHAPES.items()
-}
-
-
-def recipe(method: str, *values: Any, **modifiers: Any) -> Recipe:
-    return Recipe(REGISTRY[method](*values), **modifiers)
-
-
-YARN, MIXED, NTK = recipe("yarn", 4.0), recipe("mixed", 4.0), recipe("ntk", 4.0)
-
-
-def request(
-    of: Recipe | Schedule, config: dict[str, Any] = CONFIG, tensors: Mapping[str, Tensor] = WEIGHTS, **target: Any
-) -> EncodeRequest:
-    inner = config.get("text_config", config)
-    family = by_model_type()[inner["model_type"]]
-    spec = read_spec(config, family)
-    schedule = of.schedule(spec) if isinstance(of, Recipe) else of
-    return EncodeRequest(schedule, spec, family, config, Target(**target), lambda: tensors)
-
-
-def encoded(encoding: str, of: Recipe | Schedule, config: dict[str, Any] = CONFIG, **more: Any) -> CheckpointResult:
-    return all_encodings()[encoding].encode(request(of, config, **more))
-
-
-def refusal(encoding: str, of: Recipe | Schedule, config: dict[str, Any] = CONFIG, **more: Any) -> str:
-    with pytest.raises(RopeconvError) as problem:
-        encoded(encoding, of, config, **more)
-    return str(problem.value)
-
+from .requests import CONFIG, MIXED, WEIGHTS, YARN, encoded, recipe, refusal, request
 
 # Stored frequencies
 
@@ -89,6 +45,48 @@ def test_stored_frequencies_scale_queries_in_layers_without_a_window(switched: b
     else:
         assert encoded("buffers", log_n, windowed).config["stored_rope"]["log_n"] == {"kind": "full", "length": 64}
     assert "log_n" not in encoded("buffers", MIXED, windowed).config["stored_rope"]
+
+
+def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
+    of = recipe("yarn", 4.0, log_n="full", attention_factor=1.25)
+    made = encoded("buffers", of, {**CONFIG, "architectures": ["LlamaForCausalLM"], "other": 1})
+    name, module = "StoredRopeLlama", "modeling_stored_rope"
+    assert made.config == {
+        **CONFIG, "model_type": "llama_stored_rope", "max_position_embeddings": 256, "rope_scaling": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "stored_rope": {"attention_factor": 1.25, "log_n": {"kind": "full", "length": 64}},
+        "architectures": [f"{name}ForCausalLM"],
+        "auto_map": {
+            "AutoConfig": f"{module}.{name}Config", "AutoModel": f"{module}.{name}Model",
+            "AutoModelForCausalLM": f"{module}.{name}ForCausalLM",
+        },
+        "other": 1,
+    }  # fmt: skip
+    keys = list(made.config)
+    assert keys[keys.index("architectures") + 1] == "auto_map"
+    assert keys[keys.index("rope_parameters") + 1] == "stored_rope"
+    assert (made.written_as, made.context, list(made.texts)) == ("buffers", 256, [f"{module}.py"])
+    assert made.notes == (f"needs trust_remote_code: it comes with {module}.py, about a screen of code, which people "
+                          "will want to read",)  # fmt: skip
+    assert {one.runtime.partition("@")[0] for one in made.verdicts if one.status == "exact"} >= {"transformers"}
+
+
+def test_the_modelling_file_is_made_for_its_family() -> None:
+    def text(model_type: str, of: Recipe = MIXED) -> str:
+        (found,) = encoded("buffers", of, {**CONFIG, "model_type": model_type}).texts.values()
+        compile(found, model_type, "exec")
+        return found
+
+    full = recipe("mixed", 4.0, log_n="full")
+    assert len({text(one) for one in ("llama", "mistral", "qwen2", "qwen3")}) == 4
+    for model_type, since in (("llama", "4.48"), ("mistral", "4.48"), ("qwen2", "4.48"), ("qwen3", "4.51")):
+        assert f'model_type = "{model_type}_stored_rope"' in text(model_type)
+        assert f"transformers has it, from {since} on" in text(model_type)
+        scaled = text(model_type, full)
+        assert f"transformers.models.{model_type}.modeling_{model_type} import" in scaled
+        assert ("self.q_norm(" in scaled) is (model_type == "qwen3")
+        assert ('"sliding_window"] = self.config' in scaled) is (model_type == "mistral")
+    assert text("llama", full) != text("llama", recipe("mixed", 4.0, log_n="clamped")) != text("llama")
 
 
 # Ministral 3
@@ -189,112 +187,8 @@ def test_the_config_of_the_source_stays_as_it_is(encoding: str) -> None:
     assert made.context == 256
 
 
-# Names and the way out
-
-
-def test_names_of_encodings() -> None:
-    for name in ("keys", "tensor", "carrier"):
-        with pytest.raises(UsageError, match=f"--encoding {name} goes with GGUF; add --to gguf"):
-            select(request(YARN, encoding=name))
-    with pytest.raises(UsageError, match=r"--encoding nope is not known; choose auto, native, factors, .* or buffers$"):
-        select(request(YARN, encoding="nope"))
-    for runtimes in ((), ("vllm",), ("transformers", "vllm")):
-        named = select(request(YARN, encoding="native", runtimes=runtimes))
-        assert (named.encoding, named.considered) == ("native", ())
-    with pytest.raises(UnsupportedBake, match="with native: it computes other frequencies"):
-        select(request(YARN, sample_config(by_name()["qwen3_moe"]), encoding="native", runtimes=("mlx-lm",)))
-
-
-def test_all_stands_for_names_where_it_stands() -> None:
-    def names(*runtimes: str) -> list[str]:
-        return [rows[-1].name for rows in request(YARN, runtimes=runtimes).versions]
-
-    every = names("all")
-    assert names() == ["transformers"]
-    assert len(every) > 5
-    assert names("vllm", "all", "mlx-lm") == ["vllm", *(name for name in every if name != "vllm")]
-    assert names("mlx-lm", "vllm", "mlx-lm") == ["mlx-lm", "vllm"]
-    assert [row.name for row in request(YARN, runtimes=("vllm", "mlx-lm")).runtimes] == ["vllm", "mlx-lm"]
-
-
-def test_an_approximation_is_asked_for() -> None:
-    clamped = recipe("yarn", 4.0, log_n="clamped")
-    with pytest.raises(UnsupportedBake, match="or use --encoding buffers$"):
-        select(request(clamped, encoding="ministral3"))
-    assert select(request(clamped, encoding="ministral3", allow_approximate=True)).encoding == "ministral3"
-    only = {"runtimes": ("vllm",), "tensors": {}}
-    with pytest.raises(UnsupportedBake, match="or name a runtime that takes --encoding buffers$"):
-        select(request(clamped, **only))
-    found = select(request(clamped, **only, allow_approximate=True))
-    assert [one.encoding for one in found.considered if one.selected] == ["ministral3"]
-
-
-def test_encodings_are_registered_with_what_they_change() -> None:
-    kinds = {name: (one.order, one.max_ulp, one.config_only, one.folds) for name, one in all_encodings().items()}
-    assert kinds == {
-        "native": (1, 64, True, False), "factors": (2, 2, True, False), "weights": (3, 64, False, True),
-        "ministral3": (4, 64, False, False), "buffers": (5, 0, False, False),
-    }  # fmt: skip
-    types = {name: one.model_type("llama") for name, one in all_encodings().items()}
-    assert types == dict.fromkeys(("native", "factors", "weights"), "llama") | {
-        "ministral3": "ministral3", "buffers": "llama_stored_rope",
-    }  # fmt: skip
-
-
-def result(encoding: str, statuses: dict[str, Any]) -> CheckpointResult:
-    """A result that transformers reads exactly. statuses: of others, whose reasons name ENCODING."""
-    verdicts = []
-    for name, status in ({"transformers": "exact"} | statuses).items():
-        row, reason = find(name)[-1], "" if status in ("exact", "unknown") else f"of {encoding}"
-        verdicts.append(Verdict(row.key, row.display_name, status, reason, "here", row.last))
-    asked = request(MIXED)
-    return CheckpointResult(
-        encoding, tuple(verdicts), config={}, family=asked.family, in_config=asked.schedule, written_as=encoding,
-        context=256,
-    )  # fmt: skip
-
-
-def nothing(found: list[CheckpointResult], of: Recipe | Schedule, *runtimes: str, **more: Any) -> tuple[str, str]:
-    """The reasons and the way out of the error."""
-    problem = nothing_fits(found, more.pop("refusals", {}), request(of, runtimes=runtimes, **more))
-    return problem.reason, problem.alternatives
-
-
-def test_the_reasons_where_nothing_fits() -> None:
-    one = result("native", {"vllm": "differs", "mlx-lm": "exact"})
-    other = result("factors", {"vllm": "exact", "mlx-lm": "unknown"})
-    assert nothing([one, other], YARN, "vllm")[0] == "with native: of native"
-    assert nothing([one, other], YARN, "vllm", "mlx-lm")[0] == (
-        "they conflict: vLLM 0.33 alone would get factors, mlx-lm 0.32 alone would get native; "
-        "vLLM 0.33 with native: of native; mlx-lm 0.32 with factors: unknown"
-    )
-    assert "conflict" not in nothing([one], YARN, "vllm", "mlx-lm")[0]
-    refusals = {"native": UnsupportedBake("a", "b", "no key", "c"), "factors": UnsupportedBake("a", "b", "no", "d")}
-    assert nothing([], YARN, "vllm", refusals=refusals)[0] == "with native: no key; with factors: no"
-
-
-def test_the_way_out_where_nothing_fits() -> None:
-    def way_out(status: str, of: Recipe | Schedule, *runtimes: str, **more: Any) -> str:
-        return nothing([result("native", dict.fromkeys(runtimes, status))], of, *runtimes, **more)[1]
-
-    base = "take a base, which is read exactly (--ntk 4), or "
-    assert way_out("differs", MIXED, "vllm") == f"{base}name a runtime that reads it (--runtime transformers does)"
-    assert way_out("differs", MIXED, "transformers") == f"{base}choose another method"
-    assert way_out("differs", MIXED, "vllm", "mlx-lm") == (
-        f"{base}name one of them, and bake a second output for the others"
-    )
-    assert way_out("differs", MIXED, "vllm", "llama.cpp").endswith("which llama.cpp then reads exactly: --to gguf")
-    assert way_out("unknown", MIXED, "vllm").startswith("leave vllm out, and measure what it computes with `ropeconv v")
-    plain = "name a runtime that reads it (--runtime transformers does)"
-    scaled = {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
-    assert way_out("differs", NTK, "vllm") == plain
-    assert way_out("differs", recipe("mixed", 4.0, context=64), "vllm") == plain
-    assert way_out("differs", MIXED.schedule(request(MIXED).spec), "vllm", config=scaled) == plain
-    assert way_out("differs", MIXED, "vllm", config={**CONFIG, "model_type": "mllama_text_model"}) == plain
-
-
-def test_two_lists_that_no_encoding_holds_become_one() -> None:
-    pair, native = recipe("mixed", 4.0, keep_short=True), UnsupportedBake("a", "b", "c", "give one list")
-    assert nothing([], pair, "vllm", refusals={"native": native})[1] == "give one list"
-    assert nothing([], MIXED, "vllm", refusals={"native": native})[1] != "give one list"
-    assert nothing([], pair, "vllm", refusals={"factors": native})[1] != "give one list"
+def test_what_is_folded_does_not_stand_in_the_config() -> None:
+    asked = request(Schedule(np.ones(4), 1.2, 256, 64, softmax_scale=1.5))
+    inner = bare(asked)
+    assert (inner.schedule.attention_factor, inner.schedule.softmax_scale) == (1.0, 1.0)
+    assert (inner.schedule.context, inner.config) == (256, asked.config)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropeconv.encode import EncodeRequest, Target, all_encodings
-from ropeconv.encode.checkpoint.config_edit import bake_config, put
-from ropeconv.encode.checkpoint.encodings.factors import factor_list
-from ropeconv.encode.checkpoint.implied_lengths import lengths_note, original_for
-from ropeconv.encode.checkpoint.rope_setting import RopeSetting
+from ropeconv.encode.checkpoint.config_edit import put
 from ropeconv.encode.fold import arithmetic
 from ropeconv.encode.fold.arithmetic import scale_ranges, scaled
 from ropeconv.encode.fold.placement import Fold, Scaling
@@ -110,28 +106,6 @@ def test_a_stale_original_length_at_the_top_is_replaced() -> None:
     assert "original_max_position_embeddings" not in written(of_form(Plain(500.0)))
 
 
-def test_lengths_are_whole_numbers_and_everything_else_is_a_float() -> None:
-    family = by_model_type()["llama"]
-    rope = {
-        "rope_type": "longrope", "factor": 4, "short_factor": [1, 2], "original_max_position_embeddings": 64.0,
-        "truncate": False,
-    }  # fmt: skip
-    found = bake_config(CONFIG, family, read_spec(CONFIG, family), RopeSetting(rope, 10000.0, 256))["rope_parameters"]
-    kinds = {key: type(value[0] if isinstance(value, list) else value) for key, value in found.items()}
-    assert kinds == {
-        "rope_type": str, "factor": float, "short_factor": float, "original_max_position_embeddings": int,
-        "truncate": bool, "rope_theta": float,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(("share", "written_share"), [(0.5, 0.5), (0.26, 0.26), (None, 0.5), (0.3, 0.3)])
-def test_the_share_of_a_head_that_rotates_is_the_one_that_was_given(share: float | None, written_share: float) -> None:
-    """phi: 8 dimensions in a head, of which int(8 share) rotate; 0.5 where nothing is said."""
-    config = written(Schedule(np.ones(2), 1.0, 256, 64, Plain(500.0)), of="phi", partial_rotary_factor=share)
-    assert config["rope_parameters"]["partial_rotary_factor"] == written_share
-    assert config["partial_rotary_factor"] == share
-
-
 @pytest.mark.parametrize("form", [Interpolated(10000.0, 4.0), Llama3(10000.0, 4.0, 64), Plain(500.0)])
 def test_types_without_a_key_for_the_attention_factor(form: Form) -> None:
     with pytest.raises(UnsupportedBake, match="it has no such key"):
@@ -177,60 +151,6 @@ def test_what_two_equal_lists_cannot_hold(change: dict[str, Any], words: str) ->
     with pytest.raises(UnsupportedBake) as refusal:
         written(replace(Schedule(np.array([1.0, 0.1, 0.01, 0.001]), 1.0, 256, 64), **change), "factors")
     assert words in str(refusal.value)
-
-
-def ulps(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    return np.abs(found.view(np.int32).astype(np.int64) - wanted.astype(np.float32).view(np.int32))
-
-
-@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e6])
-def test_divisors_are_right_to_one_ulp_in_float32(theta: float) -> None:
-    rng = np.random.default_rng(0)
-    wanted = theta ** (-np.arange(64) / 64) / rng.uniform(1, 40, 64)
-    power = (np.float32(theta) ** (np.arange(0, 128, 2, dtype=np.float32) / np.float32(128))).astype(np.float32)
-    found = np.float32(1) / (factor_list(wanted, theta, 128) * power)
-    ulp = ulps(found, wanted)
-    assert ulp.max() <= 2
-    assert (ulp <= 1).mean() > 0.9
-
-
-def test_divisors_hold_for_both_roundings_of_a_power_that_is_near_the_middle() -> None:
-    """Where a runtime may round theta^x to either of two floats; elsewhere most are met exactly."""
-    exact_hits, both = list[np.ndarray](), list[np.ndarray]()
-    for theta, seed in product((1e4, 123456.0, 5e5, 1e6, 8e6), range(4)):
-        exponent = (np.arange(0, 256, 2).astype(np.float32) / np.float32(256)).astype(np.float64)
-        exact = np.float64(np.float32(theta)) ** exponent
-        wanted = 1 / exact / np.random.default_rng(seed).uniform(1, 40, 128)
-        power = exact.astype(np.float32)
-        other = np.nextafter(power, np.where(exact > power, np.float32(np.inf), np.float32(0)))
-        doubtful = np.abs(exact - power) > 0.4 * np.abs(other.astype(np.float64) - power)
-        found = factor_list(wanted, theta, 256)
-        ulp, other_ulp = (ulps(np.float32(1) / (found * one), wanted) for one in (power, other))
-        exact_hits.append(ulp[~doubtful] == 0)
-        both.append(np.maximum(ulp, other_ulp)[doubtful])
-    assert np.concatenate(exact_hits).mean() > 0.75
-    assert np.concatenate(both).max() <= 2
-
-
-def test_lengths_from_which_an_attention_factor_follows() -> None:
-    for context, factor in ((131072, 1.19), (4096, 1.1), (1 << 20, 1.3)):
-        longer, original = original_for(context, factor)
-        assert math.sqrt(1 + math.log(longer / original) / math.log(original)) == pytest.approx(factor, abs=1e-6)
-        assert context <= longer < context + 4096
-        errors = {
-            m: abs(math.sqrt(math.log(m) / math.log(round(m ** (1 / factor**2)))) - factor)
-            for m in range(context, longer + 1)
-        }
-        assert min(errors, key=lambda m: errors[m]) == longer  # no shorter one is as near
-    assert original_for(4096, 1.0) == original_for(4096, 1 + 1e-8) == (4096, 4096)
-    assert original_for(16, 2.0) == original_for(4, 2.0) == (16, 2)
-    assert original_for(10546, 2.0) == (14641, 11)  # 4095 tokens more than wanted, and no further
-    with pytest.raises(UnsupportedBake, match="no pair of lengths gives it"):
-        original_for(10545, 2.0)
-    for impossible in (0.9, 30.0):
-        with pytest.raises(UnsupportedBake, match="no pair of lengths gives it"):
-            original_for(4096, impossible)
-    assert "declares 5 tokens (for 4) and an original length of 3" in lengths_note(4, 5, 3)
 
 
 # Arithmetic on weights

@@ -131,3 +131,24 @@ def test_a_width_that_a_share_is_made_of_has_to_be_there() -> None:
     assert written("mistral4", **widths)["rope_parameters"]["partial_rotary_factor"] == 0.25
     with pytest.raises(BadSource, match="config.json has no qk_nope_head_dim; add it"):
         written("mistral4", qk_rope_head_dim=64)
+
+
+def test_lengths_are_whole_numbers_and_everything_else_is_a_float() -> None:
+    rope = {
+        "rope_type": "longrope", "factor": 4, "short_factor": [1, 2], "original_max_position_embeddings": 64.0,
+        "truncate": False,
+    }  # fmt: skip
+    found = written("llama", rope)["rope_parameters"]
+    kinds = {key: type(value[0] if isinstance(value, list) else value) for key, value in found.items()}
+    assert kinds == {
+        "rope_type": str, "factor": float, "short_factor": float, "original_max_position_embeddings": int,
+        "truncate": bool, "rope_theta": float,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 0.5), (0.26, 0.26), (None, 0.5), (0.3, 0.3)])
+def test_the_share_of_a_head_that_rotates_is_the_one_that_was_given(share: float | None, expected: float) -> None:
+    """phi: 8 dimensions in a head, of which int(8 share) rotate; 0.5 where nothing is said."""
+    found = written("phi", head_dim=8, partial_rotary_factor=share)
+    assert found["rope_parameters"]["partial_rotary_factor"] == expected
+    assert found.get("partial_rotary_factor") == share

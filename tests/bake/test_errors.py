@@ -16,7 +16,7 @@ from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.export import _notes
 from ropeconv.bake.planned import PlannedFile
 from ropeconv.bake.writing import files, moves, place
-from ropeconv.errors import RopeconvError
+from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
@@ -124,6 +124,19 @@ def test_a_move_that_fails_otherwise_is_an_error_of_the_disk(plan: SmallPlan, mo
     with pytest.raises(RopeconvError, match=r"out cannot be written \(.*\); check the disk and its permissions"):
         write(plan)
     assert not plan.out.exists()
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+def test_a_text_that_arrives_otherwise_is_noticed(
+    plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, fsync: bool
+) -> None:
+    """As a failing disk would leave it: with its length and other bytes."""
+    real = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: real(path, data.replace(b"first", b"fiRst")))
+    with pytest.raises(BadSource, match="config.json has another content than was planned; check the disk and the so"):
+        write(plan, fsync=fsync)
+    monkeypatch.undo()
+    assert write(plan, fsync=fsync) == plan.out
 
 
 def test_a_file_without_a_content_is_a_mistake_of_ours(tmp_path: Path) -> None:

@@ -132,7 +132,26 @@ def test_a_gain_goes_into_the_queries_beside_what_is_folded_already(into: Any) -
     folded = (QUERIES if into == "q" else KEYS, pytest.approx(1.44))
     assert [(one.tensor, one.factor) for one in both.scalings] == [folded, gain]
     assert both.expected_kl == 1e-4
+    steps = recipe("linear", 4.0, log_n="clamped", attention_factor=1.2)
+    without_gain = encoded("ministral3", steps, **options, runtimes=("mlx-lm",)).fold
+    assert without_gain is not None
+    assert [(one.tensor, one.factor) for one in without_gain.scalings] == [folded]
     assert encoded("ministral3", recipe("yarn", 4.0, log_n="clamped")).fold is None
+
+
+def test_what_is_said_of_the_steps_of_ministral_3() -> None:
+    *_, steps = encoded("ministral3", recipe("yarn", 4.0, log_n="clamped")).notes
+    assert steps == (
+        "log-n comes in steps of 64 tokens, up to 16.2% above the formula over 256 tokens and right at the end of "
+        "each; the model type becomes ministral3"
+    )
+    made = encoded("ministral3", recipe("yarn", 4.0, log_n="full"))
+    assert made.log_n_approximation is not None
+    assert made.notes[-1] == (
+        f"log-n is within {made.deviation:.1e} of the formula; the weights make queries "
+        f"{1 / made.log_n_approximation.gain:g} times smaller, and the class undoes that; the model type becomes "
+        "ministral3"
+    )
 
 
 def test_without_weights_ministral_3_holds_neither_a_gain_nor_what_no_key_holds() -> None:

@@ -92,7 +92,7 @@ def test_a_probe_of_the_caller_is_asked_and_none_is_started(monkeypatch: pytest.
     assert asked[-1][2].query == ("query of", mine)
 
 
-def conversion(monkeypatch: pytest.MonkeyPatch) -> ExportPlan:
+def conversion() -> ExportPlan:
     """A conversion of which only the names of files are there."""
     found = object.__new__(ExportPlan)
     object.__setattr__(found, "files", (PlannedFile("convert", "a.gguf", 1),))
@@ -103,7 +103,7 @@ def conversion(monkeypatch: pytest.MonkeyPatch) -> ExportPlan:
 def test_a_conversion_is_loaded_by_the_installed_llama_cpp(
     monkeypatch: pytest.MonkeyPatch, available: bool, problem: str
 ) -> None:
-    made, asked, loaded = conversion(monkeypatch), list[Any](), list[Path]()
+    made, asked, loaded = conversion(), list[Any](), list[Path]()
     monkeypatch.setattr(applying, "execute_plan", remembered(asked))
     monkeypatch.setattr(check.loading, "available", lambda: available)
     monkeypatch.setattr(check.loading, "why_not_loaded", lambda path: loaded.append(path) or problem)

@@ -124,6 +124,11 @@ def test_an_edit_is_read_back(tmp_path: Path) -> None:
         judge_edit(window.schedule, before(window), loud, "keys")
 
 
+def test_what_llama_cpp_would_compute_instead_is_said_with_the_encoding(tmp_path: Path) -> None:
+    found = refusal(tmp_path, "deepseek2", YARN, {"attention.head_count_kv": 1}, encoding="keys")
+    assert "with keys: it scales logits by 1.2965, not 1.0000; choose another method or encoding" in found
+
+
 def test_the_way_out_of_a_carrier_that_is_not_known(tmp_path: Path) -> None:
     plan = planned(tmp_path, "starcoder2", LINEAR)
     with pytest.raises(UnsupportedBake, match=r"starcoder2 as nothing: .*; theta, linear and yarn fit into its keys$"):

@@ -27,7 +27,7 @@ def mscale_of_config(config: dict[str, Any], seen: ConfigInspection) -> Pair | N
     found, _ = rope_dict(text_part(config, seen.family), seen.family)
     if not found.get("mscale_all_dim"):
         return None
-    return number(found, "mscale", 1.0), number(found, "mscale_all_dim", 1.0)
+    return number(found, "mscale", 1.0), number(found, "mscale_all_dim")
 
 
 def mscale_of_gguf(source: GgufSource) -> Pair | None:

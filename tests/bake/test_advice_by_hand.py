@@ -13,8 +13,10 @@ from ropeconv.bake import advice
 from ropeconv.bake.advice import PUBLISHED_ORDER, Advice, Writing, advise, leaders
 from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource, open_source
 
+from ..baking import apply, make_plan
 from ..conftest import CONFIGS
 from ..gguf_files import write
 
@@ -135,6 +137,14 @@ def test_commands_name_the_context_where_the_factor_does_not_give_it(quick: None
     assert commands(LLAMA_3_1, 1 << 18)["linear"] == f"ropeconv apply {LLAMA_3_1} --linear 32 --replace"
     assert commands(LLAMA_3_1, 1 << 17)["linear"] == f"ropeconv apply {LLAMA_3_1} --linear 16 --replace"
     assert commands(LLAMA_3_1, 1 << 16)["linear"] == f"ropeconv apply {LLAMA_3_1} --linear 8 --context 65536 --replace"
+
+
+def test_an_output_of_ropeconv_is_replaced_though_no_scaling_is_left_in_it(quick: None, tmp_path: Path) -> None:
+    """ntk leaves another base alone."""
+    source = write(tmp_path / "model.gguf")
+    baked = apply(make_plan(source, Recipe(REGISTRY["ntk"](2.0)), tmp_path / "baked.gguf"))
+    assert commands(baked, 256)["yarn"] == f"ropeconv apply {baked} --yarn 4 --replace"
+    assert commands(source, 256)["yarn"] == f"ropeconv apply {source} --yarn 4"
 
 
 def test_what_no_format_holds_is_judged_by_its_own_schedule(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import transformers
 
@@ -24,7 +26,7 @@ class Asked:
     """A probe that notes what is done with it, and answers with its name."""
 
     def __init__(self, name: str = "given") -> None:
-        self.name, self.calls = name, list[tuple[Any, ...]]()
+        self.name, self.calls, self.stood_for = name, list[tuple[Any, ...]](), list[str]()
 
     def __enter__(self) -> Asked:
         return self
@@ -40,6 +42,7 @@ class Asked:
 
     def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> dict[str, Any]:
         self.calls.append(("ask", folder, context, own))
+        self.stood_for.append(stands_for)
         return {"by": self.name, "modules": {}}
 
 
@@ -116,6 +119,23 @@ def test_versions_that_are_known_to_read_it_otherwise_prove_nothing(plan: Checkp
     assert OutputCheck(plan, lambda place: {"modules": {}})(folder) is None
 
 
+def test_a_model_type_that_transformers_lacks_is_an_error_where_it_should_have_it(
+    plan: CheckpointPlan, folder: Path
+) -> None:
+    """For a copy of a family under a name of its own there is nothing to compare, and that is said."""
+    answer = {"transformers": transformers.__version__, "error": "LookupError: it has no model type x"}
+    with pytest.raises(Disagreement, match="nothing was kept"):
+        OutputCheck(plan, lambda place: answer)(folder)
+    copied = msgspec.structs.replace(plan.result.family, origin="the model card")
+    checking = OutputCheck(replace(plan, result=replace(plan.result, family=copied)), lambda place: answer)
+    assert checking(folder) is None
+    assert checking.reason == (
+        f"transformers {transformers.__version__} has no such model type, so nothing was compared with the model card"
+    )
+    with pytest.raises(Disagreement):
+        OutputCheck(checking.plan, lambda place: {**answer, "error": "ValueError: x"})(folder)
+
+
 def test_without_transformers_nobody_is_asked(plan: CheckpointPlan, folder: Path) -> None:
     checking = OutputCheck(plan, None)
     assert checking(folder) is None
@@ -164,6 +184,19 @@ def test_the_first_answer_is_by_the_given_probe_and_cached(
     second = Asked("second")
     assert query(plan, second)(folder)["by"] == "given"
     assert second.calls == [("stopped",)]
+
+
+def test_an_assumed_family_is_asked_about_as_the_one_it_stands_for(
+    plan: CheckpointPlan, folder: Path, cache: Path
+) -> None:
+    family = msgspec.structs.replace(plan.result.family, assumed="it looks like it", name="other")
+    assumed, probe = replace(plan, result=replace(plan.result, family=family)), Asked()
+    query(assumed, probe)(folder)
+    assert family.text_type == "llama"
+    assert probe.stood_for == ["llama"]
+    known = Asked()
+    query(plan, known)(folder)
+    assert known.stood_for == [""]  # another question than the first, so that no answer is there
 
 
 def test_another_config_is_asked_about_by_a_new_probe_that_is_ended(

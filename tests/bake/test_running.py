@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from ropeconv.bake.running import modelfile_of, run_commands, write_modelfile
 from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.families.registry import by_name
+from ropeconv.families.sample import sample_config
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
@@ -29,6 +32,24 @@ def test_a_modelfile_names_the_file_and_the_context(tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match=r"long\.Modelfile is there and is another one"):
         write_modelfile(plan)
     assert path.read_text() == "FROM ./other.gguf\n"
+
+
+def test_commands_have_the_context_and_quoted_paths(tmp_path: Path) -> None:
+    plan = make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "Long.gguf")
+    serve = f"llama-server -m '/a b/Long.gguf' -c {4 * TRAINED}"
+    assert run_commands(plan, Path("/a b/Long.gguf")) == [serve]
+    assert run_commands(plan, Path("/a b/Long.gguf"), Path("x y")) == [serve, "ollama create long -f 'x y'"]
+    folder = make_plan(CONFIGS / "meta-llama--Llama-2-7b-hf.json", YARN)
+    assert run_commands(folder, Path("/a b/out")) == ["vllm serve '/a b/out' --max-model-len 16384"]
+
+
+def test_no_command_for_a_folder_that_vllm_is_not_known_to_compute(tmp_path: Path) -> None:
+    """transformers does: only the verdicts of vLLM count for its command."""
+    (tmp_path / "config.json").write_text(json.dumps(sample_config(by_name()["evolla"])))
+    plan = make_plan(tmp_path / "config.json", YARN)
+    assert plan.result.verdicts[0].runtime.startswith("transformers@")
+    assert "exact" in {verdict.status for verdict in plan.result.verdicts}
+    assert run_commands(plan, tmp_path / "out") == []
 
 
 def test_a_folder_has_none() -> None:

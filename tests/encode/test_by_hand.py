@@ -15,8 +15,6 @@ from safetensors.torch import load_file, save_file
 
 from ropeconv.encode import EncodeRequest, Target, all_encodings
 from ropeconv.encode.checkpoint.config_edit import put
-from ropeconv.encode.checkpoint.encodings.factors import factor_list
-from ropeconv.encode.checkpoint.implied_lengths import lengths_note, original_for
 from ropeconv.encode.fold import arithmetic
 from ropeconv.encode.fold.arithmetic import scale_ranges, scaled
 from ropeconv.encode.fold.placement import Fold, Scaling
@@ -153,29 +151,6 @@ def test_what_two_equal_lists_cannot_hold(change: dict[str, Any], words: str) ->
     with pytest.raises(UnsupportedBake) as refusal:
         written(replace(Schedule(np.array([1.0, 0.1, 0.01, 0.001]), 1.0, 256, 64), **change), "factors")
     assert words in str(refusal.value)
-
-
-@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e6])
-def test_divisors_are_right_to_one_ulp_in_float32(theta: float) -> None:
-    rng = np.random.default_rng(0)
-    wanted = theta ** (-np.arange(64) / 64) / rng.uniform(1, 40, 64)
-    power = (np.float32(theta) ** (np.arange(0, 128, 2, dtype=np.float32) / np.float32(128))).astype(np.float32)
-    found = np.float32(1) / (factor_list(wanted, theta, 128) * power)
-    ulp = np.abs(found.view(np.int32).astype(np.int64) - wanted.astype(np.float32).view(np.int32))
-    assert ulp.max() <= 2
-    assert (ulp <= 1).mean() > 0.9
-
-
-def test_lengths_from_which_an_attention_factor_follows() -> None:
-    for context, factor in ((131072, 1.19), (4096, 1.1), (1 << 20, 1.3)):
-        longer, original = original_for(context, factor)
-        assert math.sqrt(1 + math.log(longer / original) / math.log(original)) == pytest.approx(factor, abs=1e-6)
-        assert context <= longer < context + 4096
-    assert original_for(4096, 1.0) == (4096, 4096)
-    for impossible in (0.9, 30.0):
-        with pytest.raises(UnsupportedBake, match="no pair of lengths gives it"):
-            original_for(4096, impossible)
-    assert "declares 5 tokens (for 4) and an original length of 3" in lengths_note(4, 5, 3)
 
 
 # Arithmetic on weights

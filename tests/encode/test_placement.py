@@ -11,6 +11,7 @@ import pytest
 from ropeconv.encode.fold.placement import Scaling, fold, times_queries
 from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.families import by_model_type
+from ropeconv.families.registry import by_name
 from ropeconv.formats.safetensors import Tensor
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.schedule import Schedule
@@ -61,6 +62,8 @@ def test_keys_by_the_square_queries_by_the_square_or_both_by_the_factor() -> Non
 def test_only_the_dimensions_that_rotate_are_multiplied() -> None:
     partial = spec(rotary_dim=6)
     assert folded("llama", checkpoint(**LLAMA), of=partial) == {K: (((0, 60), (80, 140)), 4.0)}
+    stacked = checkpoint(self_attn__k_proj__weight=(2, 8, WIDTH))  # rows by heads
+    assert folded("llama", stacked, of=partial) == {K: (((0, 60), (80, 140)), 4.0)}
     bias = checkpoint(**LLAMA, self_attn__k_proj__bias=(16,))
     assert folded("llama", bias, of=partial)["self_attn.k_proj.bias"] == (((0, 6), (8, 14)), 4.0)
     assert folded("llama", bias)["self_attn.k_proj.bias"] == (((0, 16),), 4.0)
@@ -186,3 +189,69 @@ def test_all_queries_times_a_power_of_two(dtype: str) -> None:
 def test_a_bias_beside_an_rms_norm_is_not_read_and_stays() -> None:
     norms = {f"self_attn__{side}_norm__{kind}": (8,) for side in "qk" for kind in ("weight", "bias")}
     assert folded("qwen3", checkpoint(**LLAMA, **norms)).keys() == {"self_attn.k_norm.weight"}
+
+
+def test_families_whose_weights_hold_no_factor() -> None:
+    tensors = checkpoint(**LLAMA)
+    with pytest.raises(UnsupportedBake, match=r"its projections are not known; use native"):
+        fold(schedule(), spec(), by_name()["baichuan"], {**CONFIG, "model_type": "baichuan"}, tensors)
+    with pytest.raises(UnsupportedBake, match="clip_qkv limits what its projections give; use --encoding native"):
+        folded("olmo", tensors, config={"clip_qkv": 8.0})
+    assert folded("olmo", tensors, config={"clip_qkv": None}) == folded("olmo", tensors) == {K: (((0, 160),), 4.0)}
+    with pytest.raises(UnsupportedBake, match="a norm without weights stands between.*; use --encoding native"):
+        folded("muse_glimmer", tensors)
+
+
+GATED = {"self_attn__q_b_proj__weight": (96, WIDTH), "self_attn__kv_a_proj_with_mqa__weight": (24, WIDTH)}
+
+
+def test_rows_of_an_output_gate_stay_as_they_are() -> None:
+    """4 heads with 12 rows of content, 8 that rotate and a gate of 4, which the scale of all logits passes by too."""
+    tensors, config = checkpoint(**GATED), {"v_head_dim": 4}
+    name = "self_attn.q_b_proj.weight"
+    rotated = tuple((10 * (24 * head + 12), 10 * (24 * head + 20)) for head in range(4))
+    assert folded("axk2", tensors, config=config, fold_into="q") == {name: (rotated, 4.0)}
+    assert folded("axk2", tensors, config=config) == {"self_attn.kv_a_proj_with_mqa.weight": (((160, 240),), 4.0)}
+    scaled = schedule(1.0, softmax_scale=1.5)
+    queries = tuple((10 * 24 * head, 10 * (24 * head + 20)) for head in range(4))
+    assert folded("axk2", tensors, config=config, made=scaled) == {name: (queries, 1.5)}
+    with pytest.raises(BadSource, match="config.json has no v_head_dim; add it"):
+        folded("axk2", tensors, fold_into="q")
+
+
+def test_norms_of_an_indexer_take_the_whole_square_or_that_of_their_side() -> None:
+    def indexer(*sides: str) -> dict[str, tuple[int, ...]]:
+        return {f"self_attn__indexer__{side}_norm__{kind}": (12,) for side in sides for kind in ("weight", "bias")}
+
+    keys, prefix = ("self_attn.kv_a_proj_with_mqa.weight", (((160, 240),), 4.0)), "self_attn.indexer.k_norm"
+    for into in ("q", "k", "qk"):
+        found = folded("deepseek_v32", checkpoint(**DEEPSEEK, **indexer("k")), fold_into=into)
+        assert {name: one for name, one in found.items() if "indexer" in name} == {
+            f"{prefix}.weight": (((0, 8),), 4.0), f"{prefix}.bias": (((0, 8),), 4.0),
+        }  # fmt: skip
+    last = folded("hy_v4", checkpoint(**DEEPSEEK, **indexer("k")))
+    assert last[f"{prefix}.weight"] == (((4, 12),), 4.0)
+    assert folded("deepseek_v32", checkpoint(**DEEPSEEK)) == dict([keys])
+    norms = {f"self_attn__{side}_norm__weight": (8,) for side in "qk"}
+    sided = checkpoint(**LLAMA, **norms, **indexer("q", "k"))
+    for into, factors in (("q", {"q": 4.0}), ("k", {"k": 4.0}), ("qk", {"q": 2.0, "k": 2.0})):
+        found = folded("minimax_m3_vl", sided, fold_into=into)
+        expected = {f"self_attn.{side}_norm.weight": (((0, 8),), factor) for side, factor in factors.items()}
+        for side, factor in factors.items():
+            expected |= {f"self_attn.indexer.{side}_norm.{kind}": (((0, 8),), factor) for kind in ("weight", "bias")}
+        assert found == expected
+
+
+def test_further_orders_of_fused_rows() -> None:
+    """4 heads of queries and 2 of keys and values with 8 rows each, behind a gate for each query head or in groups."""
+    gated = Tensor("model.L_module.layers.0.attn.gqkv_proj.weight", "F32", (96, 1), 0, 0)
+    named, config = {gated.name: gated}, {"model_type": "hrm_text", **CONFIG}
+    keys = fold(schedule(), spec(6), by_model_type()["hrm_text"], config, named)
+    assert [one.spans for one in keys.scalings] == [((64, 70), (72, 78))]
+    queries = fold(schedule(), spec(6), by_model_type()["hrm_text"], config, named, "q")
+    assert [one.spans for one in queries.scalings] == [((32, 38), (40, 46), (48, 54), (56, 62))]
+    grouped = Tensor("transformer.h.0.self_attention.query_key_value.weight", "F32", (64, 1), 0, 0)
+    family = by_model_type()["falcon"]
+    for into, spans in (("k", ((16, 24), (48, 56))), ("q", ((0, 8), (8, 16), (32, 40), (40, 48)))):
+        found = fold(schedule(), spec(), family, {**config, "model_type": "falcon"}, {grouped.name: grouped}, into)  # type: ignore[arg-type]
+        assert [one.spans for one in found.scalings] == [spans]

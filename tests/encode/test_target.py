@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import ropeconv
 from ropeconv.cli import choices
+from ropeconv.encode import GgufTarget, Target
 from ropeconv.encode import target as encode_target
 from ropeconv.errors import RecipeError, UsageError
 from ropeconv.rope.methods import REGISTRY
@@ -20,6 +22,7 @@ from ..gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 AS_IS = Recipe(REGISTRY["as-is"]())
+ON_TOP = Recipe(REGISTRY["yarn"](4.0), on_top=True)
 LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
 
 
@@ -44,6 +47,12 @@ def test_make_plan_has_three_parameters() -> None:
         (YARN, False, {"out": Path("x.gguf")}, "-o x.gguf is not a name for a folder; add --to gguf"),
         (YARN, False, {"out": Path("x"), "to": "gguf"}, "-o x is not a name for GGUF; end its name in .gguf"),
         (YARN, True, {"out": Path("folder")}, "-o folder is not a name for GGUF"),
+        (YARN, True, {"all_files": True}, "--all-files goes with a folder as output"),
+        (YARN, True, {"fold_dtype": "f32"}, "--fold-into and --fold-dtype go with a folder as output"),
+        (YARN, True, {"to": "safetensors", "runtimes": ("ollama",)}, "--runtime ollama reads GGUF"),
+        (YARN, True, {"to": "safetensors", "out": Path("x.gguf")}, "-o x.gguf is not a name for a folder"),
+        (YARN, True, {"out": Path("x")}, "end its name in .gguf, or add --to safetensors"),
+        (ON_TOP, False, {"replace": True}, "--on-top keeps the scaling that --replace would take away"),
         (YARN, False, {"to": "gguf", "all_files": True}, "--all-files goes with a folder as output"),
         (YARN, False, {"to": "gguf", "runtimes": ("vllm",)}, "--runtime vllm does not read GGUF"),
         (YARN, False, {"runtimes": ("ollama",)}, "--runtime ollama reads GGUF; add --to gguf"),
@@ -81,6 +90,21 @@ def test_options_without_effect_name_the_one_they_need(
 )
 def test_options_that_go_together(recipe: Recipe, from_gguf: bool, options: dict[str, Any]) -> None:
     target(**options).check(recipe, from_gguf)
+
+
+def test_unknown_architectures_are_of_gguf_files() -> None:
+    assumed = Target(gguf=GgufTarget(assume_arch_keys=True))
+    assumed.check(YARN, from_gguf=True)
+    with pytest.raises(UsageError, match="--assume-arch-keys goes with a GGUF file as SOURCE; leave it out"):
+        replace(assumed, to="gguf").check(YARN, from_gguf=False)
+
+
+def test_where_nothing_is_said() -> None:
+    silent = Target()
+    assert (silent.to, silent.out, silent.encoding, silent.runtimes) == (None, None, "auto", ())
+    assert not any((silent.in_place, silent.allow_hard_links, silent.allow_approximate, silent.all_files))
+    assert not any((silent.replace, silent.gguf.assume_arch_keys))
+    assert Target(out="x").out == Path("x")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("encoding", ["auto", "native", "factors"])

@@ -142,11 +142,12 @@ def _other_layers(part: Config, theta: float, family: Family, spec: RopeSpec) ->
 
 def _written_share(part: Config, family: Family) -> float:
     """Dimensions that rotate over those of the head, from the keys `share_of`. Raises BadSource where one is absent."""
-    found = {key: positive_int(part, (key,)) for key in family.writing.share_of}
-    absent = next((key for key, value in found.items() if value is None), None)
-    if absent is not None:
-        raise BadSource(f"config.json has no {absent}; add it")
-    sizes = [value or 0 for value in found.values()]
+    sizes = []
+    for key in family.writing.share_of:
+        size = positive_int(part, (key,))
+        if size is None:
+            raise BadSource(f"config.json has no {key}; add it")
+        sizes.append(size)
     return sizes[0] / sum(sizes)
 
 

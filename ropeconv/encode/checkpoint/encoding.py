@@ -29,9 +29,9 @@ class Encoding:
     order: int
     encode: Encode
     max_ulp: int
-    config_only: bool = False
-    folds: bool = False
-    model_type: Callable[[str], str] = _same
+    config_only: bool
+    folds: bool
+    model_type: Callable[[str], str]
 
 
 REGISTRY: dict[str, Encoding] = {}

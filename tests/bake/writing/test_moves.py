@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from ropeconv.bake.writing import hidden as hidden_folder
 from ropeconv.bake.writing.hidden import Hidden, locked
 from ropeconv.bake.writing.journal import Journal, Move, Moves
 from ropeconv.bake.writing.moves import settle
+from ropeconv.errors import RopeconvError
 
 
 @pytest.fixture
@@ -69,3 +72,24 @@ def test_one_of_two_moves_was_made(hidden: Hidden) -> None:
     assert settled(hidden) == ("earlier", True)
     assert not hidden.final("second").exists()
     assert (hidden.new("out") / "model").read_text() == "later"
+
+
+def test_everything_but_the_lock_is_cleared_and_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").write_text("")
+    with locked(tmp_path / "out") as found:
+        for folder in (found.drafts, found.new("out"), found.old("out"), found.root / "stray"):
+            (folder / "inner").mkdir(parents=True)
+        (found.root / "file").write_text("")
+        (found.root / "link").symlink_to(tmp_path / "elsewhere")
+        found.clear()
+        assert [path.name for path in found.root.iterdir()] == ["lock"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["elsewhere", "kept"]
+
+
+def test_a_lock_that_another_process_has_is_not_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[BinaryIO] = []
+    monkeypatch.setattr(hidden_folder, "try_lock", lambda file: opened.append(file) or "busy")
+    with pytest.raises(RopeconvError, match="another ropeconv is writing .*out; wait for it"), locked(tmp_path / "out"):
+        pass
+    assert [file.closed for file in opened] == [True]

@@ -73,8 +73,8 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     """Divisors f, float32, shape [rotary_dim / 2], for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`.
 
     The runtimes round three times: theta^x, the product, the quotient. Of the float32 neighbours of the exact
-    ratio the one is taken whose result is nearest: at most 1 ulp off, where the ratio alone leaves 2. Where theta^x is
-    so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
+    ratio the one is taken whose result is nearest: as a rule at most 1 ulp off, where the ratio alone leaves 2. Where
+    theta^x is so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
 
     inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the base.
     """

@@ -1,0 +1,172 @@
+"""What a plan refuses of a source before anything is written, with the way out, from files without a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import ropeconv
+from ropeconv.bake import GgufTarget, Target
+from ropeconv.bake.checkpoint import CheckpointPlan, _tensors
+from ropeconv.bake.planner import _as_checkpoint
+from ropeconv.bake.restore import _default_out, restore_plan
+from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake, UsageError
+from ropeconv.receipts.original import SourceRecord
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import GgufSource
+
+from ..baking import apply, make_plan
+from ..gguf_files import plain_tensors, write
+
+YARN, MIXED, AS_IS = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](4.0)), Recipe(REGISTRY["as-is"]())
+LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
+CONFIG: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "head_dim": 8,
+    "max_position_embeddings": 64, "rope_theta": 10000.0,
+}  # fmt: skip
+
+
+def folder(root: Path, *names: str, weights: bool = False, **config: Any) -> Path:
+    """A folder with a config, empty files of some names, and where `weights` says so a model.safetensors."""
+    root.mkdir()
+    (root / "config.json").write_text(json.dumps({**CONFIG, **config}))
+    for name in names:
+        (root / name).write_text("{}" if name.endswith(".json") else "")
+    if weights:
+        rows = {f"model.layers.0.self_attn.{name}_proj.weight": np.ones((16, 16), np.float32) for name in "qk"}
+        save_file(rows, root / "model.safetensors")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("pytorch_model.bin",), r"only as pickle \(pytorch_model\.bin\), .* with transformers and save_pretrained it"),
+        (("pytorch_model.bin.index.json",), r"only as pickle \(pytorch_model\.bin\.index\.json\)"),
+        (("model-00001-of-00002.safetensors",), r"has shards and no model\.safetensors\.index\.json to say what they"),
+        (("LICENSE", "x-of-y.txt"), "no safetensors weights; give the complete folder, or its config.json alone"),
+    ],
+)
+def test_a_folder_without_weights_that_can_be_read(tmp_path: Path, names: tuple[str, ...], words: str) -> None:
+    with pytest.raises(BadSource, match=words):
+        make_plan(folder(tmp_path / "model", *names), YARN)
+    assert make_plan(tmp_path / "model" / "config.json", YARN).result.encoding == "native"
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"), [(("tokenizer.model",), True), (("tokenizer.model", "tokenizer.json"), False), ((), False)]
+)
+def test_a_tokenizer_that_another_class_reads_otherwise(tmp_path: Path, names: tuple[str, ...], refused: bool) -> None:
+    source = folder(tmp_path / "model", *names, weights=True)
+    options = {"encoding": "ministral3", "allow_approximate": True}
+    if not refused:
+        assert make_plan(source, LOG_N, **options).result.encoding == "ministral3"
+        return
+    with pytest.raises(BadSource, match=r"tokenizer\.model and no tokenizer\.json, .* in a ministral3 model; load the"):
+        make_plan(source, LOG_N, **options)
+    assert make_plan(source, YARN).result.encoding == "native"
+
+
+def test_options_of_folding_go_with_folded_weights(tmp_path: Path) -> None:
+    source = folder(tmp_path / "model", weights=True)
+    with pytest.raises(UsageError, match="--fold-into goes with folded weights; add --encoding weights"):
+        make_plan(source, YARN, fold_into="q")
+    folded = make_plan(source, YARN, encoding="weights", fold_into="q")
+    assert {file.name: file.action for file in folded.files} == {"config.json": "write", "model.safetensors": "patch"}
+    assert not any("float32" in words for words in folded.warnings)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("meta", "Meta's layout"), ("gguf", "a GGUF file")])
+def test_what_is_converted_is_folded_in_a_second_step(kind: str, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is folded in two steps: apply it to a folder first, then fold that"):
+        _tensors(SimpleNamespace(kind=kind, tensors={}))  # type: ignore[arg-type]
+    assert _tensors(SimpleNamespace(kind="folder", tensors={"a": 1})) == {"a": 1}  # type: ignore[arg-type]
+
+
+def test_a_file_that_llama_cpp_does_not_load(tmp_path: Path) -> None:
+    """The pair of lists is loaded under longrope alone."""
+    lists = {f"rope_factors_{one}.weight": np.ones(32, np.float32) for one in ("long", "short")}
+    tensors, said = {**plain_tensors(), **lists}, "llama.cpp does not load llama with rope_factors_long.weight"
+    with pytest.raises(UnsupportedBake, match=f"anything cannot be baked for model.gguf: {said}; download another"):
+        make_plan(write(tmp_path / "model.gguf", tensors=tensors), YARN, tmp_path / "out.gguf")
+    longrope = {"rope.scaling.type": "longrope", "rope.scaling.original_context_length": 64}
+    loaded = write(tmp_path / "loaded.gguf", extra=longrope, tensors=tensors)
+    assert make_plan(loaded, YARN, tmp_path / "out.gguf", replace=True).result.encoding == "tensor"
+
+
+# Restoring
+
+
+def test_names_for_what_is_brought_back(tmp_path: Path) -> None:
+    baked = ropeconv.open_source(str(folder(tmp_path / "model", weights=True)))
+    with pytest.raises(UsageError, match=r"-o x\.gguf is not a name for a folder; choose another name"):
+        restore_plan(baked, Path("x.gguf"))
+    with pytest.raises(UsageError, match="--in-place changes a GGUF file itself, and a folder is written anew"):
+        restore_plan(baked, in_place=True)
+    with pytest.raises(BadSource, match=r"has no ropeconv\.json, so it is not an output of ropeconv"):
+        restore_plan(baked)
+    file = ropeconv.open_source(str(write(tmp_path / "model.gguf")))
+    with pytest.raises(UsageError, match="--in-place changes the GGUF file itself; leave -o out"):
+        restore_plan(file, Path("x.gguf"), in_place=True)
+    with pytest.raises(UsageError, match=r"-o x is not a name for GGUF; end its name in \.gguf"):
+        restore_plan(file, Path("x"))
+    for out in (None, Path("x.gguf")):
+        with pytest.raises(BadSource, match="has no receipt among its keys, so it is not an output of ropeconv"):
+            restore_plan(file, out)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a\\b", "a\0", "x" * 201, "\N{GREEK SMALL LETTER ALPHA}" * 101])
+def test_names_that_are_none_for_a_file(name: str) -> None:
+    with pytest.raises(BadSource, match="which is no name for a file; choose one with -o"):
+        _default_out(SourceRecord(name, "folder"), "-restored")
+    assert _default_out(SourceRecord("x" * 200, "folder"), ".gguf") == Path("x" * 200 + ".gguf")
+    assert _default_out(SourceRecord("../sub/x", "folder"), "-restored") == Path("x-restored")
+
+
+# What the installed transformers is expected to do
+
+
+def test_versions_and_origins_of_copies(tmp_path: Path) -> None:
+    plan = make_plan(folder(tmp_path / "model", "LICENSE", weights=True), MIXED, encoding="buffers")
+    assert isinstance(plan, CheckpointPlan)
+    origins = {file.name: plan.origin(file) for file in plan.files}
+    assert origins["LICENSE"] == tmp_path / "model" / "LICENSE"
+    assert origins["model-00001-of-00001.safetensors"] == tmp_path / "model" / "model.safetensors"
+    assert {name for name, origin in origins.items() if origin is None} == {
+        "config.json", "model-rope.safetensors", "model.safetensors.index.json", "modeling_stored_rope.py",
+    }  # fmt: skip
+    assert (plan.predicted(""), plan.predicted("0.1"), plan.predicted("5.20.0")) == ("unknown", "unknown", "exact")
+
+
+def test_a_context_of_lengths_that_imply_a_factor_is_the_one_that_is_declared(tmp_path: Path) -> None:
+    """Phi 3's class derives an attention factor from two lengths, so that a little more than wanted is declared."""
+    source = folder(tmp_path / "model", weights=True, model_type="phi3", max_position_embeddings=4096)
+    quiet = make_plan(source, Recipe(REGISTRY["mixed"](4.0), attention_factor=1.0))
+    assert quiet.schedule.context == 16384
+    loud = make_plan(source, Recipe(REGISTRY["mixed"](4.0), attention_factor=1.1))
+    assert loud.schedule.context > 16384
+    assert (
+        loud.schedule.context
+        == json.loads(next(f.text or "" for f in loud.files if f.name == "config.json"))["max_position_embeddings"]
+    )
+    assert any("servers that take that length for their default window" in words for words in loud.warnings)
+
+
+def test_an_output_of_ropeconv_does_not_become_a_checkpoint_that_forgets_it(tmp_path: Path) -> None:
+    baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "out.gguf"))
+    with pytest.raises(
+        RopeconvError, match=r"would not say from what; run `ropeconv restore` on it first, or pass --a"
+    ):
+        make_plan(baked, MIXED, tmp_path / "back", to="safetensors")
+    plain = tmp_path / "model.gguf"
+    for source, of in ((baked, AS_IS), (plain, MIXED)):
+        found = _as_checkpoint(GgufSource(source), of, Target(gguf=GgufTarget("f16")))
+        assert (found.kind, found.outtype) == ("gguf", "f16")
+    assert _as_checkpoint(GgufSource(plain), MIXED, Target()).outtype == "auto"

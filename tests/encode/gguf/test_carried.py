@@ -1,0 +1,125 @@
+"""What files that become another architecture say, and log-n in mistral3, from files without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from .edits import FREQS, MIXED, QUERIES, STRETCHED, keys, planned, recipe
+
+FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
+FORWARD = {"feed_forward_length": 96}
+WIDE = 1 << 24
+"""Tokens of a window that no context fills."""
+
+
+# Other architectures
+
+
+def test_qwen_3_as_a_model_whose_window_is_wider_than_any_context(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "qwen3", MIXED, FORWARD, carrier="exaone-moe")
+    assert keys(plan) == {
+        **STRETCHED, "rope.scaling.type": "none", "rope.dimension_count": 64, "leading_dense_block_count": 2,
+        "expert_feed_forward_length": 96, "expert_gating_func": 2, "expert_count": 1, "expert_used_count": 1,
+        "attention.sliding_window": WIDE, "attention.sliding_window_pattern": [True, True],
+    }  # fmt: skip
+    assert (plan.result.encoding, plan.result.arch) == ("carrier", "exaone-moe")
+    assert [item.name for item in plan.result.edit.added] == ["output.weight", FREQS]
+    (note,) = plan.result.notes
+    assert note.startswith("the file becomes the GGUF architecture exaone-moe")
+
+
+def test_smollm3_with_sinks_that_take_nothing(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "smollm3", MIXED, {"block_count": 5}, carrier="granite_swa")
+    assert keys(plan) == {
+        **STRETCHED, "rope.scaling.type": "none", "rope.dimension_count": 64, "logit_scale": 1.0,
+        "attention.sliding_window": WIDE, "attention.sliding_window_pattern": [True] * 5,
+        "attention.rope_pattern": [True, True, True, False, True],
+    }  # fmt: skip
+    *sinks, freqs = plan.result.edit.added
+    assert [item.name for item in sinks] == [f"blk.{layer}.attn_sinks.weight" for layer in range(5)]
+    assert b"".join(sinks[0].chunks()) == np.full(2, -1e30, "<f4").tobytes()
+    assert freqs.name == FREQS
+
+
+def test_qwen_3_with_experts_as_step35(tmp_path: Path) -> None:
+    experts = {"blk.1.ffn_gate_exps.weight": np.zeros((2, 32, 128), np.float32)}
+    plan = planned(tmp_path, "qwen3moe", MIXED, more=experts, carrier="step35")
+    common = {
+        **STRETCHED, "rope.scaling.type": "none", "block_count": 3, "nextn_predict_layers": 1,
+        "rope.dimension_count": 128, "rope.dimension_count_swa": 64, "attention.sliding_window": 4096,
+        "expert_gating_func": 1, "expert_weights_norm": True,
+        "attention.sliding_window_pattern": [False, False, True],
+    }  # fmt: skip
+    assert keys(plan) == {**common, "expert_shared_feed_forward_length": 32}
+    shared = {item.name: item for item in plan.result.edit.added if "shexp" in item.name}
+    assert {name: item.shape for name, item in shared.items()} == {
+        "blk.1.ffn_gate_shexp.weight": (128, 32), "blk.1.ffn_up_shexp.weight": (128, 32),
+        "blk.1.ffn_down_shexp.weight": (32, 128),
+    }  # fmt: skip
+    assert all(b"".join(item.chunks()) == bytes(4 * 128 * 32) for item in shared.values())
+    dense = planned(tmp_path, "qwen3", MIXED, FORWARD, carrier="step35")
+    assert keys(dense) == {**common, "expert_feed_forward_length": 96}
+    assert not [item for item in dense.result.edit.added if "shexp" in item.name]
+
+
+def test_rows_move_where_pairs_lie_otherwise(tmp_path: Path) -> None:
+    more = {
+        **QUERIES,
+        "blk.1.attn_k.bias": np.zeros(64, np.float32),
+        "blk.1.attn_v.weight": np.zeros((64, 128), np.float16),
+    }
+    moved = {*QUERIES, "blk.1.attn_k.bias"}
+    for arch, to, changed in (("qwen2", "llama", moved), ("qwen2", "mistral3", moved), ("llama", "mistral3", set()),
+                              ("xverse", "llama", set()), ("internlm2", "llama", set())):  # fmt: skip
+        plan = planned(tmp_path, arch, MIXED, more=more, carrier=to)
+        assert (plan.result.arch, set(plan.result.edit.changes)) == (to, changed)
+        assert keys(plan)["rope.dimension_count"] == 64
+        assert {one.interleaved for one in plan.result.edit.changes.values()} <= {64}
+
+
+# Log-n
+
+
+def test_full_log_n_with_a_scale_of_its_own_for_each_layer(tmp_path: Path) -> None:
+    bias = {"blk.1.attn_q.bias": np.arange(128, dtype=np.float32)}
+    plan = planned(tmp_path, "llama", FULL, more={**QUERIES, **bias}, carrier="mistral3")
+    steps = plan.result.log_n_approximation
+    assert steps is not None
+    assert keys(plan) == {
+        "context_length": 256, "rope.dimension_count": 64, "rope.scaling.type": "none",
+        "rope.scaling.original_context_length": 1, "attention.temperature_scale": float(np.float32(steps.beta)),
+    }  # fmt: skip
+    assert steps.gain == 2.0**-20
+    scales = [item for item in plan.result.edit.added if item.name.endswith(".scale")]
+    assert [item.name for item in scales] == [f"blk.{layer}.attn_q.scale" for layer in (0, 1)]
+    assert [np.frombuffer(b"".join(item.chunks()), "<f4").tolist() for item in scales] == [[steps.gain]] * 2
+    change = plan.result.edit.changes["blk.1.attn_q.bias"]
+    scaled = np.frombuffer(change.apply(bias["blk.1.attn_q.bias"].tobytes()), "<f4")
+    np.testing.assert_array_equal(scaled, bias["blk.1.attn_q.bias"] * np.float32(steps.gain))
+    carried, note = plan.result.notes
+    assert carried.startswith("the file becomes the GGUF architecture mistral3")
+    assert note == (
+        f"log-n is within {plan.result.deviation:.0e} of the formula; llama.cpp from 2026 on reads the attn_q.scale "
+        "that this needs"
+    )
+    assert (plan.result.encoding, plan.result.verdicts[0].status) == ("carrier", "exact")
+
+
+def test_a_bias_that_moves_is_scaled_where_it_goes(tmp_path: Path) -> None:
+    bias = np.arange(128, dtype=np.float32)
+    plan = planned(tmp_path, "qwen2", FULL, more={**QUERIES, "blk.0.attn_q.bias": bias}, encoding="carrier")
+    found = np.frombuffer(plan.result.edit.changes["blk.0.attn_q.bias"].whole(bias.tobytes()), "<f4")
+    head = bias[:64].reshape(2, 32).T.flatten()  # pairs (i, i + 32) become (2i, 2i + 1)
+    np.testing.assert_array_equal(found[:64], head * np.float32(2.0**-20))
+
+
+def test_log_n_in_a_file_that_is_mistral_3_already(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "mistral3", CLAMPED, allow_approximate=True)
+    (note,) = plan.result.notes
+    assert note == "log-n comes in steps of 64 tokens, up to 16.2% above the formula over 256 tokens"
+    assert keys(plan)["rope.scaling.original_context_length"] == 64
+    assert (plan.result.encoding, plan.result.arch) == ("tensor", "mistral3")
+    assert plan.result.verdicts[0].status == "approximate"
+    assert [item.name for item in plan.result.edit.added] == [FREQS]

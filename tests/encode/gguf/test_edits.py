@@ -1,0 +1,168 @@
+"""What keys and rope tensors say, key by key, from files without a model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ropeconv
+from ropeconv.bake import GgufPlan, GgufTarget, Target
+from ropeconv.encode.gguf import all_gguf_encodings
+from ropeconv.rope.recipe import Recipe
+
+from ...gguf_files import write
+from .edits import FREQS, LINEAR, LONG, MIXED, SHORT, STRETCHED, YARN, before, keys, planned, recipe, vectors
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (recipe("theta", 1e6, context=256), {**STRETCHED, "rope.freq_base": 1e6}),
+        (recipe("theta", 1e6), {"context_length": 64, "rope.freq_base": 1e6}),
+        (LINEAR, {**STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+        (YARN, {**STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}),
+        (recipe("yarn", 4.0, attention_factor=1.5), {
+            **STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+            "rope.scaling.attn_factor": pytest.approx(1.5 / (1 + 0.1 * math.log(4)))}),
+    ],
+)  # fmt: skip
+def test_keys(tmp_path: Path, of: Recipe, expected: dict[str, Any]) -> None:
+    assert keys(planned(tmp_path, "llama", of, encoding="keys")) == expected
+
+
+def test_betas_where_they_are_read(tmp_path: Path) -> None:
+    for fast, slow in ((16.0, 1.0), (32.0, 2.0)):
+        found = keys(planned(tmp_path, "mistral3", recipe("yarn", 4.0, fast, slow), encoding="keys"))
+        assert (found["rope.scaling.yarn_beta_fast"], found["rope.scaling.yarn_beta_slow"]) == (fast, slow)
+    assert not [key for key in keys(planned(tmp_path, "mistral3", YARN, encoding="keys")) if "beta" in key]
+
+
+def test_an_earlier_scaling_leaves_no_key(tmp_path: Path) -> None:
+    old = {
+        "rope.scale_linear": 2.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 2.0,
+        "rope.scaling.attn_factor": 1.5, "rope.scaling.original_context_length": 32,
+        "rope.scaling.yarn_attn_factor": 1.5, "rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0,
+        "rope.scaling.alpha": 2.0, "rope.scaling.yarn_ext_factor": 1.0,
+    }  # fmt: skip
+    plan = planned(tmp_path, "llama", recipe("theta", 1e6, context=64), old, {FREQS: np.full(32, 2, np.float32)},
+                   replace=True)  # fmt: skip
+    after = before(plan).after(plan.result.edit)
+    left = {key for key in after.header.values if "rope.scal" in key}
+    assert left == {"llama.rope.scaling.original_context_length"}  # 32 is the trained one, and 64 is declared
+    assert vectors(plan) == {FREQS: [1.0] * 32}
+
+
+def test_query_scaling_keeps_the_length_that_it_reads(tmp_path: Path) -> None:
+    scaled = {"attention.temperature_scale": 0.1, "rope.scaling.original_context_length": 32}
+    assert keys(planned(tmp_path, "mistral3", LINEAR, scaled)) == {
+        "context_length": 256, "rope.freq_base": 1e4, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 32,
+    }  # fmt: skip
+    theta = recipe("theta", 1e6, context=256)
+    assert keys(planned(tmp_path, "mistral3", theta, scaled)) == {"context_length": 256, "rope.freq_base": 1e6}
+    unstated = keys(planned(tmp_path, "mistral3", theta, {"attention.temperature_scale": 0.1}))
+    assert unstated["rope.scaling.original_context_length"] == 64  # which stays the unit of the scale
+    free = keys(planned(tmp_path, "mistral3", theta, {**scaled, "attention.temperature_scale": 0.0}))
+    assert free["rope.scaling.original_context_length"] == 32
+
+
+@pytest.mark.parametrize(
+    ("arch", "own", "follows"),
+    [
+        ("gemma2", 1e4, True), ("gemma2", None, False), ("gemma2", 5e5, False), ("exaone4", 5e5, True),
+        ("muse-glimmer", 1e4, True), ("gemma3", 1e4, False), ("llama", 1e4, False),
+    ],
+)  # fmt: skip
+def test_a_base_of_window_layers_follows_where_they_rotate_alike(
+    tmp_path: Path, arch: str, own: float | None, follows: bool
+) -> None:
+    """Layers with a window that have a base of their own keep it; in exaone4 they have none."""
+    extra = {"attention.sliding_window": 32, **({} if own is None else {"rope.freq_base_swa": own})}
+    found = keys(planned(tmp_path, arch, recipe("theta", 1e6, context=256), extra))
+    assert found.get("rope.freq_base_swa") == (1e6 if follows else None)
+
+
+# Tensors
+
+
+def test_divisors(tmp_path: Path) -> None:
+    one = planned(tmp_path, "llama", MIXED)
+    assert one.result.encoding == "tensor"
+    assert keys(one) == {**STRETCHED, "rope.scaling.type": "none"}
+    base = 10000.0 ** (-np.arange(32) / 32)
+    np.testing.assert_allclose(vectors(one)[FREQS], base / one.schedule.inv_freq, rtol=1e-6)
+    pair = planned(tmp_path, "llama", recipe("mixed", 4.0, keep_short=True))
+    assert keys(pair) == {**STRETCHED, "rope.scaling.type": "longrope"}
+    found = vectors(pair)
+    np.testing.assert_allclose(found[LONG], vectors(one)[FREQS])
+    assert found[SHORT] == [1.0] * 32
+    assert found.keys() == {LONG, SHORT}
+
+
+def test_divisors_that_are_there_are_overwritten(tmp_path: Path) -> None:
+    """A pair that is loaded under longrope alone is written as one, though one list would do."""
+    old = {name: np.ones(32, np.float32) for name in (LONG, SHORT)}
+    scaled = planned(tmp_path, "phi3", MIXED, more=old)
+    assert (scaled.result.edit.added, set(scaled.result.edit.changes)) == ((), {LONG, SHORT})
+    assert keys(scaled)["rope.scaling.type"] == "none"
+    assert vectors(scaled)[LONG] == vectors(scaled)[SHORT] != [1.0] * 32
+    longrope = {"rope.scaling.type": "longrope", "rope.scaling.original_context_length": 64}
+    loaded = planned(tmp_path, "llama", MIXED, longrope, old)
+    assert keys(loaded)["rope.scaling.type"] == "longrope"
+    fresh = planned(tmp_path, "phi3", MIXED)
+    assert [item.name for item in fresh.result.edit.added] == [LONG, SHORT]
+    assert fresh.result.edit.added[0].shape == (32,)
+
+
+# Window layers
+
+
+def test_norms_take_back_a_factor_from_window_layers(tmp_path: Path) -> None:
+    """gemma3: every sixth layer is extended, and the others read the same key."""
+    norms = {f"blk.{layer}.attn_q_norm.weight": np.full(64, 3, np.float32) for layer in range(8)}
+    extra = {"attention.sliding_window": 32, "block_count": 8}
+    loud = recipe("yarn", 4.0, attention_factor=1.5)
+    plan = planned(tmp_path, "gemma3", loud, extra, norms)
+    given = 1.5 / (1 + 0.1 * math.log(4))
+    edit = plan.result.edit
+    assert set(edit.changes) == {f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1, 2, 3, 4, 6, 7)}
+    scaled = np.frombuffer(edit.changes["blk.0.attn_q_norm.weight"].apply(np.full(64, 3, "<f4").tobytes()), "<f4")
+    np.testing.assert_allclose(scaled, 3 / given**2, rtol=1e-6)
+    assert before(plan).after(edit).get("ropeconv.window_norm_scale") == pytest.approx(1 / given)
+    again = planned(tmp_path, "gemma3", loud, {**extra, "ropeconv.window_norm_scale": 2.0}, norms).result.edit
+    twice = np.frombuffer(again.changes["blk.0.attn_q_norm.weight"].apply(np.full(64, 3, "<f4").tobytes()), "<f4")
+    np.testing.assert_allclose(twice, 3 / (2 * given) ** 2, rtol=1e-6)
+    quiet = planned(tmp_path, "gemma3", YARN, extra, norms)
+    assert not quiet.result.edit.changes
+
+
+def test_an_architecture_that_is_not_in_the_table_is_assumed_and_said(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.gguf", "brandnew")
+    wanted = Target(out=tmp_path / "out.gguf", gguf=GgufTarget(assume_arch_keys=True))
+    made = ropeconv.make_plan(ropeconv.open_source(str(source)), YARN, wanted)
+    assert isinstance(made, GgufPlan)
+    assert keys(made)["ropeconv.assumed_arch"] is True
+    own = made.result.verdicts[0]
+    assert (own.status, own.reason) == (
+        "unknown", "brandnew is not in the table; llama.cpp reads these keys alike for those that are",
+    )  # fmt: skip
+    assert made.result.notes
+    known = planned(tmp_path, "llama", YARN)
+    assert "ropeconv.assumed_arch" not in keys(known)
+    assert known.result.notes == ()
+
+
+def test_how_it_is_known_what_llama_cpp_does(tmp_path: Path) -> None:
+    """Executed, where a record has the encoding in the family of the architecture; else read in its source."""
+    executed = planned(tmp_path, "llama", YARN).result.verdicts[0]
+    assert executed.grade == "run"
+    assert executed.evidence.detail.startswith(executed.runtime.partition("@")[2])
+    assert planned(tmp_path, "plamo", YARN).result.verdicts[0].grade == "read"
+
+
+def test_encodings_come_in_their_order() -> None:
+    assert [(one.name, one.order) for one in all_gguf_encodings().values()] == [("keys", 1), ("tensor", 2)]

@@ -1,0 +1,204 @@
+"""What the encodings of a GGUF file refuse, and what is named instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.encode.gguf.carriers import carry
+from ropeconv.encode.gguf.gguf_result import judge_edit
+from ropeconv.encode.gguf.reader_refusal import nothing_suits
+from ropeconv.errors import RopeconvError, UnsupportedBake
+from ropeconv.formats.gguf import Added, Edit, f32, u32
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.verdict import Verdict
+
+from .edits import LINEAR, MIXED, QUERIES, YARN, before, planned, recipe
+
+FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
+PAIR = recipe("mixed", 4.0, keep_short=True)
+
+
+def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) -> str:
+    with pytest.raises(RopeconvError) as problem:
+        planned(folder, arch, of, *given, **options)
+    return str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("arch", "of", "options", "words"),
+    [
+        ("cogvlm", LINEAR, {}, "with the base 10000 whatever the file says; extend the checkpoint instead"),
+        ("hunyuan-moe", YARN, {}, "it normalises queries and keys after the rotation"),
+        ("qwen2", YARN, {"encoding": "nope"}, "--encoding nope is not for GGUF; choose auto, keys, tensor or carrier"),
+        ("starcoder2", MIXED, {"encoding": "carrier"}, "starcoder2 as another architecture: no such carrier is known; "
+         "theta, linear and yarn fit into its keys"),
+        ("qwen3", MIXED, {"carrier": "llama"}, "qwen3 as llama: no such carrier is known; take --carrier exaone-moe, "
+         "--carrier step35"),
+        ("llama", MIXED, {"encoding": "keys"}, "nothing names an arbitrary frequency vector; use --encoding tensor"),
+        ("llama", recipe("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),
+        ("llama", recipe("yarn", 4.0, 16.0), {"encoding": "keys"}, "other architectures only and computes 32 and 1"),
+        ("llama", recipe("yarn", 4.0, 32.0, 2.0), {"encoding": "keys"}, "beta_fast 32 and beta_slow 2"),
+        ("llama", recipe("yarn", 4.0, 32.0, 1.0, False), {"encoding": "keys"}, "llama.cpp always rounds the ends"),
+        ("exaone4", PAIR, {"encoding": "tensor"}, "it takes one list; give one list: leave --keep-short out"),
+        ("qwen2", PAIR, {"encoding": "tensor"}, "loads no rope_freqs for it; name a carrier (--carrier llama"),
+        ("starcoder2", MIXED, {}, "starcoder2: by keys, nothing names an arbitrary frequency vector; by tensor, "
+         "llama.cpp loads no rope_freqs for it; theta, linear and yarn fit into its keys"),
+        ("llama", FULL, {}, "take --carrier mistral3, which llama and qwen2 can become, or leave --log-n out"),
+        ("mistral3", CLAMPED, {}, "--allow-approximate to take that, or take --log-n full"),
+        ("llama", FULL, {"carrier": "llama"}, "it does not scale queries by position"),
+    ],
+)  # fmt: skip
+def test_what_a_file_cannot_hold(tmp_path: Path, arch: str, of: Recipe, options: dict[str, Any], words: str) -> None:
+    assert words in refusal(tmp_path, arch, of, **options)
+
+
+def test_a_length_that_also_scales_queries_stays(tmp_path: Path) -> None:
+    scaled = {"attention.temperature_scale": 0.1, "rope.scaling.original_context_length": 64}
+    shorter = recipe("yarn", 4.0, original_context=32)
+    words = "yarn over 32 tokens cannot be baked for the keys of mistral3: its original context, 64, also says how"
+    assert words in refusal(tmp_path, "mistral3", shorter, scaled, encoding="keys")
+    assert planned(tmp_path, "mistral3", YARN, scaled, encoding="keys").result.encoding == "keys"
+    assert "it scales queries by position already" in refusal(tmp_path, "mistral3", FULL, scaled)
+
+
+def test_queries_that_no_scale_reaches(tmp_path: Path) -> None:
+    def with_tensors(**more: np.ndarray[Any, Any]) -> str:
+        named = {f"blk.1.attn_q.{kind}": tensor for kind, tensor in more.items()}
+        return refusal(tmp_path, "llama", FULL, None, {**QUERIES, **named}, carrier="mistral3")
+
+    own = "blk.1.attn_q is fused, or has a scale of its own; choose --log-n clamped"
+    assert own in with_tensors(scale=np.ones(1, np.float32))
+    assert own in refusal(tmp_path, "llama", FULL, carrier="mistral3")  # layer 1 has no such projection
+    assert "full log-n cannot be baked for blk.1.attn_q.bias: it is not F32" in with_tensors(
+        bias=np.ones(8, np.float16)
+    )
+
+
+def test_the_carrier_that_auto_takes_says_why_it_does_not_fit(tmp_path: Path) -> None:
+    fused = {"blk.0.attn_qkv.weight": np.zeros((192, 128), np.float16)}
+    assert refusal(tmp_path, "qwen2", MIXED, None, fused) == (
+        "this schedule cannot be baked for a carrier: its projections are fused; choose another method"
+    )
+
+
+@pytest.mark.parametrize("extra", [{}, {"rope.dimension_count": 32}])
+def test_window_layers_without_a_norm_of_what_rotates(tmp_path: Path, extra: dict[str, int]) -> None:
+    loud, window = recipe("yarn", 4.0, attention_factor=1.5), {"attention.sliding_window": 32, **extra}
+    names = [f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1)]
+    norms = {name: np.ones(64, np.float32) for name in names}
+    words = "its key would change the window layers too, and they have no F32 norm of what rotates to take it back"
+    assert words in refusal(tmp_path, "gemma3", loud, window)
+    assert words in refusal(tmp_path, "gemma3", loud, window, {names[0]: norms[names[0]]})
+    assert words in refusal(tmp_path, "gemma3", loud, window, norms | {names[1]: np.ones(64, np.float16)})
+    if extra:
+        assert words in refusal(tmp_path, "gemma3", loud, window, norms)
+    else:
+        assert set(planned(tmp_path, "gemma3", loud, window, norms).result.edit.changes) == set(names)
+
+
+def test_an_edit_is_read_back(tmp_path: Path) -> None:
+    """What llama.cpp would compute from the edited header is compared with the schedule."""
+    plan = planned(tmp_path, "smollm3", LINEAR, {"block_count": 4})
+    model, edit = before(plan), plan.result.edit
+    assert judge_edit(plan.schedule, model, edit, "keys").status == "exact"
+
+    def found(change: Edit) -> str:
+        with pytest.raises(UnsupportedBake) as problem:
+            judge_edit(plan.schedule, model, edit.merged(change), "made up")
+        return str(problem.value)
+
+    assert "with made up: other layers would rotate; choose another method" in found(
+        Edit({"smollm3.block_count": u32(5)})
+    )
+    assert "with made up: it computes" in found(Edit({"smollm3.rope.dimension_count": u32(32)}))
+    ones = Added.f32("rope_freqs.weight", np.ones(32, np.float32).tobytes())
+    assert "with made up: it does not load smollm3 with rope_freqs.weight" in found(Edit(added=(ones,)))
+    window = planned(tmp_path, "gemma3", YARN, {"attention.sliding_window": 32})
+    loud = window.result.edit.merged(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
+    with pytest.raises(UnsupportedBake, match=r"it scales the window layers by 1\.5000 as well"):
+        judge_edit(window.schedule, before(window), loud, "keys")
+
+
+def test_what_llama_cpp_would_compute_instead_is_said_with_the_encoding(tmp_path: Path) -> None:
+    found = refusal(tmp_path, "deepseek2", YARN, {"attention.head_count_kv": 1}, encoding="keys")
+    assert "with keys: it scales logits by 1.2965, not 1.0000; choose another method or encoding" in found
+
+
+def test_the_way_out_of_a_carrier_that_is_not_known(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "starcoder2", LINEAR)
+    with pytest.raises(UnsupportedBake, match=r"starcoder2 as nothing: .*; theta, linear and yarn fit into its keys$"):
+        carry(before(plan), "nothing")
+
+
+# Named readers
+
+
+def reader(name: str) -> Any:
+    return SimpleNamespace(name=name, display_name=name.title())
+
+
+def result(encoding: str, arch: str = "", **statuses: Any) -> Any:
+    """A result with a status for each reader; reasons are "of READER"."""
+
+    def judged_by(one: Any) -> Verdict:
+        return Verdict(f"{one.name}@1", one.display_name, statuses[one.name], f"of {one.name}", "here")
+
+    return SimpleNamespace(
+        encoding=encoding, arch=arch, judged_by=judged_by,
+        suits=lambda readers: all(statuses[one.name] in ("exact", "rounded") for one in readers),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "names", "reason", "way_out"),
+    [
+        ([result("keys", a="ignored")], "a", "with keys: ignored, of a; with none: no",
+         "leave --runtime a out, or choose another method"),
+        ([result("keys", a="unknown")], "a", "with keys: of a; with none: no",
+         "leave --runtime a out, and measure what it computes with `ropeconv validate FILE --server URL`"),
+        ([result("keys", a="rounded", b="differs")], "ab", "with keys: B differs, of b; with none: no",
+         "leave --runtime b out, or choose another method"),
+        ([result("keys", a="ignored", b="unknown")], "ab", "with keys: A ignored, of a and B of b; with none: no",
+         "leave --runtime b out, and measure what it computes with `ropeconv validate FILE --server URL`"),
+        ([result("keys", a="ignored"), result("tensor", a="exact")], "a",
+         "with keys: ignored, of a; with tensor: exact; with none: no", "take --encoding tensor"),
+        ([result("keys", a="ignored"), result("carrier", "llama", a="exact"), result("tensor", a="exact")], "a",
+         "with keys: ignored, of a; with carrier: exact; with tensor: exact; with none: no", "take --carrier llama"),
+    ],
+)  # fmt: skip
+def test_where_a_named_reader_does_not_compute_it(found: list[Any], names: str, reason: str, way_out: str) -> None:
+    refusals = {"none": UnsupportedBake("a", "b", "no", "c")}
+    problem = nothing_suits(tuple(found), refusals, tuple(map(reader, names)))
+    assert (problem.reason, problem.alternatives) == (reason, way_out)
+    assert str(problem).startswith(f"this schedule cannot be baked for {' and '.join(names.upper())}: ")
+
+
+def test_other_encodings_are_looked_at_for_the_message(tmp_path: Path) -> None:
+    """The tensor, which the named reader ignores, beside keys, which it reads, and a carrier that nobody looked at."""
+    found = refusal(tmp_path, "llama", LINEAR, encoding="tensor", runtimes=("ik-llama-cpp@2026.5",))
+    assert "with tensor: ignored" in found
+    assert (
+        "with keys: exact; with carrier: nobody has looked at rope_freqs.weight of mistral3 in it; take --encoding keys"
+        in found
+    )
+    assert planned(tmp_path, "llama", LINEAR, encoding="tensor").result.considered == ()
+    with_log_n = refusal(tmp_path, "mistral3", FULL, None, QUERIES, runtimes=("ollama",))
+    assert "with tensor: " in with_log_n
+    assert "with keys" not in with_log_n
+
+
+def test_why_an_encoding_was_not_selected(tmp_path: Path) -> None:
+    """A named reader that does not compute it is the reason, else how many readers do."""
+    for reader_name, words in (("ik-llama-cpp@2026.5", "ik_llama.cpp 2026.5: rope_freqs.weight: it loads it and"),
+                               ("ik-llama-cpp@2026.8", "no more readers read it exactly; exact in")):  # fmt: skip
+        found = planned(tmp_path, "llama", LINEAR, runtimes=(reader_name,)).result.considered
+        assert [(one.encoding, one.selected) for one in found] == [("keys", True), ("tensor", False)]
+        assert found[1].reason.startswith(words)
+    tried = planned(tmp_path, "qwen2", MIXED).result.considered
+    assert [(one.encoding, one.selected) for one in tried] == [("keys", False), ("tensor", False), ("carrier", True)]
+    assert tried[0].reason == "nothing names an arbitrary frequency vector"

@@ -117,7 +117,7 @@ def _refuse_other_tokens(source: Source, other: Family) -> None:
 def _pickled(source: Source) -> str:
     """The name of a file with the weights as pickle, which are copied as they are; empty without one."""
     names = [file.name for file in source.files()]
-    return next((name for name in names if name.endswith((".bin", ".bin.index.json"))), "")
+    return next((name for name in names if name.endswith(".bin")), "")
 
 
 def _no_weights(source: Source) -> BadSource:

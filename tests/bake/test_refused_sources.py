@@ -48,8 +48,10 @@ def folder(root: Path, *names: str, weights: bool = False, **config: Any) -> Pat
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("pytorch_model.bin",), r"only as pickle \(pytorch_model\.bin\), .* with transformers and save_pretrained it"),
-        (("pytorch_model.bin.index.json",), r"only as pickle \(pytorch_model\.bin\.index\.json\)"),
+        (
+            ("pytorch_model.bin.index.json",),
+            "no safetensors weights; give the complete folder, or its config.json alone",
+        ),
         (("model-00001-of-00002.safetensors",), r"has shards and no model\.safetensors\.index\.json to say what they"),
         (("LICENSE", "x-of-y.txt"), "no safetensors weights; give the complete folder, or its config.json alone"),
     ],
@@ -58,6 +60,16 @@ def test_a_folder_without_weights_that_can_be_read(tmp_path: Path, names: tuple[
     with pytest.raises(BadSource, match=words):
         make_plan(folder(tmp_path / "model", *names), YARN)
     assert make_plan(tmp_path / "model" / "config.json", YARN).result.encoding == "native"
+
+
+def test_weights_that_are_only_pickled_stay_as_they_are(tmp_path: Path) -> None:
+    source = folder(tmp_path / "model", "pytorch_model.bin")
+    assert {file.name: file.action for file in make_plan(source, YARN).files}["pytorch_model.bin"] == "copy"
+    words = (
+        r"only as pickle \(pytorch_model\.bin\), .*take --encoding native or factors, or load it once with transformers"
+    )
+    with pytest.raises(BadSource, match=words):
+        make_plan(source, YARN, encoding="weights")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +99,8 @@ def test_options_of_folding_go_with_folded_weights(tmp_path: Path) -> None:
 def test_what_is_converted_is_folded_in_a_second_step(kind: str, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} is folded in two steps: apply it to a folder first, then fold that"):
         _tensors(SimpleNamespace(kind=kind, tensors={}))  # type: ignore[arg-type]
-    assert _tensors(SimpleNamespace(kind="folder", tensors={"a": 1})) == {"a": 1}  # type: ignore[arg-type]
+    with_weights = SimpleNamespace(kind="folder", tensors={"a": 1}, weights=lambda: ("model.safetensors",))
+    assert _tensors(with_weights) == {"a": 1}  # type: ignore[arg-type]
 
 
 def test_a_file_that_llama_cpp_does_not_load(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def preference(
     lowest = 0.0
     shown = ({} if before is None else {"before": before}) | dict(curves)
     for number, (name, inv_freq) in enumerate(shown.items()):
-        at, value = margins(inv_freq, unrotated, length)
+        at, value = margins(inv_freq, unrotated, length, 300)
         lowest = min(lowest, float(value.min()))
         style = {"color": GREY, "linestyle": "--"} if name == "before" else line(number - (before is not None))
         axes.plot(at, value, linewidth=0.9, label=name, **style)

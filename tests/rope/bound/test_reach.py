@@ -102,7 +102,7 @@ def test_partial_rotation() -> None:
 
 def test_margins_are_the_lowest_of_their_stretches() -> None:
     inv_freq = base_inv_freq(1e4, 64)
-    at, lowest = margins(inv_freq, 2.0, 5000)
+    at, lowest = margins(inv_freq, 2.0, 5000, 300)
     plain = sums(inv_freq, 2.0, 1, 5000)
     np.testing.assert_allclose(lowest, plain[at.astype(int) - 1], atol=1e-4)
     assert lowest.min() == pytest.approx(plain.min(), abs=1e-4)

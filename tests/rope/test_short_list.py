@@ -32,6 +32,8 @@ def test_factors_are_the_same_to_a_billionth_of_themselves(own: float) -> None:
 
 def test_the_context_goes_beyond_the_length_of_the_short_list() -> None:
     assert keep_short(made(context=TRAINED + 1), spec()).original_context == TRAINED
+    declared = spec(context=2 * TRAINED)
+    assert keep_short(made(context=TRAINED + 1), declared).original_context == TRAINED, "what it was trained for"
     with pytest.raises(RecipeError, match="changes lists at 4,096 tokens, and the context is 4,096; leave it out"):
         keep_short(made(context=TRAINED), spec())
 

@@ -95,6 +95,13 @@ def test_bases_of_layers_where_the_key_is_absent() -> None:
     assert reading(arch(fixed=True), rope__freq_base=5e5).spec.form == Plain(10000.0)
 
 
+def test_dense_layers_count_where_the_architecture_has_them() -> None:
+    """Of layers that rotate inside their windows, the first dense ones rotate too in some architectures."""
+    window = Window("always", 2, rotates="window", dense_first=True)
+    for leading, rotating in ((False, "ngng"), (True, "gggg")):
+        assert kinds(arch(leading_dense=leading, window=window), leading_dense_block_count=3) == rotating
+
+
 def test_every_layer_may_have_full_attention() -> None:
     assert kinds(arch(full_attention_interval=4), full_attention_interval=1) == "gggg"
     assert windows(arch(window=Window("key", 1)), **SIZED) == (None,) * 4

@@ -102,6 +102,12 @@ def test_dense_layers_count_where_the_architecture_has_them() -> None:
         assert kinds(arch(leading_dense=leading, window=window), leading_dense_block_count=3) == rotating
 
 
+def test_a_base_of_windows_that_is_not_read() -> None:
+    for own, theta in ((True, 700.0), (False, 10000.0)):
+        window = Window("key", 2, "base", own_theta=own)
+        assert reading(arch(window=window), **SIZED, rope__freq_base_swa=700.0).spec.local_form == Plain(theta)
+
+
 def test_every_layer_may_have_full_attention() -> None:
     assert kinds(arch(full_attention_interval=4), full_attention_interval=1) == "gggg"
     assert windows(arch(window=Window("key", 1)), **SIZED) == (None,) * 4

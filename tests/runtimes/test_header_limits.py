@@ -25,6 +25,8 @@ def test_whole_numbers_and_finite_ones() -> None:
     file = ArchKeys({"made.zero": 0, "made.f": 0.5, "made.no": True, "made.odd": -1, "other": 2.0}, PLAIN)
     assert (file.whole("zero"), file.whole("zero", 5), file.whole("absent", 5)) == (0, 0, 5)
     assert (file.number("f", 1.0), file.number("absent", 1.0), file.number("other", 1.0, prefix="")) == (0.5, 1.0, 2.0)
+    largest = float(np.finfo(np.float32).max)
+    assert ArchKeys({"made.f": -largest}, PLAIN).number("f", 1.0) == -largest
     assert (file.text("absent", "x"), file.text("zero", "x")) == ("x", "0")
     with pytest.raises(BadSource, match="has no made.absent, which llama.cpp requires"):
         file.whole("absent")
@@ -53,6 +55,32 @@ def test_a_share_of_0_turns_the_ramp_off_whatever_the_type_is() -> None:
     assert reading(of, **off).spec.form == Interpolated(10000.0, 4.0)
     assert reading(of, **negative).spec.form == Yarn(10000.0, 4.0, 256)
     assert reading(of).spec.form == Plain(10000.0)
+
+
+def test_keys_of_grok_multiply_what_all_read() -> None:
+    of, twice = arch(ext_factor=True), {"rope__scaling__attn_factor": 2.0}
+    assert reading(of, **twice).spec.attention_factor == 2.0
+    assert reading(of, **twice, rope__scaling__yarn_attn_factor=1.5).spec.attention_factor == 3.0
+    assert reading(of, rope__scaling__yarn_attn_factor=1.5, rope__scaling__yarn_ext_factor=0.0).dead == ()
+
+
+def test_bases_by_alpha_at_the_limits() -> None:
+    """base alpha^(d / (d - 2)), from an alpha above 0 and a head wider than 2."""
+    of = arch(alpha=True)
+    assert reading(of, rope__scaling__alpha=0.5).spec.rope_theta == pytest.approx(10000 * 0.5 ** (8 / 6))
+    narrow = {"attention__key_length": 3, "rope__dimension_count": 2}
+    assert reading(of, **narrow, rope__scaling__alpha=2.0).spec.rope_theta == pytest.approx(80000)
+    assert reading(of).spec.rope_theta == reading(rope__scaling__alpha=2.0).spec.rope_theta == 10000
+    with pytest.raises(BadSource, match="freq_base 3.9685e-05 and factor 1; download it again"):
+        reading(of, rope__scaling__alpha=1e-3, rope__freq_base=0.39685026299)
+
+
+@pytest.mark.parametrize("key", ["rope__scaling__alpha", "rope__freq_base", "rope__scaling__attn_factor"])
+@pytest.mark.parametrize("value", [1e39, -1e39, 1e300, math.inf, math.nan])
+def test_numbers_that_no_f32_holds(key: str, value: float) -> None:
+    """llama.cpp reads these keys as f32, and a file may say f64."""
+    with pytest.raises(BadSource, match="a finite f32 belongs there"):
+        reading(arch(alpha=True), **{key: value})
 
 
 def test_a_fixed_rotation_beside_a_softmax_scale() -> None:

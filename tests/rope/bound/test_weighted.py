@@ -45,6 +45,17 @@ def test_violations_by_hand() -> None:
     assert (third.effective_lengths, third.count.tolist()) == ([1, None], [5, 0])
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+@pytest.mark.parametrize("pairs", [1, 64])
+def test_sums_that_float32_cannot_tell_from_zero_are_decided_in_float64(pairs: int, scale: float) -> None:
+    """What does not rotate is a billionth more, or less, than the cosine takes away; a head without weight has none."""
+    for theta in np.linspace(1.7, 4.5, 40):
+        rotated = np.array([np.full(pairs, scale / pairs)] * 2 + [np.zeros(pairs)])
+        off = -scale * math.cos(theta) + scale * np.array([1e-9, -1e-9])
+        found = head_reach(np.full(pairs, theta), PairWeights(rotated, np.append(off, 0.0)), 2)
+        assert (found.first_violation.tolist(), found.count.tolist(), found.violating) == ([0, 1, 0], [0, 1, 0], 1)
+
+
 def test_consecutive_heads_share_a_key() -> None:
     queries = RANDOM.uniform(1, 9, (4, 6))
     keys = RANDOM.uniform(1, 9, (2, 6))

@@ -192,6 +192,23 @@ def test_variances_behind_a_norm_are_those_of_samples() -> None:
     np.testing.assert_allclose(one, [[3, 0, 0]], atol=1e-9)
 
 
+def test_a_sum_of_exactly_0_is_no_violation() -> None:
+    """cos of the float64 next to pi is -1."""
+    found = head_reach(np.array([math.pi]), PairWeights(np.ones((1, 1)), np.ones(1)), 2)
+    assert (found.effective_lengths, found.count.tolist()) == ([None], [0])
+
+
+def test_as_far_as_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = PairWeights(np.ones((1, 1)), np.zeros(1))
+    monkeypatch.setattr("ropeconv.rope.bound.weighted.FARTHEST", 4)
+    assert head_reach(np.ones(1), one, 4).count.tolist() == [2]  # cos 2 and cos 3
+    monkeypatch.setattr("ropeconv.rope.bound.reach.FARTHEST", 4)
+    assert reach(np.ones(1), 0.0, 4).count == 2
+    for look in (lambda: head_reach(np.ones(1), one, 5), lambda: reach(np.ones(1), 0.0, 5)):
+        with pytest.raises(RecipeError, match="up to 4 tokens, and 5 is more; choose fewer"):
+            look()
+
+
 def test_too_far() -> None:
     with pytest.raises(RecipeError, match="up to 134217728 tokens"):
         head_reach(np.ones(1), PairWeights(np.ones((1, 1)), np.zeros(1)), 1 << 28)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -202,7 +203,7 @@ def test_as_far_as_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     one = PairWeights(np.ones((1, 1)), np.zeros(1))
     monkeypatch.setattr("ropeconv.rope.bound.weighted.FARTHEST", 4)
     assert head_reach(np.ones(1), one, 4).count.tolist() == [2]  # cos 2 and cos 3
-    monkeypatch.setattr("ropeconv.rope.bound.reach.FARTHEST", 4)
+    monkeypatch.setattr(sys.modules[reach.__module__], "FARTHEST", 4)
     assert reach(np.ones(1), 0.0, 4).count == 2
     for look in (lambda: head_reach(np.ones(1), one, 5), lambda: reach(np.ones(1), 0.0, 5)):
         with pytest.raises(RecipeError, match="up to 4 tokens, and 5 is more; choose fewer"):

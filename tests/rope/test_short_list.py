@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import LongRope
+from ropeconv.rope.forms import Interpolated, LongRope
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.short_list import keep_short
 
@@ -36,6 +38,16 @@ def test_the_context_goes_beyond_the_length_of_the_short_list() -> None:
     assert keep_short(made(context=TRAINED + 1), declared).original_context == TRAINED, "what it was trained for"
     with pytest.raises(RecipeError, match="changes lists at 4,096 tokens, and the context is 4,096; leave it out"):
         keep_short(made(context=TRAINED), spec())
+
+
+def test_the_short_list_is_that_of_the_checkpoint_and_not_of_the_unscaled_model() -> None:
+    scaled = spec(form=Interpolated(THETA, 2.0), context=2 * TRAINED)
+    recipe = Recipe(REGISTRY["linear"](8.0), keep_short=True)
+    found, bare = recipe.schedule(scaled.unscaled(), scaled), recipe.schedule(spec())
+    np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2)
+    np.testing.assert_allclose(bare.short_inv_freq, BASE)
+    assert (found.original_context, bare.original_context) == (2 * TRAINED, TRAINED)
+    np.testing.assert_allclose(found.inv_freq, bare.inv_freq)
 
 
 def test_lists_of_the_source_that_are_one_list() -> None:

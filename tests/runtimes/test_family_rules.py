@@ -16,7 +16,7 @@ from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec, rope_dict
 from ropeconv.runtimes.read_form import number
 
-from .test_config_rules import BOTH, LISTS, YARN, read, runtime
+from .test_config_rules import BOTH, CONFIG, LISTS, YARN, read, runtime
 
 
 def of(model_type: str, **config: Any) -> RopeSpec:
@@ -41,6 +41,34 @@ def test_bases_by_layer_type_in_one_list() -> None:
     assert (found.rope_theta, found.local_form) == (5e6, Plain(1e4))
     with pytest.raises(BadSource, match="bases in rope_theta, 10000 and 20000"):
         of("step3p5", rope_theta=[5e6, 1e4, 5e6, 2e4], layer_types=types)
+
+
+def test_one_base_in_the_place_of_a_list_is_that_of_all_layers() -> None:
+    types = ["full_attention", "sliding_attention"] * 2
+    found = of("step3p5", rope_theta=5e6, layer_types=types)
+    assert (found.rope_theta, found.local_form) == (5e6, Plain(5e6))
+    assert read(**{"": 500.0}).rope_theta == 10000.0, "a family without such a list has no key for it"
+
+
+@pytest.mark.parametrize(("theta", "good"), [(1.0, False), (0.5, False), (-1e4, False), (1.01, True)])
+def test_a_base_is_above_1_also_where_nobody_has_checked_the_config(theta: float, good: bool) -> None:
+    """A sum over frequencies that do not fall, or an alternating one, is no rotary embedding."""
+    config = {**CONFIG, "rope_theta": theta}
+    if good:
+        assert read_spec(config, by_model_type()["llama"], runtime()).rope_theta == theta
+        return
+    with pytest.raises(BadSource, match=f"has rope_theta = {theta}; a base must be above 1"):
+        read_spec(config, by_model_type()["llama"], runtime())
+
+
+def test_a_ramp_that_is_looked_up_in_the_wrong_place_is_rounded() -> None:
+    """transformers 5 looks for truncate beside the layer types, so that it is not found inside them."""
+    inner = {**YARN, "rope_theta": 1e6}
+    nested = {"rope_parameters": {"full_attention": inner, "sliding_attention": {"rope_theta": 1e4}}}
+    for rule, truncate in (("read", False), ("read-flat", True), ("ignored", True)):
+        by = runtime({"yarn": {"truncate": rule}}, schemas=BOTH, theta="dict")
+        found = read(of="gemma3_text", by=by, drop="rope_theta", **nested).form
+        assert (found.truncate, found.beta_fast) == (truncate, 16.0)  # type: ignore[attr-defined]
 
 
 def test_queries_of_layers_that_do_not_rotate() -> None:

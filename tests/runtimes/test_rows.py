@@ -130,6 +130,15 @@ def test_rules_that_hold_whatever_the_length_is() -> None:
     assert judged(always, replace(SCHEDULE, context=63))[0] == "refused"
 
 
+def test_a_verdict_is_stated_where_its_rules_are() -> None:
+    """At the rope type, else at the rule set, else at the family, else at the row."""
+    at_type, at_set = {"types": {"linear": {"source": "type"}}}, {"source": "set"}
+    assert judged(runtime(**at_type, **at_set))[2] == "type"
+    assert [judged(runtime(**one))[2] for one in (at_type, at_set, {})] == ["type", "set", "family"]
+    unsaid = [{"names": ["llama"], "rules": "generic"}]
+    assert judged(runtime(unsaid))[2] == "row"
+
+
 def test_a_base_that_a_required_dictionary_holds() -> None:
     """Where the base is read from the dictionary, a required key may be there or at the top level."""
     either, top = (runtime(theta=theta, required={"factor": "refused"}) for theta in ("dict", "top"))

@@ -32,7 +32,7 @@ def write(
     writer.add_token_list([f"token {index}" for index in range(vocabulary)])
     writer.add_token_scores([float(-index) for index in range(vocabulary)])
     for key, value in (extra or {}).items():
-        name = key if key.startswith(("general.", "split.", "ropeconv.")) else f"{arch}.{key}"
+        name = key if key.startswith(("general.", "adapter.", "split.", "ropeconv.")) else f"{arch}.{key}"
         if isinstance(value, bool):
             writer.add_bool(name, value)
         elif isinstance(value, int):
@@ -43,7 +43,7 @@ def write(
             writer.add_array(name, value)
         else:
             writer.add_string(name, value)
-    for name, tensor in (tensors or plain_tensors()).items():
+    for name, tensor in (plain_tensors() if tensors is None else tensors).items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -79,7 +79,7 @@ def writing_back(path: Path) -> Iterator[None]:
 
 @cache
 def _sync_file_range() -> Any:
-    call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None) if os.name == "posix" else None
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None) if os.name == "posix" else None
     if call is not None:
         call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
     return call

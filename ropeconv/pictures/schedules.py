@@ -14,6 +14,8 @@ from ..rope.zero_frequencies import wavelengths as periods
 from .style import BLUE, ORANGE, SMALL, in_tokens, ink, line, literal
 
 Curves = Mapping[str, Vector]
+POINTS = 300
+"""Intervals of distances whose lowest sum is drawn."""
 
 
 def wavelengths(axes: Any, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
@@ -62,7 +64,7 @@ def preference(
     lowest = 0.0
     shown = ({} if before is None else {"before": before}) | dict(curves)
     for number, (name, inv_freq) in enumerate(shown.items()):
-        at, value = margins(inv_freq, unrotated, length)
+        at, value = margins(inv_freq, unrotated, length, POINTS)
         lowest = min(lowest, float(value.min()))
         style = {"color": ink(), "linestyle": "--"} if name == "before" else line(number - (before is not None))
         axes.plot(at, value, linewidth=0.9, label=literal(name), **style)
@@ -120,7 +122,7 @@ def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> 
     before: the frequencies of the unscaled model. inv_freq: those of the schedule; radians per token, float64
     [rotary_dim / 2]. unrotated: (d - r)/2. length: the largest distance, in tokens.
     """
-    at, lowest = margins(inv_freq, unrotated, length)
+    at, lowest = margins(inv_freq, unrotated, length, POINTS)
     spots = distances(length)
     return {
         "wavelengths": _listed(periods(inv_freq)),

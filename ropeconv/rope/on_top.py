@@ -74,8 +74,9 @@ def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
 
 def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSpec) -> Schedule | None:
     """The schedule with the product of both factors; None where the scaling is of another method."""
-    total = None if factor is None else method.widened(spec.form, factor)
-    old = None if factor is None else method.widened(spec.form, 1.0)
+    if factor is None:
+        return None
+    total, old = method.widened(spec.form, factor), method.widened(spec.form, 1.0)
     if total is None or old is None:
         return None
     made = schedule_of(total, start)

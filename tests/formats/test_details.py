@@ -70,7 +70,7 @@ def test_what_the_kernel_leaves_is_copied_through_us(
     with (tmp_path / "source").open("rb") as reader, (tmp_path / "target").open("wb") as writer:
         writer.write(b"ab")
         copy_part(reader, 3, writer, 2, 20, done.append)
-    assert (tmp_path / "target").read_bytes() == b"ab" + bytes(range(3, 23))
+        assert (tmp_path / "target").read_bytes() == b"ab" + bytes(range(3, 23)), "flushed"
     assert done == [2, 4, 4, 4, 4, 2]
 
 

@@ -74,6 +74,7 @@ def test_a_system_that_cannot_begin_early_is_fine(tmp_path: Path, monkeypatch: p
 
 
 def test_linux_has_the_call(tmp_path: Path) -> None:
+    assert durable.WRITE == 2, "SYNC_FILE_RANGE_WRITE of linux/fs.h"
     (tmp_path / "a").write_text("first")
     call = durable._sync_file_range()
     handle = os.open(tmp_path / "a", os.O_RDONLY)

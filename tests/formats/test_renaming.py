@@ -100,3 +100,17 @@ def test_other_errors_of_the_system_are_errors(tmp_path: Path) -> None:
         rename_new(tmp_path / "a", tmp_path / "b")
     with pytest.raises(FileNotFoundError):
         exchange(place(tmp_path / "a", "file", "new"), tmp_path / "b", tmp_path / "spare")
+
+
+def test_linux_has_the_call_and_takes_names_relative_to_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert renaming._function() is not None
+    monkeypatch.chdir(tmp_path)
+    place(Path("a"), "file", "one")
+    rename_new(Path("a"), Path("b"))
+    exchange(place(Path("a"), "folder", "two"), Path("b"), Path("no/such/spare"))
+    assert (text(Path("a")), text(Path("b"))) == ("one", "two")
+    with pytest.raises(FileExistsError) as caught:
+        rename_new(Path("a"), place(Path("c"), "file", "three"))
+    assert (caught.value.errno, caught.value.filename, caught.value.filename2) == (errno.EEXIST, "a", "c")

@@ -79,9 +79,19 @@ def test_without_locks_a_folder_is_made_and_none_is_cleared(temporary: Path, mon
 @pytest.mark.parametrize("number", [errno.EIO, errno.EWOULDBLOCK])
 def test_attempts_that_fail_leave_no_folders(temporary: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, number)
+    made, mkdtemp = list[str](), tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: made.append(mkdtemp(prefix=prefix)) or made[-1])
     with pytest.raises(OSError, match="no folder could be kept in"), scratch.scratch():
         pass
     assert list(temporary.iterdir()) == []
+    assert len(made) == 10
+    assert all(Path(name).name.startswith(f"ropeconv-{os.getuid()}-{os.getpid()}-") for name in made)
+
+
+def test_nobody_else_reads_or_locks_what_is_in_a_folder(temporary: Path) -> None:
+    with scratch.scratch() as folder:
+        assert folder.parent.stat().st_mode & 0o777 == 0o700
+        assert (folder.parent / scratch.LOCK).stat().st_mode & 0o777 == 0o600
 
 
 def test_locks_are_taken_busy_or_none(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

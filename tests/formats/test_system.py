@@ -141,6 +141,10 @@ def test_arrays_that_are_longer_than_any_vocabulary_are_not_decoded() -> None:
         return Header(3, {"a": Value(9, struct.pack("<IQ", 0, count) + bytes(10))}, {}, 32, 0, 0)
 
     assert Header(3, {"a": array(0, [1, 2])}, {}, 32, 0, 0).get("a") == [1, 2]
+    longest = Value(9, struct.pack("<IQ", 0, 1 << 20) + bytes(1 << 20))
+    assert len(Header(3, {"a": longest}, {}, 32, 0, 0).get("a")) == 1 << 20
+    with pytest.raises(BadSource, match=r"the header has 1,048,577 values under 'a'"):
+        with_count((1 << 20) + 1).get("a")
     with pytest.raises(BadSource, match=r"the header has [\d,]+ values under 'a', too many there"):
         with_count(most * 1000).get("a")
 

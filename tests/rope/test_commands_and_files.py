@@ -135,6 +135,33 @@ def test_long_searches_are_announced() -> None:
     assert REGISTRY["yarn"](4.0).slow_note == ""
 
 
+def test_what_a_piecewise_split_and_the_law_of_bases_need() -> None:
+    """A pair on either side of the split, and a trained context of more than 2 pi tokens."""
+    piecewise = REGISTRY["piecewise"]
+    assert piecewise.reaching(spec(original_context=6), 64) is None, "no pair completes a period"
+    assert piecewise.reaching(spec(original_context=1 << 20), 1 << 21) is None, "all of them do"
+    assert piecewise.reaching(spec(original_context=7), 28) == piecewise("4@1")
+    assert piecewise.reaching(spec(original_context=700), 2800) == piecewise("4@3")
+    law = REGISTRY["theta-for"](64)
+    with pytest.raises(RecipeError, match="needs a trained context above 6 tokens; pass --original-context"):
+        law.schedule(spec(original_context=6))
+    expected = math.floor(10000 ** (math.log(64 / math.tau) / math.log(7 / math.tau)))
+    assert law.schedule(spec(original_context=7)).form == Plain(float(expected))
+    assert law.relative(1 << 20, 4096) == REGISTRY["theta-for"](1), "not below a token"
+    assert law.relative(4096, 1024) == REGISTRY["theta-for"](16)
+
+
+def test_deepseeks_pair_counts_where_neither_is_0_and_its_softmax_scale_for_mla() -> None:
+    """As transformers has it: `if mscale and mscale_all_dim`."""
+    law = 0.1 * math.log(4) + 1
+    for pair in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
+        found = made("yarn", 4.0, 32.0, 1.0, True, *pair, of=spec(mla=True))
+        assert (found.attention_factor, found.softmax_scale) == (pytest.approx(law), 1.0)
+    both = [made("yarn", 4.0, 32.0, 1.0, True, 2.0, 1.0, of=spec(mla=mla)) for mla in (False, True)]
+    assert [one.attention_factor for one in both] == [pytest.approx((2 * law - 1) / law)] * 2
+    assert [one.softmax_scale for one in both] == [1.0, pytest.approx(law**2)]
+
+
 def test_heads_that_rotate_half_need_no_base_for_a_length() -> None:
     with pytest.raises(RecipeError, match="of 16 dimensions 8 rotate, so every base will do; choose one with --theta"):
         made("theta-bound", 8192, of=spec(head_dim=16))

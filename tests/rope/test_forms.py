@@ -89,6 +89,20 @@ def test_vectors_that_are_proportional() -> None:
     assert recognise(single, 1e4) == Proportional(1e4, 1.0, 0.25)
 
 
+@pytest.mark.parametrize("off", [-1.1e-7, -6e-8, 6e-8, 1.1e-7])
+def test_a_first_pair_that_is_1_but_for_rounding_says_that_the_factor_is_1(off: float) -> None:
+    vector = prope(1e4, 32, 8)
+    vector[0] += off
+    assert recognise(vector, 1e4) == Proportional(1e4, 1.0, 0.25)
+
+
+def test_a_factor_is_that_of_the_first_pair_whatever_the_second_is() -> None:
+    """With a base of 1 every pair is 1 / factor; a second pair of 1 or of 0 says nothing of it."""
+    assert recognise(np.array([0.5, 0.5, 0.0]), 1.0) == Proportional(1.0, 2.0, share(2, 6))
+    assert recognise(np.array([4.0, 1.0, 0.0]), 1e4) == Proportional(pytest.approx(64.0), 0.25, share(2, 6))  # type: ignore[arg-type]
+    assert recognise(np.array([0.25, 0.0]), 1e4) == Proportional(1e4, 4.0, 0.5)
+
+
 @pytest.mark.parametrize(("theta", "rotating"), [(2000.125, 8), (2000.125, 24), (999.875, 8), (1234.567, 24)])
 def test_a_base_of_three_decimals_is_found_in_a_float32_vector_as_it_was(theta: float, rotating: int) -> None:
     """The quotient of the first and the last pair is off by up to 1e-7 of it, which is not taken for digits."""

@@ -6,7 +6,14 @@ import mpmath
 import pytest
 
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.laws import asymptotic_base, cosine_integral, critical_dimension, mscale_for, mscale_ratio
+from ropeconv.rope.laws import (
+    asymptotic_base,
+    cosine_integral,
+    critical_dimension,
+    mscale_for,
+    mscale_ratio,
+    temperature_attention_factor,
+)
 from ropeconv.rope.lengths import parse_tokens
 
 from ..conftest import DATA
@@ -17,6 +24,14 @@ REFERENCE = json.loads((DATA / "schedules.json").read_text())
 def test_critical_dimension() -> None:
     assert critical_dimension(1e4, 4096, 128) == 92
     assert critical_dimension(5e5, 8192, 128) == 70
+    whole = critical_dimension(1.5, 4096, 128)
+    assert (whole, type(whole), critical_dimension(1e4, 6, 128)) == (128, int, 0)
+
+
+def test_an_attention_factor_is_1_where_nothing_is_scaled() -> None:
+    """Whatever its intercept is, up to s = 1."""
+    assert [temperature_attention_factor(factor, 0.1, 0.5) for factor in (0.5, 1.0)] == [1.0, 1.0]
+    assert temperature_attention_factor(1.0000001, 0.1, 0.5) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("x", [0.01, 0.6165, 1.0, 5.0, 15.0])

@@ -135,6 +135,37 @@ def test_both_lists_are_divided() -> None:
     assert (found.original_context, found.context, found.attention_factor) == (4096, 262144, 1.19)
 
 
+def test_a_temperature_is_that_of_both_scalings() -> None:
+    """a ln s + b with s the declared context over the one before any scaling, 8 here, and not the method's own 2."""
+    found = on_top(ALPACA, "linear", 2.0, temperature_slope=0.2)
+    assert found.attention_factor == pytest.approx(0.2 * math.log(8) + 1)
+
+
+def test_softmax_scales_multiply() -> None:
+    mla = replace(ALPACA, softmax_scale=1.5, mla=True)
+    pair = Recipe(REGISTRY["yarn"](2.0, mscale=1.0, mscale_all_dim=1.0), on_top=True).schedule(mla)
+    assert pair.softmax_scale == pytest.approx(1.5 * (0.1 * math.log(2) + 1) ** 2)
+    assert pair.attention_factor == 1.0
+
+
+def test_lists_on_top_of_one_frequency_vector() -> None:
+    """They change where the source ends, and LongRoPE's attention factor is of the context given over the declared."""
+    small = RopeSpec(8, 8, Interpolated(10000.0, 2.0), 4096, 8192)
+    lists = REGISTRY["longrope"]((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 1.0, 2.0))
+    found = Recipe(lists, on_top=True, context=32768).schedule(small)
+    assert isinstance(found.form, LongRope)
+    np.testing.assert_allclose(found.form.long_factor, [2, 4, 6, 8])
+    np.testing.assert_allclose(found.form.short_factor, [2, 2, 2, 4])
+    assert (found.context, found.original_context, found.form.original_context) == (32768, 8192, 8192)
+    assert found.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
+
+
+def test_frequencies_of_zero_that_the_source_has_stay() -> None:
+    still = RopeSpec(8, 8, LongRope(10000.0, (1.0,) * 4, (1.0, 2.0, 3.0, 1e30), 4096), 4096, 8192)
+    found = on_top(still, "linear", 2.0)
+    np.testing.assert_allclose(found.inv_freq, [0.5, 0.1 / 4, 0.01 / 6, 0])
+
+
 @pytest.mark.parametrize(
     ("spec", "method", "value", "words"),
     [

@@ -86,6 +86,10 @@ def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     assert (nothing.not_rotating, nothing.outside, nothing.largest_change_at) == (64, 0, None)
     assert nothing.reach.first_violation is None  # the sum is 64 at every distance
     assert profile(LLAMA_2.current(), LLAMA_2).not_rotating == 0
+    first = base_inv_freq(1e4, 128)
+    first[0] = 0
+    unchanged = profile(Recipe(REGISTRY["inv-freq"](tuple(first))).schedule(LLAMA_2), LLAMA_2)
+    assert (unchanged.largest_change, unchanged.largest_change_at) == (1, 1), "the first pair that rotates"
 
 
 @pytest.mark.parametrize(("width", "searched"), [(128, 1 << 24), (256, 1 << 24), (512, 1 << 23), (2048, 1 << 21)])

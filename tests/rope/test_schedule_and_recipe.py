@@ -43,6 +43,12 @@ def test_the_smallest_schedule() -> None:
     assert plain(context=1, inv_freq=np.array([0.0]), attention_factor=1e-9).context == 1
 
 
+def test_the_longest_context_is_what_31_bits_count() -> None:
+    assert plain(context=(1 << 31) - 1).context == 2147483647
+    with pytest.raises(RecipeError, match="would be 2,147,483,648 tokens, and runtimes count up to 2,147,483,647"):
+        plain(context=1 << 31)
+
+
 def test_the_digest_covers_every_number_that_changes_a_logit() -> None:
     first, second = struct.pack("<4d", *BASE), struct.pack("<dd", 1.0, 1.0)
     parts = [b"ropeconv schedule 1", first, b"", second]

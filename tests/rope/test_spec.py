@@ -22,3 +22,12 @@ def test_local_layers_have_a_base_and_a_width_of_their_own() -> None:
     local = replace(SPEC, local_form=Plain(1e4))
     np.testing.assert_allclose(local_inv_freq(local), [1, 0.1, 0.01, 0.001])
     np.testing.assert_allclose(local_inv_freq(replace(local, local_rotary_dim=4)), [1, 0.01])
+
+
+def test_what_a_spec_is_without_more() -> None:
+    """A dense model of half layout that is not scaled, whose layers see everything."""
+    assert (SPEC.attention_factor, SPEC.softmax_scale, SPEC.rotating_share) == (1, 1, 1)
+    assert not SPEC.chunked
+    assert not SPEC.mla
+    assert (SPEC.layout, SPEC.local_rotary_dim, SPEC.original_context_source) == ("half", 0, "declared")
+    assert (SPEC.layers, SPEC.windows, SPEC.mrope_section, SPEC.notes) == ((), (), (), ())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import RopeconvError
+from ropeconv.rope.forms import LongRope
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.recipe import Recipe
@@ -87,12 +88,48 @@ def test_a_given_vector_has_a_number_for_each_pair_that_rotates() -> None:
         Recipe(REGISTRY["inv-freq"]((*vector, 0.1))).schedule(GEMMA4)
 
 
+@pytest.mark.parametrize("theta", [10.0, 12.3456785, 1234.567891])
+@pytest.mark.parametrize("name", ["linear", "ntk", "ntk-fixed"])
+def test_a_base_is_rounded_where_rounding_repairs_a_power_alone(name: str, theta: float) -> None:
+    """The base goes through a power and back; rounded to six decimals it may be its own, or another."""
+    spec = replace(GEMMA4, form=Proportional(theta, 1.0, 0.25))
+    made = Recipe(REGISTRY[name](4.0)).schedule(spec)
+    assert made.form is not None
+    np.testing.assert_allclose(made.form.inv_freq(WHOLE), made.inv_freq, rtol=4e-12)
+    if name == "linear" and theta != 12.3456785:
+        assert made.form.theta == theta
+
+
+def test_lists_hold_the_divisors_of_the_pairs_that_rotate() -> None:
+    """The others are written as 1e30 in both lists."""
+    long, short = tuple(np.linspace(2, 9, ROTATING).tolist()), (1.5,) * ROTATING
+    made = Recipe(REGISTRY["longrope"](long, short), context=262144).schedule(GEMMA4)
+    assert isinstance(made.form, LongRope)
+    still = (1e30,) * (WHOLE // 2 - ROTATING)
+    assert (made.form.long_factor, made.form.short_factor) == ((*long, *still), (*short, *still))
+    assert made.form.theta == THETA
+    np.testing.assert_allclose(made.inv_freq[:ROTATING], BASE / long, rtol=1e-12)
+    assert made.short_inv_freq is not None
+    np.testing.assert_allclose(made.short_inv_freq[:ROTATING], BASE / 1.5, rtol=1e-12)
+    assert not made.short_inv_freq[ROTATING:].any()
+
+
+def test_more_pairs_may_stand_still() -> None:
+    """The half of those that rotate, by a given vector: the share becomes an eighth of the head."""
+    vector = BASE.copy()
+    vector[ROTATING // 2 :] = 0
+    made = Recipe(REGISTRY["inv-freq"](tuple(vector.tolist()))).schedule(GEMMA4)
+    assert made.form == Proportional(pytest.approx(THETA, rel=1e-9), 1.0, 0.125)  # type: ignore[arg-type]
+    assert np.count_nonzero(made.inv_freq) == ROTATING // 2
+
+
 def test_a_written_divisor_makes_the_frequency_exactly_0_in_float32() -> None:
     base = (np.float32(THETA) ** (np.arange(2, WHOLE, 2, dtype=np.float32) / np.float32(WHOLE))).astype(np.float32)
     with np.errstate(over="ignore"):
         assert not (np.float32(1) / (np.float32(written_divisors([1e30])[0]) * base)).any()
         assert (np.float32(1) / (np.float32(1e30) * base)).all(), "what GGUF files have is no 0 there"
-    assert written_divisors([2.0]) == [2.0]
+    assert written_divisors([2.0, 9.9e28]) == [2.0, 9.9e28]
+    assert written_divisors([1e29]) == written_divisors([1e30]) == [float(np.finfo(np.float32).max)]
 
 
 @pytest.mark.parametrize("name", ["linear", "ntk", "ntk-fixed", "theta", "by-parts"])

@@ -147,7 +147,7 @@ def test_names() -> None:
     assert [row.key for row in find_readers("ollama")] == [OLLAMA_12, OLLAMA_30]
     assert [row.key for row in find_readers("Ollama@0.31.2")] == ["ollama@0.31.2"]
     assert [row.key for row in find_readers("lm-studio")] == ["lm-studio"]
-    assert find_readers("vllm") == ()
+    assert find_readers("vllm") == find_readers("vllm@0.33") == ()
     assert find_any("vllm") == find("vllm")
     with pytest.raises(RecipeError, match=r"known: 0\.12-0\.29, 0\.30-0\.33"):
         find_readers("ollama@0.11")

@@ -21,12 +21,16 @@ NEXT = {name.replace("blk.0.", "blk.1."): value for name, value in plain_tensors
         ("llama", {}, plain_tensors(), ""),
         ("llama", {"general.type": "model"}, plain_tensors(), ""),
         ("llama", {"general.type": "adapter"}, plain_tensors(), "is a LoRA adapter"),
+        ("llama", {"adapter.type": "lora"}, plain_tensors(), "is a LoRA adapter"),
         ("llama", {"general.type": "mmproj"}, plain_tensors(), "is a multimodal projector"),
         ("clip", {}, plain_tensors(), "is a multimodal projector"),
         ("llama", {"general.type": "imatrix"}, plain_tensors(), "is an importance matrix"),
         ("llama", {"nextn_predict_layers": 1}, NEXT, "holds only layers that predict further tokens"),
         ("llama", {"nextn_predict_layers": 1}, plain_tensors(), ""),
         ("llama", {}, NEXT, ""),
+        ("llama", {"nextn_predict_layers": 0}, NEXT, ""),
+        ("llama", {"nextn_predict_layers": "1"}, NEXT, ""),
+        ("llama", {}, {}, "holds a vocabulary and no weights"),
     ],
 )
 def test_what_a_file_is_instead_of_a_model(

@@ -43,7 +43,6 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
     head = _head(made, header, edit)
     with path.open("rb") as reader, target.open("wb") as writer:
         writer.write(head)
-        writer.flush()
         advance(len(head))
         for old, new, size in made.moves(header):
             copy_part(reader, header.data_start + old, writer, len(head) + new, size, advance)

@@ -50,7 +50,7 @@ def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | No
     return next((int(found[0]) for found in violations(inv_freq, unrotated, length) if len(found)), None)
 
 
-def margins(inv_freq: Vector, unrotated: float, length: int, points: int = 300) -> tuple[Vector, Vector]:
+def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tuple[Vector, Vector]:
     """The smallest B(m) in each of some intervals of the distances 1 .. length - 1, to 1e-4.
 
     inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2, the term of the dimensions that do not

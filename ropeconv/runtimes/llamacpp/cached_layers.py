@@ -25,7 +25,8 @@ def cached_layers(keys: Keys, arch: Arch) -> tuple[CachedLayers, ...]:
     kept = _layers_with_own_keys(file, arch, len(windows))
     queries = _per_layer(file, "attention.head_count", len(windows), [0] * len(windows))
     heads = _per_layer(file, "attention.head_count_kv", len(windows), queries)
-    width = file.whole("embedding_length") // max(queries, default=1) if max(queries, default=0) else 0
+    most = max(queries, default=0)
+    width = file.whole("embedding_length") // most if most else 0
     latent = bool(file.whole("attention.key_length_mla", 0) and file.whole("attention.value_length_mla", 0))
     for window, count, own in zip(windows, heads, kept, strict=True):
         k, v = (_width(file, name, window is not None, width) for name in ("key_length", "value_length"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ...errors import BadSource, shown
+from ...rope.zero_frequencies import LARGEST_FLOAT32
 from .archs import Arch, Keys
 
 
@@ -40,7 +40,7 @@ class ArchKeys:
         name = (self.prefix if prefix is None else prefix) + key
         value = self.keys.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, float) or not math.isfinite(value):
+        if not isinstance(value, float) or not abs(value) <= LARGEST_FLOAT32:
             raise BadSource(f"the header has {name} = {shown(value)}; a finite f32 belongs there")
         return value
 

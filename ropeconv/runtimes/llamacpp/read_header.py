@@ -110,19 +110,19 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
 
 
 def _in_use(vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int) -> tuple[Vector, Vector] | None:
-    pair = None
+    short = long = None
     if arch.factors == "always" or (arch.factors == "longrope" and scaling == "longrope"):
-        pair = (vectors.get(SHORT), vectors.get(LONG))
+        short, long = vectors.get(SHORT), vectors.get(LONG)
     elif arch.freqs == "used":
-        pair = (vectors.get(FREQS), vectors.get(FREQS))
-    if pair is None or pair[0] is None or pair[1] is None:
+        short = long = vectors.get(FREQS)
+    if short is None or long is None:
         return None
-    for vector in pair:
-        if vector is not None and len(vector) != rotary_dim // 2:
+    for vector in (short, long):
+        if len(vector) != rotary_dim // 2:
             raise BadSource(
                 f"a rope tensor has {len(vector)} numbers for {rotary_dim // 2} pairs; fetch the file again"
             )
-    return pair[0], pair[1]
+    return short, long
 
 
 def _divided(closed: Form, pair: tuple[Vector, Vector] | None, original: int, rotary_dim: int) -> Form:
@@ -149,7 +149,7 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
     closed: the form without divisors. divisors: float64 [rotary_dim / 2].
     """
     largest = float(np.max(divisors))
-    if not isinstance(closed, Plain) or not 1 < largest < LEAST or not np.isclose(divisors[0], 1):
+    if not isinstance(closed, Plain) or not 1 < largest < LEAST:
         return None
     base = closed.inv_freq(rotary_dim)
     for exponent in range(6, 21):

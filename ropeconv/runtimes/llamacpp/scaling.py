@@ -56,7 +56,7 @@ def read_scaling(file: ArchKeys, head_dim: int) -> Scaling:
     context = file.whole("context_length")
     original = file.whole("rope.scaling.original_context_length", context)
     theta = file.number(arch.theta_key, 10000.0)
-    factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", 0.0)) or 1.0
+    factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", 1.0)) or 1.0
     if context < 1 or original < 1:
         raise BadSource(f"the header declares {context} tokens, trained for {original}; download it again")
     alpha = file.number("rope.scaling.alpha", 0.0) if arch.alpha else 0.0
@@ -64,7 +64,7 @@ def read_scaling(file: ArchKeys, head_dim: int) -> Scaling:
         theta *= alpha ** (head_dim / (head_dim - 2))
     theta = 10000.0 if arch.fixed else theta
     factor = 1.0 if kind == "none" else factor
-    if not 1 < theta < math.inf or factor <= 0:
+    if theta <= 1 or factor <= 0:
         raise BadSource(f"the header has {arch.theta_key} {theta:g} and factor {factor:g}; download it again")
     return Scaling(kind, theta, factor, _ramped(file, kind), original, context)
 
@@ -91,7 +91,7 @@ def attention_factors(file: ArchKeys, arch: Arch, scaling: Scaling) -> tuple[flo
         multiplier /= 0.1
     everywhere, net = 1 + log * multiplier, own
     if scaling.yarn:
-        first = everywhere if arch.same_mscale and multiplier != 1 else 1 + log
+        first = everywhere if arch.same_mscale else 1 + log
         own *= first / everywhere / (1 + log) if multiplier else 1.0
         net = own * (1 + log)
     softmax = (own * (1 + log) * everywhere) ** 2 if arch.softmax else 1.0

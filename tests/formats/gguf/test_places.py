@@ -94,6 +94,22 @@ def test_the_count_of_a_split_model_grows_with_the_tensors() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "code", "found"),
+    [(1, "b", 125), (1, "b", -2), (3, "h", (1 << 15) - 3), (5, "i", (1 << 31) - 3), (4, "I", (1 << 31) - 3)],
+)
+def test_a_count_grows_to_what_its_type_holds(kind: int, code: str, found: int) -> None:
+    """The largest signed number of its bytes, also where it has no sign; and not below 0."""
+    edit = Edit(added=(vector("a", 1), vector("b", 1)))
+
+    def counted(value: int) -> Header:
+        return header(32, values={"split.tensors.count": Value(kind, struct.pack(f"<{code}", value))})
+
+    assert rewrite(counted(found), edit).values["split.tensors.count"].decode() == found + 2
+    with pytest.raises(BadSource, match=r"split.tensors.count = .* fetch the file again"):
+        rewrite(counted(found + 1 if found > 0 else found - 1), edit)
+
+
+@pytest.mark.parametrize(
     "value",
     [f32(291.0), boolean(True), f32_array([1.0]), string("291"), Value(5, struct.pack("<i", -5)), Value(1, b"~")],
 )
@@ -383,3 +399,26 @@ def test_a_model_in_shards(tmp_path: Path) -> None:
     second.write_bytes(first.read_bytes())
     with pytest.raises(BadSource, match="repeats the tensor"):
         GgufFile.open(first)
+
+
+def test_shards_that_say_so_under_other_names(tmp_path: Path) -> None:
+    """A file whose name is not that of a shard, and one whose name has another count than its keys."""
+    third = write(tmp_path / "third.gguf", extra={"split.no": 2, "split.count": 3})
+    with pytest.raises(BadSource, match="third.gguf is shard 3 of a split model; give the first one"):
+        GgufFile.open(third)
+    other = write(tmp_path / "m-00001-of-00003.gguf", extra={"split.no": 0, "split.count": 2})
+    with pytest.raises(BadSource, match="is the first of 2 shards, so it must be named ...-00001-of-00002.gguf"):
+        GgufFile.open(other)
+    unsaid = write(tmp_path / "m-00002-of-00002.gguf")
+    with pytest.raises(BadSource, match="is shard 2 of a split model; give m-00001-of-00002.gguf"):
+        GgufFile.open(unsaid)
+    one = write(tmp_path / "one.gguf", extra={"split.no": 0, "split.count": 1})
+    assert GgufFile.open(one).paths == (one,)
+
+
+def test_the_usual_type_is_that_of_most_matrices(tmp_path: Path) -> None:
+    """Vectors do not count, of which there are more."""
+    matrices = {f"m{n}": np.zeros((2, 32), np.float16) for n in range(2)} | {"m2": np.zeros((2, 32), np.float32)}
+    vectors = {f"v{n}": np.zeros(32, np.float32) for n in range(4)}
+    file = GgufFile.open(write(tmp_path / "m.gguf", tensors={**vectors, **matrices}))
+    assert file.usual_type == F16

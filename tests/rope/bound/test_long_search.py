@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ropeconv.rope.bound.smallest import Sweep
-from ropeconv.rope.bound.sums import Sums
+from ropeconv.rope.bound.sums import Sums, float64_error
 
 from .naive import sums
 from .test_smallest import CERTIFIED
@@ -57,3 +57,23 @@ def test_short_lengths_need_no_groups() -> None:
     assert not Sweep(Sums(128), 65535)._search_slow(inv_freq)
     assert Sweep(Sums(128), 65536)._search_slow(inv_freq)
     assert not Sweep(Sums(128), 65536)._search_slow(Sums(128).inv_freq(0.0))
+
+
+def test_distances_of_the_last_block_that_are_not_below_the_length_are_left_out() -> None:
+    """A cosine that turns half over 65,536 tokens is lowest there, at the last distance of the last block."""
+    sweep = Sweep(Sums(8), 1 << 16)
+    assert sweep._search_slow(np.full(4, math.pi / (1 << 16)))
+    assert sweep.pool.max() == (1 << 16) - 1
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (511, 511), (512, 512), (513, 512), (2000, 512)])
+def test_of_the_distances_that_may_violate_the_lowest_are_kept(count: int, kept: int) -> None:
+    sweep = Sweep(Sums(8), 100)
+    sweep._keep(np.arange(1, count + 1), np.arange(count, 0.0, -1))
+    assert sorted(sweep.pool) == list(range(count - kept + 1, count + 1))
+
+
+def test_a_search_knows_the_error_of_its_sums() -> None:
+    assert Sweep(Sums(64), 5000).error == float64_error(32, 5000)
+    assert Sweep(Sums(64), 5000).pool.tolist() == list(range(1, 512))
+    assert Sweep(Sums(64), 5).pool.tolist() == [1, 2, 3, 4]

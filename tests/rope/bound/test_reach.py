@@ -80,6 +80,19 @@ def test_runs_of_neighbours(inv_freq: np.ndarray, length: int) -> None:
     assert list(found.places) == runs[:100]
 
 
+@pytest.mark.parametrize(
+    ("turn", "places"),
+    [(1.0, ((2, 4), (8, 10))), (2.0, ((1, 2), (4, 5), (8, 8))), (2.5, ((1, 1), (4, 4), (6, 6), (9, 9)))],
+)
+def test_runs_of_one_pair_by_hand(turn: float, places: tuple[tuple[int, int], ...]) -> None:
+    """cos(turn m) is negative from a quarter to three quarters of a turn of 6.28 radians."""
+    length = 11 if turn == 1.0 else 10
+    found = reach(np.array([turn]), 0.0, length)
+    assert (found.places, found.runs, found.first_violation) == (places, len(places), places[0][0])
+    assert found.count == sum(last - first + 1 for first, last in places)
+    assert (found.length, found.searched, found.automatic) == (length, length, False)
+
+
 def test_zero_is_decided_exactly() -> None:
     """At the float64 next to pi, 1 + cos is 7e-33, so B(1) = 1 + 2 cos(pi) + cos(x) is above 0 for x = 1e-20 only."""
     assert first_violation(np.array([np.pi, np.pi, 1e-20]), 1.0, 100) is None
@@ -102,7 +115,7 @@ def test_partial_rotation() -> None:
 
 def test_margins_are_the_lowest_of_their_stretches() -> None:
     inv_freq = base_inv_freq(1e4, 64)
-    at, lowest = margins(inv_freq, 2.0, 5000)
+    at, lowest = margins(inv_freq, 2.0, 5000, 300)
     plain = sums(inv_freq, 2.0, 1, 5000)
     np.testing.assert_allclose(lowest, plain[at.astype(int) - 1], atol=1e-4)
     assert lowest.min() == pytest.approx(plain.min(), abs=1e-4)

@@ -10,6 +10,7 @@ from ropeconv.rope.bound import bound
 from ropeconv.rope.bound.smallest import smallest_log_base
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.bound.table import published
+from ropeconv.rope.bound.windows import last_violating, wide_windows
 from ropeconv.rope.laws import asymptotic_base
 
 from .naive import holds, negative_throughout, precise
@@ -118,6 +119,36 @@ def test_where_one_sum_turns_negative_as_another_leaves_zero_no_window_opens() -
     wider = Sums(8)
     wider.unrotated = math.nextafter(float(height), 9.0)
     assert float(smallest_log_base(wider, 12)[0]) == pytest.approx(float(meeting), rel=1e-14)
+
+
+def test_two_pairs_over_three_tokens_by_hand() -> None:
+    """cos 2 + cos 2 b^(-1/2) is zero where 2 b^(-1/2) = pi - 2; its slope there is below 1."""
+    with mpmath.workdps(45):
+        expected = 2 * mpmath.log(2 / (mpmath.pi - 2))
+        found, distance = smallest_log_base(Sums(4), 3)
+        assert abs(mpmath.mpf(str(found)) - expected) < mpmath.mpf("1e-32")
+    assert distance == 2
+    assert last_violating(Sums(4), 3) == (pytest.approx(float(expected), rel=1e-12), 2)
+    low, high = next(wide_windows(Sums(4), 3, 0.0))
+    assert (low, high) == (pytest.approx(float(expected), rel=1e-12), math.inf)
+
+
+def test_bases_below_e_are_looked_at_too() -> None:
+    """Four pairs over three tokens: the sum at distance 2 is zero at base 1.9985."""
+    with mpmath.workdps(30):
+        root = mpmath.findroot(lambda at: mpmath.fsum(mpmath.cos(2 * mpmath.exp(-at * i / 4)) for i in range(4)), 0.69)
+    assert last_violating(Sums(8), 3) == (pytest.approx(float(root), rel=1e-12), 2)
+    assert next(wide_windows(Sums(8), 3, 0.0))[0] == pytest.approx(float(root), rel=1e-12)
+
+
+@pytest.mark.parametrize("length", [6, 12, 30])
+def test_a_shorter_length_to_start_from_changes_nothing(length: int) -> None:
+    expected = smallest_log_base(Sums(8), length)
+    for shorter in range(3, length):
+        base = math.exp(smallest_log_base(Sums(8), shorter)[0])
+        found = smallest_log_base(Sums(8), length, (shorter, base))
+        assert abs(found[0] - expected[0]) < 1e-30
+        assert found[1] == expected[1]
 
 
 @pytest.mark.parametrize("length", [1, 2])

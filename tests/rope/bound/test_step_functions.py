@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound.step_functions import base_steps, next_violation, wide_steps
+from ropeconv.rope.bound.step_functions import base_steps, last_steps, next_violation, wide_steps
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.bound.table import Step
 
@@ -58,3 +58,24 @@ def test_the_next_violation_may_be_the_last_distance_that_is_looked_at() -> None
     assert next_violation(Sums(8), 1, begin, np.inf, 7) == (7, np.inf)  # looks at distances below 7
     assert next_violation(Sums(8), 1, begin, np.inf, 8) == (7, begin)
     assert next_violation(Sums(8), 8, begin, np.inf, 8) == (8, np.inf)
+
+
+def test_the_last_violating_base_falls_with_the_length_down_to_a_distance_of_three() -> None:
+    """Between two steps no shorter length has another, and a little above each base nothing violates."""
+    head = Sums(8)
+    found = list(last_steps(head, 30))
+    assert [step.length for step in found] == sorted((step.length for step in found), reverse=True)
+    for step, shorter in pairwise([*found, None]):
+        assert step is not None
+        assert step.distance == step.length - 1
+        assert lowest(8, step.distance, step.begin * (1 - 1e-3), step.begin) < 0
+        for distance in range(1, step.distance + 1):
+            assert lowest(8, distance, step.begin * (1 + 1e-9), 1e3 * step.begin) > 0
+        if shorter is not None:
+            assert shorter.begin < step.begin
+    assert found[-1].length == 4
+    assert [step.length for step in last_steps(head, 30, 4)] == [step.length for step in found[:-1]]
+    further = list(last_steps(head, 30, 2))
+    assert further[:-1] == found
+    assert (further[-1].length, further[-1].distance) == (3, 2)
+    assert further == list(last_steps(head, 30, 1)), "at a distance of one token every base keeps the sum above 0"

@@ -109,6 +109,17 @@ def test_errors_are_within_their_limits_and_these_are_small(pairs: int) -> None:
     assert kernel.slack < 5e-3
 
 
+def test_limits_of_error_by_hand() -> None:
+    """As their docstrings have them, in terms that are of one size: none can be left out."""
+    assert Sums(100).sure == pytest.approx(1e-3 + 2e-4, rel=1e-12)
+    assert Sums(4).sure == pytest.approx(1e-3 + 8e-6, rel=1e-12)
+    assert float64_error(10, 1000) == pytest.approx(1e-12 + 4e-12 + 1e-14, rel=1e-12)
+    assert float64_error(1000, 10) == pytest.approx(1e-12 + 4e-12 + 1e-12, rel=1e-12)
+    assert Blocks(np.ones(50), 0.0).slack == pytest.approx(5e-4 + 1e-4, rel=1e-12)
+    assert Blocks(np.ones(2), 3.0).slack == pytest.approx(8e-7 + 4e-6, rel=1e-12)
+    assert DIGITS == 50
+
+
 @pytest.mark.parametrize("text", ["0", "0.7", "-0.7", "1.6", "3.1", "4.8", "6.2", "-5", "12345.678", "1e15", "1e29"])
 def test_cosine_and_sine_in_every_quarter(text: str) -> None:
     with localcontext(prec=DIGITS):

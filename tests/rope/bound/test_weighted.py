@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -43,6 +44,17 @@ def test_violations_by_hand() -> None:
     assert (found.effective_lengths, found.count.tolist(), found.violating) == ([0, None], [5, 0], 1)
     third = head_reach(np.array([math.pi / 3, 1e-9]), weights, 10)  # cos of 60 m degrees is below -1/3 at 2, 3, 4, 8, 9
     assert (third.effective_lengths, third.count.tolist()) == ([1, None], [5, 0])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+@pytest.mark.parametrize("pairs", [1, 64])
+def test_sums_that_float32_cannot_tell_from_zero_are_decided_in_float64(pairs: int, scale: float) -> None:
+    """What does not rotate is a billionth more, or less, than the cosine takes away; a head without weight has none."""
+    for theta in np.linspace(1.7, 4.5, 40):
+        rotated = np.array([np.full(pairs, scale / pairs)] * 2 + [np.zeros(pairs)])
+        off = -scale * math.cos(theta) + scale * np.array([1e-9, -1e-9])
+        found = head_reach(np.full(pairs, theta), PairWeights(rotated, np.append(off, 0.0)), 2)
+        assert (found.first_violation.tolist(), found.count.tolist(), found.violating) == ([0, 1, 0], [0, 1, 0], 1)
 
 
 def test_consecutive_heads_share_a_key() -> None:
@@ -179,6 +191,23 @@ def test_variances_behind_a_norm_are_those_of_samples() -> None:
     np.testing.assert_allclose(normalised_variances(np.full((1, 7), 4.0), np.zeros((1, 7))), 1, rtol=1e-9)
     one = normalised_variances(np.array([[3.0, 0, 0]]), np.zeros((1, 3)))
     np.testing.assert_allclose(one, [[3, 0, 0]], atol=1e-9)
+
+
+def test_a_sum_of_exactly_0_is_no_violation() -> None:
+    """cos of the float64 next to pi is -1."""
+    found = head_reach(np.array([math.pi]), PairWeights(np.ones((1, 1)), np.ones(1)), 2)
+    assert (found.effective_lengths, found.count.tolist()) == ([None], [0])
+
+
+def test_as_far_as_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = PairWeights(np.ones((1, 1)), np.zeros(1))
+    monkeypatch.setattr("ropeconv.rope.bound.weighted.FARTHEST", 4)
+    assert head_reach(np.ones(1), one, 4).count.tolist() == [2]  # cos 2 and cos 3
+    monkeypatch.setattr(sys.modules[reach.__module__], "FARTHEST", 4)
+    assert reach(np.ones(1), 0.0, 4).count == 2
+    for look in (lambda: head_reach(np.ones(1), one, 5), lambda: reach(np.ones(1), 0.0, 5)):
+        with pytest.raises(RecipeError, match="up to 4 tokens, and 5 is more; choose fewer"):
+            look()
 
 
 def test_too_far() -> None:

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from ropeconv.rope.bound.smallest import smallest_log_base
 from ropeconv.rope.bound.step_functions import base_steps, last_steps, wide_steps
 from ropeconv.rope.bound.sums import Sums, float64_error
 from ropeconv.rope.bound.table import DATA, look_up
-from ropeconv.rope.bound.windows import Walk, last_violating, lower_bounds, wide_windows, window_end
+from ropeconv.rope.bound.windows import Walk, last_violating, lower_bounds, tail, wide_windows, window_end
 from ropeconv.rope.forms import base_inv_freq
 
 from .naive import sums
@@ -108,6 +109,24 @@ def test_above_the_last_violation_everything_holds() -> None:
     assert sums(base_inv_freq(last * (1 - 1e-6), 96), 0, 1, 3000).min() < 0
     for theta in np.geomspace(last * (1 + 1e-6), 1e9, 200):
         assert sums(base_inv_freq(theta, 96), 0, 1, 3000).min() >= 0
+
+
+def test_beyond_the_tail_nothing_violates() -> None:
+    """The sum of cosines at the largest distance, with -1 for angles beyond half a turn, is zero where it begins.
+
+    Two tokens and two pairs: cos 1 + cos b^(-1/2) is positive at every base. Three tokens: cos 2 + cos 2 b^(-1/2) is
+    zero where 2 b^(-1/2) = pi - 2. Five tokens and three pairs: the first angle is 4, beyond half a turn.
+    """
+    assert tail(Sums(4), 2) < 1e-12
+    assert tail(Sums(4), 3) == pytest.approx(2 * math.log(2 / (math.pi - 2)), rel=1e-12)
+    root = mpmath.findroot(
+        lambda at: mpmath.cos(4 * mpmath.exp(-at / 3)) + mpmath.cos(4 * mpmath.exp(-2 * at / 3)) - 1, 4
+    )
+    assert tail(Sums(6), 5) == pytest.approx(float(root), rel=1e-12)
+    for length in (300, 5000):
+        begin = tail(Sums(64), length)
+        assert begin >= last_violating(Sums(64), length)[0]
+        assert sums(base_inv_freq(math.exp(begin), 64), 0, 1, length).min() >= 0
 
 
 @pytest.mark.parametrize("head_dim", [16, 24])

@@ -1,0 +1,159 @@
+"""What families alone have: bases per layer, queries scaled in layers that do not rotate, still pairs, other widths."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.families import by_model_type
+from ropeconv.rope.forms import Interpolated, LongRope, Plain
+from ropeconv.rope.log_n import QueryScaling
+from ropeconv.rope.proportional import Proportional
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.runtimes.read_config import read_spec, rope_dict
+from ropeconv.runtimes.read_form import number
+
+from .test_config_rules import BOTH, CONFIG, LISTS, YARN, read, runtime
+
+
+def of(model_type: str, **config: Any) -> RopeSpec:
+    sizes = {"head_dim": 8, "max_position_embeddings": 1024, "num_hidden_layers": 4, "rope_theta": 10000.0}
+    return read_spec({"model_type": model_type, **sizes, **config}, by_model_type()[model_type])
+
+
+def test_layers_that_rotate_share_the_base_of_their_list() -> None:
+    """Granite SWA: a base of 0 is a layer that does not rotate; the key of all layers does not count beside it."""
+    found = of("granite_swa", layer_rope_theta=[500.0, 0.0, 500.0, 500.0])
+    assert (found.rope_theta, found.layers) == (500.0, ("global", "none", "global", "global"))
+    with pytest.raises(BadSource, match="different bases in layer_rope_theta, 500 and 700; a method extends one base"):
+        of("granite_swa", layer_rope_theta=[700.0, 0.0, 500.0, 500.0])
+    assert of("granite_swa", layer_rope_theta=[0.0] * 4).rope_theta == 10000.0
+    assert of("granite_swa").rope_theta == 10000.0
+
+
+def test_bases_by_layer_type_in_one_list() -> None:
+    """Step 3.5: global layers and window layers each have theirs."""
+    types = ["full_attention", "sliding_attention"] * 2
+    found = of("step3p5", rope_theta=[5e6, 1e4] * 2, layer_types=types)
+    assert (found.rope_theta, found.local_form) == (5e6, Plain(1e4))
+    with pytest.raises(BadSource, match="bases in rope_theta, 10000 and 20000"):
+        of("step3p5", rope_theta=[5e6, 1e4, 5e6, 2e4], layer_types=types)
+
+
+def test_one_base_in_the_place_of_a_list_is_that_of_all_layers() -> None:
+    types = ["full_attention", "sliding_attention"] * 2
+    found = of("step3p5", rope_theta=5e6, layer_types=types)
+    assert (found.rope_theta, found.local_form) == (5e6, Plain(5e6))
+    assert read(**{"": 500.0}).rope_theta == 10000.0, "a family without such a list has no key for it"
+
+
+@pytest.mark.parametrize(("theta", "good"), [(1.0, False), (0.5, False), (-1e4, False), (1.01, True)])
+def test_a_base_is_above_1_also_where_nobody_has_checked_the_config(theta: float, good: bool) -> None:
+    """A sum over frequencies that do not fall, or an alternating one, is no rotary embedding."""
+    config = {**CONFIG, "rope_theta": theta}
+    if good:
+        assert read_spec(config, by_model_type()["llama"], runtime()).rope_theta == theta
+        return
+    with pytest.raises(BadSource, match=f"has rope_theta = {theta}; a base must be above 1"):
+        read_spec(config, by_model_type()["llama"], runtime())
+
+
+def test_a_ramp_that_is_looked_up_in_the_wrong_place_is_rounded() -> None:
+    """transformers 5 looks for truncate beside the layer types, so that it is not found inside them."""
+    inner = {**YARN, "rope_theta": 1e6}
+    nested = {"rope_parameters": {"full_attention": inner, "sliding_attention": {"rope_theta": 1e4}}}
+    for rule, truncate in (("read", False), ("read-flat", True), ("ignored", True)):
+        by = runtime({"yarn": {"truncate": rule}}, schemas=BOTH, theta="dict")
+        found = read(of="gemma3_text", by=by, drop="rope_theta", **nested).form
+        assert (found.truncate, found.beta_fast) == (truncate, 16.0)  # type: ignore[attr-defined]
+
+
+def test_queries_of_layers_that_do_not_rotate() -> None:
+    """Llama 4: 1 + attn_scale ln(1 + floor((p + 1) / floor_scale)), unless it is turned off."""
+    assert of("llama4_text").nope_query_scaling == QueryScaling(0.1, 8192)
+    own = of("llama4_text", attn_scale=0.2, floor_scale=4096)
+    assert own.nope_query_scaling == QueryScaling(0.2, 4096)
+    assert of("llama4_text", attn_temperature_tuning=False).nope_query_scaling is None
+    assert of("llama").nope_query_scaling is None
+    assert (own.chunked, of("llama").chunked) == (True, False)
+
+
+def test_pairs_that_stand_still_are_a_share_of_the_head() -> None:
+    rope = {"full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}}
+    gemma = {"num_hidden_layers": 6, "global_head_dim": 16, "head_dim": 8, "hidden_size": 64}
+    found = of("gemma4_text", rope_parameters=rope, **gemma)
+    assert (found.form, found.rotating_share, found.scaled) == (Proportional(1e6, 1.0, 0.25), 0.25, False)
+    assert (found.head_dim, found.rotary_dim, found.local_rotary_dim) == (16, 16, 8)
+    default = of("gemma4_text", **gemma)
+    assert default.rotating_share == 0.25
+    assert "rope_scaling is absent: the class default proportional holds" in default.notes
+    taken = read({"rope_type": "proportional", "partial_rotary_factor": 0.5})
+    assert (taken.rotating_share, taken.scaled) == (1.0, True), "a share that the architecture does not have"
+    assert read().local_rotary_dim == 0
+
+
+def test_a_share_that_has_frequencies_is_no_share_that_rotates() -> None:
+    """GPT-NeoX has frequencies for a part of the head alone, so that proportional would be a share of that part."""
+    rope = {"rope_type": "proportional", "factor": 1.0}
+    with pytest.raises(BadSource, match="rope_type proportional in a gpt_neox model, whose partial_rotary_factor says"):
+        read(rope, of="gpt_neox", rotary_pct=0.5)
+    assert isinstance(read(rope).form, Proportional)
+    assert read({"rope_type": "linear", "factor": 2.0}, of="gpt_neox", rotary_pct=0.5).rotary_dim == 4
+
+
+def test_settings_whose_numbers_do_not_fit_together() -> None:
+    """A factor so small that no trained length can be divided by it."""
+    with pytest.raises(BadSource, match=r"RoPE settings whose numbers do not fit together \(.*infinity.*\); correct"):
+        read({"rope_type": "linear", "factor": 1e-310})
+
+
+@pytest.mark.parametrize("trained", [2, 3])
+def test_longropes_formula_from_two_trained_tokens_on(trained: int) -> None:
+    by = runtime({"longrope": {"attention_factor": ["formula"]}})
+    found = read({**LISTS, "original_max_position_embeddings": trained}, by=by).attention_factor
+    assert found == pytest.approx(math.sqrt(1 + math.log(1024 / trained) / math.log(trained)))
+
+
+def test_numbers_and_their_defaults() -> None:
+    assert (number({"a": 2}, "a"), number({"a": None}, "a", 3.0), number({}, "a", 3.0)) == (2.0, 3.0, 3.0)
+    for wrong, hint in (("2", "write the number 2 without quotes"), (True, "write a number"), ([], "write a number")):
+        with pytest.raises(BadSource, match=f"has a = .* in its RoPE settings; {hint}"):
+            number({"a": wrong}, "a", 3.0)
+    for wrong in (None, math.inf, math.nan):
+        with pytest.raises(BadSource, match="has a = "):
+            number({"a": wrong}, "a")
+
+
+def test_keys_that_multiply_nothing_where_they_are_absent() -> None:
+    formula = 0.1 * math.log(4) + 1
+    by = runtime({"yarn": {"attention_factor": ["formula"], "times_attn_factor": True}})
+    assert read(YARN, by=by).attention_factor == pytest.approx(formula)
+    assert read({**YARN, "attn_factor": 0.5}, by=by).attention_factor == pytest.approx(formula / 2)
+
+
+def test_the_trained_length_of_two_lists_and_where_yarn_says_it() -> None:
+    def trained(rope: dict[str, Any], **config: Any) -> tuple[int, str]:
+        found = read(rope, **config)
+        return found.original_context, found.original_context_source
+
+    bare = {"rope_type": "yarn", "factor": 4.0}
+    assert trained(bare, original_max_position_embeddings=512) == (512, "config")
+    assert trained({**bare, "original_max_position_embeddings": 512}) == (512, "config")
+    assert trained(bare) == (1024, "declared")
+    assert trained({**LISTS, "original_max_position_embeddings": 1023}) == (1023, "config")
+    assert trained({**LISTS, "original_max_position_embeddings": 1025}) == (1024, "declared")
+    assert isinstance(read(LISTS).form, LongRope)
+
+
+def test_the_rules_are_those_of_the_newest_transformers_unless_others_are_given() -> None:
+    """transformers 5 takes rope_scaling for rope_parameters where both are there."""
+    both = {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_scaling": {"rope_type": "default"}}
+    llama = by_model_type()["llama"]
+    assert rope_dict(both, llama) == (both["rope_scaling"], [])
+    assert rope_dict(both, llama, runtime(schemas=BOTH).rule_set("llama"))[0] == both["rope_parameters"]
+    nested = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}
+    assert of("llama", rope_parameters=nested).form == Interpolated(5e5, 2.0)
+    assert read(rope_parameters=nested).form == Plain(10000.0)

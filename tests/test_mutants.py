@@ -68,9 +68,13 @@ def test_equivalent_mutants_are_known_by_their_text_wherever_they_are(monkeypatc
 
 
 def test_every_equivalent_mutant_is_one_of_the_source_and_has_a_reason() -> None:
-    for row in mutants._data().get("mutant", []):
-        file = File(ROOT, row["file"])
-        found = [one for one in map(file.mutant, range(len(file))) if one.original == row["original"]]
+    rows = mutants._data().get("mutant", [])
+    files = {name: File(ROOT, name) for name in {row["file"] for row in rows}}
+    for row in rows:
+        file = files[row["file"]]
+        lines = file.text.splitlines()
+        near = [index for index, place in enumerate(file.found) if lines[place[2] - 1].strip() in row["original"]]
+        found = [one for one in map(file.mutant, near) if one.original == row["original"]]
         assert found, row
         assert row.get("mutated", found[0].mutated) in [one.mutated for one in found], row
         assert len(row["reason"]) > 20

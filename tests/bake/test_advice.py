@@ -56,7 +56,7 @@ def test_what_to_try_first_is_what_the_readme_says(name: str, factor: int, first
     spec = inspect_source(source).spec
     assert advise(source, factor * spec.original_context)[0][0].method.name == first
     readme = " ".join((CONFIGS.parents[2] / "README.md").read_text().split())
-    assert f"up to {factor} times the trained context, `--{first} S`" in readme
+    assert f"up to {factor} times the trained context, `--{first} S`**" in readme
 
 
 def test_the_order_is_the_stated_one(found: list) -> None:

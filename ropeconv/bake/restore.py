@@ -172,9 +172,10 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     assert record is not None
     written = record.data_start > 0  # else a conversion, whose unscaled header was never anywhere
     if written or not in_place:
-        edit = replace(edit, layout=layout_of(record, file.header, edit))
-    if written and edit.layout is not None:
-        refuse_other(rewrite(file.header, edit).exact(edit.layout), record, file, receipt)
+        layout = layout_of(record, file.header, edit)
+        edit = replace(edit, layout=layout)
+        if written:
+            refuse_other(rewrite(file.header, edit).exact(layout), record, file, receipt)
     first = receipt.original.source
     place = source.path if in_place else out or _default_out(first, "-restored.gguf")
     names = [source.path.name] if in_place else shard_names(place, len(file.paths))

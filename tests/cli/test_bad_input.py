@@ -137,7 +137,6 @@ def test_arguments(run: Run, llama: Path, tmp_path: Path, arguments: tuple[str, 
         (broken_json, "config.json is not valid JSON"),
         (no_weights, "has no safetensors weights"),
         (shards_only, "has shards and no model.safetensors.index.json"),
-        (only_bin, "save_pretrained it as safetensors"),
         (index(a="../x.safetensors"), "which is not inside the folder"),
         (index(a="/etc/x.safetensors"), "which is not inside the folder"),
         (index(a="C:\\x.safetensors"), "which is not inside the folder"),
@@ -156,6 +155,12 @@ def test_arguments(run: Run, llama: Path, tmp_path: Path, arguments: tuple[str, 
 def test_sources(run: Run, llama: Path, tmp_path: Path, spoil: Spoil, words: str) -> None:
     spoil(llama)
     refuses(run, tmp_path, 1, words, "model", "--yarn", "4")
+
+
+def test_pickled_weights_that_would_change(run: Run, llama: Path, tmp_path: Path) -> None:
+    only_bin(llama)
+    words = ("model", "--yarn", "4", "--encoding", "weights")
+    refuses(run, tmp_path, 1, "save_pretrained it as safetensors", *words)
 
 
 def test_factor_lists_of_the_wrong_length(run: Run, llama: Path, tmp_path: Path) -> None:

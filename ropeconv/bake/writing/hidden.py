@@ -59,12 +59,12 @@ class Hidden:
 
     def clear(self) -> None:
         """Removes everything in the folder but the lock. What cannot be removed stays for the next start."""
+        for folder in (self.drafts, self.new(), self.old()):
+            shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             for place in self.root.iterdir():
-                if place.is_dir() and not place.is_symlink():
-                    shutil.rmtree(place, ignore_errors=True)
-                elif place.name != LOCK:
-                    place.unlink()
+                if place.name != LOCK:
+                    shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
 
 
 @contextmanager

@@ -87,6 +87,21 @@ def test_everything_but_the_lock_is_cleared_and_no_link_is_followed(tmp_path: Pa
     assert [path.name for path in tmp_path.rglob("*")] == ["elsewhere", "kept"]
 
 
+def test_files_of_an_output_are_gone_also_where_the_rest_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with locked(tmp_path / "out") as found:
+        for folder in (found.drafts, found.new("out"), found.old("out")):
+            folder.mkdir(parents=True)
+        found.journal.write_text("")
+        with monkeypatch.context() as patched:
+            patched.setattr(hidden_folder.Path, "iterdir", lambda self: iter([found.journal]))
+            patched.setattr(hidden_folder.Path, "unlink", lambda self: (_ for _ in ()).throw(OSError("no")))
+            found.clear()
+        assert sorted(path.name for path in found.root.iterdir()) == ["journal", "lock"]
+        found.clear()
+
+
 def test_a_lock_that_another_process_has_is_not_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[BinaryIO] = []
     monkeypatch.setattr(hidden_folder, "try_lock", lambda file: opened.append(file) or "busy")

@@ -16,7 +16,7 @@ from ropeconv.rope.schedule import Schedule
 from ropeconv.runtimes import find
 from ropeconv.runtimes.verdict import Verdict
 
-from .requests import CONFIG, MIXED, NTK, YARN, recipe, request
+from .made_requests import CONFIG, MIXED, NTK, YARN, recipe, request
 
 TRANSFORMERS, VLLM, MLX_LM = (find(name)[-1].display_name for name in ("transformers", "vllm", "mlx-lm"))
 

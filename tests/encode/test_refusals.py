@@ -17,7 +17,7 @@ from ropeconv.formats.safetensors import Tensor
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 
-from .requests import CONFIG, MIXED, WEIGHTS, YARN, encoded, recipe, refusal, request
+from .made_requests import CONFIG, MIXED, WEIGHTS, YARN, encoded, recipe, refusal, request
 
 # Stored frequencies
 

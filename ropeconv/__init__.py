@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .bake.restore import restore as restore
     from .bake.restore import restore_plan as restore_plan
     from .evaluate.opening import Sizes as Sizes
-    from .evaluate.opening import evaluate as evaluate
+    from .evaluate.opening import evaluate_model as evaluate_model
     from .evaluate.result import Result as Result
     from .inspection import Inspection as Inspection
     from .inspection import inspect_source as inspect_source
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from .rope.schedule import Schedule as Schedule
     from .rope.spec import RopeSpec as RopeSpec
     from .sources import open_source as open_source
+    from .tune import Tuned as Tuned
+    from .tune import Wanted as Wanted
+    from .tune import tune_model as tune_model
     from .validate.checkpoint import validate_checkpoint as validate_checkpoint
     from .validate.comparison import Comparison as Comparison
     from .validate.gguf import validate_gguf as validate_gguf
@@ -79,10 +82,12 @@ _LAZY = {
     "Settings": ("validate.settings", "Settings"),
     "Sizes": ("evaluate.opening", "Sizes"),
     "Target": ("bake", "Target"),
+    "Tuned": ("tune", "Tuned"),
+    "Wanted": ("tune", "Wanted"),
     "advise": ("bake.advice", "advise"),
     "apply": ("bake", "apply"),
     "bound": ("rope.bound", "bound"),
-    "evaluate": ("evaluate.opening", "evaluate"),
+    "evaluate_model": ("evaluate.opening", "evaluate_model"),
     "inspect_source": ("inspection", "inspect_source"),
     "make_plan": ("bake", "make_plan"),
     "open_source": ("sources", "open_source"),
@@ -92,6 +97,7 @@ _LAZY = {
     "side_by_side": ("inspection.side_by_side", "side_by_side"),
     "restore": ("bake.restore", "restore"),
     "restore_plan": ("bake.restore", "restore_plan"),
+    "tune_model": ("tune", "tune_model"),
     "validate_checkpoint": ("validate.checkpoint", "validate_checkpoint"),
     "validate_gguf": ("validate.gguf", "validate_gguf"),
     "validate_server": ("validate.server", "validate_server"),
@@ -119,14 +125,16 @@ __all__ = [
     "Settings",
     "Sizes",
     "Target",
+    "Tuned",
     "UnknownModelType",
     "UnsupportedBake",
     "UsageError",
+    "Wanted",
     "__version__",
     "advise",
     "apply",
     "bound",
-    "evaluate",
+    "evaluate_model",
     "inspect_source",
     "make_plan",
     "open_source",
@@ -136,6 +144,7 @@ __all__ = [
     "restore",
     "restore_plan",
     "side_by_side",
+    "tune_model",
     "validate_checkpoint",
     "validate_gguf",
     "validate_server",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .rope.errors import RecipeError, RopeconvError, shown
+from .rope.errors import RecipeError, RopeconvError, counted, shown
 
 __all__ = [
     "BadSource",
@@ -13,6 +13,7 @@ __all__ = [
     "UnknownModelType",
     "UnsupportedBake",
     "UsageError",
+    "counted",
     "shown",
 ]
 

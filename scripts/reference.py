@@ -20,12 +20,16 @@ from typing import Any
 import msgspec
 
 import ropeconv
+from ropeconv.bake.document import PlanDocument
 from ropeconv.bake.writing.journal import Begun, Finished, Moves
 from ropeconv.cli.app import COMMANDS
 from ropeconv.evaluate.journal import Head, Line
 from ropeconv.evaluate.result import Result
+from ropeconv.inspection.document import InspectionDocument
 from ropeconv.receipts.read import Results
 from ropeconv.receipts.receipt import Receipt
+from ropeconv.run.journal import RunHead, RunLine
+from ropeconv.tune import Tuned
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -47,15 +51,28 @@ SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
         "([in words](json.md#the-receipt)).",
         (Receipt,),
     ),
+    "A plan": (
+        "`ropeconv apply --dry-run --json` ([in words](json.md#apply)). After writing, `apply --json` has these "
+        "keys and some more.",
+        (PlanDocument,),
+    ),
+    "An inspection": ("`ropeconv inspect --json` ([in words](json.md#inspect)).", (InspectionDocument,)),
     "Results beside a GGUF file": (
         "`NAME.gguf.validation.json`: what `validate` and `eval` found out about a GGUF file, which cannot hold it "
         "without becoming another file.",
         (Results,),
     ),
     "The result of eval": ("`ropeconv eval --json`, and the file of `-o` ([in words](json.md#eval)).", (Result,)),
+    "The result of tune": (
+        "`ropeconv tune --json`, and the file of `-o`, which `--recipe` takes ([in words](json.md#tune)).", (Tuned,)
+    ),
     "The journal of eval": (
         "A file of JSON lines (`--journal`): the first one is a `Head`, each other one a `Line`.",
         (Head, Line),
+    ),
+    "The journal of run": (
+        "`journal.jsonl` in the folder of outputs: the first line is a `RunHead`, each other one a `RunLine`.",
+        (RunHead, RunLine),
     ),
     "The journal of apply": (
         "A file of JSON lines in the hidden folder in which an output is written, until it has its name "
@@ -72,7 +89,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "restore_plan", "restore", "patch",
     ),
     "Validating": ("Comparison", "Settings", "validate_checkpoint", "validate_gguf", "validate_server"),
-    "Evaluating": ("evaluate", "Sizes", "Result"),
+    "Evaluating": ("evaluate_model", "Sizes", "Result"),
+    "Tuning": ("tune_model", "Wanted", "Tuned"),
     "Errors": (
         "RopeconvError", "UsageError", "RecipeError", "BadSource", "UnknownModelType", "UnsupportedBake",
         "Disagreement", "NotFinite", "Interrupted",
@@ -116,10 +134,10 @@ def _first(command: Any) -> str:
 def schemas() -> str:
     """The page of JSON schemas (draft 2020-12), from the types that are decoded and encoded."""
     introduction = textwrap.fill(
-        "JSON schemas (draft 2020-12) of the documents that ropeconv keeps and reads again, from the types in the "
-        "code. A reader should accept keys that are not listed, since later versions may add some; `schema` is raised "
-        "when one changes its meaning. What the other commands print under `--json` is described in words: see "
-        "[JSON](json.md).",
+        "JSON schemas (draft 2020-12) of the documents that ropeconv keeps and reads again, of plans and of "
+        "inspections, from the types in the code. A reader should accept keys that are not listed, since later "
+        "versions may add some; `schema` is raised when one changes its meaning. What the other commands print under "
+        "`--json` is described in words: see [JSON](json.md).",
         WIDEST,
         break_on_hyphens=False,
     )

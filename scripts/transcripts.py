@@ -3,9 +3,9 @@
     python scripts/transcripts.py [PAGE ...]
 
 A block of code whose commands begin with `$` also has their output; it is run beside the published configs of the
-tests, each as NAME/config.json, and a small GGUF file. A line `...` stands for any lines. This script writes the output
-into blocks without such a line, and prints that of the others where it does not fit. Commands of other blocks are run
-by tests/docs/test_commands.py on a small model.
+tests, each as NAME/config.json, small models, and a text. A line `...` stands for any lines. This script writes the
+output into blocks without such a line, and prints that of the others where it does not fit. Commands of other blocks
+are run by tests/docs/test_commands.py on a small model.
 """
 
 from __future__ import annotations
@@ -26,11 +26,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("../README.md", "engines.md", "faq.md", "choosing.md")
+PAGES = (
+    "../README.md", "engines.md", "faq.md", "choosing.md", "training.md", "gguf.md", "validating.md", "evaluating.md",
+)  # fmt: skip
 """Pages whose transcripts are checked."""
 COLUMNS = 110
-OF_WEIGHTS = {"ropeconv bound ./SmolLM2-135M --weights"}
-"""Commands whose output is that of a real model's weights, which are not here."""
+OF_WEIGHTS = {
+    "ropeconv bound ./SmolLM2-135M --weights",
+    "ropeconv eval SmolLM2-135M-Instruct --methods base,yarn:4,ntk:4,mixed:4,linear:4 --text manual.txt "
+    "--measure growth,passkey --lengths 256,768 --windows 6 --depths 2",
+    "ropeconv eval SmolLM2-135M-Instruct --methods base,ntk:2,yarn:2,linear:2 --text manual.txt --lengths 1/4T,1T,2T "
+    "--windows 3 --targets 512 --dtype bfloat16",
+    "ropeconv validate tiny-llama-yarn16 --against tiny-llama --server http://localhost:8000 --length 1000",
+}
+"""Commands whose output is that of a real model's weights or of a server, which are not here."""
 BLOCK = re.compile(r"^```[^\n]*\n(?P<body>\$ ropeconv .*?)^```$", re.DOTALL | re.MULTILINE)
 FENCED = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ ([^\n]*(?:(?<=\\)\n[^\n]*)*)\n", re.MULTILINE)
@@ -54,7 +63,7 @@ def transcripts(body: str) -> list[Transcript]:
     """The commands of a block and what is shown below each. body: the text between its fences."""
     found = list(COMMAND.finditer(body))
     ends = [*(match.start() for match in found[1:]), len(body)]
-    commands = [match[1].replace("\\\n", " ") for match in found]
+    commands = [re.sub(r"\s*\\\n\s*", " ", match[1]) for match in found]
     return [
         Transcript(command, body[match.end() : end].strip("\n"))
         for command, match, end in zip(commands, found, ends, strict=True)
@@ -111,7 +120,7 @@ def output_of(command: str, folder: Path) -> str:
 
 
 def published(folder: Path) -> Path:
-    """Fills a folder with published configs and a small GGUF file, and returns it."""
+    """Fills a folder with published configs, small models `tiny-qwen3` and GGUF, and a text; and returns it."""
     for path in sorted((ROOT / "tests" / "data" / "configs").glob("*.json")):
         name = path.stem.split("--")[1]
         if not name.endswith((".first", ".params")):
@@ -119,6 +128,8 @@ def published(folder: Path) -> Path:
             shutil.copyfile(path, folder / name / "config.json")
     small = small_models(folder / ".small")
     (small / "Qwen3-8B-Q8_0.gguf").rename(folder / "Qwen3-8B-Q8_0.gguf")
+    (small / "Qwen3-8B").rename(folder / "tiny-qwen3")
+    shutil.copyfile(ROOT / "LICENSE", folder / "book.txt")
     return folder
 
 

@@ -21,12 +21,12 @@ def target(
     carrier: str | None = None,
     fold_into: Any = None,
     fold_dtype: Any = None,
+    quantized_by: str | None = None,
     **options: Any,
 ) -> Target:
     """A Target from the names of the flags."""
-    return Target(
-        out=out, gguf=GgufTarget(outtype, pre, carrier), fold=FoldTarget(fold_into, fold_dtype), **options
-    )  # fmt: skip
+    written = GgufTarget(outtype, pre, carrier, quantized_by=quantized_by)
+    return Target(out=out, gguf=written, fold=FoldTarget(fold_into, fold_dtype), **options)
 
 
 def make_plan(source: Path | str | Opened, recipe: Recipe, out: Path | None = None, **options: Any) -> Plan:

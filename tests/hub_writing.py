@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import shutil
+import time
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -39,6 +40,7 @@ class WritingHub(Hub):
         self.in_cas: set[str] = set()
         self.faults: dict[str, int] = {}
         self.seen: list[str] = []
+        self.refused: list[float] = []
 
     def commit(self, repo: str) -> str:
         return hashlib.sha1(f"{repo}{self.version.get(repo, 0)}".encode()).hexdigest()
@@ -74,6 +76,9 @@ class WritingHub(Hub):
 def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
     class Handler(handler(hub)):  # type: ignore[misc]
         def do_GET(self) -> None:
+            if hub.fails("busy"):
+                self.busy()
+                return
             parts = self.path.split("?")[0].strip("/").split("/")
             if parts[:2] == ["api", "models"] and len(parts) > 4 and parts[4] == "tree":
                 repo = "/".join(parts[2:4])
@@ -113,6 +118,10 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
         def json(self, status: int, data: Any, headers: dict[str, str] | None = None) -> None:
             self.reply(status, json.dumps(data).encode(), True, {"Content-Type": "application/json", **(headers or {})})
 
+        def busy(self) -> None:
+            hub.refused.append(time.monotonic())
+            self.json(429, {"error": "We had to rate limit you"}, {"Retry-After": "1"})
+
         def do_PUT(self) -> None:
             data = self.read()
             if self.path.endswith("/settings"):
@@ -138,6 +147,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             path, _, query = self.path.partition("?")
             parts, data = path.strip("/").split("/"), self.read()
             hub.seen.append(path)
+            if hub.fails("busy"):
+                self.busy()
+                return
             if not self.headers.get("Authorization"):
                 self.json(401, {"error": "Invalid username or password."})
             elif path == "/api/validate-yaml":

@@ -15,7 +15,8 @@ from ropeconv.errors import RopeconvError
 
 EXTRAS = {
     "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
-    "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta",
+    "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "ray": "ray",
+    "submitit": "slurm",
 }  # fmt: skip
 """Packages by the extra that brings them."""
 MISSING = frozenset(name for name in EXTRAS if importlib.util.find_spec(name) is None)

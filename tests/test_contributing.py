@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 THINGS = {
     "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "host architecture (carrier)",
-    "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure",
+    "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure", "search",
+    "trainer",
 }  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def test_every_command_has_a_file_and_is_registered() -> None:
     from ropeconv.cli.app import COMMANDS
 
     defined = {
-        name
+        name.replace("_", "-")
         for path in (ROOT / "ropeconv" / "cli").glob("*.py")
         for name in re.findall(r"^def (\w+)_command\(", path.read_text(), flags=re.MULTILINE)
     }
@@ -138,3 +139,12 @@ def test_the_readme_is_short_and_has_the_two_commands() -> None:
     assert len(text.splitlines()) <= 145
     assert "./scripts/demo" in text
     assert "./scripts/test" in text
+
+
+def test_every_search_is_registered_and_documented() -> None:
+    from ropeconv.tune.searches import REGISTRY
+
+    files = {path.stem for path in (ROOT / "ropeconv" / "tune" / "searches").glob("*.py")} - {"__init__", "search"}
+    assert files == set(REGISTRY)
+    page = (ROOT / "docs" / "tuning.md").read_text()
+    assert [name for name in REGISTRY if f"`{name}`" not in page] == []

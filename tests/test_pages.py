@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from ropeconv.evaluate.report import write_report as write_evaluation
+from ropeconv.evaluate.result import write_result
 from ropeconv.receipts import read_receipt
+from ropeconv.run.report import write_run_report
+from ropeconv.run.table import RunRow, RunTable
 from ropeconv.validate.report.page import write_report
 from ropeconv.validate.rule.validation import Validation
 
@@ -56,11 +59,30 @@ def pages(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path])
     done = run_in(folder, "validate", "out", *options)
     assert done.returncode == 0, done.stderr
     write_evaluation(made(), folder / "evaluation.html")
-    return {name: folder / f"{name}.html" for name in ("validation", "evaluation")}
+    write_run_report(of_a_run(folder), Path("many-models.toml"), folder / "run.html")
+    return {name: folder / f"{name}.html" for name in ("validation", "evaluation", "run")}
+
+
+def of_a_run(folder: Path) -> RunTable:
+    """The table of a run of several sources, one of which was evaluated and another one failed."""
+    write_result(made(), folder / "result.json")
+    url = f"https://huggingface.co/me/{'a-long-name-' * 5}yarn4/commit/{'0' * 40}"
+    rows = [
+        RunRow(
+            f"model-{number}", "yarn:4", "q8", {"apply": "done", "push": "done"}, {"apply": "1.0 s", "push": "2.0 s"},
+            "", {"push": {"url": url}},
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    reason = f"config.json of {'x' * 200} is damaged; download it again"
+    failed = RunRow("model-9", "yarn:4", "q8", {"apply": "failed", "push": "not run"}, {}, reason, {})
+    path = str(folder / "result.json")
+    measured = RunRow("model-1", "", "", {"eval": "done"}, {"eval": "9.0 s"}, "", {"eval": {"path": path, "rows": {}}})
+    return RunTable(("apply", "push", "eval"), (*rows, failed, measured))
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
-@pytest.mark.parametrize("name", ["validation", "evaluation"])
+@pytest.mark.parametrize("name", ["validation", "evaluation", "run"])
 def test_a_report_fits_and_can_be_read(
     chromium: Browser, pages: dict[str, Path], tmp_path: Path, name: str, width: int, scheme: str
 ) -> None:

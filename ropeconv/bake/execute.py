@@ -69,6 +69,17 @@ def execute_plan(
     return plan.out
 
 
+def refuse_early(plan: FilePlan, force: bool) -> None:
+    """Raises RopeconvError where `execute_plan` would refuse the place of an output, as far as can be seen before it.
+
+    plan: what is to be written. force: replace an earlier output. What an interrupted run has left is not judged, nor
+    is a folder that is not there yet.
+    """
+    if plan.out.parent.is_dir() and not Hidden.beside(plan.out).root.exists():
+        refuse_place(plan)
+        refuse_occupied(plan, force)
+
+
 def _write(
     whole: FilePlan, hidden: Hidden, journal: Journal, options: ApplyOptions, verify: Verify, advance: Advance
 ) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 from ..encode import EncodeResult, Target
 from ..encode.gguf import GgufResult
+from ..inspection.document import schedule_document, source_document, verdict_document
 from ..inspection.kv_cache import KvCache
 from ..receipts import Receipt
 from ..receipts.original import OriginalRecord
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..version import SCHEMA
+from .document import FileDocument, PlanDocument
 from .planned import FilePlan
 from .planned import PlannedFile as PlannedFile
 from .record import receipt_of
@@ -54,27 +55,35 @@ class Plan(FilePlan):
             self.original,
         )  # fmt: skip
 
+    def document(self) -> PlanDocument:
+        """The plan as a JSON document."""
+        done, cache = self.receipt(), self.kv_cache
+        assert done.before is not None
+        return PlanDocument(
+            source=source_document(self.source),
+            family=done.family,
+            recipe=done.recipe,
+            before=done.before,
+            encoding=done.encoding,
+            fold=done.fold,
+            in_config=done.in_config,
+            log_n_approximation=done.log_n_approximation,
+            schedule=schedule_document(self.schedule),
+            effective_length=done.effective_length,
+            runtimes=tuple(map(verdict_document, self.result.verdicts)),
+            out=str(self.out),
+            considered=self.result.considered,
+            files=tuple(FileDocument(name=file.name, action=file.action, size=file.size) for file in self.files),
+            skipped=self.skipped,
+            bytes=self.bytes,
+            warnings=self.warnings,
+            kv_cache=cache.document(self.schedule.context, self.source_spec.context) if cache else None,
+            notes=self.notes,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
-        done = self.receipt().to_dict()
-        for key in ("ropeconv", "files", "check", "validation", "servers", "evaluations", "original", "target"):
-            del done[key]
-        return {
-            **done,
-            "schema": SCHEMA,
-            "source": self.source.to_dict(),
-            "out": str(self.out),
-            "schedule": self.schedule.to_dict(),
-            "considered": [entry.to_dict() for entry in self.result.considered],
-            "files": [{"name": file.name, "action": file.action, "size": file.size} for file in self.files],
-            "skipped": list(self.skipped),
-            "bytes": self.bytes,
-            "warnings": list(self.warnings),
-            "kv_cache": self.kv_cache.to_dict(self.schedule.context, self.source_spec.context)
-            if self.kv_cache
-            else None,
-            "notes": list(self.notes),
-        }
+        return self.document().to_dict()
 
 
 @dataclass(frozen=True)

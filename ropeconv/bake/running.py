@@ -12,11 +12,14 @@ from .plan import GgufOutput, Plan
 
 
 def run_commands(plan: Plan, path: Path, modelfile: Path | None = None) -> list[str]:
-    """The commands that run an output with its context; none for a folder that no verdict says vLLM computes.
+    """The commands that run an output with its context.
+
+    None for a folder without weights, and for one that no verdict says vLLM computes.
 
     plan: of the output. path: of the output. modelfile: for Ollama, None where none was written.
     """
-    vllm = any(verdict.runtime.startswith("vllm@") and verdict.status in RUNS for verdict in plan.result.verdicts)
+    computed = any(verdict.runtime.startswith("vllm@") and verdict.status in RUNS for verdict in plan.result.verdicts)
+    vllm = computed and plan.source.kind != "config"
     text = render(
         "run.jinja", gguf=isinstance(plan, GgufOutput), vllm=vllm, path=shlex.quote(str(path)), model=path.stem.lower(),
         context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),

@@ -168,5 +168,6 @@ def _columns(found: list[Advice]) -> list[tuple[str, str]]:
         ("effective", "tokens up to which sum cos(m theta_i) is never negative (`ropeconv bound`)."),
         ("outside", f"dimensions that turn further than in training, of those that complete no period in "
                     f"{one.schedule.original_context:,} tokens ({one.profile.critical_dimension} do)."),
+        *((name, "in how many of the runtimes that load it this output is exact.") for name in list(one.writings)[:1]),
         ("fast pairs", "by how much frequencies that complete a period are divided at most."),
     ]  # fmt: skip

@@ -8,7 +8,24 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
-from . import advise, apply, bound, compare, eval, inspect, plot, push, restore, runtimes, schedule, tables, validate
+from . import (
+    advise,
+    apply,
+    bound,
+    compare,
+    eval,
+    inspect,
+    plot,
+    push,
+    restore,
+    run,
+    runtimes,
+    schedule,
+    tables,
+    train_config,
+    tune,
+    validate,
+)
 from .command import Command, Group
 
 app = typer.Typer(
@@ -48,7 +65,10 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "schedule": (schedule.schedule_command, schedule.EXAMPLES),
     "validate": (validate.validate_command, validate.EXAMPLES),
     "eval": (eval.eval_command, eval.EXAMPLES),
+    "tune": (tune.tune_command, tune.EXAMPLES),
     "push": (push.push_command, push.EXAMPLES),
+    "train-config": (train_config.train_config_command, train_config.EXAMPLES),
+    "run": (run.run_command, run.EXAMPLES),
     "methods": (tables.methods_command, tables.METHODS_EXAMPLES),
     "families": (tables.families_command, tables.FAMILIES_EXAMPLES),
     "archs": (tables.archs_command, tables.ARCHS_EXAMPLES),

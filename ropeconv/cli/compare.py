@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import counted
+from .legends import statuses
 from .options import FamilyOption, JsonOption
 from .output import Output
 
@@ -77,10 +79,11 @@ def _show(found: RopeDifference, output: Output) -> None:
             output.say(f"{title}: {_vector(vector)}")
     if found.frequencies is None:
         pairs = [side.spec.rotary_dim // 2 for side in sides]
-        output.say(f"Frequencies: not compared, A rotates {pairs[0]} pairs and B {pairs[1]}.")
+        output.say(f"Frequencies: not compared, A rotates {counted(pairs[0], 'pair')} and B {pairs[1]}.")
     output.say("")
-    statuses = [(pair.display_name, *(status or "-" for status in pair.statuses)) for pair in found.runtimes]
-    output.table("Runtime support", ("newest version", "A", "B"), statuses)
+    table = [(pair.display_name, *(status or "-" for status in pair.statuses)) for pair in found.runtimes]
+    output.table("Runtime support", ("newest version", "A", "B"), table)
+    output.say(f"{statuses((status, '') for pair in found.runtimes for status in pair.statuses if status)}\n")
     for remark in found.remarks:
         output.say(remark)
     output.say(found.sentence)
@@ -109,8 +112,12 @@ def _cells(side: Side) -> tuple[str, ...]:
     from ..runtimes.compare import describe
 
     spec, scaling = side.spec, side.spec.query_scaling
-    kinds = {"global": "rotate", "local": "rotate in a window", "none": "do not rotate"}
-    layers = [f"{spec.layers.count(kind)} {words}" for kind, words in kinds.items() if kind in spec.layers]
+    kinds = {
+        "global": ("rotates", "rotate"),
+        "local": ("rotates in a window", "rotate in a window"),
+        "none": ("does not rotate", "do not rotate"),
+    }
+    layers = [counted(spec.layers.count(kind), *words) for kind, words in kinds.items() if kind in spec.layers]
     return (
         side.seen.name,
         describe(spec.form),
@@ -134,4 +141,5 @@ def _vector(found: FrequencyDifference) -> str:
         return f"all {found.pairs} pairs agree (within {found.max_ulp} ulp of float32)."
     ratio = "one of them 0" if found.largest_ratio is None else f"the largest ratio is {found.largest_ratio:.6g}"
     values = f"A {found.first:.6e}, B {found.second:.6e}"
-    return f"{found.differing} of {found.pairs} pairs differ; {ratio}, at pair {found.largest_ratio_at} ({values})."
+    differ = f"{found.differing} of {found.pairs} pairs {'differs' if found.differing == 1 else 'differ'}"
+    return f"{differ}; {ratio}, at pair {found.largest_ratio_at} ({values})."

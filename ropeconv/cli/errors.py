@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import typer
 
 from ..errors import RopeconvError
-from ..extras import EXTRAS, missing
+from ..failures import reason, sentence
 from .printable import printable
 from .process import drop_output, interrupted, reader_gone
 
@@ -20,33 +21,6 @@ READER_GONE = 141
 LONGEST = 1200
 """Characters of a message."""
 INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
-
-# by class name, so that huggingface_hub is not imported to name its errors
-ERRORS = {
-    "MemoryError": "there is not enough memory for this: close other programs, or take a larger machine",
-    "RecursionError": "the input is nested too deeply to be read: it is damaged or hostile, take another",
-    "UnicodeEncodeError": "a name has characters that cannot be written here: set PYTHONUTF8=1, or rename it",
-    "GatedRepoError": "the repository is gated: accept its terms on the Hub, then `hf auth login` or set HF_TOKEN",
-    "RepositoryNotFoundError": "there is no such repository, or it is private: check the id, then `hf auth login`",
-    "RevisionNotFoundError": "the repository has no such revision: check what stands behind the @",
-    "EntryNotFoundError": "the repository lacks a file that its listing names: try again later",
-    "LocalEntryNotFoundError": "a file is not cached and the Hub cannot be reached: go online, or unset HF_HUB_OFFLINE",
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and this needs the Hub: unset it, or download the checkpoint once",
-    "HfHubHTTPError": "the Hub answered with an error: try again later",
-    "FileMetadataError": "the Hub tells no commit or hash of a file: check HF_ENDPOINT, or give a local folder",
-    "HTTPError": "the Hub cannot be reached: check the connection, or give a local folder",
-    "BrokenPipeError": "another process or server closed its connection too early: check it, and run again",
-    "ConnectionError": "the Hub cannot be reached: check the connection, or give a local folder",
-    "HFValidationError": "that is not a Hub id: write owner/name",
-}
-STATUSES = {
-    401: "the Hub does not know this login: `hf auth login`, or set HF_TOKEN to a valid token",
-    403: "this login may not do that on the Hub: take a token that may, or another repository",
-    429: "the Hub has had too many requests: wait some minutes and run again",
-}
-"""What is said of answers with these statuses where the error itself has no sentence of its own."""
-
-LATE = {name.partition(".")[0] for name in EXTRAS}
 
 
 def run(app: Callable[..., object]) -> int:
@@ -79,39 +53,48 @@ def _report(problem: BaseException) -> int:
     if isinstance(problem, (SystemExit, typer.Exit)):
         code = getattr(problem, "exit_code", getattr(problem, "code", 0))
         return code if isinstance(code, int) else 1
-    if os.environ.get("ROPECONV_DEBUG") == "1":
-        print(printable("".join(traceback.format_exception(problem))), file=sys.stderr, end="")
+    if traced(problem):
         return getattr(problem, "exit_code", 1)
     if isinstance(problem, (KeyboardInterrupt, typer.Abort)):
         return interrupted(_say(INTERRUPTED, CTRL_C))
-    if isinstance(problem, RopeconvError):
-        code = _say(str(problem), problem.exit_code)
-        return interrupted(code) if code == CTRL_C else code
     if hasattr(problem, "format_message"):  # typer's own usage errors; its click is vendored and has no public name
         if not problem.format_message():  # no command is given, and the help was printed
             return 2
-        return _say(problem.format_message().replace("Value error, ", ""), 2)
-    names = [kind.__name__ for kind in type(problem).__mro__]
-    status = getattr(getattr(problem, "response", None), "status_code", None)
-    if names[0] == "HfHubHTTPError" and status in STATUSES:
-        return _say(STATUSES[status], 1)
-    for name in names:
-        if name in ERRORS:
-            return _say(ERRORS[name], 1)
-    if isinstance(problem, ModuleNotFoundError) and (problem.name or "").partition(".")[0] in LATE:
-        return _say(str(missing((problem.name or "").partition(".")[0])), 1)
-    if isinstance(problem, OSError):
-        return _say(
-            f"{problem.strerror or problem}: {problem.filename or 'the output'}; check the path and its permissions", 1
-        )
-    return _say(
-        f"unexpected {type(problem).__name__}: {problem}; set ROPECONV_DEBUG=1 for the traceback, and report it", 1
-    )
+        return _say(_with_help(problem, problem.format_message().replace("Value error, ", "")), 2)
+    code = _say(*explained(problem))
+    return interrupted(code) if code == CTRL_C else code
+
+
+def traced(problem: BaseException) -> bool:
+    """Prints the traceback of a failure where ROPECONV_DEBUG=1 asks for it, and returns whether it does."""
+    if os.environ.get("ROPECONV_DEBUG") != "1":
+        return False
+    print(printable("".join(traceback.format_exception(problem))), file=sys.stderr, end="")
+    return True
+
+
+def explained(problem: BaseException) -> tuple[str, int]:
+    """The sentence on a failure of a command, and its exit code."""
+    if isinstance(problem, RopeconvError):
+        return str(problem), problem.exit_code
+    repair = "" if sentence(problem) else "; set ROPECONV_DEBUG=1 for the traceback, and report it"
+    return f"{reason(problem)}{repair}", 1
+
+
+def _with_help(problem: BaseException, message: str) -> str:
+    """A usage error with the help of the option or argument that is missing; choices are in the message already."""
+    help = getattr(getattr(problem, "param", None), "help", None)
+    return f"{message[:-1]}: {help}" if help and re.fullmatch(r"Missing \w+ '[^']+'\.", message) else message
 
 
 def _say(message: str, code: int) -> int:
+    complain(message)
+    return code
+
+
+def complain(message: str) -> None:
+    """Prints a failure on stderr, on one line of limited length."""
     text = " ".join(message.split())
     if len(text) > LONGEST:  # a value of a hostile input, whose repair stands at the end
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
     print(f"ropeconv: {printable(text)}", file=sys.stderr)
-    return code

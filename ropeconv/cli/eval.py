@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
-from ..errors import Interrupted, UsageError
+from ..errors import Interrupted, counted
 from .eval_options import (
     AgainstOption,
     BudgetOption,
@@ -31,6 +33,7 @@ from .eval_options import (
     TargetsOption,
     TextOption,
     WindowsOption,
+    WorkersOption,
 )  # fmt: skip
 from .options import DryRunOption, FamilyOption, JsonOption, QuietOption
 from .output import Output
@@ -48,7 +51,10 @@ from .running_options import (
 
 if TYPE_CHECKING:
     from ..evaluate.evaluation import Evaluation
+    from ..evaluate.opening import Sizes
     from ..evaluate.result import Result
+    from ..evaluate.runners.request import Opening
+    from ..run.evaluation import Spread
 
 EXAMPLES = """Examples:
 
@@ -83,6 +89,7 @@ def eval_command(
     chunk: ChunkOption = 4096,
     budget: BudgetOption = "",
     seed: SeedOption = 0,
+    workers: WorkersOption = "",
     journal: JournalOption = None,
     fresh: FreshOption = False,
     out: OutOption = None,
@@ -103,12 +110,13 @@ def eval_command(
     from ..evaluate.conditions import parse_condition
     from ..evaluate.estimate import parse_duration
     from ..evaluate.journal import default_path
-    from ..evaluate.opening import Sizes, open_evaluation
+    from ..evaluate.opening import Sizes
     from ..evaluate.record import record
     from ..evaluate.result import write_result
     from ..evaluate.row import parse_rows
     from ..evaluate.runners.request import Opening
     from .eval_view import show_result
+    from .texts import texts_of
 
     output = Output(as_json, quiet)
     check_places(report, plot, out)
@@ -119,14 +127,14 @@ def eval_command(
         model, parse_rows(methods) if methods else [], against, tuple(server or ()), device, dtype, device_map, chunk,
         family, trust_remote_code,
     )  # fmt: skip
-    with open_evaluation(opening, sizes, _texts(text or [], dataset, field)) as evaluation:
+    with _opened(workers, opening, sizes, texts_of(text or [], dataset, field)) as (evaluation, spread):
         rows, names = evaluation.rows, [one.name for one in evaluation.measures]
         for condition in conditions:
             condition.check([row.name for row in rows], names, evaluation.asked)
         if dry_run:
-            _show_plan(evaluation, model, output)
+            _show_plan(evaluation, spread, model, output)
             return
-        _run(evaluation, journal or default_path(evaluation.runner.source), fresh, seconds, output)
+        _run(evaluation, spread, journal or default_path(evaluation.runner.source), fresh, seconds, output)
     result = evaluation.result(model or ", ".join(row.url for row in rows))
     if out is not None:
         write_result(result, out)
@@ -146,20 +154,29 @@ def eval_command(
         raise typer.Exit(3)
 
 
-def _texts(names: list[str], dataset: str, field: str) -> list[tuple[str, str]]:
-    """Names and contents of --text, or of --dataset. Raises UsageError for both and for neither."""
-    from ..evaluate.texts.dataset import read_dataset
-    from ..evaluate.texts.read import read_files
+@contextmanager
+def _opened(
+    workers: str, opening: Opening, sizes: Sizes, files: list[tuple[str, str]]
+) -> Iterator[tuple[Evaluation, Spread | None]]:
+    """An evaluation, and its workers where there are some. workers: as --workers has them, or empty."""
+    from ..evaluate.opening import open_evaluation
 
-    if names and dataset:
-        raise UsageError("--text and --dataset are two sources of text; give one of them")
-    return read_dataset(dataset, field) if dataset else read_files(names)
+    if not workers:
+        with open_evaluation(opening, sizes, files) as evaluation:
+            yield evaluation, None
+        return
+    from ..run.evaluation import open_spread
+    from ..run.executors import executor_of
+
+    with open_spread(executor_of(workers), opening, sizes, files) as opened:
+        yield opened
 
 
-def _show_plan(evaluation: Evaluation, model: str, output: Output) -> None:
+def _show_plan(evaluation: Evaluation, spread: Spread | None, model: str, output: Output) -> None:
     """Prints what would be run, and what it takes."""
-    units, found = evaluation.units, evaluation.estimate()
-    memory = evaluation.runner.memory(evaluation.asked.longest)
+    units = evaluation.units
+    found = spread.estimate([unit.case for unit in units]) if spread else evaluation.estimate()
+    memory = "" if spread else evaluation.runner.memory(evaluation.asked.longest)
     if output.as_json:
         rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
         lengths = list(evaluation.asked.lengths)
@@ -174,38 +191,43 @@ def _show_plan(evaluation: Evaluation, model: str, output: Output) -> None:
         for measure, column in counts
     ]
     columns = ("measure", "length", "sequences", "tokens")
-    output.table(f"{model}, {len(evaluation.rows)} rows", columns, body, right=columns[1:])
+    output.table(f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:])
     for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
         output.say(f"Left out: {sentence}")
     output.say(found.sentence)
-    output.say(memory)
+    if memory:
+        output.say(memory)
 
 
-def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, output: Output) -> None:
+def _run(
+    evaluation: Evaluation, spread: Spread | None, journal: Path, fresh: bool, budget: float, output: Output
+) -> None:
     """Runs an evaluation with a progress bar; Ctrl-C ends it with what has been measured.
 
-    evaluation: to run. journal: its file. fresh: start it anew. budget: in seconds, 0 for none. output: for progress
-    and notes. Raises UsageError where it would take longer than the budget.
+    evaluation: to run. spread: its workers, None for this process. journal: its file. fresh: start it anew. budget: in
+    seconds, 0 for none. output: for progress and notes. Raises UsageError where it would take longer than the budget.
     """
     from ..engines import Progress
     from ..engines.transformers.device import out_of_memory
     from ..evaluate.estimate import within
     from ..evaluate.journal import Journal
+    from ..evaluate.run import run_units
 
     with Journal(journal, evaluation.runner.source, fresh) as opened:
         missing = evaluation.missing(opened)
         for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
             output.note(f"Left out: {sentence}")
         if missing:
-            found = evaluation.estimate(missing)
+            found = spread.estimate(missing) if spread else evaluation.estimate(missing)
             within(budget, found, missing, evaluation.asked)
             output.note(found.sentence)
-        if len(missing) < len(evaluation.units):
-            output.note(f"{len(evaluation.units) - len(missing):,} sequences are in the journal, {journal}.")
+        done = len(evaluation.units) - len(missing)
+        if done:
+            output.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
         what = "what has been measured will be shown"
         with output.counting("Measuring") as (total, advance), stopping(output, what) as stopped:
             progress = Progress(output.note, total, advance, stopped)
-            out_of_memory(lambda: evaluation.run(opened, progress))
+            out_of_memory(lambda: evaluation.run(opened, progress, spread.run_units if spread else run_units))
 
 
 def _draw(result: Result, report: Path | None, plot: Path | None) -> None:

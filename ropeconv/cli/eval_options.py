@@ -109,6 +109,13 @@ JournalOption = Annotated[
 FreshOption = Annotated[
     bool, typer.Option("--fresh", rich_help_panel=RUNNING, help="Measure again what the journal has.")
 ]
+WorkersOption = Annotated[
+    str,
+    typer.Option(
+        "--workers", metavar="WHERE", rich_help_panel=RUNNING, show_default=False,
+        help="Several workers with the model: a number of processes, ray, auto, ray://HOST:PORT (docs/running.md).",
+    ),
+]  # fmt: skip
 OutOption = Annotated[
     Path | None,
     typer.Option("-o", "--out", metavar="FILE", rich_help_panel=OUTPUT, help="Write the result as JSON."),

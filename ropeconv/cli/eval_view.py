@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..evaluate.result import Result
+from ..evaluate.result import GROWTH, Result
 from ..evaluate.tables import Entry, Table, tables
+from .legends import GROWTH as COLUMNS
+from .legends import legend
 from .output import Output
 
 MOST_COLUMNS = 6
@@ -16,8 +18,11 @@ MARK = "*"
 
 def show_result(result: Result, output: Output) -> None:
     """Prints a result: a table per measure, rows that did not run, and what belongs to the numbers."""
-    for table in tables(result, MOST_COLUMNS):
+    shown = tables(result, MOST_COLUMNS)
+    for table in shown:
         _show(table, output)
+    if any(table.measure == GROWTH for table in shown):
+        output.say(legend(COLUMNS, COLUMNS))
     for row in result.rows:
         if row.refused:
             output.say(f"{row.name} was not run: {row.refused}")

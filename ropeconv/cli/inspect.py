@@ -32,6 +32,6 @@ def inspect_command(source: SourceArgument, family: FamilyOption = "", as_json: 
         found = tuple(repairs(opened.config(), seen))
     output = Output(as_json)
     if as_json:
-        output.data({**seen.to_dict(), "repairs": [problem.to_dict() for problem in found]})
+        output.data(seen.document(found).to_dict())
     else:
         show_inspection(seen, output, found)

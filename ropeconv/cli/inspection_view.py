@@ -11,6 +11,7 @@ from ..rope.spec import RopeSpec
 from ..rope.still_pairs import rotating
 from ..runtimes.compare import describe
 from ..runtimes.grouping import grouped
+from .legends import statuses
 from .output import Output
 
 
@@ -30,7 +31,9 @@ def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem]
     if seen.refuse:
         output.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
     if seen.verdicts:
-        output.table("Who reads it right as it is", ("status", "runtimes"), grouped(seen.verdicts))
+        lines = grouped(seen.verdicts)
+        output.table("Who reads it right as it is", ("status", "runtimes"), lines)
+        output.say(f"{statuses(lines)}\n")
     for problem in seen.problems:
         repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
         output.say(f"! {problem.message}{repair}")

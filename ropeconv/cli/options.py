@@ -37,13 +37,9 @@ NoFsyncOption = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-SourceArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SOURCE",
-        help="A folder, a GGUF file, a config.json, or owner/name@revision (or owner/name/file.gguf) on the Hub.",
-    ),
-]
+SOURCE = "A folder, a GGUF file, a config.json, or owner/name@revision (or owner/name/file.gguf) on the Hub."
+SOURCES = f"{SOURCE} Several are made one after another."
+SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)]
 
 FamilyOption = Annotated[
     str,

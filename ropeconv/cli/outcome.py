@@ -42,14 +42,13 @@ class Outcome:
 
 
 def show_outcome(plan: Plan, done: Outcome, output: Output, explain: bool) -> None:
-    """Prints the outcome of a plan.
+    """Prints the outcome of a plan; nothing where JSON is to be printed.
 
-    plan: that was executed. done: its outcome. output: for text or JSON. explain: why each runtime and encoding.
+    plan: that was executed. done: its outcome. output: for text. explain: why each runtime and encoding.
     """
     from .views import show_plan, show_validation
 
     if output.as_json:
-        output.data(plan.to_dict() | done.to_dict())
         return
     if output.quiet:
         output.copyable(done.published or str(done.path))
@@ -62,6 +61,8 @@ def show_outcome(plan: Plan, done: Outcome, output: Output, explain: bool) -> No
         )
     if done.path:
         output.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
+        if plan.source.kind == "config":
+            output.say("It has no weights, as SOURCE has none: put its config.json in the place of the model's own.")
         for command in done.run:
             output.copyable(f"Run it with: {command}")
     if done.proof is not None:

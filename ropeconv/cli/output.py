@@ -98,9 +98,9 @@ class Output:
             yield advance
 
     @contextmanager
-    def counting(self, title: str) -> Iterator[tuple[Callable[[int], None], Advance]]:
-        """A progress bar over tokens on stderr, as (set the total, advance); none where `progress` shows none."""
-        with self._bar(title, "tokens") as functions:
+    def counting(self, title: str, unit: str = "tokens") -> Iterator[tuple[Callable[[int], None], Advance]]:
+        """A progress bar on stderr, as (set the total, advance); none without `progress`. unit: in the plural."""
+        with self._bar(title, unit) as functions:
             yield functions
 
     @contextmanager

@@ -33,7 +33,7 @@ def rate(task: Task) -> float | None:
 
 
 class Rate(ProgressColumn):
-    """The rate of a task: `12.3 MB/s`, or `1,234 tokens/s`. unit: "bytes" or "tokens"."""
+    """The rate of a task: `12.3 MB/s`, or `1,234 tokens/s`. unit: "bytes", or in the plural."""
 
     def __init__(self, unit: str) -> None:
         self.unit = unit
@@ -67,7 +67,7 @@ def bar(
 ) -> Iterator[tuple[Callable[[int], None], Advance]]:
     """A progress bar, as (set the total, advance). Time runs from the first total, which is known when work begins.
 
-    title: before it. unit: "bytes" or "tokens". console: of rich. clock: in seconds.
+    title: before it. unit: "bytes", or in the plural. console: of rich. clock: in seconds.
     """
     columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), Rate(unit), Remaining())
     with Progress(*columns, console=console, transient=True, get_time=clock) as shown:

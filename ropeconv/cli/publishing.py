@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import UsageError
-from ..hub.publish_options import PublishOptions
+from ..errors import UsageError, counted
+from ..hub.publish_options import PublishOptions, repository
 from .command import HUB
 from .option_group import option_group
 from .options import sentence
@@ -21,6 +20,7 @@ from .printable import printable
 if TYPE_CHECKING:
     from ..bake import CheckpointPlan, Plan
     from ..engines.probe import Probe
+    from ..hub.preview import Preview
     from ..hub.upload_set import UploadSet
     from ..receipts.receipt import CheckRecord
 
@@ -66,7 +66,7 @@ def how_to_publish(given: dict[str, Any]) -> PublishOptions:
         exist_ok=given["exist_ok"],
         overwrite_card=given["overwrite_card"],
         token=given["token"] or None,
-        base_model=_repository(given["base_model"]) if given["base_model"] else "",
+        base_model=repository(given["base_model"]) if given["base_model"] else "",
         given=tuple(f"--{name.replace('_', '-')}" for name in OPTIONS if given[name]),
     )
 
@@ -82,44 +82,25 @@ def refuse_without_push(how: PublishOptions, repo_id: str) -> None:
 
 def named(how: PublishOptions, repo_id: str) -> PublishOptions:
     """PublishOptions with a repository. Raises UsageError where `repo_id` is not owner/name."""
-    return replace(how, repo_id=_repository(repo_id))
-
-
-def _repository(text: str) -> str:
-    """A repository from the command line. Raises UsageError where it is not owner/name."""
-    repo_id = text.removeprefix("hf://")
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
-        raise UsageError(f"{repo_id} is no repository; write owner/name")
-    return repo_id
+    return replace(how, repo_id=repository(repo_id))
 
 
 def written_before(plan: Plan, output: Output) -> bool:
-    """Whether the output of a plan is there, from a run that was stopped before it had published it.
+    """Whether the output of a plan is there, from a run that was stopped before it had made or published all of them.
 
     plan: what is to be written. output: for progress and notes. Raises BadSource where files of a folder have been
     changed since, Disagreement where they are not what the source gives now.
     """
-    import msgspec
-
-    from ..errors import BadSource, Disagreement
-    from ..receipts import Receipt, read_receipt
-    from ..validate.comparison import Comparison
+    from ..errors import Disagreement
     from ..verify import Options
+    from ..verify.earlier import earlier_output
     from .running import compare_files
 
-    def made_from(receipt: Receipt) -> bytes:
-        return msgspec.json.encode([receipt.source, receipt.recipe, receipt.target, receipt.schedule, receipt.encoding])
-
-    if plan.is_folder and plan.target.out is None:  # it is published from a temporary folder
+    found = earlier_output(plan)
+    if found is None:
         return False
     try:
-        found = read_receipt(plan.out) if plan.out.exists() else None
-    except BadSource:
-        return False
-    if found is None or made_from(found) != made_from(plan.receipt()):
-        return False
-    try:
-        compare_files(Comparison.open(plan.out, plan.source.reference), Options(), output)
+        compare_files(found, Options(), output)
     except Disagreement as problem:
         raise Disagreement(f"{problem}, with --force to replace it") from None
     return True
@@ -133,16 +114,11 @@ def publish_staged(
     plan: what to write. probe: a running one, None without transformers. how: repository and options. output: for
     progress and notes. checksum: hash copied files too. Returns the check of the output, and the URL of the commit.
     """
-    from ..bake import apply
-    from ..formats.scratch import scratch
-    from ..hub.upload_set import from_plan
+    from ..hub.staged import staged
 
-    with scratch() as folder:
-        plan = replace(plan, out=folder / plan.out.name)
-        with output.progress("Writing", plan.bytes) as advance:
-            done = apply(plan, staged=True, checksum=checksum, fsync=False, advance=advance, probe=probe)
+    with staged(plan, probe, checksum, output.progress("Writing", plan.bytes)) as (done, what):
         output.note(done.reason and f"Not checked: {done.reason}.")
-        return done.check, send(from_plan(plan, done.path), how, output)
+        return done.check, send(what, how, output)
 
 
 def show_preview(what: UploadSet, how: PublishOptions, output: Output) -> dict[str, Any]:
@@ -154,8 +130,12 @@ def show_preview(what: UploadSet, how: PublishOptions, output: Output) -> dict[s
 
     found = preview(what, how)
     output.note(found.note)
-    if output.as_json:
-        return found.to_dict()
+    if not output.as_json:
+        _show(found, output)
+    return found.to_dict()
+
+
+def _show(found: Preview, output: Output) -> None:
     place = f"from {found.source} at {found.commit[:7]}"
     rows = [(name, "upload", f"{size:,}" if size else "?") for name, size in found.uploads]
     rows += [(name, f"copied {place}", "") for name in found.copies]
@@ -166,7 +146,6 @@ def show_preview(what: UploadSet, how: PublishOptions, output: Output) -> dict[s
     if found.blocked:
         output.say(f"It would be refused: {found.blocked}.")
     output.copyable(f"\nREADME.md:\n\n{found.card}" if found.card else "\nREADME.md stays as it is.")
-    return found.to_dict()
 
 
 def _of(terms: str) -> str:
@@ -181,5 +160,6 @@ def send(what: UploadSet, how: PublishOptions, output: Output) -> str:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-    output.note(f"{len(what.adds)} files to upload, {len(what.copies)} to copy on the Hub from {what.source or '-'}.")
+    copied = f", {len(what.copies)} to copy on the Hub from {what.source}" if what.copies else ""
+    output.note(f"{counted(len(what.adds), 'file')} to upload{copied}.")
     return publish(what, how, output.note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import counted
 from ..rope.bound import Reach
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -19,7 +20,7 @@ def show_reach(spec: RopeSpec, found: dict[str, tuple[Schedule, Reach]], output:
         output.data(head | next(iter(rows.values())) if len(rows) == 1 else head | {"schedules": rows})
         return
     table = [
-        (label, effective(at), f"{at.count:,} in {at.runs:,} runs below {at.length:,}", _places(at))
+        (label, effective(at), f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}", _places(at))
         for label, (_, at) in found.items()
     ]
     columns = ("", "effective length", "distances with a negative sum", "where")

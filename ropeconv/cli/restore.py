@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import Interrupted, UsageError
-from .apply import recovered
 from .command import GGUF, OUTPUT
+from .execution import recovered
 from .options import DryRunOption, ForceOption, JsonOption, NoFsyncOption, QuietOption
 from .output import Output
 

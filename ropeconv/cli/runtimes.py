@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .legends import RUNTIMES, legend
 from .options import JsonOption
 from .output import Output
 
@@ -49,7 +50,10 @@ def runtimes_command(
             return
         columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
         optional = ("source", "what", "read", "unknown", "run")
-        output.table("Runtimes", columns, [tuple(map(str, row.values())) for row in rows], optional=optional)
+        table = [tuple(map(str, row.values())) for row in rows]
+        shown_columns = output.table("Runtimes", columns, table, optional=optional)
+        counted = {"run", "read", "unknown"} <= set(shown_columns)
+        output.say(legend(RUNTIMES, ("exact", *(["run, read, unknown"] if counted else []))))
         return
     columns_for = [row for name in runtime or () for row in find(name)] or _newest(runtimes())
     shown = {row.key: row for row in columns_for}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,13 @@ from .option_group import option_group
 
 if TYPE_CHECKING:
     from ..encode import Target
+
+
+FLOATS = ("auto", "f32", "f16", "bf16")
+"""Values of --outtype that quantise nothing."""
+GGUF_ONLY: dict[str, Any] = {"pre": None, "carrier": None, "quantized_by": None}
+FOLDER_ONLY: dict[str, Any] = {"all_files": False, "fold_into": None, "fold_dtype": None}
+"""Options that only one format has, with their values where they are not given."""
 
 
 def _option(name: str, kind: Any, panel: str, help: str, *flags: str, metavar: str | None = None) -> inspect.Parameter:
@@ -33,9 +41,10 @@ def _option(name: str, kind: Any, panel: str, help: str, *flags: str, metavar: s
 
 def _options() -> list[inspect.Parameter]:
     return [
-        _option("out", Path, OUTPUT, "Folder or GGUF file (default: here, named after SOURCE and method).", "-o",
-                metavar="PATH"),
-        _option("to", Format, OUTPUT, "Format of the output (default: that of SOURCE)."),
+        _option("out", Path, OUTPUT, "Folder or GGUF file (default: here, named after SOURCE and method); of several "
+                "outputs the folder that they are put into.", "-o", metavar="PATH"),
+        _option("to", list[Format], OUTPUT, "Format of the output (default: that of SOURCE); repeatable.",
+                metavar="[safetensors|gguf]"),
         _option("all_files", bool, OUTPUT, "Copy the same weights in other formats too."),
         _option("replace", bool, OUTPUT, "Start a scaled model from its unscaled RoPE."),
         _option("runtime", list[str], RUNTIMES, "Must read it exactly: NAME or NAME@VERSION; repeatable.",
@@ -43,11 +52,13 @@ def _options() -> list[inspect.Parameter]:
         _option("encoding", EncodingName, RUNTIMES, f"How to write it: {', '.join(encoding_names())} (default: auto).",
                 metavar="NAME"),
         _option("allow_approximate", bool, RUNTIMES, "Take log-n in steps where the formula cannot be had."),
-        _option("outtype", str, GGUF, "Of the weights: auto (as stored), f32, f16, bf16, q8_0, or q4_k_m and its like.",
-                metavar="TYPE"),
+        _option("outtype", list[str], GGUF, "Of the weights: auto (as stored), f32, f16, bf16, q8_0, or q4_k_m and its "
+                "like; repeatable.", metavar="TYPE"),
         _option("pre", str, GGUF, "tokenizer.ggml.pre, for a pre-tokenizer not in the table.", metavar="NAME"),
         _option("carrier", str, GGUF, "Host architecture: write the file as this one, which takes any frequencies.",
                 metavar="ARCH"),
+        _option("quantized_by", str, GGUF, "general.quantized_by of a conversion (default: OWNER of --push, where it "
+                "quantises).", metavar="NAME"),
         _option("assume_arch_keys", bool, GGUF, "Take an unknown architecture, with keys that all others read."),
         _option("in_place", bool, GGUF, "Change the GGUF file itself; a kill at any moment can be undone."),
         _option("allow_hard_links", bool, GGUF, "With --in-place: also change a file that has other hard links."),
@@ -57,10 +68,46 @@ def _options() -> list[inspect.Parameter]:
     ]  # fmt: skip
 
 
-def build_target(given: dict[str, Any]) -> Target:
-    """The Target of a command line. given: values of options by name."""
+def split(given: dict[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
+    """The options of each output of one source: one per --to, and per --outtype where that has an effect.
+
+    given: values of options by name. from_gguf: whether the source is a GGUF file. Beside another format, options that
+    only one of them has go to that one alone.
+    """
+    formats = [to.value for to in given["to"] or ()] or [None]
+    made = []
+    for to in formats:
+        to_gguf = to == "gguf" or (from_gguf and to is None)
+        own = given | {"to": to}
+        if len(set(formats)) > 1:
+            own |= FOLDER_ONLY if to_gguf else GGUF_ONLY
+            own["runtime"] = _runtimes(given["runtime"] or (), to_gguf)
+        converts = to_gguf != from_gguf
+        outtypes = given["outtype"] if converts or len(set(formats)) == 1 else None
+        made += [own | {"outtype": outtype} for outtype in outtypes or [None]]
+    return made
+
+
+def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
+    """Of some runtimes those that read a format. names: with or without a version."""
+    from ..runtimes.find import canonical
+    from ..runtimes.gguf_readers import reader_names
+    from ..runtimes.runtime import LLAMA_CPP
+
+    known = (LLAMA_CPP, *reader_names())
+    return [name for name in names if (canonical(name).partition("@")[0] in known) == to_gguf]
+
+
+def build_target(given: dict[str, Any], owner: str | None = None) -> Target:
+    """The Target of one output.
+
+    given: values of options by name, as `split` gives them. owner: of the repository that it is published in, who is
+    named in a conversion that quantises; None where it is not published.
+    """
     from ..encode import FoldTarget, GgufTarget, Target
 
+    quantises = given["outtype"] not in (None, *FLOATS)
+    quantized_by = given["quantized_by"] or (owner if quantises else None)
     return Target(
         to=given["to"],
         out=given["out"],
@@ -68,7 +115,7 @@ def build_target(given: dict[str, Any]) -> Target:
         allow_hard_links=given["allow_hard_links"],
         encoding=given["encoding"] or "auto",
         runtimes=tuple(given["runtime"] or ()),
-        gguf=GgufTarget(given["outtype"], given["pre"], given["carrier"], given["assume_arch_keys"]),
+        gguf=GgufTarget(given["outtype"], given["pre"], given["carrier"], given["assume_arch_keys"], quantized_by),
         fold=FoldTarget(given["fold_into"], given["fold_dtype"]),
         allow_approximate=given["allow_approximate"],
         all_files=given["all_files"],

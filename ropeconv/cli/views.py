@@ -7,6 +7,7 @@ import math
 from ..bake import Plan
 from ..encode import CheckpointResult
 from ..encode.fold.placement import Fold
+from ..errors import counted
 from ..inspection.layers import describe_layers
 from ..rope.bound import effective_length
 from ..rope.forms import Vector
@@ -18,6 +19,7 @@ from ..runtimes.compare import describe, frequencies
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.grouping import grouped
 from ..validate.rule.validation import BucketResult, Validation
+from .legends import HIDDEN_STATES, PLAN, VALIDATION, legend, statuses
 from .options import sentence
 from .output import Output
 
@@ -40,6 +42,7 @@ def show_plan(plan: Plan, output: Output, explain: bool = False) -> None:
     if any(still):
         rows.insert(2, ("pairs that do not rotate", *(f"{n} of {before.rotary_dim // 2}" for n in still)))
     output.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
+    output.say(legend(PLAN, (name for name, *_ in rows)))
     for note in plan.notes:
         output.say(sentence(note))
     output.say(f"Encoding: {plan.result.encoding}. {_layers(before)}")
@@ -79,19 +82,23 @@ def _show_runtimes(plan: Plan, output: Output, explain: bool) -> None:
     if explain:
         rows = [(v.display_name, v.status, " ".join((v.grade, v.evidence.detail)), v.reason) for v in verdicts]
         output.table("Runtime support", ("runtime", "status", "evidence", "reason"), rows, optional=("evidence",))
+        output.say(f"{statuses((v.status, '') for v in verdicts)}\n")
         return
     named = [row for name in plan.target.runtimes for row in find_any(name)]
     first = [v for v in verdicts if any(v.covers(row) for row in named)]
     others = [v for v in verdicts if v not in first]
     lines = [(str(v.status), v.display_name + (f": {v.reason}" if v.reason else "")) for v in first]
-    output.table("Runtime support", ("status", "runtimes"), [*lines, *grouped(others)])
+    lines += grouped(others)
+    output.table("Runtime support", ("status", "runtimes"), lines)
+    output.say(f"{statuses(lines)}\n")
 
 
 def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
     if attention_factor_in_config:
-        return f"{len(fold.tensors)} tensors are scaled, by a power of two."
+        return f"{counted(len(fold.tensors), 'tensor is', 'tensors are')} scaled, by a power of two."
     cost = f"; rounding costs a KL of about {fold.expected_kl:.0e}" if fold.expected_kl else ""
-    return f"The attention factor is in {len(fold.tensors)} tensors ({fold.fold_into}), the config has none{cost}."
+    where = counted(len(fold.tensors), "tensor")
+    return f"The attention factor is in {where} ({fold.fold_into}), the config has none{cost}."
 
 
 def _layers(spec: RopeSpec) -> str:
@@ -117,9 +124,13 @@ def show_validation(result: Validation, title: str, output: Output) -> None:
     for run, words in (("spread", title), ("whole", whole)):
         shown = [bucket for bucket in result.buckets if bucket.run == run]
         if any(bucket.cosine is not None for bucket in shown):
-            output.table(words, STATES, [_states(bucket) for bucket in shown])
+            columns = output.table(words, STATES, [_states(bucket) for bucket in shown])
+            meanings = HIDDEN_STATES
         elif shown:
-            output.table(words, COLUMNS, [_bucket(bucket) for bucket in shown], optional=OPTIONAL)
+            columns = output.table(words, COLUMNS, [_bucket(bucket) for bucket in shown], optional=OPTIONAL)
+            meanings = VALIDATION
+    if result.buckets:
+        output.say(legend(meanings, columns))
     output.say(result.sentence)
     if result.unchecked:
         output.say(f"Not seen this way: {'; '.join(result.unchecked)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from ..errors import UsageError, counted
 from ..rope.bound import Reach
 from ..rope.schedule import Schedule
 from ..rope.spec import LayerKind
@@ -66,9 +66,10 @@ def _table(label: str, at: Reach, reached: HeadLengths, output: Output) -> None:
     output.table(f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns)
     longest = max(one.below for one in reached.layers)
     worst, half = (_length(length, longest) for length in (reached.worst, reached.median))
+    violating = f"{reached.violating} of {counted(reached.heads, 'head')} {'has' if reached.violating == 1 else 'have'}"
     output.say(
         f"{label}: with equal variances the effective length is {effective(at)}. With this model's, "
-        f"{reached.violating} of {reached.heads} heads have a negative sum; the effective length of the worst is "
+        f"{violating} a negative sum; the effective length of the worst is "
         f"{worst}, the median {half}."
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..errors import UnsupportedBake
 from ..rope.log_n import EXACT, QueryScaling
@@ -20,10 +19,6 @@ class Considered:
     encoding: str
     selected: bool
     reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready data."""
-        return {"encoding": self.encoding, "selected": self.selected, "reason": self.reason}
 
 
 @dataclass(frozen=True)

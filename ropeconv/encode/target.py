@@ -26,13 +26,15 @@ class GgufTarget:
     llama.cpp's own such as q4_k_m; from GGUF to a checkpoint f32, f16, bf16, or auto (f32 where it is quantised). pre:
     `tokenizer.ggml.pre`, for a pre-tokenizer that is not recognised. carrier: the host architecture, another one that
     computes the same network and takes any frequencies. assume_arch_keys: take an architecture that is not in the
-    table, with the keys that llama.cpp reads for every one.
+    table, with the keys that llama.cpp reads for every one. quantized_by: `general.quantized_by` of a conversion, left
+    out by default.
     """
 
     outtype: str | None = None
     pre: str | None = None
     carrier: str | None = None
     assume_arch_keys: bool = False
+    quantized_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ class Target:
             raise UsageError(f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}")
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
-        for flag, value in (("--outtype", self.gguf.outtype), ("--pre", self.gguf.pre)):
+        made = self.gguf
+        for flag, value in (("--outtype", made.outtype), ("--pre", made.pre), ("--quantized-by", made.quantized_by)):
             if from_gguf and value is not None:
                 raise UsageError(f"a GGUF file stays as it is quantised, so {flag} has no effect; leave it out")
         if self.gguf.assume_arch_keys and not from_gguf:
@@ -151,9 +154,10 @@ class Target:
             raise UsageError("log-n needs a rope tensor, so --encoding keys does not go with it; leave --encoding out")
 
     def _check_folder(self, from_gguf: bool) -> None:
-        given = {"--carrier": self.gguf.carrier, "--pre": self.gguf.pre}
+        made = self.gguf
+        given = {"--carrier": made.carrier, "--pre": made.pre, "--quantized-by": made.quantized_by}
         if not from_gguf:
-            given["--outtype"] = self.gguf.outtype
+            given["--outtype"] = made.outtype
         for flag, value in given.items():
             if value is not None:
                 raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")

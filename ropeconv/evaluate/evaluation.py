@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,6 +23,8 @@ from .runners import Runner
 from .statistics.summary import summarise
 from .texts.documents import Texts
 from .units import Unit, all_cases, plan_units
+
+RunUnits = Callable[[Sequence[Unit], Runner, Journal, Progress, Outcome], None]
 
 
 @dataclass
@@ -68,13 +70,13 @@ class Evaluation:
         """What some cases cost, by default all of them. Tasks of lm_eval are not in it."""
         return estimate([unit.case for unit in self.units] if cases is None else cases, self.costs())
 
-    def run(self, journal: Journal, progress: Progress | None = None) -> Outcome:
+    def run(self, journal: Journal, progress: Progress | None = None, by: RunUnits = run_units) -> Outcome:
         """Runs what the journal does not have, and returns everything that was measured.
 
-        journal: of finished units. progress: callbacks; the total is in tokens. Raises RopeconvError where every row
-        failed.
+        journal: of finished units. progress: callbacks; the total is in tokens. by: runs them, by default in this
+        process. Raises RopeconvError where every row failed.
         """
-        run_units(self.units, self.runner, journal, progress or Progress(), self.outcome)
+        by(self.units, self.runner, journal, progress or Progress(), self.outcome)
         if not self.outcome.observations and not self.outcome.stopped:
             raise RopeconvError(f"no row was run: {self._first_reason}")
         return self.outcome

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import BadSource
-from ..formats.durable import sync_folder
-from ..formats.locks import try_lock
+from ..formats.json_lines import JsonLines, Refusals
 from .case import Observation
 
 FORMAT = 2
 """Of the keys and lines; a journal of another one is not read."""
-START = b'{"ropeconv_eval":'
+OTHER_MODEL = "is the journal of another model; give another --journal, or --fresh"
+REFUSALS = Refusals(
+    "another run writes to {path}; wait for its end, or give another --journal",
+    "{path} is no journal of an evaluation; give another --journal, or --fresh",
+)
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -53,43 +55,14 @@ class Journal:
     """
 
     def __init__(self, path: Path, source: str, fresh: bool = False) -> None:
-        self.path, self.done = path, dict[str, Line]()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("a+b")
-        try:
-            if try_lock(self.file) == "busy":
-                raise BadSource(f"another run writes to {path}; wait for its end, or give another --journal")
-            kept = 0 if fresh else self._read(source)
-            self.file.truncate(kept)  # a line that a killed run began
-        except BaseException:
-            self.file.close()
-            raise
-        if not kept:
-            self._write(msgspec.json.encode(Head(FORMAT, source)))
-            sync_folder(path.parent)
+        def check(head: Head) -> str:
+            if head.ropeconv_eval != FORMAT:
+                return "is the journal of another version of ropeconv; give another --journal, or --fresh"
+            return OTHER_MODEL if head.source != source else ""
 
-    def _read(self, source: str) -> int:
-        """Reads the lines that are whole, and returns their length in bytes."""
-        self.file.seek(0)
-        data = self.file.read()
-        kept = data.rfind(b"\n") + 1
-        lines = data[:kept].splitlines()
-        if not lines and not (data[: len(START)] == START or START.startswith(data)):
-            lines = [data]
-        try:
-            head = msgspec.json.decode(lines[0], type=Head) if lines else None
-            for text in lines[1:]:
-                line = msgspec.json.decode(text, type=Line)
-                self.done[line.key] = line
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise BadSource(f"{self.path} is no journal of an evaluation; give another --journal, or --fresh") from None
-        if head is not None and head.ropeconv_eval != FORMAT:
-            raise BadSource(
-                f"{self.path} is the journal of another version of ropeconv; give another --journal, or --fresh"
-            )
-        if head is not None and head.source != source:
-            raise BadSource(f"{self.path} is the journal of another model; give another --journal, or --fresh")
-        return kept
+        self.path = path
+        self.file = JsonLines(path, Head(FORMAT, source), Line, check, REFUSALS, fresh)
+        self.done = {line.key: line for line in self.file.lines}
 
     def add(self, key: str, seconds: float, observations: Sequence[Observation]) -> Line:
         """Appends a case, and returns when it is on the disk.
@@ -97,14 +70,9 @@ class Journal:
         key: as `key_of` gives it. seconds: it took. observations: what was measured.
         """
         line = Line(key, seconds, list(observations))
-        self._write(msgspec.json.encode(line))
+        self.file.append(line)
         self.done[key] = line
         return line
-
-    def _write(self, line: bytes) -> None:
-        self.file.write(line + b"\n")
-        self.file.flush()
-        os.fsync(self.file.fileno())
 
     def __enter__(self) -> Journal:
         return self

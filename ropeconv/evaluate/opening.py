@@ -1,4 +1,4 @@
-"""evaluate: an evaluation in one call; open_evaluation, the same in steps."""
+"""evaluate_model: an evaluation in one call; open_evaluation, the same in steps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def open_evaluation(opening: Opening, sizes: Sizes, files: Sequence[tuple[str, s
         yield Evaluation(rows, measures, tokenized(files, runner.tokenizer), sizes.asked(runner.trained), runner)
 
 
-def evaluate(
+def evaluate_model(
     model: str | os.PathLike[str],
     methods: str,
     texts: Sequence[str | os.PathLike[str]],

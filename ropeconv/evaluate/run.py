@@ -10,7 +10,7 @@ import numpy as np
 from ..engines import Engine, Progress, TokenLosses
 from ..errors import NotFinite, RopeconvError
 from .case import Observation
-from .journal import Journal
+from .journal import Journal, Line
 from .outcome import Outcome, Refusal
 from .row import Row
 from .runners import Runner
@@ -36,7 +36,7 @@ def run_units(units: Sequence[Unit], runner: Runner, journal: Journal, progress:
                 outcome.refusals.append(Refusal(row.name, str(problem)))
         if outcome.stopped:
             break
-    _gather(units, journal, outcome)
+    gather(units, journal, outcome)
 
 
 def _run_row(
@@ -47,7 +47,8 @@ def _run_row(
         for unit in missing:
             if not _refused(unit, outcome):
                 try:
-                    run_unit(unit, engine, journal, runner.tokenizer)
+                    line = measured(unit, engine, runner.tokenizer)
+                    journal.add(line.key, line.seconds, line.observations)
                 except RopeconvError as problem:
                     outcome.refusals.append(Refusal(row.name, str(problem), unit.measure.name, unit.case.column))
             progress.advance(len(unit.case.ids))
@@ -60,8 +61,8 @@ def _refused(unit: Unit, outcome: Outcome) -> bool:
     return bool(outcome.refused(unit.row.name, unit.measure.name, unit.case.column))
 
 
-def _gather(units: Sequence[Unit], journal: Journal, outcome: Outcome) -> None:
-    """Adds what the journal has of units to an outcome."""
+def gather(units: Sequence[Unit], journal: Journal, outcome: Outcome) -> None:
+    """Adds what the journal has of units to an outcome, in their order."""
     for unit in units:
         found = journal.done.get(unit.key)
         if found is not None and not _refused(unit, outcome):
@@ -83,17 +84,16 @@ def _by_row(units: Sequence[Unit]) -> Iterator[tuple[Row, list[Unit]]]:
         yield part[-1].row, part
 
 
-def run_unit(
+def measured(
     unit: Unit,
     engine: Engine,
-    journal: Journal,
     tokenizer: Tokenizer,
     clock: Callable[[], float] = time.perf_counter,
-) -> None:
-    """Runs one unit, and appends it to the journal.
+) -> Line:
+    """Runs one unit, and returns its line for the journal.
 
-    unit: to run. engine: of its row. journal: of finished units. tokenizer: of the model. clock: in seconds. Raises
-    NotFinite where a loss is NaN or infinite.
+    unit: to run. engine: of its row. tokenizer: of the model. clock: in seconds. Raises NotFinite where a loss is NaN
+    or infinite.
     """
     case, start = unit.case, clock()
     if unit.measure.runs_model:
@@ -106,7 +106,7 @@ def run_unit(
         if not np.isfinite(losses.loss).all():
             raise _not_finite(unit, engine, losses)
         found = unit.measure.observe(case, losses)
-    journal.add(unit.key, clock() - start, found)
+    return Line(unit.key, clock() - start, list(found))
 
 
 def _not_finite(unit: Unit, engine: Engine, losses: TokenLosses) -> NotFinite:

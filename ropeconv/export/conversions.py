@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..errors import BadSource, shown
+from ..errors import BadSource, counted, shown
 from ..families.config import Config
 from ..families.gguf import Convert
 from .expression import count, number
@@ -260,7 +260,9 @@ def _shares(tensor: Stored, names: list[str], cut: Callable[[Rows, int, int], Ro
     matrices = tensor.matrices
     height = matrices[0].rows
     if height % len(names):
-        raise BadSource(f"{tensor.name} has {height} rows, which are not {len(names)} equal parts; download it again")
+        raise BadSource(
+            f"{tensor.name} has {counted(height, 'row')}, which are not {len(names)} equal parts; download it again"
+        )
     rows = height // len(names)
     shape = (rows,) if len(tensor.shape) < 2 else (*tensor.shape[:-2], rows, tensor.shape[-1])
     return [
@@ -277,6 +279,6 @@ def _fits(tensor: Stored, rows: int) -> None:
     height = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
     if height != rows:
         raise BadSource(
-            f"{tensor.name} has {height} rows, and the heads of config.json make {rows}; "
+            f"{tensor.name} has {counted(height, 'row')}, and the heads of config.json make {rows}; "
             "the config is of another checkpoint, download both again"
         )

@@ -95,8 +95,8 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         repository = source.reference if source.kind == "hub" else None
         size = _parameters(tensors, values)
         described = describe(folder, source.name, repository, label, size)
-        general = metadata_keys(described, name)
-        bare = metadata_keys(describe(folder, source.name, repository, "", size), name)
+        general = metadata_keys(described, name, options.quantized_by)
+        bare = metadata_keys(describe(folder, source.name, repository, "", size), name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
     arch = values.pop("general.architecture")
     header, unlabelled = (

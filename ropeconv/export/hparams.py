@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from ..errors import BadSource, UnsupportedBake, shown
+from ..errors import BadSource, UnsupportedBake, counted, shown
 from ..families import Family
 from ..families.cached_layers import kv_heads
 from ..families.config import Config, positive_int, text_part
@@ -162,7 +162,7 @@ def _check_shared(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> 
     own = sum(maker == layer for layer, maker in enumerate(key_layers(part, family, count)))
     if kept.isdigit() and own != int(kept):
         key, why = family.cache.shared[0], f"llama.cpp makes keys in the first {kept} layers"
-        raise _unsupported(f"{key} = {count - own} with {count} layers", rules, why)
+        raise _unsupported(f"{key} = {count - own} with {counted(count, 'layer')}", rules, why)
 
 
 def _finite_or_not(value: Any) -> Any:
@@ -190,7 +190,7 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, Value]:
     window = find_arch(rules.arch).window
     if window is not None and window.present.isdigit() and len(names) != int(window.present):
         raise _unsupported(
-            f"sliding_window = {size} with {len(names)} layers", rules,
+            f"sliding_window = {size} with {counted(len(names), 'layer')}", rules,
             f"llama.cpp has windows there in models of {window.present} layers alone",
         )  # fmt: skip
     pattern = [name == "sliding_attention" for name in names]

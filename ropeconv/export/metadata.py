@@ -75,8 +75,13 @@ def _readable(card: Path) -> bool:
     return end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
 
 
-def metadata_keys(found: Any, outtype: str) -> dict[str, Value]:
-    """The general.* keys of a file. found: gguf-py's Metadata. outtype: type of most weights, such as F16."""
+def metadata_keys(found: Any, outtype: str, quantized_by: str | None = None) -> dict[str, Value]:
+    """The general.* keys of a file.
+
+    found: gguf-py's Metadata. outtype: type of most weights, such as F16. quantized_by: who quantised them, for
+    `general.quantized_by`; None to leave that out, as gguf-py does where nobody names it.
+    """
+    found.quantized_by = quantized_by
     keys = {"general.type": string("model"), **values_of(found.set_gguf_meta_model)}
     return keys | {"general.file_type": u32(FILE_TYPES[outtype]), "general.quantization_version": u32(2)}
 

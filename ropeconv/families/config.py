@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BadSource, UnknownModelType, shown
+from ..errors import BadSource, UnknownModelType, counted, shown
 from .assumed import assumed_family, assumption
 from .family import Family
 from .keys import Config, first_present, positive_int, text_config
@@ -184,7 +184,9 @@ def _head_dim(part: Config, family: Family) -> int:
     if hidden is None or heads is None:
         raise BadSource(f"config.json has neither head_dim nor {keys.hidden[0]} and {keys.heads[0]}; add them")
     if hidden < heads:
-        raise BadSource(f"config.json has {keys.hidden[0]} = {hidden}, less than its {heads} heads; correct it")
+        raise BadSource(
+            f"config.json has {keys.hidden[0]} = {hidden}, less than its {counted(heads, 'head')}; correct it"
+        )
     return family.defaults.hidden_times * hidden // heads
 
 

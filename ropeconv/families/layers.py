@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import BadSource
+from ..errors import BadSource, counted
 from .family import Family
 from .keys import Config, positive_int
 from .layer_rules import Kind, Layers
@@ -55,7 +55,9 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     listed = part.get(rules.key)
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
         if len(listed) < count:
-            raise BadSource(f"config.json has {len(listed)} {rules.key} and {count} layers; name the type of each")
+            raise BadSource(
+                f"config.json has {len(listed)} {rules.key} and {counted(count, 'layer')}; name the type of each"
+            )
         return tuple(listed)
     names = _derived_names(part, rules, count)
     if rules.backward:

@@ -1,4 +1,7 @@
-"""Copies of files by the kernel: a reflink where the filesystem shares blocks, else copy_file_range."""
+"""Copies of files by the kernel: a reflink where the filesystem shares blocks, else copy_file_range.
+
+Holes of sparse files stay holes. https://man7.org/linux/man-pages/man2/lseek.2.html (`SEEK_DATA`, `SEEK_HOLE`).
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,26 @@ def copy_part(
     """Copies a range of bytes from one open file into another, and flushes the writer.
 
     reader: open for reading, writer: open for writing, both binary. origin, goal: where the range begins in the reader
-    and in the writer. size: of the range. advance: called with the bytes done since the last call. All in bytes. Raises
-    OSError.
+    and in the writer, which has nothing but zeros there yet. size: of the range. advance: called with the bytes done
+    since the last call. All in bytes. Raises OSError.
     """
     writer.flush()
+    done = 0
+    for start, stop in _data(reader.fileno(), origin, origin + size):
+        if start - origin > done:
+            advance(start - origin - done)
+        _copy(reader, start, writer, goal + start - origin, stop - start, advance)
+        done = stop - origin
+    there = os.fstat(reader.fileno()).st_size - origin
+    hole = min(size, there) - done
+    if hole > 0:  # at the end
+        if os.fstat(writer.fileno()).st_size < goal + done + hole:
+            os.ftruncate(writer.fileno(), goal + done + hole)
+        writer.seek(goal + done + hole)
+        advance(hole)
+
+
+def _copy(reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance) -> None:
     done = _copy_range(reader.fileno(), origin, writer.fileno(), goal, size, advance)
     reader.seek(origin + done)
     writer.seek(goal + done)
@@ -52,6 +71,30 @@ def copy_part(
         done += len(block)
         advance(len(block))
     writer.flush()
+
+
+def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yields the parts of a range that are not holes, as (first byte, last byte + 1); the range for a file without any.
+
+    file: a descriptor, whose position stays. start, stop: of the range.
+    """
+    status = os.fstat(file)
+    if not hasattr(os, "SEEK_DATA") or status.st_blocks * 512 >= status.st_size:
+        yield start, stop
+        return
+    position, at = os.lseek(file, 0, os.SEEK_CUR), start
+    while at < stop:
+        try:
+            begin = os.lseek(file, at, os.SEEK_DATA)
+            end = min(os.lseek(file, begin, os.SEEK_HOLE), stop)
+        except OSError as problem:
+            begin = stop if problem.errno == errno.ENXIO else at  # no data behind it, or a filesystem that cannot say
+            end = stop
+        finally:
+            os.lseek(file, position, os.SEEK_SET)
+        if begin < end:
+            yield begin, end
+        at = max(end, at + 1)
 
 
 def write_at(file: int, data: bytes | memoryview, place: int) -> int:

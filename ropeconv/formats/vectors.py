@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from ..errors import BadSource, UsageError, shown
+from ..errors import BadSource, UsageError, counted, shown
 from . import jsontext
 from .regular import open_regular, read_text
 from .safetensors import read_header
@@ -72,7 +72,7 @@ def _read_csv(path: Path) -> dict[str, Any]:
     numbers = [_floats(row) for row in rows]
     if rows and numbers[0] is None:
         if any(row is None or len(row) != len(rows[0]) for row in numbers[1:]):
-            raise BadSource(f"a line of {path.name} is not {len(rows[0])} numbers, as many as it has names")
+            raise BadSource(f"a line of {path.name} is not {counted(len(rows[0]), 'number')}, as many as it has names")
         return {name: [row[index] for row in numbers[1:] if row] for index, name in enumerate(rows[0])}
     flat = [value for row in numbers for value in row or ()]
     if not flat or any(row is None for row in numbers) or (len(rows) > 1 and any(len(row) > 1 for row in rows)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,7 +28,8 @@ class BaseModel:
 
     name: `owner/name`, empty where none is known. known: metadata of its card that also holds for its derivatives.
     closed: whether it is gated or private. terms: names of its licence files. licence: a sentence about its terms,
-    empty for a licence of which none is known. forbids: whether that forbids derivatives.
+    empty for a licence of which none is known. forbids: whether that forbids derivatives. commit: of it
+    that was read, empty for the newest.
     """
 
     name: str = ""
@@ -36,6 +38,14 @@ class BaseModel:
     terms: tuple[str, ...] = ()
     licence: str = ""
     forbids: bool = False
+    commit: str = ""
+
+    def missing_terms(self, what: UploadSet) -> tuple[str, ...]:
+        """Its licence files that an upload set lacks: the Hub copies them where it is the source, else they are added.
+
+        what: the files.
+        """
+        return tuple(name for name in self.terms if name not in what.adds)
 
     def refuse_forbidden(self) -> None:
         """Raises RopeconvError where the licence forbids derivatives."""
@@ -85,7 +95,7 @@ def base_model(api: HfApi, what: UploadSet, how: PublishOptions) -> tuple[BaseMo
             problem = f"{name} cannot be seen ({error.response.status_code}); its licence and card are left out."
     known = {**what.known, **inherited(what.card), **inherited(text)}
     licence, forbids = terms_of(str(known.get("license") or ""))
-    return BaseModel(name, known, closed, terms, licence, forbids), problem
+    return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
 
 
 def inherited(text: str) -> dict[str, Any]:
@@ -95,7 +105,7 @@ def inherited(text: str) -> dict[str, Any]:
     return {key: data[key] for key in INHERITED if data.get(key)} | tags
 
 
-def relation(what: UploadSet, ggufs: list[str]) -> Relation:
+def relation(what: UploadSet, ggufs: Sequence[str]) -> Relation:
     """What an output is to its base model, in the words of the Hub. what: the files. ggufs: names of GGUF files."""
     return "quantized" if ggufs or what.quantised else "finetune"
 

@@ -49,7 +49,7 @@ def card(
     data = ModelCardData(
         **known,
         base_model=base.name or None,
-        base_model_relation=relation(what, list(ggufs)) if base.name else None,
+        base_model_relation=relation(what, ggufs) if base.name else None,
         library_name="gguf" if ggufs else "mlx" if weights == "mlx" else "transformers",
         tags=list(tags),
         **({"model_name": title, "eval_results": measured} if measured else {}),

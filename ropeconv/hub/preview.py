@@ -7,7 +7,8 @@ from typing import Any
 
 from ..sources.hub_client import answers
 from .base_model import BaseModel, base_model
-from .card import card
+from .card import card, drawn
+from .publish import client, gguf_files, kept_card, visibility
 from .publish_options import PublishOptions
 from .repository import blocking
 from .upload_set import CARD, UploadSet
@@ -57,30 +58,26 @@ def preview(what: UploadSet, how: PublishOptions) -> Preview:
     what: the files, which need not be there yet. how: repository and options. Raises RopeconvError where the licence
     of the base model forbids it, and what huggingface_hub raises.
     """
-    from huggingface_hub import HfApi
-
-    from ..version import __version__
-
-    api = HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
+    api = client(how)
     with answers(how.repo_id):
         base, note = base_model(api, what, how)
         base.refuse_forbidden()
         exists = api.repo_exists(how.repo_id)
         blocked = blocking(api, what, how) if exists else ""
-        there = [name for name in api.list_repo_files(how.repo_id) if name.endswith(".gguf")] if exists else []
-    ggufs = sorted({*what.gguf, *there}) if what.gguf else []
-    text = "" if what.own_card and not how.overwrite_card else card(what, how.repo_id, base, ggufs)
-    licences = [name for name in base.terms if name not in what.adds]
-    copied = licences if base.name == what.source else []
-    names = [*what.adds, *(name for name in licences if name not in copied), *([CARD] if text else [])]
+        ggufs = gguf_files(api, what, how) if exists else what.gguf
+        kept = kept_card(api, what, how) if exists or what.own_card else ""
+    pictures = {} if kept else drawn(what.receipt)
+    text = "" if kept else card(what, how.repo_id, base, ggufs, pictures)
+    licences = base.missing_terms(what)
+    copied, fetched = (licences, ()) if base.name == what.source else ((), licences)
+    made = {name: len(data) for name, data in pictures.items()} | ({CARD: len(text.encode())} if text else {})
+    names = dict.fromkeys([*what.adds, *fetched, *made])
     return Preview(
         how.repo_id,
         exists,
-        None if exists else base.closed if how.private is None else how.private,
+        None if exists else visibility(base, how),
         blocked,
-        tuple(
-            (name, len(text.encode()) if name == CARD and text else what.size(name)) for name in dict.fromkeys(names)
-        ),
+        tuple((name, made[name] if name in made else what.size(name)) for name in names),
         tuple(sorted({*what.copies, *copied})),
         what.source,
         what.commit,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError
 from ..sources.hub_client import answers
-from .base_model import BaseModel, base_model, name_of
+from .base_model import BaseModel, base_model
 from .card import MARK, card, drawn
 from .publish_options import PublishOptions
 from .repository import create, holds, remove
@@ -42,12 +42,9 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
     source forbids it; and what huggingface_hub raises. A repository that was made for it is removed again then. After a
     kill the same publication completes what is there.
     """
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    from ..version import __version__
-
-    api = HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
+    api = client(how)
     try:
         with answers(how.repo_id):
             return _publish(api, what, how, note)
@@ -58,11 +55,49 @@ def publish(what: UploadSet, how: PublishOptions, note: Note = lambda message: N
         raise RopeconvError(f"{how.repo_id} {words}") from None
 
 
+def client(how: PublishOptions) -> HfApi:
+    """The client of huggingface_hub. how: the options of publishing, with the token."""
+    from huggingface_hub import HfApi
+
+    from ..version import __version__
+
+    return HfApi(token=how.token, library_name="ropeconv", library_version=__version__)
+
+
+def visibility(base: BaseModel, how: PublishOptions) -> bool:
+    """Whether a new repository is private: as is asked for in `how`, else as the base model is. base: of the output."""
+    return base.closed if how.private is None else how.private
+
+
+def kept_card(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
+    """Why a README.md that ropeconv has not written stays; empty where the card is written.
+
+    api: the client. what: the files. how: repository, which has to be there unless the user's own card is published.
+    """
+    if how.overwrite_card:
+        return ""
+    if what.own_card:
+        return "README.md is your own and is published as it is; --overwrite-card replaces it."
+    if api.file_exists(how.repo_id, CARD, revision=how.revision):
+        with open(api.hf_hub_download(how.repo_id, CARD, revision=how.revision), encoding="utf-8") as file:
+            if MARK not in file.read():
+                return f"The README.md of {how.repo_id} is not ropeconv's and stays; --overwrite-card replaces it."
+    return ""
+
+
+def gguf_files(api: HfApi, what: UploadSet, how: PublishOptions) -> list[str]:
+    """Names of the GGUF files that a repository then has, none for a checkpoint. api, what, how: as in `kept_card`."""
+    if not what.gguf:
+        return []
+    there = api.list_repo_files(how.repo_id, revision=how.revision)
+    return sorted({*what.gguf, *(name for name in there if name.endswith(".gguf"))})
+
+
 def _publish(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> str:
     from huggingface_hub.errors import HfHubHTTPError
 
     base, what = _source(api, what, how, note)
-    private = base.closed if how.private is None else how.private
+    private = visibility(base, how)
     if base.closed and how.private is None:
         note(f"{base.name} is gated or private, so {how.repo_id} is made private; --public makes it public.")
     made = create(api, what, how, private)
@@ -89,28 +124,21 @@ def _source(api: HfApi, what: UploadSet, how: PublishOptions, note: Note) -> tup
     note(problem)
     base.refuse_forbidden()
     note(base.licence and f"Note: {base.licence}.")
-    missing = [name for name in base.terms if name not in what.adds]
+    missing = base.missing_terms(what)
     if base.name == what.source:
         return base, replace(what, copies=what.copies | {name: name for name in missing})
-    commit = name_of(what, how)[1] or None
-    fetched = {name: Path(api.hf_hub_download(base.name, name, revision=commit)) for name in missing}
+    fetched = {name: Path(api.hf_hub_download(base.name, name, revision=base.commit or None)) for name in missing}
     return base, replace(what, adds={**what.adds, **fetched})
 
 
 def _card(api: HfApi, what: UploadSet, how: PublishOptions, base: BaseModel, note: Note) -> dict[str, bytes]:
     """The files of the card, by name; empty where a card that ropeconv has not written stays."""
-    if what.own_card and not how.overwrite_card:
-        note("README.md is your own and is published as it is; --overwrite-card replaces it.")
+    stays = kept_card(api, what, how)
+    if stays:
+        note(stays)
         return {}
-    if api.file_exists(how.repo_id, CARD, revision=how.revision):
-        with open(api.hf_hub_download(how.repo_id, CARD, revision=how.revision), encoding="utf-8") as file:
-            if MARK not in file.read() and not how.overwrite_card:
-                note(f"The README.md of {how.repo_id} is not ropeconv's and stays; --overwrite-card replaces it.")
-                return {}
-    there = [name for name in api.list_repo_files(how.repo_id, revision=how.revision) if name.endswith(".gguf")]
-    ggufs = sorted({*what.gguf, *there}) if what.gguf else []
     pictures = drawn(what.receipt)
-    text = card(what, how.repo_id, base, ggufs, pictures)
+    text = card(what, how.repo_id, base, gguf_files(api, what, how), pictures)
     return {CARD: text.encode(), **pictures}
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from ..errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -25,3 +28,11 @@ class PublishOptions:
     base_model: str = ""
     repo_id: str = ""
     given: tuple[str, ...] = ()
+
+
+def repository(text: str) -> str:
+    """A repository as a user names it, without `hf://`. Raises UsageError where it is not owner/name."""
+    repo_id = text.removeprefix("hf://")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
+        raise UsageError(f"{repo_id} is no repository; write owner/name")
+    return repo_id

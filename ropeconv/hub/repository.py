@@ -42,10 +42,9 @@ def create(api: HfApi, what: UploadSet, how: PublishOptions, private: bool) -> b
     if how.exist_ok:
         return False
     if not is_empty(api, how):
-        blocked = blocking(api, what, how)
-        if blocked:
-            raise RopeconvError(blocked)
-        return False
+        if holds(api, what, how):
+            return False
+        raise RopeconvError(_occupied(how))
     if private and not api.model_info(how.repo_id).private:
         api.update_repo_settings(how.repo_id, private=True)
     return False
@@ -58,6 +57,10 @@ def blocking(api: HfApi, what: UploadSet, how: PublishOptions) -> str:
     """
     if how.create_pr or how.exist_ok or is_empty(api, how) or holds(api, what, how):
         return ""
+    return _occupied(how)
+
+
+def _occupied(how: PublishOptions) -> str:
     return f"{how.repo_id} exists; pass --exist-ok to commit to it, or --create-pr for a pull request"
 
 

@@ -13,12 +13,13 @@ from ..errors import BadSource
 from ..formats.gguf import GgufFile
 from ..formats.gguf.file import SHARD
 from ..formats.jsontext import parse
+from ..formats.regular import read_text
 from ..receipts import Receipt, read_receipt
 from ..runtimes.llamacpp.read_file import read_file
 from ..sources import RECEIPT, GgufSource
 from ..sources.folder import FolderSource
 
-CARD = "README.md"
+CARD, CONFIG = "README.md", "config.json"
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def planned(plan: Plan) -> UploadSet:
 
 def _config(plan: Plan) -> Mapping[str, Any]:
     """The config.json that a plan writes; empty for a GGUF file."""
-    text = next((file.text for file in plan.files if file.name == "config.json"), None)
-    return parse(text, "config.json") if text else {}
+    text = next((file.text for file in plan.files if file.name == CONFIG), None)
+    return parse(text, CONFIG) if text else {}
 
 
 def quantised_as(config: Mapping[str, Any]) -> str:
@@ -182,7 +183,8 @@ def merged(parts: list[UploadSet]) -> UploadSet:
         one, other = part.receipt, first.receipt
         if (one.recipe, one.schedule.digest) != (other.recipe, other.schedule.digest):
             raise BadSource(f"{part.gguf[0]} and {first.gguf[0]} are not of one recipe; push them to two repositories")
-    return replace(first, adds={name: path for part in parts for name, path in part.adds.items()})
+    adds = {name: path for part in parts for name, path in part.adds.items()}
+    return replace(first, adds=adds, sizes={name: size for part in parts for name, size in part.sizes.items()})
 
 
 def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, own_card: bool) -> UploadSet:
@@ -191,6 +193,6 @@ def _without_base_card(adds: dict[str, Path], copies: dict[str, str], receipt: R
     if not own_card:
         adds.pop(CARD, None)
         copies.pop(CARD, None)
-    config = adds.get("config.json")
-    quantised = quantised_as(parse(config.read_text("utf-8"), "config.json")) if config and config.is_file() else ""
+    config = adds.get(CONFIG)
+    quantised = quantised_as(parse(read_text(config, CONFIG), CONFIG)) if config and config.is_file() else ""
     return UploadSet(adds, receipt, receipt.schedule.context, copies, text, own_card, quantised=quantised)

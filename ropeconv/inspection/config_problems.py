@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import BadSource
+from ..errors import BadSource, counted
 from ..families import Family
 from ..families.config import Config, text_part
 from ..rope.forms import DynamicNtk, Interpolated, Yarn
@@ -18,6 +18,7 @@ from ..runtimes import Runtime, find, newest
 from ..runtimes.compare import describe
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
 from ..runtimes.verdict import Verdict, without_config
+from .document import ProblemDocument
 
 ROPE_KEYS = frozenset(
     (
@@ -41,9 +42,10 @@ class Problem:
     message: str
     repair: str = ""
 
-    def to_dict(self) -> dict[str, str | None]:
-        """The fields as JSON-ready data."""
-        return {"code": self.code, "message": self.message, "repair": self.repair or None}
+    @property
+    def document(self) -> ProblemDocument:
+        """The problem as documents have it."""
+        return ProblemDocument(code=self.code, message=self.message, repair=self.repair or None)
 
 
 def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
@@ -160,5 +162,6 @@ def tensor_problems(names: tuple[str, ...] | None) -> Iterator[Problem]:
     stale = [name for name in names or () if name.endswith("rotary_emb.inv_freq")]
     if stale:
         yield Problem(
-            "stale-inv-freq", f"{len(stale)} stored inv_freq tensors ({stale[0]}): stock transformers ignores them"
+            "stale-inv-freq",
+            f"{counted(len(stale), 'stored inv_freq tensor')} ({stale[0]}): stock transformers ignores them",
         )

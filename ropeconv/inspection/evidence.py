@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ..errors import counted
 from .kv_cache import display
 
 
@@ -17,7 +18,7 @@ def described_size(path: Path) -> str:
         return ""
     if not files:
         return ""
-    return size if path.is_file() else f"{size} in {len(files)} file{'s' * (len(files) > 1)}"
+    return size if path.is_file() else f"{size} in {counted(len(files), 'file')}"
 
 
 def now() -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+
+from msgspec import UNSET
 
 from ..errors import BadSource
 from ..families import Family
@@ -16,7 +18,7 @@ from ..receipts.gguf_original import first_reading, gguf_stated
 from ..rope.bound import effective_length
 from ..rope.methods.special import AsIs
 from ..rope.recipe import Recipe
-from ..rope.spec import RopeSpec
+from ..rope.spec import LayerKind, RopeSpec
 from ..runtimes.compare import difference
 from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
@@ -25,6 +27,7 @@ from ..sources.gguf import GgufSource
 from ..sources.source import Origin, Source
 from .assumed_weights import check_assumed_weights
 from .config_problems import Problem, config_problems, custom_code, limit_problem, load_problem, tensor_problems
+from .document import InspectionDocument, schedule_document, source_document, verdict_document
 from .gguf_problems import gguf_problems
 from .halves import check_halves
 from .kv_cache import KvCache, config_cache, gguf_cache
@@ -77,43 +80,48 @@ class Inspection:
         """What is assumed about a model that is treated as a family that its model_type is not of; empty for others."""
         return ""
 
+    def document(self, repairs: Iterable[Problem] | None = None) -> InspectionDocument:
+        """The inspection as a JSON document. repairs: of the command, None where nobody looked for them."""
+        spec, form = self.spec, self.spec.form
+        return InspectionDocument(
+            source=source_document(self.source),
+            family=self.name,
+            assumption=self.assumption or None,
+            head_dim=spec.head_dim,
+            rotary_dim=spec.rotary_dim,
+            layout=spec.layout,
+            mla=spec.mla,
+            encoder=self.encoder,
+            rope_type=form.kind,
+            rope=dict(vars(form)),
+            rope_theta=spec.rope_theta,
+            attention_factor=spec.attention_factor,
+            softmax_scale=spec.softmax_scale,
+            original_context=spec.original_context,
+            original_context_source=spec.original_context_source,
+            original_context_reference=spec.original_context_reference or None,
+            context=spec.context,
+            scaled=spec.scaled,
+            layers={kind: spec.count(kind) for kind in get_args(LayerKind)},
+            layer_groups=layer_groups(spec),
+            visible=spec.visible(spec.context),
+            effective_length=effective_length(spec.current(), spec),
+            mrope_section=spec.mrope_section,
+            nope_query_scaling=spec.nope_query_scaling,
+            custom_code=self.custom_code or None,
+            local_theta=spec.local_form.theta if spec.local_form else None,
+            refuse=self.refuse or None,
+            notes=spec.notes,
+            problems=tuple(problem.document for problem in self.problems),
+            runtimes=tuple(map(verdict_document, self.verdicts)),
+            kv_cache=self.kv_cache.document(spec.context) if self.kv_cache else None,
+            schedule=schedule_document(spec.current()),
+            repairs=UNSET if repairs is None else tuple(problem.document for problem in repairs),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready data; keys stay within a schema."""
-        spec, form = self.spec, self.spec.form
-        return {
-            "source": self.source.to_dict(),
-            "family": self.name,
-            "assumption": self.assumption or None,
-            "head_dim": spec.head_dim,
-            "rotary_dim": spec.rotary_dim,
-            "layout": spec.layout,
-            "mla": spec.mla,
-            "encoder": self.encoder,
-            "rope_type": form.kind,
-            "rope": {key: list(value) if isinstance(value, tuple) else value for key, value in vars(form).items()},
-            "rope_theta": spec.rope_theta,
-            "attention_factor": spec.attention_factor,
-            "softmax_scale": spec.softmax_scale,
-            "original_context": spec.original_context,
-            "original_context_source": spec.original_context_source,
-            "original_context_reference": spec.original_context_reference or None,
-            "context": spec.context,
-            "scaled": spec.scaled,
-            "layers": {kind: spec.count(kind) for kind in ("global", "local", "none")},
-            "layer_groups": [group.to_dict() for group in layer_groups(spec)],
-            "visible": spec.visible(spec.context),
-            "effective_length": effective_length(spec.current(), spec),
-            "mrope_section": list(spec.mrope_section),
-            "nope_query_scaling": asdict(spec.nope_query_scaling) if spec.nope_query_scaling else None,
-            "custom_code": self.custom_code or None,
-            "local_theta": spec.local_form.theta if spec.local_form else None,
-            "refuse": self.refuse or None,
-            "notes": list(spec.notes),
-            "problems": [problem.to_dict() for problem in self.problems],
-            "runtimes": [verdict.to_dict() for verdict in self.verdicts],
-            "kv_cache": self.kv_cache.to_dict(spec.context) if self.kv_cache else None,
-            "schedule": spec.current().to_dict(),
-        }  # fmt: skip
+        return self.document().to_dict()
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET
+
+from ..errors import counted
 from ..families import Family
 from ..families.cached_layers import CachedLayers, cache_geometry
 from ..families.config import Config, text_part
 from ..formats.gguf.types import TYPES, TensorType
 from ..runtimes.llamacpp import Arch, Keys
 from ..runtimes.llamacpp.cached_layers import cached_layers
+from .document import KvCacheDocument, RepeatedDocument, SizeDocument
 
 OF_CHECKPOINTS = {
     "float32": TensorType("float32", 1, 4), "bfloat16": TensorType("bfloat16", 1, 2),
@@ -43,18 +47,23 @@ class KvCache:
         """
         return _bytes(self.layers, self.dtypes, tokens)
 
+    def document(self, tokens: int, source: int | None = None) -> KvCacheDocument:
+        """The cache as documents have it. Parameters are those of `sentence`."""
+        repeated = None
+        if self.repeated:
+            repeated = RepeatedDocument(by=self.repeated_by, bytes=_bytes(self.repeated, self.dtypes, tokens))
+        return KvCacheDocument(
+            tokens=tokens,
+            bytes=self.bytes(tokens),
+            layers=self.layers,
+            states=self.states,
+            repeated=repeated,
+            source=UNSET if source is None else SizeDocument(tokens=source, bytes=self.bytes(source)),
+        )
+
     def to_dict(self, tokens: int, source: int | None = None) -> dict[str, Any]:
         """The cache as JSON-ready data. Parameters are those of `sentence`."""
-        found = {
-            "tokens": tokens,
-            "bytes": self.bytes(tokens),
-            "layers": [asdict(group) for group in self.layers],
-            "states": self.states,
-            "repeated": {"by": self.repeated_by, "bytes": _bytes(self.repeated, self.dtypes, tokens)}
-            if self.repeated
-            else None,
-        }
-        return found if source is None else found | {"source": {"tokens": source, "bytes": self.bytes(source)}}
+        return self.document(tokens, source).to_dict()
 
     def sentence(self, tokens: int, source: int | None = None) -> str:
         """Its size for display. tokens: of one sequence. source: tokens that the source declares, for a plan."""
@@ -68,9 +77,9 @@ class KvCache:
             text += f" (source at {source:,}: {display(next(iter(self.bytes(source).values())))})"
         for group in self.layers:
             if group.window is not None and group.window < tokens:
-                text += f"; {group.count} layers keep a window of {group.window:,} tokens"
+                text += f"; {counted(group.count, 'layer keeps', 'layers keep')} a window of {group.window:,} tokens"
         if self.states:
-            text += f"; {self.states} layers keep a state of fixed size, not counted"
+            text += f"; {counted(self.states, 'layer keeps', 'layers keep')} a state of fixed size, not counted"
         if self.repeated:
             size = next(iter(_bytes(self.repeated, self.dtypes, tokens).values()))
             text += f"; {self.repeated_by} keeps it for every query head: {display(size)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
+from ..errors import counted
 from ..rope.spec import LayerKind, RopeSpec
 from ..runtimes.compare import describe
 
@@ -21,10 +21,6 @@ class LayerGroup:
     kind: LayerKind
     window: int | None
     count: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready data."""
-        return {"kind": self.kind, "window": self.window, "count": self.count}
 
 
 def layer_groups(spec: RopeSpec) -> tuple[LayerGroup, ...]:
@@ -45,10 +41,11 @@ def describe_layers(spec: RopeSpec) -> str:
 
 def _words(group: LayerGroup, spec: RopeSpec, several: bool) -> str:
     own = f" with {describe(spec.local_form)}" if group.kind == "local" and spec.local_form else ""
-    rotates = "do not rotate" if group.kind == "none" else f"rotate{own}"
+    words = ("does not rotate", "do not rotate") if group.kind == "none" else (f"rotates{own}", f"rotate{own}")
+    rotate, see = counted(group.count, *words), "sees" if group.count == 1 else "see"
     if group.window:
-        return f"{group.count} {rotates} and see {group.window:,} tokens ({_kind(spec)})"
-    return f"{group.count} {rotates}" + (" and see the whole context" if several else "")
+        return f"{rotate} and {see} {group.window:,} tokens ({_kind(spec)})"
+    return rotate + (f" and {see} the whole context" if several else "")
 
 
 def _kind(spec: RopeSpec) -> str:
@@ -67,7 +64,8 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
     count, still = spec.count("global"), spec.count("none")
     if still:
         return (
-            f"the {count} layers that rotate see {words}, and the {still} that see the whole context have no RoPE: "
+            f"the {counted(count, 'layer that rotates sees', 'layers that rotate see')} {words}, and the "
+            f"{counted(still, 'that sees the whole context has', 'that see the whole context have')} no RoPE: "
             f"the extension changes only the former, `--as-is --context {context}` raises the context without it"
         )
     return (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ..errors import BadSource
+from ..errors import BadSource, counted
 from ..families import Family
 from ..families.config import Config, text_part
 from ..families.layers import key_layers
@@ -94,7 +94,7 @@ def _layer(
     queries, keys = (_projection(which, prefix, heads, head_dim, family, tensors) for which in ("q", "k"))
     if len(queries.heads) % len(keys.heads):
         raise BadSource(
-            f"{queries.tensor.name} has {len(queries.heads)} heads, no multiple of the {len(keys.heads)} of "
+            f"{queries.tensor.name} has {counted(len(queries.heads), 'head')}, no multiple of the {len(keys.heads)} of "
             f"{keys.tensor.name}; correct the numbers of heads in config.json"
         )
     columns = queries.tensor.shape[1:]
@@ -120,7 +120,9 @@ def _projection(
         width = rows // heads if which == "q" else head_dim
         starts = tuple(range(0, rows - head_dim + 1, width)) if width >= head_dim else ()
     if not starts:
-        raise BadSource(f"{name} has {rows} rows, too few for the heads of config.json; correct their number there")
+        raise BadSource(
+            f"{name} has {counted(rows, 'row')}, too few for the heads of config.json; correct their number there"
+        )
     bias = _optional(f"{name.removesuffix('.weight')}.bias", tensors, (rows,))
     return Projection(tensor, bias, starts, _norms(which, prefix, len(starts), head_dim, family, tensors))
 
@@ -138,7 +140,9 @@ def _norms(
     found = tuple(_checked(tensors[name]) for name in names if name in tensors)
     sizes = {prod(tensor.shape) for tensor in found}
     if sizes - {head_dim, heads * head_dim} or (kind == "layer-norm-list" and len(found) not in (0, heads)):
-        raise BadSource(f"{norm} does not fit {heads} heads of {head_dim} dimensions; download the checkpoint again")
+        raise BadSource(
+            f"{norm} does not fit {counted(heads, 'head')} of {head_dim} dimensions; download the checkpoint again"
+        )
     return found
 
 

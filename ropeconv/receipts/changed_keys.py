@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import RopeconvError
+from ..errors import RopeconvError, counted
 from ..formats.gguf import Header
 from ..sources import RECEIPT, GgufSource, Source, open_source
 from .folder_original import OriginalSource
@@ -72,6 +72,6 @@ def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]
 
 def _shown(value: Any) -> str:
     if isinstance(value, list) and len(value) > 8:
-        return f"{len(value)} values, {json.dumps(value[0])} to {json.dumps(value[-1])}"
+        return f"{counted(len(value), 'value')}, {json.dumps(value[0])} to {json.dumps(value[-1])}"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shlex
 
-from ..rope.errors import RopeconvError
+from ..errors import RopeconvError
 from ..rope.flags import flags
 from ..rope.recipe import Recipe
-from .original import SourceRecord
+from ..sources import RECEIPT
 from .receipt import Receipt
 from .step import StepRecord, TargetRecord
-
-RECEIPT_FILE = "ropeconv.json"
 
 
 def commands(receipt: Receipt) -> list[str]:
@@ -20,17 +18,18 @@ def commands(receipt: Receipt) -> list[str]:
     Local sources have the names that the receipts keep, without their folders. A recipe with lists of numbers is taken
     from the receipt itself, `--recipe ropeconv.json`.
     """
-    source, made = receipt.first, []
+    first, made = receipt.first, []
+    name, is_gguf = first.reference or first.name, first.kind == "gguf"
     for number, step in enumerate(receipt.steps, 1):
-        last = number == len(receipt.steps)
-        name = source.name if number == 1 else f"step{number - 1}"
-        words = ["ropeconv", "apply", (source.reference or name) if number == 1 else name]
+        words = ["ropeconv", "apply", name]
         words += ["--family", receipt.source.family] if receipt.source.family else []
         words += _recipe(step)
         if step.target is not None:
-            words += _target(step.target, source if number == 1 else None)
-        if not last:
-            words += ["-o", f"step{number}"]
+            words += _target(step.target, is_gguf)
+        if number < len(receipt.steps):
+            is_gguf = step.target.to == "gguf" if step.target else is_gguf
+            name = f"step{number}{'.gguf' * is_gguf}"
+            words += ["-o", name]
         made.append(shlex.join(words))
     return made
 
@@ -40,17 +39,16 @@ def _recipe(step: StepRecord) -> list[str]:
         found = flags(Recipe.from_dict(step.recipe))
     except RopeconvError:  # of another version
         found = None
-    return ["--recipe", RECEIPT_FILE] if found is None else found
+    return ["--recipe", RECEIPT] if found is None else found
 
 
-def _target(target: TargetRecord, source: SourceRecord | None) -> list[str]:
-    """The options of a target. source: the first one, None for the output of an earlier step."""
-    was_gguf = source is not None and source.kind == "gguf"
+def _target(target: TargetRecord, was_gguf: bool) -> list[str]:
+    """The options of a target. was_gguf: whether its source is a GGUF file."""
     words = ["--to", target.to] if was_gguf != (target.to == "gguf") else []
     options = {
         "encoding": None if target.encoding == "auto" else target.encoding,
         "outtype": target.outtype, "pre": target.pre, "carrier": target.carrier, "fold-into": target.fold_into,
-        "fold-dtype": target.fold_dtype,
+        "fold-dtype": target.fold_dtype, "quantized-by": target.quantized_by,
     }  # fmt: skip
     for name, value in options.items():
         words += [f"--{name}", value] if value is not None else []

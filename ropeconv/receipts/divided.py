@@ -19,7 +19,7 @@ from .original import ScaledRecord
 
 EXACT = ("F32", "BF16", "F16")
 CLOSE = 1e-9  # the factor is a product of float64 numbers
-PIECE = 1 << 20  # elements
+CHUNK = 1 << 20  # elements that are read at a time
 
 
 def check_scaled(one: ScaledRecord, tensor: Tensor) -> None:
@@ -66,8 +66,8 @@ def _pieces(header: Header, tensor: Tensor, one: ScaledRecord) -> Iterator[tuple
     """Places and sizes in bytes of what is read at a time."""
     size = np.dtype(STORED[tensor.dtype]).itemsize
     for start, stop in one.spans:
-        for at in range(start, stop, PIECE):
-            yield header.data_start + tensor.start + at * size, (min(at + PIECE, stop) - at) * size
+        for at in range(start, stop, CHUNK):
+            yield header.data_start + tensor.start + at * size, (min(at + CHUNK, stop) - at) * size
 
 
 def _divided(old: NDArray[Any], dtype: str, one: ScaledRecord) -> bytes:

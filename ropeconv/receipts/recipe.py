@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadSource, UsageError
+from ..errors import BadSource, UsageError, counted
 from ..formats import jsontext
 from ..formats.regular import read_text
 from ..rope.recipe import Recipe
@@ -14,7 +14,7 @@ from .read import parse_receipt
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a file: a saved one, or that of the receipt of an output, which may be given by its folder.
+    """The recipe in a file: a saved one, a tuned one, or that of the receipt of an output, also given by its folder.
 
     Raises UsageError for a file that cannot be read, RecipeError for one that is no recipe.
     """
@@ -27,7 +27,9 @@ def read_recipe(path: Path) -> Recipe:
         raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
     except BadSource as problem:
         raise UsageError(str(problem)) from None
-    if isinstance(data, dict) and "ropeconv" in data:
+    if isinstance(data, dict) and "ropeconv_tune" in data:
+        data = data.get("recipe")
+    elif isinstance(data, dict) and "ropeconv" in data:
         data = parse_receipt(text, str(path)).recipe
     return Recipe.from_dict(data)
 
@@ -45,7 +47,7 @@ def described_settings(recipe: Mapping[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, list):
-        return f"of {len(value)} values"
+        return f"of {counted(len(value), 'value')}"
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:.12g}" if isinstance(value, float) else str(value)

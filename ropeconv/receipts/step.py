@@ -43,6 +43,7 @@ class TargetRecord(msgspec.Struct, frozen=True):
     all_files: bool = False
     replace: bool = False
     assume_arch_keys: bool = False
+    quantized_by: str | None = None
 
 
 class StepRecord(msgspec.Struct, frozen=True):

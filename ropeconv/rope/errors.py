@@ -20,6 +20,14 @@ _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlevel = 2
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun for a message: `1 file`, `2 files`; with `file is` and `files are` also its verb.
+
+    number: how many. noun: for one. plural: for others, by default the noun with an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def shown(value: object) -> str:
     """A value for a message: its repr, in which long texts, numbers and lists are cut."""
     return _SHORT.repr(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .methods.method import Method, Value
+from .methods.method import Value
 from .recipe import MODIFIERS, Recipe
 
 
@@ -17,30 +17,17 @@ def flags(recipe: Recipe) -> list[str] | None:
     method = recipe.method
     if any(isinstance(value, tuple) for value in vars(method).values()):
         return None
-    words = [method.flag()]
-    first, *settings = dataclasses.fields(method) if method.value is not Value.SWITCH else (None,)
-    if first is not None:
-        words.append(_text(getattr(method, first.name)))
-    for item in settings:
-        if item is not None and getattr(method, item.name) != item.default:
-            words += _option(item.name, getattr(method, item.name), switch=_is_switch(method, item.name))
-    for name in MODIFIERS:
-        value = getattr(recipe, name)
-        if value not in (None, False):
-            words += _option(name, value)
+    words, fields = [method.flag()], dataclasses.fields(method)
+    words += [_text(getattr(method, item.name)) for item in fields[:1] if method.value is not Value.SWITCH]
+    given = {item.name: getattr(method, item.name) for item in fields[1:] if getattr(method, item.name) != item.default}
+    given |= {name: getattr(recipe, name) for name in MODIFIERS if getattr(recipe, name) not in (None, False)}
+    for name, value in given.items():
+        spelled = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{spelled}" if value else f"--no-{spelled}")
+        else:
+            words += [f"--{spelled}", _text(value)]
     return words
-
-
-def _is_switch(method: Method, name: str) -> bool:
-    return isinstance(getattr(method, name), bool)
-
-
-def _option(name: str, value: Any, switch: bool = False) -> list[str]:
-    """An option with its value. switch: whether it is written --no-NAME where it is off."""
-    spelled = name.replace("_", "-")
-    if value is True:
-        return [f"--{spelled}"]
-    return [f"--no-{spelled}"] if switch else [f"--{spelled}", _text(value)]
 
 
 def _text(value: Any) -> str:

@@ -66,8 +66,9 @@ def rotating_share(form: Form, rotary_dim: int) -> float:
     """The share of the pairs of a form that rotate. rotary_dim: twice the number of its pairs."""
     if isinstance(form, Proportional):
         return form.partial_rotary_factor
-    still = count_zero(form.inv_freq(rotary_dim))
-    return share(rotary_dim // 2 - still, rotary_dim) if still else 1.0
+    inv_freq = form.inv_freq(rotary_dim)
+    still = count_zero(inv_freq)
+    return share(len(inv_freq) - still, rotary_dim) if still else 1.0
 
 
 def share(rotating: int, rotary_dim: int) -> float:

@@ -30,6 +30,10 @@ ETAG = re.compile(r'(?:W/)?"?(?!\.+"?$)[^/\\\x00-\x1f"]{1,200}"?')
 HEADERS = {"x-repo-commit": COMMIT, "x-linked-etag": ETAG, "etag": ETAG}
 """Headers of files that become names in the cache, and what they may be."""
 WAITS = ("retry-after", "ratelimit")
+TOO_MANY = 429
+"""The status of an answer to one request too many."""
+patience = 0
+"""How often a request that the Hub is too busy for is sent again: in runs of many units, which would fail otherwise."""
 
 _largest = ContextVar("_largest", default=ANSWER_BYTES)
 """Bytes of a file whose length an answer does not give."""
@@ -104,7 +108,34 @@ class LimitedClients:
         client.headers["Accept-Encoding"] = "identity"  # so that what arrives is as large as it is said to be
         hooks = client.event_hooks
         client.event_hooks = {**hooks, "response": [*hooks["response"], _hook(httpx)]}
+        client.send = _patient(client.send, httpx.ByteStream)
         return client
+
+
+def _patient(send: Callable[..., Any], whole: type) -> Callable[..., Any]:
+    """A client's `send` that waits as long as a busy Hub asks to. whole: of bodies that can be sent again."""
+
+    def again(request: Any, **options: Any) -> Any:
+        for number in range(patience):
+            response = send(request, **options)
+            if response.status_code != TOO_MANY or not isinstance(request.stream, whole):
+                return response
+            response.close()
+            time.sleep(_asked_to_wait(response.headers, number))
+        return send(request, **options)
+
+    return again
+
+
+def _asked_to_wait(headers: Any, number: int) -> float:
+    """Seconds that a busy Hub asks to wait; twice as long each time where it does not say.
+
+    headers: of the answer, as a mapping. number: how often it was asked before.
+    """
+    after = re.fullmatch(r"\d{1,6}", headers.get("retry-after", ""))
+    reset = re.search(r"\bt=(\d{1,6})", headers.get("ratelimit", ""))
+    found = after[0] if after else reset[1] if reset else 2**number
+    return min(float(found), LONGEST_WAIT)
 
 
 def _hook(httpx: Any) -> Any:

@@ -26,6 +26,9 @@ def resolved(reference: str) -> str:
 
     reference: as the user wrote it. Raises BadSource for a Modelfile whose model is in Ollama's own store.
     """
+    path = Path(reference).expanduser()
+    if path.exists():
+        return _of_modelfile(path) if path.name.startswith("Modelfile") and path.is_file() else reference
     tagged = OLLAMA_TAG.fullmatch(reference)
     if tagged:
         name = "/".join(tagged["page"].split("/")[1:])
@@ -38,8 +41,7 @@ def resolved(reference: str) -> str:
         revision = "" if page["revision"] in (None, "main") else f"@{unquote(page['revision'])}"
         file = unquote(page["path"] or "")
         return page["name"] + revision + (file if file.endswith(".gguf") else "")
-    path = Path(reference).expanduser()
-    return _of_modelfile(path) if path.name.startswith("Modelfile") and path.is_file() else reference
+    return reference
 
 
 def _of_modelfile(path: Path) -> str:

@@ -114,7 +114,7 @@ def _targets(comparison: Comparison) -> Iterator[Target]:
             to=None if from_gguf else said.to,
             encoding=said.encoding,
             runtimes=said.runtimes,
-            gguf=GgufTarget(said.outtype, said.pre, said.carrier, said.assume_arch_keys),
+            gguf=GgufTarget(said.outtype, said.pre, said.carrier, said.assume_arch_keys, said.quantized_by),
             fold=FoldTarget(said.fold_into, said.fold_dtype),
             allow_approximate=said.allow_approximate,
             all_files=said.all_files,

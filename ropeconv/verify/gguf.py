@@ -11,7 +11,7 @@ from typing import TypeGuard
 
 from ..bake import GgufPlan, Plan
 from ..bake.export import ExportPlan
-from ..errors import shown
+from ..errors import counted, shown
 from ..export.write import converted
 from ..formats.copying import Advance
 from ..formats.gguf import GgufFile, Header, TensorInfo, Value, read_header, rewrite
@@ -58,8 +58,9 @@ class GgufCheck:
         if isinstance(self.plan, GgufPlan):
             source = self.plan.source.file
             if len(source.paths) != len(self.file.paths):
-                counts = f"{len(self.file.paths)} shards, and {len(source.paths)} belong there"
-                return self.found.differs(f"it has {counts}")
+                found = counted(len(self.file.paths), "shard")
+                belong = counted(len(source.paths), "belongs", "belong")
+                return self.found.differs(f"it has {found}, and {belong} there")
             for number in range(1, len(source.paths)):
                 self._other(number)
         return None

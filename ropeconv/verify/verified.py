@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import Disagreement
+from ..errors import Disagreement, counted
 
 LONGEST = 3  # differences that a message names
 
@@ -49,9 +49,10 @@ class Verified:
     @property
     def sentence(self) -> str:
         """The result for people."""
+        given = f"{counted(self.files, 'file is', 'files are')} what recipe and source give"
         if self.quick:
-            return f"{self.files} files are what recipe and source give; --quick left out the bytes of the weights."
-        return f"{self.files} files are what recipe and source give, {self.bytes:,} bytes of weights among them."
+            return f"{given}; --quick left out the bytes of the weights."
+        return f"{given}, {self.bytes:,} bytes of weights among them."
 
 
 @dataclass

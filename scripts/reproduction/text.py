@@ -8,7 +8,6 @@ import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,13 +80,13 @@ def corpus(texts: dict[str, str], length: int, documents: int, vocabulary: int =
             "on; give more --text, or fewer --documents"
         )
     rest = [texts[name] for name in order if name not in set(long)]
-    tokenizer = _tokenizer(rest, vocabulary)
+    tokenizer = tokenizer_of(rest, vocabulary)
     test = np.array([tokenizer.encode(texts[name]).ids[:length] for name in long], np.int64)
     train = np.concatenate([np.array(tokenizer.encode(text + "\n\n").ids, np.int64) for text in rest])
     return Corpus(train, test, tuple(long), tokenizer.get_vocab_size())
 
 
-def _tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
+def tokenizer_of(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokenizer:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()

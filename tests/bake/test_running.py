@@ -34,19 +34,25 @@ def test_a_modelfile_names_the_file_and_the_context(tmp_path: Path) -> None:
     assert path.read_text() == "FROM ./other.gguf\n"
 
 
-def test_commands_have_the_context_and_quoted_paths(tmp_path: Path) -> None:
+def test_commands_have_the_context_and_quoted_paths(tmp_path: Path, llama: Path) -> None:
     plan = make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "Long.gguf")
     serve = f"llama-server -m '/a b/Long.gguf' -c {4 * TRAINED}"
     assert run_commands(plan, Path("/a b/Long.gguf")) == [serve]
     assert run_commands(plan, Path("/a b/Long.gguf"), Path("x y")) == [serve, "ollama create long -f 'x y'"]
-    folder = make_plan(CONFIGS / "meta-llama--Llama-2-7b-hf.json", YARN)
-    assert run_commands(folder, Path("/a b/out")) == ["vllm serve '/a b/out' --max-model-len 16384"]
+    folder = make_plan(llama, YARN)
+    assert run_commands(folder, Path("/a b/out")) == ["vllm serve '/a b/out' --max-model-len 256"]
+
+
+def test_no_command_for_a_folder_without_weights() -> None:
+    plan = make_plan(CONFIGS / "meta-llama--Llama-2-7b-hf.json", YARN)
+    assert run_commands(plan, plan.out) == []
 
 
 def test_no_command_for_a_folder_that_vllm_is_not_known_to_compute(tmp_path: Path) -> None:
     """transformers does: only the verdicts of vLLM count for its command."""
     (tmp_path / "config.json").write_text(json.dumps(sample_config(by_name()["evolla"])))
     plan = make_plan(tmp_path / "config.json", YARN)
+    plan.source.kind = "folder"
     assert plan.result.verdicts[0].runtime.startswith("transformers@")
     assert "exact" in {verdict.status for verdict in plan.result.verdicts}
     assert run_commands(plan, tmp_path / "out") == []

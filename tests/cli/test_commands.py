@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ropeconv import __version__
 from ropeconv.families import families
@@ -105,6 +106,28 @@ def test_the_output_is_checked_and_says_so(run: Run, llama: Path) -> None:
     assert "Checked: transformers" in done.stdout
     assert "Wrote model-yarn4\n" in done.stdout
     assert done.stdout.rstrip().endswith("Run it with: vllm serve model-yarn4 --max-model-len 256")
+
+
+def test_an_output_without_weights_is_not_one_to_run(run: Run, llama: Path, tmp_path: Path) -> None:
+    done = run("apply", "model/config.json", "--yarn", "4", "-o", "out")
+    assert "It has no weights, as SOURCE has none" in done.stdout
+    assert "Run it with" not in done.stdout
+    told = run("validate", "out", "--against", "model")
+    assert (told.returncode, "out has no weights, as an output of a config.json alone" in told.stderr) == (1, True)
+    assert run("apply", "model", "--yarn", "4", "-o", "whole").stdout.count("It has no weights") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("validate", "out"), "Missing option '--against': "),
+        (("apply",), "Missing argument 'SOURCE': A folder"),
+    ],
+)
+def test_what_is_missing_is_explained(run: Run, words: tuple[str, ...], said: str) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"ropeconv: {said}"), done.stderr
 
 
 def test_a_folder_has_no_modelfile(run: Run, llama: Path, tmp_path: Path) -> None:

@@ -40,11 +40,12 @@ def shown(page: str) -> list[Transcript]:
 
 
 def bare(page: str) -> list[str]:
-    """The commands of ropeconv in blocks of shell, in their order, without comments."""
+    """The commands of ropeconv in blocks of shell, in their order, without comments and redirections."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     blocks = [match["body"] for match in FENCED.finditer(text) if not match["language"]]
     lines = [line for body in blocks for line in body.replace("\\\n", " ").splitlines()]
-    return [" ".join(shlex.split(line, comments=True)) for line in lines if line.startswith("ropeconv ")]
+    commands = [line.partition(" > ")[0] for line in lines if line.startswith("ropeconv ")]
+    return [" ".join(shlex.split(command, comments=True)) for command in commands]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_a_command_prints_what_its_page_shows(beside: Path, page: str, one: Tran
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", [*RUN, "training.md"])
 def test_the_commands_of_a_page_run_one_after_the_other(small: Path, tmp_path: Path, page: str) -> None:
     shutil.copytree(small, tmp_path / "own")
     commands = bare(page)
@@ -92,7 +93,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(small: Path, tmp_path: P
 def test_commands_inside_sentences_and_tables_run(small: Path, page: str) -> None:
     """Those that name no METAVAR; what would write is only planned."""
     text = FENCED.sub("", (ROOT / "docs" / page).read_text("utf-8"))
-    commands = [one for one in re.findall(r"`(ropeconv \w+ [^`]+)`", text) if not re.search(r"\b[A-Z]{3,}\b", one)]
+    commands = [one for one in re.findall(r"`(ropeconv [\w-]+ [^`]+)`", text) if not re.search(r"\b[A-Z]{3,}\b", one)]
     assert commands
     for command in commands:
         ran(small, f"{command} --dry-run" if " apply " in command else command)
@@ -113,7 +114,7 @@ def test_a_command_in_the_text_is_one_of_ropeconv() -> None:
 
     for page in RUN:
         text = (ROOT / "docs" / page).read_text("utf-8")
-        assert set(re.findall(r"`ropeconv (\w+)", text)) <= set(COMMANDS), page
+        assert set(re.findall(r"`ropeconv ([\w-]+)", text)) <= set(COMMANDS), page
 
 
 @pytest.mark.parametrize(

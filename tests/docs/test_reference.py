@@ -25,7 +25,7 @@ def test_a_page_is_what_the_code_says(page: str) -> None:
 
 def test_every_command_and_its_every_option_are_there() -> None:
     text = text_of("commands.md")
-    sections = dict(zip(COMMANDS, re.split(r"^## ropeconv \w+\n", text, flags=re.MULTILINE)[1:], strict=True))
+    sections = dict(zip(COMMANDS, re.split(r"^## ropeconv [\w-]+\n", text, flags=re.MULTILINE)[1:], strict=True))
     assert all(f"ropeconv {name} " in section for name, section in sections.items())
     assert all("--help" in section for section in sections.values())
     assert "--theta-bound" in sections["apply"]

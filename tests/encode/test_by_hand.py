@@ -20,7 +20,7 @@ from ropeconv.encode.fold.arithmetic import scale_ranges, scaled
 from ropeconv.encode.fold.placement import Fold, Scaling
 from ropeconv.encode.fold.shards import dtype_notes, folded_shards, grown_index
 from ropeconv.encode.fold.widening import copy_widened, widened_size
-from ropeconv.encode.result import Considered, EncodeResult, refuse_approximate, refuse_attention_factor, with_deviation
+from ropeconv.encode.result import EncodeResult, refuse_approximate, refuse_attention_factor, with_deviation
 from ropeconv.encode.target import FoldTarget, GgufTarget
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.families import by_model_type
@@ -273,7 +273,6 @@ def test_how_many_runtimes_are_exact() -> None:
     statuses = ("exact", "exact", "differs", "unknown", "unsupported", "rounded")
     result = EncodeResult("made", tuple(map(verdict, statuses)))
     assert (result.exact_count(), result.exact_share) == (2, "exact in 2 of 4 runtimes")
-    assert Considered("a", True, "b").to_dict() == {"encoding": "a", "selected": True, "reason": "b"}
 
 
 def test_norms_behind_the_rotation_cancel_a_factor() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import gguf
 import numpy as np
@@ -12,16 +13,22 @@ import pytest
 import safetensors.torch
 import torch
 
+import ropeconv
+from ropeconv.bake.export import ExportPlan
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.export.write import encode
 from ropeconv.formats.gguf import GgufFile
+from ropeconv.receipts import read_receipt
+from ropeconv.receipts.commands import commands
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
+from ropeconv.verify import verify_output
 
 from ..baking import make_plan
 from ..gguf_files import contents
 from ..llamacpp import bake, checkpoint
 
+AS_IS = Recipe(METHODS["as-is"]())
 YARN = Recipe(METHODS["yarn"](4.0))
 
 
@@ -93,6 +100,36 @@ def test_the_name_and_the_description(qwen3: Path, tmp_path: Path, monkeypatch: 
     assert file.get("general.base_model.0.name") == "Qwen3 Tiny Instruct"
     assert file.get("general.file_type") == 7
     assert json.loads(file.get("ropeconv.json"))["recipe"]["method"] == "yarn"
+
+
+def test_who_quantised_it(qwen3: Path, tmp_path: Path) -> None:
+    """Read by gguf-py; a second bake of the file keeps it, and `validate` finds every byte as planned."""
+    bake(qwen3, YARN, tmp_path / "plain.gguf", outtype="q8_0")
+    bake(qwen3, YARN, tmp_path / "named.gguf", outtype="q8_0", quantized_by="me")
+    bake(tmp_path / "named.gguf", Recipe(METHODS["yarn"](8.0)), tmp_path / "again.gguf", replace=True)
+    fields = [gguf.GGUFReader(tmp_path / f"{name}.gguf").fields for name in ("plain", "named", "again")]
+    named = [field["general.quantized_by"].contents() for field in fields if "general.quantized_by" in field]
+    assert named == ["me", "me"]
+    assert verify_output(ropeconv.Comparison.open(tmp_path / "named.gguf", str(qwen3))).files == 1
+    receipt = read_receipt(tmp_path / "named.gguf")
+    assert commands(receipt)[0].endswith("--outtype q8_0 --quantized-by me")
+    with pytest.raises(UsageError, match="--quantized-by has no effect"):
+        make_plan(tmp_path / "plain.gguf", YARN, replace=True, quantized_by="me")
+    with pytest.raises(UsageError, match="--quantized-by goes with GGUF"):
+        make_plan(qwen3, YARN, quantized_by="me")
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "deepseek_v3", "gemma4_text", "qwen3_next"])
+def test_the_size_of_experts_is_counted_as_gguf_py_does(tmp_path: Path, model_type: str) -> None:
+    plan = make_plan(checkpoint(model_type, tmp_path / "model"), AS_IS, to="gguf")
+    assert isinstance(plan, ExportPlan)
+    writer = gguf.GGUFWriter(None, "llama")
+    writer.tensors = [
+        {one.name: SimpleNamespace(shape=tuple(reversed(one.shape))) for one in plan.exported.tensors}  # type: ignore[dict-item]
+    ]
+    label = gguf.size_label(*writer.get_total_parameter_count())
+    assert plan.exported.description.size_label == label
+    assert label.startswith("4x")
 
 
 def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:

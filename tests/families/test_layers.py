@@ -97,7 +97,7 @@ def test_the_commands_say_which_layers_and_pairs_are_extended(run: Run, tmp_path
     (tmp_path / "config.json").write_text(json.dumps(config))
     said = run("inspect", "config.json").stdout
     assert "192 of 256, by architecture" in said
-    assert "1 rotate and see the whole context; 5 rotate with default, theta 10000 and see 512 tokens" in said
+    assert "1 rotates and sees the whole context; 5 rotate with default, theta 10000 and see 512 tokens" in said
     assert "128 of 512 dimensions rotate" in run("apply", "config.json", "--linear", "2", "--dry-run").stdout
     refused = run("apply", "config.json", "--mixed", "2", "--dry-run")
     assert (refused.returncode, "beside pairs that stand still" in refused.stderr) == (1, True)

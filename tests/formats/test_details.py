@@ -74,6 +74,16 @@ def test_what_the_kernel_leaves_is_copied_through_us(
     assert done == [2, 4, 4, 4, 4, 2]
 
 
+def test_a_copy_comes_after_what_was_written_before_it(tmp_path: Path) -> None:
+    """Also where the file object still holds that back: what is copied over it stays."""
+    (tmp_path / "source").write_bytes(b"12345")
+    with (tmp_path / "source").open("rb") as reader, (tmp_path / "target").open("wb") as writer:
+        writer.write(b"abcdefg")
+        copy_part(reader, 0, writer, 1, 5)
+        writer.write(b"!")
+    assert (tmp_path / "target").read_bytes() == b"a12345!"
+
+
 def test_other_errors_of_a_copy_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> int:
         raise OSError(errno.ENOSPC, "full")

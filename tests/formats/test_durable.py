@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -80,3 +81,10 @@ def test_linux_has_the_call(tmp_path: Path) -> None:
     handle = os.open(tmp_path / "a", os.O_RDONLY)
     assert call(handle, 0, 0, durable.WRITE) == 0
     os.close(handle)
+
+
+def test_places_in_a_file_are_told_to_the_system_in_64_bits() -> None:
+    """As sync_file_range(2) declares them: a descriptor, an offset, a length and flags."""
+    call = durable._sync_file_range()
+    assert call is not None
+    assert [ctypes.sizeof(kind) for kind in call.argtypes] == [4, 8, 8, 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 from pathlib import Path
 
@@ -105,7 +106,8 @@ def test_other_errors_of_the_system_are_errors(tmp_path: Path) -> None:
 def test_linux_has_the_call_and_takes_names_relative_to_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert renaming._function() is not None
+    call = renaming._function()
+    assert [ctypes.sizeof(kind) for kind in call.argtypes] == [4, 8, 4, 8, 4], "folder, name, folder, name, flags"
     monkeypatch.chdir(tmp_path)
     place(Path("a"), "file", "one")
     rename_new(Path("a"), Path("b"))
@@ -114,3 +116,44 @@ def test_linux_has_the_call_and_takes_names_relative_to_the_folder(
     with pytest.raises(FileExistsError) as caught:
         rename_new(Path("a"), place(Path("c"), "file", "three"))
     assert (caught.value.errno, caught.value.filename, caught.value.filename2) == (errno.EEXIST, "a", "c")
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
+    """Lets renameat2 fail with an error number; the list gets the flags that it is called with."""
+    flags: list[int] = []
+
+    def call(*given: int) -> int:
+        flags.append(given[-1])
+        ctypes.set_errno(number)
+        return -1
+
+    monkeypatch.setattr(renaming, "_function", lambda: call)
+    return flags
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP])
+def test_a_filesystem_that_does_not_know_these_renames_gets_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    flags = answers(monkeypatch, number)
+    one, other = place(tmp_path / "a", "file", "one"), place(tmp_path / "b", "file", "other")
+    exchange(one, other, tmp_path / "spare")
+    assert (text(one), text(other)) == ("other", "one")
+    rename_new(one, tmp_path / "c")
+    assert text(tmp_path / "c") == "other"
+    assert flags == [2, 1], "RENAME_EXCHANGE and RENAME_NOREPLACE of linux/fs.h"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOSPC])
+def test_what_a_disk_answers_is_no_reason_to_try_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    answers(monkeypatch, number)
+    one, other = place(tmp_path / "a", "file", "one"), place(tmp_path / "b", "file", "other")
+    for attempt in (lambda: exchange(one, other, tmp_path / "spare"), lambda: rename_new(one, tmp_path / "c")):
+        with pytest.raises(OSError) as caught:
+            attempt()
+        assert caught.value.errno == number
+        assert caught.value.filename == str(one)
+    assert (text(one), text(other)) == ("one", "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -104,3 +105,20 @@ def test_locks_are_taken_busy_or_none(temporary: Path, monkeypatch: pytest.Monke
         failing(monkeypatch, errno.EIO)
         with pytest.raises(OSError, match="Input/output"):
             try_lock(one)
+
+
+def test_folders_that_are_left_alone_are_closed_again(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that looks for them again and again."""
+    failing(monkeypatch, errno.ENOLCK)
+    folder = left_by_a_kill(temporary)
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        scratch.clear()
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert folder.is_dir()
+
+
+def test_a_folder_that_somebody_else_has_removed_is_gone_without_an_error(temporary: Path) -> None:
+    with scratch.scratch() as folder:
+        shutil.rmtree(folder.parent)
+    assert list(temporary.iterdir()) == []

@@ -61,6 +61,8 @@ def test_a_file_that_ends_early_is_said_to_be_cut_off(tmp_path: Path, monkeypatc
     (tmp_path / "a").write_bytes(bytes(range(10)))
     with (tmp_path / "a").open("rb") as file:
         assert list(pieces_of(file.fileno(), 1, 9)) == [(0, b"\1\2\3\4"), (4, b"\5\6\7\x08"), (8, b"\t")]
+        assert list(pieces_of(file.fileno(), 1, 6)) == [(0, b"\1\2\3\4"), (4, b"\5\6")], "and no byte behind it"
+        assert list(pieces_of(file.fileno(), 3, 0)) == []
         with pytest.raises(BadSource, match="cut off while it was read"):
             list(pieces_of(file.fileno(), 1, 10))
 
@@ -187,7 +189,7 @@ def test_a_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_absent_file_is_not_locked(tmp_path: Path) -> None:
-    assert not is_locked(tmp_path / "a")
+    assert is_locked(tmp_path / "a") is False
     with pytest.raises(FileNotFoundError) as caught, locked(tmp_path / "a"):
         pass
     assert caught.value.filename == str(tmp_path / "a")
@@ -205,6 +207,16 @@ def test_folders_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "getuid", lambda: real)
     scratch.clear()
     assert [path.name for path in tmp_path.iterdir()] == [f"ropeconv-{real + 1}-1-a"]
+
+
+def test_readers_that_look_at_once_do_not_take_each_other_for_a_writer(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    with (tmp_path / "a").open("r+b") as other:
+        assert try_lock(other.fileno(), shared=True) == "taken"
+        assert not is_locked(tmp_path / "a")
+        assert try_lock(other.fileno()) == "taken"
+        assert is_locked(tmp_path / "a")
+    assert not is_locked(tmp_path / "a")
 
 
 # Descriptors

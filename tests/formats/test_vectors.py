@@ -61,7 +61,7 @@ def test_csv_files(tmp_path: Path, text: str, found: dict[str, list[float]]) -> 
     ("text", "said"),
     [
         ("", "write one column of numbers"), ("1,2\n3,4\n", "columns with their names in the first line"),
-        ("a,b\n1\n", "is not 2 numbers"), ("a\nx\n", "is not 1 numbers"), ("1\nx\n", "write one column of numbers"),
+        ("a,b\n1\n", "is not 2 numbers"), ("a\nx\n", "is not 1 number,"), ("1\nx\n", "write one column of numbers"),
         ("1\nnan\n", "cannot be read"), ("1\n1e999\n", "cannot be read"), ("1\n" * (LONGEST + 1), "cannot be read"),
         ('"' + "x" * 200_000, "is no CSV"),
     ],

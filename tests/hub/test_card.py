@@ -158,7 +158,7 @@ def runtimes(*names: str) -> tuple[RuntimeRecord, ...]:
 def test_each_runtime_that_reads_it_has_its_command() -> None:
     commands = {
         "vllm": "vllm serve me/tiny-1k --max-model-len 1024",
-        "sglang": "python -m sglang.launch_server --model-path me/tiny-1k --context-length 1024",
+        "sglang": "sglang serve --model-path me/tiny-1k --context-length 1024",
         "tgi": "text-generation-launcher --model-id me/tiny-1k --max-total-tokens 1024",
         "mlx-lm": "mlx_lm.server --model me/tiny-1k",
     }

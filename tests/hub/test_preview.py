@@ -58,6 +58,23 @@ def test_an_output_is_previewed(push: Push, hub: WritingHub) -> None:  # noqa: F
     assert push("push", "out", "me/local", "--base-model", "nonsense").returncode == 2
 
 
+def test_pictures_of_a_validation_are_previewed(push: Push, hub: WritingHub) -> None:  # noqa: F811
+    assert push("apply", "model", "--yarn", "16", "-o", "out", "-q", "--validate", "cpu").returncode == 0
+    shown = json.loads(push("push", "out", "me/local", "--dry-run", "--json").stdout)
+    assert push("push", "out", "me/local", "-q").returncode == 0
+    assert {one["name"] for one in shown["uploads"]} == {path.name for path in hub.repos["me/local"].glob("[!.]*")}
+    assert "validation.png" in {one["name"] for one in shown["uploads"]}
+
+
+def test_a_card_of_somebody_else_stays_in_a_preview_too(push: Push, hub: WritingHub) -> None:  # noqa: F811
+    given = ("apply", "base/tiny", "--yarn", "16", "--push", "me/a", "--exist-ok")
+    assert push(*given, "-q").returncode == 0
+    (hub.repos["me/a"] / "README.md").write_text("# Mine\n")
+    hub.version["me/a"] += 1
+    assert "README.md stays as it is." in push(*given, "--dry-run").stdout
+    assert "README.md:\n" in push(*given, "--dry-run", "--overwrite-card").stdout
+
+
 def test_a_licence_that_forbids_derivatives_stops_a_preview_too(push: Push, hub: WritingHub, llama: Path) -> None:  # noqa: F811
     (llama / "README.md").write_text("---\nlicense: cc-by-nd-4.0\n---\n")
     hub.version["base/tiny"] = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -426,3 +427,11 @@ def test_changed_weights_by_xet(push: Push, hub: WritingHub, tmp_path: Path) -> 
             assert first > 0.8 * size
     assert stored() - first < 0.1 * size
     assert hub.stored == {}
+
+
+def test_what_goes_up_is_counted_before_it_does(push: Push, hub: WritingHub) -> None:
+    done = push("apply", "base/tiny", "--yarn", "4", "--push", "me/copied")
+    assert re.search(r"^\d files to upload, \d to copy on the Hub from base/tiny\.$", done.stderr, re.MULTILINE)
+    assert push("apply", "model", "--yarn", "4", "-o", "out", "-q").returncode == 0
+    done = push("push", "out", "me/uploaded")
+    assert re.search(r"^\d files to upload\.$", done.stderr, re.MULTILINE), done.stderr

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from ropeconv.receipts import read_receipt
 from ropeconv.receipts.changed_keys import ChangedKey, changed_keys
@@ -35,6 +36,25 @@ def test_lists_are_shown_by_their_length(llama: Path, tmp_path: Path) -> None:
     found = changes(apply(make_plan(llama, recipe, tmp_path / "out")))
     assert found["rope_scaling.long_factor"].after.startswith("32 values, ")
     assert max(len(one.after) for one in found.values()) < 110
+
+
+@pytest.mark.parametrize("length", [97, 98, 99, 4000])
+def test_a_long_text_is_shown_by_its_first_hundred_characters(llama: Path, tmp_path: Path, length: int) -> None:
+    """Its quotation marks count: 98 letters are shown as they are."""
+    baked = apply(make_plan(llama, YARN, tmp_path / "out"))
+    config = json.loads((baked / "config.json").read_text())
+    (baked / "config.json").write_text(json.dumps(config | {"about": "é" * length}))
+    shown = changes(baked)["about"].after
+    assert shown == (f'"{"é" * length}"' if length <= 98 else f'"{"é" * 99}...')
+
+
+@pytest.mark.parametrize(("count", "shown"), [(8, "[0, 1, 2, 3, 4, 5, 6, 7]"), (9, "9 values, 0 to 8")])
+def test_up_to_eight_values_are_shown_as_they_are(llama: Path, tmp_path: Path, count: int, shown: str) -> None:
+    baked = apply(make_plan(llama, YARN, tmp_path / "out"))
+    config = json.loads((baked / "config.json").read_text())
+    (baked / "config.json").write_text(json.dumps(config | {"numbers": list(range(count)), "none": {}}))
+    assert changes(baked)["numbers"].after == shown
+    assert changes(baked)["none"].after == "{}"
 
 
 def test_keys_of_a_gguf_file(tmp_path: Path) -> None:

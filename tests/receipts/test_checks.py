@@ -86,7 +86,7 @@ def test_types_that_can_be_divided() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("piece", [3, 1 << 20])
 def test_a_shard_is_copied_and_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any, piece: int) -> None:
-    monkeypatch.setattr("ropeconv.receipts.divided.PIECE", piece)
+    monkeypatch.setattr("ropeconv.receipts.divided.CHUNK", piece)
     before = (torch.arange(1, 41, dtype=torch.float32).reshape(10, 4) / 8).to(dtype)
     after = before.clone()
     after.view(-1)[4:12] *= 8

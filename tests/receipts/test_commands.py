@@ -69,6 +69,15 @@ def test_several_bakes_are_commands_one_after_another() -> None:
     assert made(AS_IS).extension.method == "as-is"
 
 
+def test_steps_from_one_gguf_file_to_another() -> None:
+    first = OriginalRecord(HUB, steps=(StepRecord(YARN, TargetRecord("gguf", outtype="q8_0")),))
+    last = made(AS_IS, TargetRecord("gguf"), source=SourceRecord("tiny.gguf", "gguf"), original=first)
+    assert commands(last) == [
+        "ropeconv apply base/tiny --yarn 16 --to gguf --outtype q8_0 -o step1.gguf",
+        "ropeconv apply step1.gguf --as-is",
+    ]
+
+
 def test_recipes_that_no_flags_give_are_read_from_the_receipt() -> None:
     lists = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
     for recipe in (lists, {"method": "of another version", "parameters": {}}):

@@ -116,9 +116,9 @@ def test_results_beside_a_gguf_file_are_synced(tmp_path: Path, monkeypatch: pyte
 
 
 def test_which_outputs_have_a_receipt(tmp_path: Path) -> None:
-    assert not has_receipt(tmp_path)
+    assert has_receipt(tmp_path) is False
     write_receipt(tmp_path, receipt())
-    assert has_receipt(tmp_path)
+    assert has_receipt(tmp_path) is True
     assert has_receipt(str(tmp_path))
     (tmp_path / "ropeconv.json").write_text("{")
     assert not has_receipt(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -168,6 +169,33 @@ def test_heads_that_rotate_half_need_no_base_for_a_length() -> None:
     assert made("theta-bound", 500, of=spec(head_dim=14)).context == 500
 
 
+@pytest.fixture
+def no_base_is_kept() -> Iterator[None]:
+    """Nothing of an earlier search, and nothing for a later one."""
+    bases._surviving_base.cache_clear()
+    yield
+    bases._surviving_base.cache_clear()
+
+
+@pytest.mark.usefixtures("no_base_is_kept")
+def test_a_base_is_searched_for_once_for_a_length_and_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan makes its schedule several times; another length or head is another search."""
+    asked: list[tuple[int, int, int]] = []
+
+    def window(length: int, rotary_dim: int, head_dim: int, number: int) -> tuple[float, float]:
+        asked.append((length, rotary_dim, head_dim))
+        return 100.0, 144.0
+
+    monkeypatch.setattr(bases, "wide_base", window)
+    monkeypatch.setattr(bases, "first_violation", lambda *given: None)
+    found = [made("theta-bound", 8192).form, made("theta-bound", 8192).form]
+    assert found == [Plain(120.0), Plain(120.0)]
+    made("theta-bound", 4096)
+    made("theta-bound", 4096, of=spec(head_dim=12))
+    assert asked == [(8192, 8, 8), (4096, 8, 8), (4096, 8, 12)]
+
+
+@pytest.mark.usefixtures("no_base_is_kept")
 def test_a_base_that_float32_does_not_survive_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The middle of each window, until the stored frequencies keep the bound; after a hundred of them it is refused."""
     asked: list[int] = []
@@ -181,12 +209,14 @@ def test_a_base_that_float32_does_not_survive_is_passed_over(monkeypatch: pytest
     monkeypatch.setattr(bases, "first_violation", lambda inv_freq, *given: None if len(asked) == 3 else 7)
     assert made("theta-bound", 8192).form == Plain(360.0)
     asked.clear()
+    bases._surviving_base.cache_clear()
     monkeypatch.setattr(bases, "first_violation", lambda *given: 7)
     with pytest.raises(
         RecipeError, match="no base keeps the bound for 8192 tokens in float32; choose one with --theta"
     ):
         made("theta-bound", 8192)
     assert asked == list(range(100))
+    bases._surviving_base.cache_clear()
     monkeypatch.setattr(bases, "wide_base", lambda *given: (math.inf, math.inf) if given[3] else window(*given))
     with pytest.raises(
         RecipeError, match="no base keeps the bound for 8192 tokens in float32; choose one with --theta"

@@ -6,6 +6,7 @@ import pytest
 
 from ropeconv.rope.errors import RecipeError, RopeconvError, shown
 from ropeconv.rope.forms import Form
+from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.methods.method import LARGEST_SCALE, Method, factor_or_length, scale, tokens
 
 from .small_head import spec
@@ -33,3 +34,14 @@ def test_the_largest_values_that_methods_take() -> None:
     for check in (scale, factor_or_length):
         assert [check(value) is None for value in (1e6, 1_000_000.5, 1_000_001)] == [True, False, False]
     assert [tokens(value) is None for value in (1, (1 << 31) - 1, 1 << 31)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("piecewise", "--piecewise: spec must be written S@I"), ("dynamic", "--dynamic: kind must be written METHOD:S")],
+)
+def test_what_is_written_as_text_is_text(name: str, words: str) -> None:
+    """Also in a recipe of JSON, where a number or a list may stand."""
+    for value in (4, 4.0, None, ["4@2"], True):
+        with pytest.raises(RecipeError, match=words):
+            REGISTRY[name](value)

@@ -1,6 +1,7 @@
 """The critical dimension, attention factors as pairs, numbers of tokens."""
 
 import json
+import math
 
 import mpmath
 import pytest
@@ -10,6 +11,7 @@ from ropeconv.rope.laws import (
     asymptotic_base,
     cosine_integral,
     critical_dimension,
+    longrope_attention_factor,
     mscale_for,
     mscale_ratio,
     temperature_attention_factor,
@@ -32,6 +34,13 @@ def test_an_attention_factor_is_1_where_nothing_is_scaled() -> None:
     """Whatever its intercept is, up to s = 1."""
     assert [temperature_attention_factor(factor, 0.1, 0.5) for factor in (0.5, 1.0)] == [1.0, 1.0]
     assert temperature_attention_factor(1.0000001, 0.1, 0.5) == pytest.approx(0.5)
+
+
+def test_the_attention_factor_of_longrope_grows_from_a_factor_of_1_on() -> None:
+    """sqrt(1 + ln s / ln L): with L = 4096 = 2^12 and s = sqrt 2 that is sqrt(1 + 1/24), and sqrt 2 with s = L."""
+    assert [longrope_attention_factor(factor, 4096) for factor in (0.5, 1.0)] == [1.0, 1.0]
+    assert longrope_attention_factor(math.sqrt(2), 4096) == pytest.approx(math.sqrt(25 / 24), rel=1e-14)
+    assert longrope_attention_factor(4096, 4096) == pytest.approx(math.sqrt(2), rel=1e-14)
 
 
 @pytest.mark.parametrize("x", [0.01, 0.6165, 1.0, 5.0, 15.0])

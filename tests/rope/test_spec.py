@@ -31,3 +31,9 @@ def test_what_a_spec_is_without_more() -> None:
     assert not SPEC.mla
     assert (SPEC.layout, SPEC.local_rotary_dim, SPEC.original_context_source) == ("half", 0, "declared")
     assert (SPEC.layers, SPEC.windows, SPEC.mrope_section, SPEC.notes) == ((), (), (), ())
+
+
+def test_how_a_model_was_read_makes_it_no_other_model() -> None:
+    """Notes tell which defaults were used; what they say is in the numbers."""
+    assert replace(SPEC, notes=("rope_theta is 10,000 by default",)) == SPEC
+    assert replace(SPEC, form=Plain(1e4)) != SPEC

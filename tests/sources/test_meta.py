@@ -231,6 +231,64 @@ def test_several_shards_get_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyP
     AutoModelForCausalLM.from_pretrained(out)
 
 
+def test_the_tokenizer_may_be_one_level_above(run: Run, tmp_path: Path) -> None:
+    """As Meta's own download has it: llama-2/tokenizer.model and llama-2/7B/, also from within that folder."""
+    release(tmp_path / "beside")
+    (tmp_path / "llama-2").mkdir()
+    (tmp_path / "beside").rename(tmp_path / "llama-2" / "7B")
+    expected = apply(make_plan(tmp_path / "llama-2" / "7B", AS_IS, tmp_path / "expected"))
+    (tmp_path / "llama-2" / "7B" / "tokenizer.model").rename(tmp_path / "llama-2" / "tokenizer.model")
+    plan = make_plan(tmp_path / "llama-2" / "7B", AS_IS, tmp_path / "out")
+    assert plan.warnings == (f"tokenizer.model is that of {tmp_path / 'llama-2'}",)
+    apply(plan)
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+    assert hashes(Path(expected))["tokenizer.model"] == hashes(tmp_path / "llama-2")["tokenizer.model"]
+    here = run("apply", tmp_path / "llama-2" / "7B", "--yarn", "4", "-o", "a", "-q")
+    assert here.returncode == 0, here.stderr
+    (tmp_path / "llama-2" / "tokenizer.model").unlink()
+    with pytest.raises(BadSource, match="or one level above"):
+        make_plan(tmp_path / "llama-2" / "7B", AS_IS)
+
+
+def test_a_tokenizer_above_that_changes_or_is_anothers_is_refused(tmp_path: Path) -> None:
+    release(tmp_path / "llama")
+    (tmp_path / "llama" / "tokenizer.model").rename(tmp_path / "tokenizer.model")
+    plan = make_plan(tmp_path / "llama", AS_IS, tmp_path / "out")
+    (tmp_path / "tokenizer.model").write_bytes((tmp_path / "tokenizer.model").read_bytes())
+    with pytest.raises(BadSource, match="changed"):
+        apply(plan)
+    assert not (tmp_path / "out").exists()
+    params = json.loads((tmp_path / "llama" / "params.json").read_text())
+    (tmp_path / "llama" / "params.json").write_text(json.dumps(params | {"vocab_size": VOCABULARY + 1}))
+    with pytest.raises(BadSource, match="has 400 tokens and params.json says 401"):
+        make_plan(tmp_path / "llama", AS_IS)
+    (tmp_path / "tokenizer.model").rename(tmp_path / "elsewhere")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "llama").rename(tmp_path / "own" / "llama")
+    (tmp_path / "own" / "tokenizer.model").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadSource, match="outside the checkpoint"):
+        make_plan(tmp_path / "own" / "llama", AS_IS)
+
+
+def test_frequencies_may_have_another_dtype(tmp_path: Path) -> None:
+    """Some releases have `rope.freqs` in float32 beside bfloat16; nothing is made of it. Another tensor is named."""
+    import torch
+    from safetensors.torch import load_file
+
+    release(tmp_path / "llama", dtype="bfloat16")
+    pth = tmp_path / "llama" / "consolidated.00.pth"
+    made = torch.load(pth, weights_only=True)
+    expected = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "expected"))
+    torch.save(made | {"rope.freqs": torch.zeros(16)}, pth)
+    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
+    found, wanted = (load_file(Path(folder) / "model.safetensors") for folder in (out, expected))
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    name = "layers.1.ffn_norm.weight"
+    torch.save(made | {name: made[name].float()}, pth)
+    with pytest.raises(BadSource, match=rf"mixes dtypes: .* is in bfloat16, '?{name}'? in float32"):
+        make_plan(tmp_path / "llama", AS_IS)
+
+
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return (Path.touch, (Path("executed"),))
@@ -256,7 +314,7 @@ def test_damaged_releases(tmp_path: Path) -> None:
     (tmp_path / "llama" / "consolidated.02.pth").rename(tmp_path / "llama" / "consolidated.00.pth")
     text = json.loads((tmp_path / "llama" / "params.json").read_text())
     (tmp_path / "llama" / "params.json").write_text(json.dumps(text | {"multiple_of": 512}))
-    with pytest.raises(BadSource, match="where params.json implies"):
+    with pytest.raises(BadSource, match="in each of 2 files where params.json implies"):
         apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     (tmp_path / "llama" / "consolidated.00.pth").write_bytes(b"not a zip")
     with pytest.raises(BadSource, match="not a checkpoint that torch.save wrote"):

@@ -19,7 +19,7 @@ from ropeconv.sources.meta import tensors
 from ropeconv.sources.meta.tensors import peek_dtype
 
 from ..baking import apply, make_plan
-from .test_meta import AS_IS, PARAMS, release
+from .test_meta import AS_IS, PARAMS, release, sentencepiece_model
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_pickles_larger_than_any_model_has(pth: Path) -> None:
 )
 def test_pickles_that_are_none(pth: Path, pickle: bytes) -> None:
     repacked(pth, pickle=pickle)
-    with pytest.raises(BadSource, match="torch.save wrote|mixes dtypes"):
+    with pytest.raises(BadSource, match="torch.save wrote|holds no tensor"):
         peek_dtype(pth)
 
 
@@ -176,3 +176,15 @@ def test_vocabularies_of_tiktoken_that_are_none(tmp_path: Path, text: bytes) -> 
         vocabulary_size(path)
     path.write_bytes(b"YQ== 0\nYg== 1\n")
     assert vocabulary_size(path) == 258
+
+
+def test_a_byte_piece_of_other_bytes(tmp_path: Path) -> None:
+    """The error of sentencepiece then quotes the piece, in a message that is no UTF-8."""
+    from ropeconv.sources.meta.tokenizer import vocabulary_size
+
+    sentencepiece_model(tmp_path)
+    path = tmp_path / "tokenizer.model"
+    assert vocabulary_size(path) > 256
+    path.write_bytes(path.read_bytes().replace(b"<0xB7>", b"<\xb0xB7>"))
+    with pytest.raises(BadSource, match="tokenizer.model is neither SentencePiece nor tiktoken; download it again"):
+        vocabulary_size(path)

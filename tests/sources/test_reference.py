@@ -46,6 +46,13 @@ def test_pages_of_the_hub(typed: str, taken: str) -> None:
     assert resolved(typed) == taken
 
 
+def test_what_is_there_counts_before_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("huggingface.co/Qwen/Qwen3-8B", "hf.co/me/m:Q4_K_M"):
+        Path(name).mkdir(parents=True)
+        assert resolved(name) == name
+
+
 def test_a_tag_of_ollama_is_told_what_to_give() -> None:
     with pytest.raises(BadSource, match=r"give the file itself, me/m-GGUF/FILE-Q4_K_M\.gguf"):
         resolved("hf.co/me/m-GGUF:Q4_K_M")

@@ -265,6 +265,8 @@ def test_evidence(run: Run, tmp_path: Path) -> None:
     for words in ("Agrees everywhere", "512-1,023", "noise floor", "--report report.html", "KL from the reference"):
         assert words in page
     assert not re.search(r"""(src|href|xlink:href|url|@import)\s*[=( ]\s*["']?(https?:)?//""", page), "it loads nothing"
+    addresses = set(re.findall(r"https?://[^\s<>\"')]+", page))
+    assert all(url.startswith(("http://www.w3.org/", "https://arxiv.org/abs/")) for url in addresses), addresses
     assert "<script" not in page
     assert (tmp_path / "plots.png").read_bytes().startswith(b"\x89PNG")
     if CHROMIUM is None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.verify.verified import Verified
+
 from ..conftest import Run
 from ..corruptions import renew, scale, tensor
 from ..gguf_files import write
@@ -101,3 +103,8 @@ def test_weights_on_the_hub_are_compared_by_the_hubs_own_hashes(run: Run, llama:
         renew(tmp_path / "out")
         wrong = verify(tmp_path / "fresh")
         assert "model.safetensors is another one" in wrong.stderr
+
+
+def test_one_file_is_one() -> None:
+    assert Verified(1, 5).sentence.startswith("1 file is what recipe and source give, 5 bytes")
+    assert Verified(2, 5).sentence.startswith("2 files are what recipe and source give, 5 bytes")

@@ -2,5 +2,6 @@
 
 from .cache import ProbeCache
 from .client import Probe
+from .shared import SharedProbe
 
-__all__ = ["Probe", "ProbeCache"]
+__all__ = ["Probe", "ProbeCache", "SharedProbe"]

@@ -49,7 +49,7 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 class Sglang(Server):
-    """A running `sglang.launch_server`, asked for the log-probabilities of a prompt, from a position on."""
+    """A running `sglang serve`, asked for the log-probabilities of a prompt, from a position on."""
 
     owner = "sglang"
     unchecked = ("which precision and attention kernel it runs", "tokens past the likeliest that it names")

@@ -92,9 +92,18 @@ def hidden_states(
 
 
 def logits(model: Any, hidden: Any) -> Any:
+    """Logits of hidden states, float32 [positions, vocabulary]. model, hidden: as in `differentiable_logits`."""
+    import torch
+
+    with torch.no_grad():
+        return differentiable_logits(model, hidden)
+
+
+def differentiable_logits(model: Any, hidden: Any) -> Any:
     """Logits of hidden states, float32 [positions, vocabulary], by the model's own forward with its backbone replaced.
 
-    So the scales and caps that some families apply after the head are included. hidden: [positions, hidden_size].
+    So the scales and caps that some families apply after the head are included. model: of transformers. hidden:
+    [positions, hidden_size]. Raises RopeconvError where it has no head.
     """
     if model.get_output_embeddings() is None:
         raise RopeconvError(f"{type(model).__name__} has no logits; compare its hidden states")
@@ -113,8 +122,7 @@ def logits(model: Any, hidden: Any) -> Any:
     own = vars(backbone).get("forward")
     backbone.forward = lambda *args, **given: done
     try:
-        with torch.no_grad():
-            found = model(input_ids=torch.zeros((1, len(hidden)), dtype=torch.long, device=device), use_cache=False)
+        found = model(input_ids=torch.zeros((1, len(hidden)), dtype=torch.long, device=device), use_cache=False)
     finally:
         del backbone.forward
         if own is not None:

@@ -44,7 +44,7 @@ def patch(
     """
     undone: list[Undo] = []
     try:
-        for module, prefix in _rotary_modules(model):
+        for module, prefix in rotary_modules(model):
             undone.append(_overwrite(module, prefix, schedule))
         if not undone:
             raise BadSource(
@@ -76,8 +76,8 @@ def _undo(undone: list[Undo]) -> None:
         undone.pop()()
 
 
-def _rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
-    """The rotary modules of the extended layers, each with the prefix of the names of its frequencies."""
+def rotary_modules(model: Any) -> Iterator[tuple[Any, str]]:
+    """The rotary modules of the extended layers of a model, each with the prefix of the names of its frequencies."""
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
             continue

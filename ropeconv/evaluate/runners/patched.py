@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 from ...bake.inherited import inherit_mscale, mscale_of_config
@@ -13,7 +14,9 @@ from ...engines.transformers.patch import Undo
 from ...errors import UnsupportedBake, UsageError
 from ...inspection.inspect import ConfigInspection
 from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
 from ...sources import Source
+from ...validate.checkpoint import stock_version
 from ..row import Row
 from ..texts.of_checkpoint import CheckpointTokenizer
 from .identity import identity_of
@@ -32,8 +35,13 @@ class Patched(Runner):
         self.mscale = mscale_of_config(source.config(), seen)
         self.trained = seen.spec.unscaled().original_context
         self.tokenizer = CheckpointTokenizer(folder)
-        self.loaded = TransformersEngine.load(folder, at, chunk=chunk)
-        self.runtime, self.device, self.dtype = self.loaded.runtime, at.device_map or at.device, at.dtype
+        self.folder, self.chunk = folder, chunk
+        self.runtime, self.device, self.dtype = f"transformers {stock_version()}", at.device_map or at.device, at.dtype
+
+    @cached_property
+    def loaded(self) -> TransformersEngine:
+        """The model, which is loaded on first use."""
+        return TransformersEngine.load(self.folder, self.at, chunk=self.chunk)
 
     def schedule(self, row: Row) -> Schedule:
         if row.path is not None or row.url:
@@ -47,6 +55,12 @@ class Patched(Runner):
         basis = self.inspection.basis(recipe)
         return recipe.schedule(recipe.start(basis), basis)
 
+    @property
+    def unscaled(self) -> RopeSpec:
+        """The RoPE that recipes start from: that before any bake, without scaling."""
+        first = self.inspection.first_spec
+        return first.unscaled() if first.scaled else first
+
     def digest(self, row: Row) -> str:
         return self.schedule(row).digest
 
@@ -57,16 +71,23 @@ class Patched(Runner):
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:
         schedule = self.schedule(row)
+        if row.recipe is None and schedule.short_inv_freq is None:
+            yield self.loaded
+            return
+        with self.patched(schedule) as engine:
+            yield engine
+
+    @contextmanager
+    def patched(self, schedule: Schedule) -> Iterator[Engine]:
+        """The engine that computes a schedule, while it is entered."""
         if schedule.short_inv_freq is not None:
             yield TwoLists(self.loaded, schedule, self._patch)
-        elif row.recipe is None:
+            return
+        undo = self._patch(schedule)
+        try:
             yield self.loaded
-        else:
-            undo = self._patch(schedule)
-            try:
-                yield self.loaded
-            finally:
-                undo()
+        finally:
+            undo()
 
     def _patch(self, schedule: Schedule) -> Undo:
         weights = self.family.weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...errors import counted
 from .cells import Summarised
 from .chance import beyond
 from .sample import FEWEST
@@ -44,8 +45,5 @@ def _multiplicity(found: Sequence[Summarised]) -> list[str]:
         return []
     expected = sum(chances)
     about = f"about {expected:.1f}" if expected >= 0.05 else "fewer than 0.1"
-    plural = "s" if len(chances) > 1 else ""
-    return [
-        f"{len(chances)} difference{plural} to the first row are judged at three standard errors; {about} would pass "
-        "them by chance if no row differed."
-    ]
+    judged = counted(len(chances), "difference to the first row is", "differences to the first row are")
+    return [f"{judged} judged at three standard errors; {about} would pass them by chance if no row differed."]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ...errors import BadSource, shown
+from ...errors import BadSource, counted, shown
 from .files import Added
 
 SPACE = "▁"
@@ -46,8 +46,8 @@ class Tokens:
         """
         if not 0 <= index < len(self.texts):
             raise BadSource(
-                f"the tokenizer has a token {index} ({shown(text)}), and the embeddings have {len(self.texts)} rows; "
-                "give the tokenizer of this model"
+                f"the tokenizer has a token {index} ({shown(text)}), and the embeddings have "
+                f"{counted(len(self.texts), 'row')}; give the tokenizer of this model"
             )
         self.texts[index], self.kinds[index], self.scores[index] = text.encode("utf-8", "replace"), kind, score
 

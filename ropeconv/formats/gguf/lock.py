@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...errors import BadSource, RopeconvError
+from ...errors import BadSource, RopeconvError, counted
 from ..locks import try_lock
 
 
@@ -28,8 +28,8 @@ def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
             raise RopeconvError(f"{path} was replaced by another file meanwhile; run again")
         if status.st_nlink > 1 and not hard_links:
             raise RopeconvError(
-                f"{path} has {status.st_nlink - 1} other hard link(s), which in place would change too; write a new "
-                "file with -o, or accept that with --allow-hard-links"
+                f"{path} has {counted(status.st_nlink - 1, 'other hard link')}, which in place would change too; "
+                "write a new file with -o, or accept that with --allow-hard-links"
             )
         yield file
     finally:

@@ -104,7 +104,7 @@ def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseExc
                 "which undoes the change first"
             )
     with suppress(OSError):
-        draft_of(path).unlink(missing_ok=True)
+        draft_of(path).unlink()
     if isinstance(problem, KeyboardInterrupt):
         return Interrupted(f"interrupted; {path} is as it was")
     if not isinstance(problem, OSError | RopeconvError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ..bound import first_violation, wide_base
 from ..bound.answer import LONGEST, is_quick
@@ -158,12 +159,25 @@ class ThetaBound(Method):
                 f"--theta-bound: of {spec.head_dim} dimensions {spec.rotary_dim} rotate, so every base will do; "
                 "choose one with --theta"
             )
-        for number in range(100):
-            low, high = wide_base(self.target, spec.rotary_dim, spec.head_dim, number)
-            if math.isinf(low):
-                break
-            theta = float(math.floor(math.sqrt(low * high)))
-            stored = base_inv_freq(theta, spec.rotary_dim).astype(np.float32).astype(np.float64)
-            if first_violation(stored, spec.unrotated, self.target) is None:
-                return plain_schedule(spec, theta, self.target)
-        raise RecipeError(f"no base keeps the bound for {self.target} tokens in float32; choose one with --theta")
+        theta = _surviving_base(self.target, spec.rotary_dim, spec.head_dim, spec.unrotated)
+        if theta is None:
+            raise RecipeError(f"no base keeps the bound for {self.target} tokens in float32; choose one with --theta")
+        return plain_schedule(spec, theta, self.target)
+
+
+@cache
+def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
+    """The middle of the first wide window that keeps the bound in float32 too, rounded down; None where none does.
+
+    Kept, since a plan is made several times, and the search takes seconds. target: in tokens. rotary_dim, head_dim: in
+    dimensions. unrotated: (d - r)/2, as in `RopeSpec`.
+    """
+    for number in range(100):
+        low, high = wide_base(target, rotary_dim, head_dim, number)
+        if math.isinf(low):
+            return None
+        theta = float(math.floor(math.sqrt(low * high)))
+        stored = base_inv_freq(theta, rotary_dim).astype(np.float32).astype(np.float64)
+        if first_violation(stored, unrotated, target) is None:
+            return theta
+    return None

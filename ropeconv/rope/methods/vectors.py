@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import RecipeError, shown
+from ..errors import RecipeError, counted, shown
 from ..forms import LongRope, base_inv_freq
 from ..laws import critical_dimension, longrope_attention_factor
 from ..lazy import np
@@ -26,7 +26,8 @@ def need_length(flag: str, what: str, values: tuple[float, ...], spec: RopeSpec)
     pairs = spec.rotary_dim // 2
     if len(values) != pairs:
         raise RecipeError(
-            f"{flag}: {what} has {len(values)} numbers and this model rotates {pairs} pairs; give {pairs}"
+            f"{flag}: {what} has {counted(len(values), 'number')} and this model rotates {counted(pairs, 'pair')}; "
+            f"give {pairs}"
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import BadSource, shown
+from ...errors import BadSource, counted, shown
 from ...families.registry import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.log_n import QueryScaling
@@ -120,7 +120,8 @@ def _in_use(vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim:
     for vector in (short, long):
         if len(vector) != rotary_dim // 2:
             raise BadSource(
-                f"a rope tensor has {len(vector)} numbers for {rotary_dim // 2} pairs; fetch the file again"
+                f"a rope tensor has {counted(len(vector), 'number')} for {counted(rotary_dim // 2, 'pair')}; "
+                "fetch the file again"
             )
     return short, long
 

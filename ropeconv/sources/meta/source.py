@@ -11,10 +11,11 @@ from ...errors import BadSource
 from ...extras import require
 from ...families.config import Config
 from ...formats import jsontext
-from ...formats.identity import FileIdentity
+from ...formats.identity import FileIdentity, identity
 from ...formats.typed import typed
 from ..folder import FolderSource
 from ..generated import generated_shards, made_files
+from ..links import check_link
 from ..source import GeneratedFile, Source, SourceFile
 from .layout import Shard, index_text, shard_layout
 from .params import Params, hf_config
@@ -22,6 +23,7 @@ from .tensors import peek_dtype, shard_blocks, write_shard
 from .tokenizer import is_tiktoken, tokenizer_config, vocabulary_size, write_tokenizer_json
 
 PART = re.compile(r"consolidated\.(\d\d)\.pth")
+TOKENIZER = "tokenizer.model"
 LEFT = {"params.json", "checklist.chk", "tokenizer_checklist.chk"}
 
 
@@ -34,7 +36,8 @@ def is_meta(names: Iterable[str]) -> bool:
 class MetaSource(Source):
     """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are generated from its files.
 
-    root: a local folder, or inner: the source of the files; one of the two is given.
+    root: a local folder, or inner: the source of the files; one of the two is given. tokenizer.model may also be one
+    level above the folder, where Meta's download of several sizes has it.
     """
 
     kind = "meta"
@@ -76,12 +79,36 @@ class MetaSource(Source):
         size = self.params.vocab_size
         return hf_config(self.params, size if size > 0 else vocabulary_size(self._tokenizer), self._dtype)
 
+    @cached_property
+    def _above(self) -> tuple[Path, FileIdentity | None] | None:
+        """tokenizer.model one level above, as it was found; None where there is none, or one in the folder.
+
+        Raises BadSource for one of another number of tokens than params.json states.
+        """
+        inside = any(file.name == TOKENIZER for file in self.inner.files())
+        if inside or not isinstance(self.inner, FolderSource):
+            return None
+        folder = self.inner.root.resolve().parent
+        path = folder / TOKENIZER
+        if not path.is_file():
+            return None
+        check_link(path, folder)
+        found, stated = vocabulary_size(path), self.params.vocab_size
+        if 0 < stated != found:
+            raise BadSource(
+                f"{path} has {found:,} tokens and params.json says {stated:,}; put the release's own file beside it"
+            )
+        return path, identity(path)
+
     @property
     def _tokenizer(self) -> Path:
-        names = {file.name for file in self.inner.files()}
-        if "tokenizer.model" not in names:
-            raise BadSource(f"{self.reference} has no tokenizer.model; put the release's file beside params.json")
-        return self.inner.path("tokenizer.model")
+        if self._above is not None:
+            return self._above[0]
+        if all(file.name != TOKENIZER for file in self.inner.files()):
+            raise BadSource(
+                f"{self.reference} has no {TOKENIZER}; put the release's file beside params.json, or one level above"
+            )
+        return self.inner.path(TOKENIZER)
 
     @cached_property
     def _shards(self) -> tuple[Shard, ...]:
@@ -103,6 +130,8 @@ class MetaSource(Source):
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
         kept = [file for file in self.inner.files() if file.name not in LEFT and not PART.fullmatch(file.name)]
+        if self._above is not None:
+            kept.append(SourceFile(TOKENIZER, self._above[0].stat().st_size))
         made = made_files(self._made, self.generated_files())
         return tuple(sorted([*kept, *made], key=lambda file: file.name))
 
@@ -110,10 +139,15 @@ class MetaSource(Source):
         return self._files
 
     def path(self, name: str) -> Path:
-        return self.inner.path(name)
+        return self._above[0] if name == TOKENIZER and self._above is not None else self.inner.path(name)
 
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        return self.inner.seen(unread)
+        above = {} if self._above is None or TOKENIZER in unread else dict([self._above])
+        return {**self.inner.seen(unread), **above}
+
+    def conversion_notes(self) -> tuple[str, ...]:
+        """The sentence on a tokenizer that is not in the folder."""
+        return () if self._above is None else (f"{TOKENIZER} is that of {self._above[0].parent}",)
 
     def text(self, name: str) -> str | None:
         return self._made[name] if name in self._made else self.inner.text(name)

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource
+from ...errors import BadSource, counted, shown
 from ...formats.safetensors import write_stream
 from .layout import DTYPES, Shard, Target
 
 MOST_DIRECTORY, MOST_PICKLE = 2 << 20, 1 << 20
 """Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part, which take 100 kB, and a
 pickle of 200 kB."""
+UNUSED = "rope.freqs"
+"""Frequencies, which Meta's own code computes again; nothing is made of them, so that they may have another dtype."""
 STORAGES = {"BFloat16Storage": "bfloat16", "HalfStorage": "float16", "FloatStorage": "float32"}
 
 
@@ -38,23 +40,27 @@ class BoundedFile(io.BufferedReader):
 
 
 def peek_dtype(path: Path) -> str:
-    """The dtype of the tensors in a .pth file, from the names in its pickle; nothing is executed.
+    """The dtype of the weights in a .pth file, from the names in its pickle; nothing is executed.
 
-    Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype.
+    Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype, or several.
     """
     try:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
-        found = {STORAGES[word] for word in _words(pickletools.genops(pickled)) if word in STORAGES}
+        found = {dtype: name for name, dtype in _stored(pickletools.genops(pickled)) if name != UNUSED}
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, IndexError):
         raise BadSource(
             f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it again"
         ) from None
-    if len(found) != 1:
+    if not found:
+        raise BadSource(f"{path.name} holds no tensor in {', '.join(STORAGES.values())}; convert it with torch first")
+    if len(found) > 1:
+        (one, name), (other, another), *_ = found.items()
         raise BadSource(
-            f"{path.name} mixes dtypes or holds none of {', '.join(STORAGES.values())}; convert it with torch first"
+            f"{path.name} mixes dtypes: {shown(name)} is in {one}, {shown(another)} in {other}; convert them to one "
+            "with torch first"
         )
-    return found.pop()
+    return next(iter(found))
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
@@ -78,10 +84,24 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
     return found[0]
 
 
-def _words(operations: Any) -> Iterator[str]:
-    for _, argument, _ in operations:
-        if isinstance(argument, str):
-            yield from argument.split()
+def _stored(operations: Any) -> Iterator[tuple[str, str]]:
+    """Yields (name, dtype) of tensors of a dictionary: its key, then "storage" and the class of its numbers.
+
+    operations: of the pickle, from pickletools. A class or text that was there before stands as its place in the memo.
+    """
+    memo: dict[int, str] = {}
+    texts, last = ("", ""), ""
+    for code, argument, _ in operations:
+        if code.name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = last
+            continue
+        kept = memo.get(argument, "") if code.name in ("BINGET", "LONG_BINGET") else argument
+        last = kept if isinstance(kept, str) else ""
+        dtype = STORAGES.get(last.removeprefix("torch "))
+        if dtype is not None:
+            yield texts[0], dtype
+        elif last and code.name != "GLOBAL" and not last.startswith("torch."):
+            texts = (texts[1], last)
 
 
 def write_shard(shard: Shard, parts: list[Path], path: Path, advance: Callable[[int], None]) -> None:
@@ -140,8 +160,9 @@ def _make(target: Target, dtype: str, parts: list[dict[str, Any]]) -> Any:
         join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
     if _joined([tuple(piece.shape) for piece in pieces], join) != target.shape:
         raise BadSource(
-            f"{target.origin} has shape {list(pieces[0].shape)} in each of {len(pieces)} files where params.json "
-            f"implies {list(target.shape)} in all; the files do not belong together, download the checkpoint again"
+            f"{target.origin} has shape {list(pieces[0].shape)} in each of {counted(len(pieces), 'file')} where "
+            f"params.json implies {list(target.shape)} in all; the files do not belong together, download the "
+            "checkpoint again"
         )
     whole = pieces[0] if join is None or len(pieces) == 1 else torch.cat(pieces, dim=join)
     return _halves(whole, target.heads) if target.heads else whole

@@ -40,7 +40,7 @@ def vocabulary_size(path: Path) -> int:
 
     try:
         return int(sentencepiece.SentencePieceProcessor(model_file=str(path)).vocab_size())
-    except (RuntimeError, OSError):
+    except (RuntimeError, OSError, UnicodeError):  # the last where the message of an error is not UTF-8
         raise BadSource(f"{path.name} is neither SentencePiece nor tiktoken; download it again") from None
 
 

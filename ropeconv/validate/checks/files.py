@@ -15,6 +15,11 @@ from ...sources.folder import FolderSource
 def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
     """Raises BadSource where tensors are missing or of another shape, or the model type is not that of the encoding."""
     ours = FolderSource(baked).tensors
+    if source.tensors and not ours:
+        raise BadSource(
+            f"{baked} has no weights, as an output of a config.json alone; bake the folder of the model, or put its "
+            "weights beside the config"
+        )
     for name, tensor in source.tensors.items():
         if name not in ours:
             raise BadSource(f"{baked} has no {name}, which {source.reference} has; name the source it was made from")

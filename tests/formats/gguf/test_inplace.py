@@ -57,6 +57,14 @@ def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
     assert contents(path) == contents(tmp_path / "new.gguf")
 
 
+def test_a_new_tensor_may_come_in_pieces(path: Path, tmp_path: Path) -> None:
+    """Of any sizes, one behind the other."""
+    pieces = (NEW[:12], NEW[12:16], NEW[16:])
+    added = Added("rope_freqs.weight", (32,), 0, lambda: iter(pieces))
+    assert list(phases(GgufFile.open(path), Edit(added=(added,))))[-1] == "done"
+    assert GgufFile.open(path).read("rope_freqs.weight") == NEW
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -157,10 +157,20 @@ def test_the_journal_may_be_no_link(path: Path) -> None:
     assert path.read_bytes() == now
 
 
+def test_a_draft_that_is_a_link_is_not_touched(path: Path) -> None:
+    draft = path.with_name(".model.gguf.ropeconv-journal.part")
+    path.with_name("elsewhere").write_bytes(b"mine")
+    draft.symlink_to("elsewhere")
+    with pytest.raises(BadSource, match="journal.part is a link, so it is not of ropeconv; remove it"):
+        recover(path)
+    assert draft.is_symlink()
+    assert path.with_name("elsewhere").read_bytes() == b"mine"
+
+
 def test_a_draft_that_a_kill_left_is_removed(path: Path) -> None:
     draft = path.with_name(".model.gguf.ropeconv-journal.part")
     draft.write_bytes(b"half")
-    assert not recover(path)
+    assert recover(path) is False
     assert list(path.parent.iterdir()) == [path]
     draft.write_bytes(b"half")
     assert list(phases(GgufFile.open(path), EDIT))[-1] == "done"
@@ -192,6 +202,20 @@ def test_a_change_that_fails_is_undone_at_once(path: Path, monkeypatch: pytest.M
         list(phases(GgufFile.open(path), EDIT))
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_reason_is_what_the_system_or_the_model_says(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off() -> Iterator[bytes]:
+        raise BadSource("the tensor was cut off")
+
+    before = path.read_bytes()
+    odd = Edit(EDIT.values, added=(Added("rope_freqs.weight", (32,), 0, cut_off),))
+    with pytest.raises(RopeconvError, match=r"changed in place \(the tensor was cut off\) and is as it was"):
+        list(phases(GgufFile.open(path), odd))
+    monkeypatch.setattr(os, "fsync", FailingDisk(range(FILE, FILE + 1), errno.EIO))
+    with pytest.raises(RopeconvError, match=r"changed in place \(Input/output error\) and is as it was"):
+        list(phases(GgufFile.open(path), EDIT))
+    assert path.read_bytes() == before
 
 
 def test_a_change_that_cannot_be_undone_is_said_to_be_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

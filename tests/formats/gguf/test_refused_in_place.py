@@ -58,7 +58,7 @@ def test_a_size_that_would_not_tell_whether_data_has_moved(shift: int, final: in
 
 def test_a_filesystem_that_cannot_make_room_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "move_data", fails(errno.EOPNOTSUPP))
-    assert not room.can_insert(tmp_path / "a")
+    assert room.can_insert(tmp_path / "a") is False
 
 
 def test_only_so_much_is_kept_in_a_journal(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

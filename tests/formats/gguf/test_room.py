@@ -43,4 +43,4 @@ def test_room_is_inserted_and_taken_away_where_the_filesystem_can(tmp_path: Path
 
 
 def test_a_folder_that_is_not_there_has_no_room(tmp_path: Path) -> None:
-    assert not can_insert(tmp_path / "none" / "model.gguf")
+    assert can_insert(tmp_path / "none" / "model.gguf") is False

@@ -60,6 +60,17 @@ def test_the_next_violation_may_be_the_last_distance_that_is_looked_at() -> None
     assert next_violation(Sums(8), 8, begin, np.inf, 8) == (8, np.inf)
 
 
+def test_a_window_begins_where_a_sum_is_zero_and_not_below() -> None:
+    """That sum is 1e-17 or so in floats, on either side of zero, and rises from there on."""
+    head = Sums(16)
+    for step in list(base_steps(head, 105))[1:]:
+        begin, end = float(np.log(step.begin)), float(np.log(step.end))
+        assert step.distance is not None
+        pairs = step.begin ** (-np.arange(0, 16, 2) / 16)
+        assert abs(np.cos(step.distance * pairs).sum()) < 1e-12
+        assert next_violation(head, step.distance, begin, end, step.length) == (step.length, end)
+
+
 def test_the_last_violating_base_falls_with_the_length_down_to_a_distance_of_three() -> None:
     """Between two steps no shorter length has another, and a little above each base nothing violates."""
     head = Sums(8)

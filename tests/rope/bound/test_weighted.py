@@ -193,6 +193,15 @@ def test_variances_behind_a_norm_are_those_of_samples() -> None:
     np.testing.assert_allclose(one, [[3, 0, 0]], atol=1e-9)
 
 
+def test_a_norm_over_components_that_hardly_vary_lets_only_the_direction_vary() -> None:
+    """Means of (3, 4), at length 5, with deviations of 0.005: the angle has one of 0.005 / 5 = 0.001.
+
+    Then y / rms(y) = sqrt(2) (cos, sin) has deviations of sqrt(2) times 0.001 times 4/5 and 3/5.
+    """
+    found = normalised_variances(np.full((1, 2), 0.005**2), np.array([[3.0, 4.0]]))
+    np.testing.assert_allclose(found, [[2e-6 * 16 / 25, 2e-6 * 9 / 25]], rtol=1e-3)
+
+
 def test_a_sum_of_exactly_0_is_no_violation() -> None:
     """cos of the float64 next to pi is -1."""
     found = head_reach(np.array([math.pi]), PairWeights(np.ones((1, 1)), np.ones(1)), 2)

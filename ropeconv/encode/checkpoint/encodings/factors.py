@@ -42,7 +42,7 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     zeros = count_zero(schedule.inv_freq)
     if zeros > spec.rotary_dim // 2 - rotating(spec):
         raise UnsupportedBake(
-            f"{zeros} of {len(schedule.inv_freq)} frequencies that are 0",
+            f"{zeros} of {len(schedule.inv_freq)} frequencies that {'is' if zeros == 1 else 'are'} 0",
             "the factors encoding",
             "their divisors would be infinite, and JSON has no infinity",
             "use --encoding buffers, or --to gguf, which carry frequencies that are 0",

@@ -1,0 +1,194 @@
+"""Batch: makes the outputs of one `apply` one after another; where one of several fails, the others are still made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..bake import Plan, make_plan
+from ..bake.execute import refuse_early
+from ..bake.running import modelfile_of, run_commands, write_modelfile
+from ..errors import Interrupted, UsageError
+from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned
+from ..rope.recipe import Recipe
+from ..sources import GgufSource, Source, open_source
+from ..verify.earlier import earlier_output
+from .errors import complain, explained, traced
+from .execution import Flags, execute, recovered
+from .outcome import Outcome, show_outcome
+from .output import Output
+from .process import reader_gone
+from .publishing import send, show_preview
+from .target_options import build_target
+from .units import Unit, make_folder, refuse_collisions
+from .views import show_plan
+
+if TYPE_CHECKING:
+    from ..engines.probe import Probe
+
+Made = list[tuple[Unit, Plan]]
+DISAGREES = 3
+
+
+class Batch:
+    """The outputs of one `apply`.
+
+    units: what to make. flags: how. output: for everything that is printed. Of a single unit, failures are raised as
+    they are. `code` is the exit code: 0, 3 where an output does not compute its schedule, that of all units where they
+    fail with the same one, else 1.
+    """
+
+    def __init__(self, units: Sequence[Unit], flags: Flags, output: Output) -> None:
+        self.units, self.flags, self.output = units, flags, output
+        self.several = len(units) > 1
+        self.failed: list[tuple[Unit, str, int]] = []
+
+    @property
+    def code(self) -> int:
+        """The exit code of the command."""
+        codes = [code for _, _, code in self.failed]
+        if DISAGREES in codes:
+            return DISAGREES
+        return codes[0] if len(codes) == len(self.units) and len(set(codes)) == 1 else int(bool(codes))
+
+    def plan(self, recipe: Recipe) -> Made:
+        """The plans of all outputs but those that are refused.
+
+        Raises UsageError for options that do not go together, and for outputs that would have one place.
+        """
+        targets = []
+        owner = self.flags.how.repo_id.partition("/")[0] if self.flags.how else None
+        for unit in self.units:
+            targets.append(build_target(unit.given, owner))
+            try:
+                targets[-1].check(recipe, unit.from_gguf)  # before anything is read or fetched
+            except UsageError as problem:
+                raise UsageError(f"{unit.label}: {problem}" if self.several else str(problem)) from None
+        self.output.note(recipe.method.slow_note)
+        made: Made = []
+        opened: dict[str, Source | GgufSource] = {}
+        for unit, target in zip(self.units, targets, strict=True):
+            with self._failing(unit):
+                if target.in_place and not self.flags.dry_run:
+                    recovered(unit.source, self.output)
+                source = opened.get(unit.source) or open_source(unit.source, self.flags.family)
+                opened[unit.source] = source
+                plan = unit.placed(make_plan(source, recipe, target))
+                if self.flags.ollama and not plan.is_folder:
+                    modelfile_of(plan)
+                made.append((unit, plan))
+        refuse_collisions(made, self.units)
+        return [(unit, plan) for unit, plan in made if self._has_place(unit, plan)]
+
+    def _has_place(self, unit: Unit, plan: Plan) -> bool:
+        """Whether the place of one of several outputs is free, or has what the same command wrote; reports the rest."""
+        if not self.several or self.flags.dry_run or self.flags.how or plan.target.in_place:
+            return True
+        if not self.flags.force and earlier_output(plan) is not None:
+            return True
+        failed = len(self.failed)
+        with self._failing(unit):
+            refuse_early(plan, self.flags.force)
+        return len(self.failed) == failed
+
+    def show(self, made: Made) -> None:
+        """Prints plans, and what publishing them would do."""
+        output, flags = self.output, self.flags
+        for unit, plan in made if not output.as_json else []:
+            if output.quiet:
+                output.copyable(str(plan.out))
+            else:
+                self._gap(unit, made)
+                show_plan(plan, output, flags.explain)
+        publication = {}
+        if flags.how and made and len(made) == len(self.units):
+            shown = output.as_json or not output.quiet
+            sets = merged([planned(plan) for _, plan in made])
+            publication = {"publication": show_preview(sets, flags.how, output) if shown else {}}
+        self._data([plan.to_dict() for _, plan in made], publication)
+
+    def run(self, made: Made, probe: Probe | None) -> None:
+        """Executes plans one after another, and publishes their outputs together.
+
+        made: the plans. probe: a running one, or None; the first folder is checked with it.
+        """
+        if made:
+            make_folder(self.units)
+        outcomes: list[tuple[Plan, Outcome]] = []
+        for number, (unit, plan) in enumerate(made, 1):
+            with self._failing(unit, len(outcomes)):
+                title = f"Writing {number} of {len(made)}" if self.several else "Writing"
+                done = execute(plan, probe, self.flags, self.output, title, again=self.several)
+                if probe is not None and plan.is_folder:
+                    probe.stop()
+                    probe = None
+                outcomes.append((plan, done))
+                if done.proof is not None and not done.proof.agrees:
+                    self.failed.append((unit, done.proof.sentence, DISAGREES))
+                elif not self.several:
+                    self._publish(outcomes)
+                if done.path is not None:
+                    modelfile = write_modelfile(plan) if self.flags.ollama and not plan.is_folder else None
+                    done.run = run_commands(plan, done.path, modelfile)
+                self._gap(unit, made)
+                show_outcome(plan, done, self.output, self.flags.explain)
+        if self.failed and self.several:
+            without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
+            self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; what failed: {without}.")
+        published = self._publish(outcomes) if self.several else ""
+        self._data([plan.to_dict() | done.to_dict() for plan, done in outcomes], {"published": published})
+        if published and not self.output.as_json:
+            self.output.copyable(published)
+
+    def _gap(self, unit: Unit, made: Made) -> None:
+        """Prints an empty line before all outputs but the first."""
+        if unit is not made[0][0] and not (self.output.quiet or self.output.as_json):
+            self.output.say("")
+
+    def _publish(self, outcomes: Sequence[tuple[Plan, Outcome]]) -> str:
+        """Publishes outputs in one commit and returns its URL; nothing where one of them failed."""
+        plan, done = outcomes[0] if outcomes else (None, None)
+        if self.flags.how is None or plan is None or done is None or done.published or done.path is None:
+            return ""
+        if self.failed:
+            self.output.note("Nothing was published, since not all outputs were made; the same command goes on.")
+            return ""
+        what: UploadSet = (
+            from_plan(plan, done.path)
+            if plan.is_folder
+            else merged([from_gguf(one.path) for _, one in outcomes if one.path])
+        )
+        url = send(what, self.flags.how, self.output)
+        if not self.several:
+            done.published = url
+        return url
+
+    def _data(self, documents: list[dict[str, Any]], more: dict[str, Any]) -> None:
+        """Prints the JSON document: that of a single output, or a list of outputs and one of failures."""
+        if not self.output.as_json:
+            return
+        more = {name: value for name, value in more.items() if value != ""}
+        if not self.several:
+            self.output.data(documents[0] | more)
+            return
+        failed = [unit.to_dict() | {"error": message, "exit_code": code} for unit, message, code in self.failed]
+        self.output.data({"outputs": documents, "failed": failed} | more)
+
+    @contextmanager
+    def _failing(self, unit: Unit, finished: int = 0) -> Iterator[None]:
+        """Reports a failure of one of several outputs, and goes on. finished: how many outputs are there."""
+        try:
+            yield
+        except (Interrupted, KeyboardInterrupt) as problem:
+            if not finished:
+                raise
+            message = str(problem) or f"interrupted in {unit.label}; the same command starts it again"
+            raise Interrupted(f"{message} (written before it: {finished} of {len(self.units)})") from None
+        except Exception as problem:
+            if not self.several or (isinstance(problem, BrokenPipeError) and reader_gone()):
+                raise
+            message, code = explained(problem)
+            self.failed.append((unit, message, code))
+            if not traced(problem):
+                complain(message if message.startswith(f"{unit.label} ") else f"{unit.label}: {message}")

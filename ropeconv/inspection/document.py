@@ -1,0 +1,172 @@
+"""The types of the JSON document of an inspection, and of its parts, which plans have too. In words: docs/json.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ..families.cached_layers import CachedLayers
+from ..rope.log_n import LogN, QueryScaling
+from ..rope.schedule import Schedule
+from ..rope.spec import ContextSource, LayerKind
+from ..runtimes.rules import Status
+from ..runtimes.verdict import Verdict
+from ..sources import Origin
+from ..version import SCHEMA
+from .layers import LayerGroup
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A JSON document, or a part of one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as JSON has it: objects, lists, strings, numbers."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return found
+
+
+class SourceDocument(Document, frozen=True, kw_only=True):
+    """A source. reference: as the user named it. kind: folder, hub, meta, config or gguf. commit: on the Hub."""
+
+    reference: str
+    kind: str
+    commit: str | None
+
+
+class VerdictDocument(Document, frozen=True, kw_only=True):
+    """What a range of versions of a runtime computes.
+
+    runtime: `name@version`, of its first version. evidence: "run" or "read", evidence_detail: version and date of a
+    run; both null where nobody looked. source: where the rule is stated.
+    """
+
+    runtime: str
+    display_name: str
+    status: Status
+    reason: str
+    evidence: str | None
+    evidence_detail: str | None
+    source: str
+
+
+class ScheduleDocument(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """A schedule; keys that it does not need are absent.
+
+    inv_freq: radians per token, one per pair of dimensions. short_inv_freq: those of short sequences, where they are
+    others. context, original_context: in tokens. digest: sha256 over all that changes a logit.
+    """
+
+    inv_freq: tuple[float, ...]
+    attention_factor: float
+    context: int
+    original_context: int
+    digest: str
+    short_inv_freq: tuple[float, ...] | None = None
+    softmax_scale: float = 1.0
+    log_n: LogN | None = None
+    query_scaling: QueryScaling | None = None
+
+
+class RepeatedDocument(Document, frozen=True, kw_only=True):
+    """A runtime that keeps keys and values for every query head (by), and the bytes of that by dtype."""
+
+    by: str
+    bytes: dict[str, int]
+
+
+class SizeDocument(Document, frozen=True, kw_only=True):
+    """The bytes of a key-value cache by dtype, at a number of tokens."""
+
+    tokens: int
+    bytes: dict[str, int]
+
+
+class KvCacheDocument(Document, frozen=True, kw_only=True):
+    """The key-value cache of one sequence.
+
+    bytes: by dtype. layers: in groups that keep the same. states: layers with a state of fixed size, not counted.
+    source: of a plan, the cache at the length that the source declares.
+    """
+
+    tokens: int
+    bytes: dict[str, int]
+    layers: tuple[CachedLayers, ...]
+    states: int
+    repeated: RepeatedDocument | None
+    source: SizeDocument | UnsetType = UNSET
+
+
+class ProblemDocument(Document, frozen=True, kw_only=True):
+    """A problem in the settings of a model. repair: flags of `apply` that fix it, or null."""
+
+    code: str
+    message: str
+    repair: str | None
+
+
+class InspectionDocument(Document, frozen=True, kw_only=True):
+    """What a checkpoint or GGUF file computes as it is: `Inspection.to_dict`.
+
+    rope: the numbers of its rope_type. original_context, context: trained and declared tokens. layers: how many are
+    "global", "local" and "none". repairs: of the command, what would help runtimes that do not compute it.
+    """
+
+    schema: int = SCHEMA
+    source: SourceDocument
+    family: str
+    assumption: str | None
+    head_dim: int
+    rotary_dim: int
+    layout: str
+    mla: bool
+    encoder: bool
+    rope_type: str
+    rope: dict[str, Any]
+    rope_theta: float
+    attention_factor: float
+    softmax_scale: float
+    original_context: int
+    original_context_source: ContextSource
+    original_context_reference: str | None
+    context: int
+    scaled: bool
+    layers: dict[LayerKind, int]
+    layer_groups: tuple[LayerGroup, ...]
+    visible: int
+    effective_length: int | None
+    mrope_section: tuple[int, ...]
+    nope_query_scaling: QueryScaling | None
+    custom_code: str | None
+    local_theta: float | None
+    refuse: str | None
+    notes: tuple[str, ...]
+    problems: tuple[ProblemDocument, ...]
+    runtimes: tuple[VerdictDocument, ...]
+    kv_cache: KvCacheDocument | None
+    schedule: ScheduleDocument
+    repairs: tuple[ProblemDocument, ...] | UnsetType = UNSET
+
+
+def source_document(source: Origin) -> SourceDocument:
+    """A source as documents have it."""
+    return SourceDocument(reference=source.reference, kind=source.kind, commit=source.commit)
+
+
+def verdict_document(verdict: Verdict) -> VerdictDocument:
+    """A verdict as documents have it."""
+    return VerdictDocument(
+        runtime=verdict.runtime,
+        display_name=verdict.display_name,
+        status=verdict.status,
+        reason=verdict.reason,
+        evidence=verdict.evidence.grade or None,
+        evidence_detail=verdict.evidence.detail or None,
+        source=verdict.source,
+    )
+
+
+def schedule_document(schedule: Schedule) -> ScheduleDocument:
+    """A schedule as documents have it."""
+    return msgspec.convert(schedule.to_dict(), ScheduleDocument)

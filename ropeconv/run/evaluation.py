@@ -1,0 +1,152 @@
+"""An evaluation on several workers, each of which has the model; this process alone writes the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ..engines import Engine, Progress
+from ..engines.transformers.device import out_of_memory
+from ..errors import RopeconvError, UsageError
+from ..evaluate.case import Case
+from ..evaluate.estimate import Costs, Estimate, estimate
+from ..evaluate.evaluation import Evaluation
+from ..evaluate.journal import Journal, Line
+from ..evaluate.opening import Sizes, open_evaluation
+from ..evaluate.outcome import Outcome, Refusal
+from ..evaluate.row import Row
+from ..evaluate.run import gather, measured
+from ..evaluate.runners import Runner
+from ..evaluate.runners.request import Opening
+from ..evaluate.units import Unit
+from .executors import Executor, Failure, Pool
+
+ABOUT = ""
+"""The item that asks a worker about itself; others are keys of units."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What computes. runtime, device, dtype: as in Runner. costs: of sequences."""
+
+    runtime: str
+    device: str
+    dtype: str
+    costs: Costs
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A unit that was not measured. reason: in a sentence. whole: whether the row cannot be had at all."""
+
+    reason: str
+    whole: bool
+
+
+class EvalWorker:
+    """Measures units by their keys, with the model and the row of the unit before."""
+
+    def __init__(self, opening: Opening, sizes: Sizes, files: Sequence[tuple[str, str]]) -> None:
+        self.stack = ExitStack()
+        self.evaluation = self.stack.enter_context(open_evaluation(opening, sizes, files))
+        self.units = {unit.key: unit for unit in self.evaluation.units}
+        self.row: Row | None = None
+        self.of_row = self.stack.enter_context(ExitStack())
+        self.loaded: Engine | None = None
+
+    def __call__(self, item: str) -> About | Line | Refused:
+        """What a worker is, or what it measured. item: ABOUT, or the key of a unit."""
+        runner = self.evaluation.runner
+        if item == ABOUT:
+            return About(runner.runtime, runner.device, runner.dtype, self.evaluation.costs())
+        if item not in self.units:
+            raise RopeconvError(
+                f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and another one with "
+                "something else; give workers of one kind"
+            )
+        unit = self.units[item]
+        try:
+            engine = self._engine(unit.row)
+        except RopeconvError as problem:
+            return Refused(str(problem), True)
+        try:
+            line: Line = out_of_memory(lambda: measured(unit, engine, runner.tokenizer))
+            return line
+        except RopeconvError as problem:
+            return Refused(str(problem), False)
+
+    def _engine(self, row: Row) -> Engine:
+        if self.loaded is None or self.row is not row:
+            self.of_row.close()
+            self.loaded = None
+            self.loaded, self.row = self.of_row.enter_context(self.evaluation.runner.engine(row)), row
+        return self.loaded
+
+
+class Spread:
+    """Workers of an evaluation. pool: of them. about: what they are. at_once: how many, as far as is known."""
+
+    def __init__(self, pool: Pool, about: About, at_once: int) -> None:
+        self.pool, self.about, self.at_once = pool, about, max(1, at_once)
+
+    def estimate(self, cases: Sequence[Case]) -> Estimate:
+        """What cases cost, with all workers at work."""
+        found = estimate(cases, self.about.costs)
+        return replace(found, seconds=found.seconds / self.at_once)
+
+    def run_units(
+        self, units: Sequence[Unit], runner: Runner, journal: Journal, progress: Progress, outcome: Outcome
+    ) -> None:
+        """As `run_units` of one process, with the same outcome. Parameters are those of it."""
+        missing = [unit for unit in units if unit.key not in journal.done]
+        everything = sum(len(unit.case.ids) for unit in units)
+        progress.total(everything)
+        progress.advance(everything - sum(len(unit.case.ids) for unit in missing))
+        refused: dict[int, Refusal] = {}
+        with closing(self.pool.run([unit.key for unit in missing])) as results:
+            for index, found in results:
+                unit = missing[index]
+                if isinstance(found, Line):
+                    journal.add(found.key, found.seconds, found.observations)
+                else:
+                    refused[index] = _refusal(unit, found)
+                progress.advance(len(unit.case.ids))
+                if progress.stopped():
+                    outcome.stopped = True
+                    break
+        for index in sorted(refused):
+            one = refused[index]
+            if not outcome.refused(one.row, one.measure, one.column):
+                outcome.refusals.append(one)
+        gather(units, journal, outcome)
+
+
+def _refusal(unit: Unit, found: Refused | Failure) -> Refusal:
+    if isinstance(found, Refused) and found.whole:
+        return Refusal(unit.row.name, found.reason)
+    return Refusal(unit.row.name, found.reason, unit.measure.name, unit.case.column)
+
+
+@contextmanager
+def open_spread(
+    executor: Executor, opening: Opening, sizes: Sizes, files: Sequence[tuple[str, str]]
+) -> Iterator[tuple[Evaluation, Spread]]:
+    """An evaluation and its workers, while it is entered. No weights are loaded in this process.
+
+    executor: of the workers. opening, sizes, files: as in `open_evaluation`. Raises as that does, and RopeconvError
+    where no worker can load the model.
+    """
+    if opening.servers:
+        raise UsageError("a server runs its model itself, so --workers has no effect on --server; leave it out")
+    here = replace(opening, device="auto", dtype="auto", device_map="")  # workers may have other devices
+    factory: Any = partial(EvalWorker, opening, sizes, files)
+    with open_evaluation(here, sizes, files) as evaluation, executor.pool(factory) as pool:
+        [(_, about)] = list(pool.run([ABOUT]))
+        if isinstance(about, Failure):
+            raise RopeconvError(about.reason)
+        runner = evaluation.runner
+        runner.runtime, runner.device, runner.dtype = about.runtime, about.device, about.dtype
+        yield evaluation, Spread(pool, about, executor.at_once)

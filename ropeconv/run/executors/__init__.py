@@ -1,0 +1,6 @@
+"""Where units run: processes of this machine, a Ray cluster, Slurm, HF Jobs."""
+
+from .executor import Executor, Failure, Pool
+from .opening import executor_of
+
+__all__ = ["Executor", "Failure", "Pool", "executor_of"]

@@ -1,0 +1,77 @@
+"""Executor, the small interface to what runs units, and the call of a worker that all of them make."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from ...failures import reason
+
+Worker = Callable[[Any], Any]
+"""Runs an item in a process that may keep a loaded model from one item to the next."""
+Factory = Callable[[], Worker]
+"""Makes a worker; can be pickled."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What an item gives that failed. reason: in a sentence. lost: whether its worker ended before it had answered."""
+
+    reason: str
+    lost: bool = False
+
+
+class Pool(ABC):
+    """Workers that have been started, or start when they are needed."""
+
+    @abstractmethod
+    def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+        """The index and the result of each item as they end; a `Failure` of one that failed.
+
+        items: that can be pickled. Where the iterator is closed, what has not started is dropped.
+        """
+        raise NotImplementedError
+        yield
+
+
+class Executor(ABC):
+    """A place with workers.
+
+    at_once: how many items run at a time; 0 where that is not known.
+    """
+
+    at_once: int = 0
+
+    @abstractmethod
+    def pool(self, factory: Factory, retries: int = 2) -> AbstractContextManager[Pool]:
+        """Workers, while it is entered.
+
+        factory: makes each. retries: how often an item is tried again whose worker ended before it had answered.
+        """
+
+
+def lost(times: int) -> Failure:
+    """What an item gives whose workers ended. times: how many."""
+    ended = "its worker" if times == 1 else f"{times} workers, one after the other,"
+    return Failure(f"{ended} ended while it ran (killed, or out of memory); give it more memory, or fewer jobs", True)
+
+
+_kept: dict[bytes, Worker] = {}
+
+
+def call(made: bytes, item: Any) -> Any:
+    """Runs an item in the worker of this process, which the first call makes.
+
+    made: the pickled factory. item: to run. Returns the result, or a `Failure`.
+    """
+    try:
+        if made not in _kept:
+            _kept.clear()  # a worker of another pool, with its model
+            _kept[made] = pickle.loads(made)()
+        return _kept[made](item)
+    except Exception as problem:
+        return Failure(reason(problem))

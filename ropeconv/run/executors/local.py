@@ -1,0 +1,101 @@
+"""Processes of this machine, one for each GPU, or as many as are asked for (https://pebble.readthedocs.io)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pebble import ProcessExpired, ProcessPool
+
+from ...formats.locks import try_lock
+from ...formats.scratch import scratch
+from .executor import Executor, Factory, Pool, call, lost
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def gpus() -> list[str]:
+    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [one for one in named.split(",") if one.strip()]
+    return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
+    """Gives a new process a GPU of its own, and its share of the cores.
+
+    folder: of the locks, which the system takes back when a process ends. devices: that are shared out; none without
+    GPUs. threads: of a process.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    for device in devices:
+        lock = os.open(Path(folder, f"gpu-{device}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        if try_lock(lock) != "busy":  # it stays open until this process ends
+            os.environ[VISIBLE] = device
+            return
+        os.close(lock)
+
+
+class Local(Executor):
+    """Processes of this machine. at_once: how many; 0 for one per GPU, or `without_gpus` where there is none."""
+
+    def __init__(self, at_once: int = 0, without_gpus: int = 1) -> None:
+        self.devices = gpus()
+        self.at_once = at_once or len(self.devices) or without_gpus
+
+    @contextmanager
+    def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
+        threads = max(1, (os.cpu_count() or 1) // self.at_once)
+        with scratch() as folder:
+            given = (str(folder), self.devices, threads)
+            pool = ProcessPool(
+                self.at_once, initializer=prepare, initargs=given, context=multiprocessing.get_context("spawn")
+            )
+            try:
+                yield Processes(pool, pickle.dumps(factory), retries)
+            finally:
+                pool.stop()  # type: ignore[no-untyped-call]
+                pool.join()
+
+
+class Processes(Pool):
+    """The processes of a pool. pool: of pebble. made: the pickled factory. retries: as in `Executor.pool`."""
+
+    def __init__(self, pool: ProcessPool, made: bytes, retries: int) -> None:
+        self.processes, self.made, self.retries = pool, made, retries
+
+    def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+        """As in `Pool`."""
+        tries = [0] * len(items)
+        pending: dict[Any, int] = {}
+
+        def start(index: int) -> None:
+            tries[index] += 1
+            pending[self.processes.schedule(call, args=(self.made, items[index]))] = index
+
+        for index in range(len(items)):
+            start(index)
+        try:
+            while pending:
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    index = pending.pop(future)
+                    try:
+                        yield index, future.result()
+                    except ProcessExpired:
+                        if tries[index] > self.retries:
+                            yield index, lost(tries[index])
+                        else:
+                            start(index)
+                    except CancelledError:
+                        yield index, lost(tries[index])
+        finally:
+            for future in pending:
+                future.cancel()

@@ -1,0 +1,100 @@
+"""Slurm: every item is a job of an array, submitted by submitit (https://github.com/facebookincubator/submitit)."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...errors import RopeconvError, UsageError
+from ...extras import require
+from .executor import Executor, Factory, Pool, call, lost
+
+LARGEST = 1_000
+"""Jobs of an array: Slurm's MaxArraySize is 1,001 where nobody has changed it."""
+POLL = 2.0
+"""Seconds between two looks; submitit asks Slurm itself less often."""
+
+
+class Slurm(Executor):
+    """A Slurm cluster whose nodes see the same files.
+
+    folder: of logs and results. at_once: jobs that run at a time, 0 for as many as Slurm lets. cpus, gpus: of each.
+    given: more parameters as `AutoExecutor.update_parameters` takes them, those of Slurm without their `slurm_`.
+    cluster: of submitit; "local" runs them as processes of this machine.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        at_once: int = 0,
+        cpus: float = 1,
+        gpus: float = 0,
+        given: Mapping[str, Any] | None = None,
+        cluster: str = "slurm",
+    ) -> None:
+        require("submitit", "running on Slurm")
+        self.folder, self.at_once, self.cluster = folder, at_once, cluster
+        self.parameters = {"cpus_per_task": max(1, round(cpus)), "gpus_per_node": round(gpus), **(given or {})}
+
+    @contextmanager
+    def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
+        import submitit
+
+        try:
+            executor = submitit.AutoExecutor(folder=self.folder, cluster=self.cluster)
+            general = executor._typed_parameters()
+            executor.update_parameters(
+                name="ropeconv", slurm_array_parallelism=self.at_once or LARGEST,
+                **{key if key in general else f"slurm_{key}": value for key, value in self.parameters.items()},
+            )  # fmt: skip
+        except (NameError, TypeError) as problem:
+            raise UsageError(f"[executor.slurm] is not what submitit takes ({problem}); correct it") from None
+        except RuntimeError as problem:
+            raise RopeconvError(f"no Slurm is here ({problem}); run it on a login node, or leave --on out") from None
+        jobs = Arrays(executor, partial(call, pickle.dumps(factory)), retries)
+        try:
+            yield jobs
+        finally:
+            jobs.cancel()
+
+
+class Arrays(Pool):
+    """Arrays of jobs. executor: of submitit. call: with an item. retries: as in `Executor.pool`."""
+
+    def __init__(self, executor: Any, call: Any, retries: int) -> None:
+        self.executor, self.call, self.retries = executor, call, retries
+        self.pending: dict[int, Any] = {}
+
+    def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+        """As in `Pool`."""
+        left = list(range(len(items)))
+        for number in range(self.retries + 1):
+            for start in range(0, len(left), LARGEST):
+                part = left[start : start + LARGEST]
+                submitted = self.executor.map_array(self.call, [items[index] for index in part])
+                self.pending |= dict(zip(part, submitted, strict=True))
+            left = []
+            while self.pending:
+                for index in [index for index, job in self.pending.items() if job.done()]:
+                    job = self.pending.pop(index)
+                    if job.exception() is None:
+                        yield index, job.result()
+                    elif number < self.retries:
+                        left.append(index)
+                    else:
+                        yield index, lost(number + 1)
+                if self.pending:
+                    time.sleep(POLL)
+            if not left:
+                return
+
+    def cancel(self) -> None:
+        """Cancels jobs that have not ended."""
+        for job in self.pending.values():
+            job.cancel()
+        self.pending.clear()

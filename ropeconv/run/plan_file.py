@@ -1,0 +1,223 @@
+"""RunPlan: the TOML file of `ropeconv run`, with every key checked before anything is read or fetched."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from ..encode import FoldTarget, GgufTarget, Target
+from ..encode.target import FoldDtype, FoldInto, Format
+from ..errors import RopeconvError, UsageError
+from ..evaluate.opening import Sizes
+from ..evaluate.row import Row, parse_rows
+from ..formats.regular import read_text
+
+TaskName = Literal["apply", "validate", "eval", "push"]
+LONGEST = 1 << 20
+"""Characters of a plan; ten thousand sources have some 400,000."""
+BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class TargetTable(Table, frozen=True):
+    """[[targets]]: the fields of `Target`, with those of its parts beside them. name: in outputs and tables."""
+
+    name: str = ""
+    to: Format | None = None
+    encoding: str = "auto"
+    runtimes: list[str] = []
+    outtype: str | None = None
+    pre: str | None = None
+    carrier: str | None = None
+    assume_arch_keys: bool = False
+    fold_into: FoldInto | None = None
+    fold_dtype: FoldDtype | None = None
+    allow_approximate: bool = False
+    all_files: bool = False
+    replace: bool = False
+
+    def target(self, out: Path) -> Target:
+        """The target. out: the folder or GGUF file."""
+        return Target(
+            to=self.to, out=out, encoding=self.encoding, runtimes=tuple(self.runtimes),
+            gguf=GgufTarget(self.outtype, self.pre, self.carrier, self.assume_arch_keys),
+            fold=FoldTarget(self.fold_into, self.fold_dtype), allow_approximate=self.allow_approximate,
+            all_files=self.all_files, replace=self.replace,
+        )  # fmt: skip
+
+
+class PushTable(Table, frozen=True):
+    """[push]: `to` with {name}, {recipe} and {target}, and the options of publishing."""
+
+    to: str
+    private: bool | None = None
+    create_pr: bool = False
+    revision: str | None = None
+    message: str = ""
+    exist_ok: bool = False
+    overwrite_card: bool = False
+    base_model: str = ""
+
+
+class EvalTable(Table, frozen=True):
+    """[eval]: files of text, the fields of `Sizes`, and how the model is run."""
+
+    text: list[str]
+    measures: str = Sizes.measures
+    lengths: str = Sizes.lengths
+    windows: int = Sizes.windows
+    targets: int = Sizes.targets
+    depths: int = Sizes.depths
+    seed: int = Sizes.seed
+    generate: bool = Sizes.generate
+    chat: bool = Sizes.chat
+    device: str = "auto"
+    dtype: str = "auto"
+    chunk: int = 4096
+
+    def sizes(self) -> Sizes:
+        """What is measured."""
+        return Sizes(**{name: getattr(self, name) for name in Sizes.__dataclass_fields__})
+
+
+class ValidateTable(Table, frozen=True):
+    """[validate]: how outputs are run, as in `Settings`."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    tokens: int | None = None
+    length: int = 0
+    chunk: int = 4096
+    seed: int = 0
+
+
+class LimitsTable(Table, frozen=True):
+    """[limits]: jobs at once (0 for what the machine has), how often the work of a killed worker is tried again, hours
+    after which nothing is started, bytes that outputs may have."""
+
+    jobs: int = 0
+    retries: int = 2
+    hours: float | None = None
+    bytes: str = ""
+
+
+class ExecutorTable(Table, frozen=True):
+    """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. slurm: parameters of submitit.
+    repository, flavor, requirement, timeout: of HF Jobs."""
+
+    on: str = "local"
+    gpus: float = 0
+    cpus: float = 1
+    slurm: dict[str, Any] = {}
+    repository: str = ""
+    flavor: str = "cpu-basic"
+    requirement: str = "ropeconv[validate]"
+    timeout: str = "2h"
+
+
+class RunPlan(Table, frozen=True):
+    """The file. Paths are relative to its folder. out: folder of outputs, journal and report."""
+
+    sources: list[str]
+    recipes: list[str]
+    tasks: list[TaskName]
+    out: str = ""
+    family: str = ""
+    targets: list[TargetTable] = msgspec.field(default_factory=lambda: [TargetTable()])
+    push: PushTable | None = None
+    eval: EvalTable | None = None
+    validate: ValidateTable = ValidateTable()
+    limits: LimitsTable = LimitsTable()
+    executor: ExecutorTable = ExecutorTable()
+
+    @property
+    def rows(self) -> list[Row]:
+        """The recipes, parsed. Raises UsageError and RecipeError for wrong ones."""
+        return parse_rows(",".join(self.recipes))
+
+    @property
+    def most_bytes(self) -> int | None:
+        """The limit on bytes; None without one."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]B)", self.limits.bytes)
+        return round(float(found[1]) * BYTES[found[2]]) if found else None
+
+
+def read_plan(path: Path) -> RunPlan:
+    """The plan in a file. Raises UsageError, in a sentence, for what is no plan."""
+    try:
+        text = read_text(path, str(path))
+    except OSError as problem:
+        raise UsageError(f"{path} cannot be read ({problem.strerror}); give a plan (docs/running.md)") from None
+    if len(text) > LONGEST:
+        raise UsageError(f"{path} has more than {LONGEST:,} characters; use a pattern or a collection for the sources")
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise UsageError(f"{path} is no TOML ({problem}); correct it") from None
+    try:
+        _known(data, RunPlan, "")
+        listed = data.get("tasks")
+        unknown = [one for one in listed if one not in get_args(TaskName)] if isinstance(listed, list) else []
+        if unknown:
+            raise UsageError(f"tasks has {unknown[0]!r}; choose {', '.join(get_args(TaskName))}")
+        plan = msgspec.convert(data, RunPlan)
+        _check(plan)
+    except msgspec.ValidationError as problem:
+        said = re.sub(r" - at `\$\.?(.*?)`$", r" in \1", str(problem)).replace("`", "")
+        raise UsageError(f"{path}: {said[:1].lower()}{said[1:]}; correct it") from None
+    except RopeconvError as problem:
+        raise UsageError(f"{path}: {str(problem).replace('--methods has', 'recipes has')}") from None
+    return plan
+
+
+def _known(data: dict[str, Any], kind: type[msgspec.Struct], place: str) -> None:
+    """Raises UsageError for a key that a table does not have, with the nearest one."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in data.items():
+        if key not in fields:
+            near = get_close_matches(key, fields, 1)
+            repair = f"did you mean {near[0]}?" if near else f"it takes {', '.join(fields)}"
+            raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
+        for inner in (fields[key], *get_args(fields[key])):
+            if get_origin(inner) is None and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                for one in value if isinstance(value, list) else [value]:
+                    if isinstance(one, dict):
+                        _known(one, inner, f"[{key}]")
+
+
+def _check(plan: RunPlan) -> None:
+    """Raises UsageError for what does not go together."""
+    for name in ("sources", "recipes", "tasks", "targets"):
+        if not getattr(plan, name):
+            raise UsageError(f"{name} is empty; name at least one")
+    if len(set(plan.tasks)) < len(plan.tasks):
+        raise UsageError("tasks has one twice; name each once")
+    if "validate" in plan.tasks and "apply" not in plan.tasks:
+        raise UsageError("validate needs the outputs that apply writes; add apply to tasks")
+    for task, table in (("eval", plan.eval), ("push", plan.push)):
+        if task in plan.tasks and table is None:
+            example = 'text = ["book.txt"]' if task == "eval" else 'to = "me/{name}-{recipe}"'
+            raise UsageError(f"tasks has {task} and there is no [{task}]; add it, with {example}")
+    rows = plan.rows
+    if any(row.recipe is None for row in rows) and plan.tasks != ["eval"]:
+        raise UsageError("recipes has base, which is the model as it is and only goes with eval; leave it out")
+    names = [one.name for one in plan.targets]
+    if len(set(names)) < len(names):
+        raise UsageError(f"targets have the name {max(names, key=names.count)!r} twice; give each its own")
+    if plan.limits.bytes and plan.most_bytes is None:
+        raise UsageError(f"limits.bytes is {plan.limits.bytes!r}; write it like 200GB")
+    for key, low in (("jobs", 0), ("retries", 0)):
+        if not low <= getattr(plan.limits, key) <= 10_000:
+            raise UsageError(f"limits.{key} is {getattr(plan.limits, key)}; give a number from {low} to 10,000")
+    if plan.limits.hours is not None and not plan.limits.hours > 0:
+        raise UsageError(f"limits.hours is {plan.limits.hours}; give a positive number")
+    if plan.eval is not None:
+        plan.eval.sizes().asked(4096)

@@ -1,0 +1,61 @@
+"""tune_model: a search, from the model and the texts to a recipe with its evidence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ..engines import Progress
+from ..errors import UsageError
+from ..evaluate.row import BASE, Row
+from ..evaluate.runners.opening import open_runner
+from ..evaluate.runners.patched import Patched
+from ..evaluate.runners.request import Opening
+from ..evaluate.texts.read import read_files, tokenized
+from ..rope.lengths import parse_tokens
+from .result import Tuned
+from .tuning import Tuning
+from .wanted import Wanted
+
+
+def tune_model(
+    model: str | os.PathLike[str],
+    texts: Sequence[str | os.PathLike[str]],
+    wanted: Wanted,
+    progress: Progress | None = None,
+    **options: str | bool | int,
+) -> Tuned:
+    """Looks for frequencies that lose less on a text than every formula does.
+
+    model: a checkpoint. texts: files or patterns; a part of them is held out of the search, and decides. wanted: what
+    is searched for. progress: callbacks; total and advance count steps. options: other fields of `Opening`, such as
+    device. Raises UsageError for values that cannot be taken, BadSource where a model or a text cannot be read.
+    """
+    return tune_texts(str(model), read_files([str(name) for name in texts]), wanted, progress, **options)
+
+
+def tune_texts(
+    model: str,
+    files: Sequence[tuple[str, str]],
+    wanted: Wanted,
+    progress: Progress | None = None,
+    **options: str | bool | int,
+) -> Tuned:
+    """As `tune_model`, with texts that have been read.
+
+    files: their names and contents. model, wanted, progress, options: as there.
+    """
+    search, heard = wanted.check(), progress or Progress()
+    if model.endswith(".gguf"):
+        raise UsageError(
+            f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was made of, and bake the "
+            "recipe into the file with `ropeconv apply FILE.gguf --recipe`"
+        )
+    with open_runner(Opening(model, [Row(BASE)], **options)) as (runner, _):  # type: ignore[arg-type]
+        assert isinstance(runner, Patched)
+        context = parse_tokens(wanted.context)
+        if context <= runner.trained:
+            raise UsageError(
+                f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to extend it to"
+            )
+        return Tuning(model, runner, tokenized(files, runner.tokenizer), context, search, wanted, heard).run()

@@ -1,0 +1,193 @@
+"""`ropeconv run` on many repositories, and plans of very large checkpoints: time and memory."""
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.hub_server import running  # noqa: E402
+from tests.hub_writing import WritingHub, writing  # noqa: E402
+
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 320, "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 4096, "rope_theta": 10000.0, "torch_dtype": "bfloat16",
+}  # fmt: skip
+MOE = {
+    "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 151936, "hidden_size": 7168,
+    "intermediate_size": 12288, "moe_intermediate_size": 1408, "num_hidden_layers": 94, "num_attention_heads": 64,
+    "num_key_value_heads": 4, "head_dim": 128, "num_experts": 352, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
+    "mlp_only_layers": [], "max_position_embeddings": 40960, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+class QuickHub(WritingHub):
+    """A Hub that looks files up by their sha256 without reading all of them."""
+
+    def by_sha(self, digest: str) -> bytes | None:
+        return self.known.get(digest)
+
+    known: dict[str, bytes] = {}
+
+
+def safetensors(path: Path, tensors: dict[str, tuple[int, ...]]) -> int:
+    """Writes a file of bfloat16 zeros that takes no room on the disk, and returns its size."""
+    at, header = 0, {}
+    for name, shape in tensors.items():
+        size = 2
+        for count in shape:
+            size *= count
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + at)
+    return at
+
+
+def memory(pid: int) -> dict[int, int]:
+    """Resident bytes of a process and those that it started, by process."""
+    found, left = {}, [pid]
+    while left:
+        one = left.pop()
+        try:
+            found[one] = int(Path(f"/proc/{one}/statm").read_text().split()[1]) * resource.getpagesize()
+            left += [int(child) for child in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
+        except (OSError, IndexError):
+            continue
+    return found
+
+
+def start(folder: Path, hub: QuickHub) -> subprocess.Popen[bytes]:
+    env = {**os.environ, **hub.environment(folder / "home"), "HF_TOKEN": "hf_x", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "ropeconv", "run", "plan.toml", "-q"]
+    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL)
+
+
+def push(folder: Path, count: int, jobs: int) -> None:
+    """Publishes repositories with another config, kills the run in the middle, and completes it."""
+    source = folder / "source"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(CONFIG))
+    safetensors(source / "model.safetensors", {"model.layers.0.self_attn.k_proj.weight": (32, 64)})
+    hub = QuickHub(folder / "hub")
+    data = (source / "model.safetensors").read_bytes()
+    hub.known[hashlib.sha256(data).hexdigest()] = data
+    hub.repos = {f"base/m{number:05}": source for number in range(count)}
+    listed = ", ".join(f'"{name}"' for name in hub.repos)
+    limits = f'[push]\nto = "me/{{name}}-{{recipe}}"\n[limits]\njobs = {jobs}\n'
+    (folder / "plan.toml").write_text(f'sources = [{listed}]\nrecipes = ["yarn:4"]\ntasks = ["push"]\n{limits}')
+    with running(hub, writing(hub)):
+        begun, process = time.perf_counter(), start(folder, hub)
+        marks: list[tuple[int, float, int]] = []
+        while process.poll() is None:
+            done = len(hub.messages)
+            if done >= count * (len(marks) + 1) // 10:
+                found = memory(process.pid)
+                marks.append((done, time.perf_counter() - begun, max(found.values())))
+                print(f"{done:6,} published, {marks[-1][1]:7.1f} s, {len(found)} processes, the largest "
+                      f"{marks[-1][2] / 1e6:.0f} MB, all {sum(found.values()) / 1e6:.0f} MB", flush=True)  # fmt: skip
+                if len(marks) == 5:
+                    os.kill(process.pid, signal.SIGKILL)
+                    process.wait()
+                    time.sleep(2)
+                    had = sum(1 for _ in (folder / "plan" / "journal.jsonl").open()) - 1
+                    print(f"killed; the journal has {had:,}", flush=True)
+                    process = start(folder, hub)
+            time.sleep(0.05)
+        seconds, lines = time.perf_counter() - begun, (folder / "plan" / "journal.jsonl").read_text().splitlines()[1:]
+        keys = [json.loads(line)["key"] for line in lines]
+        failed = sum(bool(json.loads(line)["failed"]) for line in lines)
+        median = sorted(json.loads(line)["seconds"] for line in lines)[len(lines) // 2]
+        print(f"{count:,} repositories in {seconds:.0f} s: {count / seconds:.1f} a second, {median:.2f} s each with "
+              f"{jobs} at a time; {len(keys):,} lines, {len(set(keys)):,} units, {failed} failed, "
+              f"{len(hub.messages):,} commits, {hub.received / count / 1e3:.1f} kB and {hub.requests / count:.1f} "
+              f"requests each; exit code {process.returncode}")  # fmt: skip
+
+
+def checkpoint(folder: Path, shards: int, tensors: int) -> None:
+    """A mixture of experts whose weights take no room on the disk."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MOE))
+    layers, experts, hidden, width = (MOE[k] for k in ("num_hidden_layers", "num_experts", "hidden_size",
+                                                       "moe_intermediate_size"))  # fmt: skip
+    names: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (151936, 7168), "model.norm.weight": (7168,)}
+    for layer in range(layers):
+        at = f"model.layers.{layer}"
+        names |= {
+            f"{at}.self_attn.q_proj.weight": (8192, hidden), f"{at}.self_attn.k_proj.weight": (512, hidden),
+            f"{at}.self_attn.v_proj.weight": (512, hidden), f"{at}.self_attn.o_proj.weight": (hidden, 8192),
+            f"{at}.self_attn.q_norm.weight": (128,), f"{at}.self_attn.k_norm.weight": (128,),
+            f"{at}.input_layernorm.weight": (hidden,), f"{at}.post_attention_layernorm.weight": (hidden,),
+            f"{at}.mlp.gate.weight": (experts, hidden),
+        }  # fmt: skip
+        for expert in range(experts):
+            for part in ("gate_proj", "up_proj"):
+                names[f"{at}.mlp.experts.{expert}.{part}.weight"] = (width, hidden)
+            names[f"{at}.mlp.experts.{expert}.down_proj.weight"] = (hidden, width)
+    names = dict(list(names.items())[:tensors])
+    listed, total, index = list(names.items()), 0, {}
+    for number in range(shards):
+        part = dict(listed[number * len(listed) // shards : (number + 1) * len(listed) // shards])
+        name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        total += safetensors(folder / name, part)
+        index |= dict.fromkeys(part, name)
+    text = {"metadata": {"total_size": total}, "weight_map": index}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(text))
+    print(f"{len(names):,} tensors in {shards:,} shards, {total / 2e12:.2f}T parameters, {total / 1e12:.2f} TB")
+
+
+def plans(folder: Path, shards: int, tensors: int) -> None:
+    """The plans of a mixture of experts, each in a process of its own."""
+    checkpoint(folder / "moe", shards, tensors)
+    for given in (("--yarn", "4"), ("--mixed", "4"), ("--yarn", "4", "--encoding", "weights")):
+        begun = time.perf_counter()
+        command = [sys.executable, "-m", "ropeconv", "apply", "moe", *given, "--dry-run", "--json"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(["/usr/bin/env", "python3", "-c", PEAK, *command], cwd=folder, env=env,
+                              capture_output=True, text=True, check=False)  # fmt: skip
+        if done.returncode:
+            print(" ".join(given), "is refused:", done.stderr.strip().splitlines()[0])
+            continue
+        peak = int(done.stderr.strip().splitlines()[-1]) / 1e3
+        print(f"{' '.join(given)}: {time.perf_counter() - begun:.1f} s, peak {peak:.0f} MB")
+
+
+PEAK = (
+    "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr); sys.exit(done.returncode)"
+)
+"""Runs a command, and prints its peak of resident kilobytes last."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repositories", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--shards", type=int, default=1000)
+    parser.add_argument("--tensors", type=int, default=100_000)
+    parser.add_argument("--only", choices=["push", "plan"])
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        if given.only != "push":
+            plans(Path(name), given.shards, given.tensors)
+        if given.only != "plan":
+            push(Path(name), given.repositories, given.jobs)
+
+
+if __name__ == "__main__":
+    main()

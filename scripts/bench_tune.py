@@ -1,0 +1,82 @@
+"""What `ropeconv tune` finds on held-out text and what it takes, on a small model trained here or a given one.
+
+With --all also on the real model that scripts/real_model fetches, for 1.5 times its trained context: hours on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from ropeconv.tune import Wanted, tune_model
+from ropeconv.tune.plot import write_plot
+from scripts.real_model import real_model
+from scripts.trained_model import make
+
+SEARCHES = (
+    ("factors", "gradient"),
+    ("factors", "evolution"),
+    ("yarn", ""),
+    ("by-parts", ""),
+    ("mixed", ""),
+    ("ntk", ""),
+)
+
+
+def measure(model: Path, texts: str, context: str, seeds: int, **given: int) -> None:
+    """Prints a row of a Markdown table for each search and seed, and draws the gradient's first result.
+
+    model: a checkpoint. texts: pattern of files. context: to reach. seeds: how many. given: other fields of `Wanted`.
+    """
+    print(
+        "| over | by | seed | seconds | steps | on its windows | held out, minus the best formula | errors | inside |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for over, by in SEARCHES:
+        for seed in range(seeds):
+            begin = time.perf_counter()
+            found = tune_model(model, [texts], Wanted(context, over, by, seed=seed, **given))
+            seconds = time.perf_counter() - begin
+            row = next((one for one in found.rows if one.name.startswith("tuned")), None)
+            said = f"| {over} | {found.by} | {seed} | {seconds:.0f} | {found.steps} | {found.searched:+.4f} |"
+            if row is None or row.total.difference is None or row.total.error is None or row.inside.difference is None:
+                print(f"{said} found nothing better than {found.best_formula} | | |", flush=True)
+                continue
+            total = row.total
+            print(
+                f"{said} {total.difference:+.4f} ± {total.error:.4f} ({found.best_formula}) "
+                f"| {total.difference / total.error:+.1f} | {row.inside.difference:+.4f} |",
+                flush=True,
+            )
+            if (by, seed) == ("gradient", 0):
+                write_plot(found, Path("tuning.svg"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, help="a checkpoint (default: one trained here, for 64 tokens)")
+    parser.add_argument("--text", help="pattern of its texts")
+    parser.add_argument("--context", default="256", help="to reach, in tokens")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--windows", type=int, default=32)
+    parser.add_argument("--all", action="store_true", help="also the real model")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        model, texts = given.model, given.text
+        if model is None:
+            make(Path(name) / "trained", steps=400)
+            model, texts = Path(name) / "trained" / "model", f"{name}/trained/texts/*.txt"
+        measure(model, texts, given.context, given.seeds, windows=given.windows)
+        if given.all:
+            real, book = real_model(), Path(name) / "book.txt"
+            book.write_text("\n\n".join(path.read_text("utf-8") for path in sorted(real.texts.iterdir())), "utf-8")
+            measure(real.checkpoint, str(book), "12k", 1, windows=4, targets=512, steps=20)
+
+
+if __name__ == "__main__":
+    main()

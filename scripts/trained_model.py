@@ -1,0 +1,50 @@
+"""Trains a small Llama on the manual of Python, and writes it as a checkpoint, with texts that it has not seen.
+
+    python scripts/trained_model.py FOLDER [STEPS]
+
+It is for measurements that need a model which has learned something: FOLDER/model and FOLDER/texts/*.txt.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from tokenizers import Tokenizer
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from scripts.reproduction.text import corpus, tokenizer_of
+from scripts.reproduction.training import Training, train
+
+DOCUMENTS, LONGEST = 18, 600
+"""Texts that are kept from training, and the tokens that each has at least."""
+
+
+def make(folder: Path, steps: int = 400, length: int = 64) -> None:
+    """Trains a model and writes it.
+
+    folder: for `model` and `texts`. steps: of AdamW, of 1,024 tokens each. length: the trained context in tokens.
+    """
+    texts = {name: text for name, text in topics.items() if len(text) > 500}
+    found = corpus(texts, LONGEST, DOCUMENTS)
+    made = Training(length=length, steps=steps, hidden=128, layers=2, heads=2, tiled=0.0)
+    model = train(made, found.train, found.vocabulary, heard=lambda step, loss: None)
+    (folder / "texts").mkdir(parents=True)
+    model.config.bos_token_id = model.config.eos_token_id = None
+    model.save_pretrained(folder / "model")
+    save(tokenizer_of([texts[name] for name in texts if name not in set(found.names)]), folder / "model")
+    for number, name in enumerate(found.names):
+        (folder / "texts" / f"{number:02}.txt").write_text(texts[name], "utf-8")
+
+
+def save(tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes the files of a tokenizer as transformers reads them."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,0 +1,122 @@
+"""Losses with a gradient: against finite differences, against the engine, and the model is as it was afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ropeconv.engines.transformers import TransformersEngine, differentiable
+from ropeconv.engines.transformers.load import load_stock
+from ropeconv.errors import RopeconvError
+from ropeconv.inspection.inspect import inspect_config
+from ropeconv.sources import open_source
+
+from ..models import make
+
+IDS = np.random.default_rng(0).integers(3, 300, 160).tolist()
+TARGETS = list(range(80, 160))
+
+
+def loaded(family: str, folder: Path) -> tuple[Any, Any]:
+    make(family, folder)
+    spec = inspect_config(open_source(str(folder))).spec  # type: ignore[arg-type]
+    return load_stock(folder, "cpu"), spec
+
+
+def mean_loss(model: Any, spec: Any, inv_freq: Any, attention_factor: Any, backward: bool = False) -> Any:
+    with differentiable.differentiable(model, spec.unscaled().current(), spec) as engine:
+        engine.use(inv_freq, attention_factor)
+        found = engine.losses(IDS, TARGETS).double().mean()
+        if backward:
+            found.backward()
+        return found.detach()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "glm4", "gpt_neox", "deepseek_v3", "llama4_text"])
+def test_gradients_are_those_of_finite_differences(family: str, tmp_path: Path) -> None:
+    """By the logarithms of the frequencies, along directions in which the phases of all pairs move alike, since a step
+    that float32 resolves in a slow pair is many radians in a fast one; and by that of the attention factor."""
+    model, spec = loaded(family, tmp_path / family)
+    inv_freq = spec.unscaled().current().inv_freq
+    base, draw = torch.from_numpy(inv_freq), np.random.default_rng(0)
+    logs = torch.zeros(len(base), dtype=torch.float64, requires_grad=True)
+    log_factor = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    mean_loss(model, spec, base * logs.exp(), log_factor.exp(), backward=True)
+    assert logs.grad is not None
+    assert log_factor.grad is not None
+
+    def central(at: Any, step: float = 3e-4) -> float:
+        return float((at(step) - at(-step)) / (2 * step))
+
+    slopes = []
+    for _ in range(3):
+        along = torch.from_numpy(draw.choice([-1.0, 1.0], len(base)) * np.minimum(1, 1 / (len(IDS) * inv_freq)))
+        found = central(lambda by, along=along: mean_loss(model, spec, base * (by * along).exp(), torch.tensor(1.0)))
+        slopes.append(float(logs.grad @ along))
+        assert slopes[-1] == pytest.approx(found, rel=0.03, abs=4e-3)
+    assert slopes[0] != pytest.approx(slopes[1], rel=0.03, abs=4e-3), "the check sees which pair a gradient is of"
+    found = central(lambda by: mean_loss(model, spec, base, torch.tensor(by).exp()))
+    assert float(log_factor.grad) == pytest.approx(found, rel=0.03, abs=4e-3)
+
+
+def test_losses_are_those_of_the_engine(tmp_path: Path) -> None:
+    model, spec = loaded("llama", tmp_path / "llama")
+    schedule = replace(spec.unscaled().current(), inv_freq=spec.current().inv_freq / 3, attention_factor=1.2)
+    engine = TransformersEngine(model)
+    undo = engine.patch(schedule, spec)
+    stock = engine.token_losses(IDS, TARGETS).loss
+    undo()
+    with differentiable.differentiable(model, spec.current(), spec) as made:
+        made.use(torch.from_numpy(schedule.inv_freq), torch.tensor(1.2))
+        ours = made.losses(IDS, TARGETS).detach().numpy()
+        made.use(torch.from_numpy(schedule.inv_freq * 1.01), torch.tensor(1.2))
+        other = made.losses(IDS, TARGETS).detach().numpy()
+    assert np.abs(ours - stock).max() < 1e-4 < np.abs(other - stock).max()
+
+
+def test_activations_that_are_computed_again_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, spec = loaded("llama", tmp_path / "llama")
+    base = torch.from_numpy(spec.current().inv_freq)
+
+    def gradient() -> Any:
+        logs = torch.zeros(len(base), dtype=torch.float64, requires_grad=True)
+        with differentiable.differentiable(model, spec.current(), spec) as engine:
+            engine.use(base * logs.exp(), torch.tensor(1.0))
+            engine.losses(IDS, TARGETS).mean().backward()
+        return logs.grad
+
+    whole, passes = gradient(), []
+    layer = model.model.layers[0].mlp
+    hook = layer.register_forward_pre_hook(lambda *given: passes.append(1))
+    monkeypatch.setattr(differentiable, "CHECKPOINTED", len(IDS))
+    again = gradient()
+    hook.remove()
+    assert len(passes) == 2, "a layer runs once more in the backward pass"
+    assert torch.allclose(whole, again, rtol=1e-4, atol=1e-6)
+    assert not any(module.training for module in model.modules())
+
+
+def test_the_model_is_as_it_was(tmp_path: Path) -> None:
+    model, spec = loaded("gemma3_text", tmp_path / "model")
+    with torch.no_grad():
+        before = model(torch.tensor([IDS])).logits
+    with differentiable.differentiable(model, spec.unscaled().current(), spec) as engine:
+        engine.use(torch.from_numpy(spec.current().inv_freq) / 2, torch.tensor(2.0))
+        assert not any(weight.requires_grad for weight in model.parameters())
+    with torch.no_grad():
+        assert torch.equal(model(torch.tensor([IDS])).logits, before)
+    assert all(weight.requires_grad for weight in model.parameters())
+
+
+def test_a_text_that_is_read_in_an_encoder_has_no_such_loss(tmp_path: Path) -> None:
+    model, spec = loaded("t5gemma", tmp_path / "model")
+    with (
+        pytest.raises(RopeconvError, match="no loss to tune with"),
+        differentiable.differentiable(model, spec.unscaled().current(), spec),
+    ):
+        pass

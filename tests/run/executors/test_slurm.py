@@ -1,0 +1,69 @@
+"""Slurm through submitit, whose local cluster runs the same jobs as processes of this machine."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.run.executors import Failure, executor_of, slurm
+from ropeconv.run.executors.slurm import Arrays, Slurm
+from ropeconv.run.plan_file import ExecutorTable
+
+from .workers import Squares
+
+pytest.importorskip("submitit")
+
+
+def test_results_failures_and_a_killed_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "POLL", 0.05)
+    monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
+    executor = Slurm(tmp_path / "slurm", cluster="local", given={"timeout_min": 5})
+    with executor.pool(partial(Squares, str(tmp_path)), retries=1) as pool:
+        found = dict(pool.run([3, "bad", "once", "fatal"]))
+    assert found[0] == 9
+    assert found[1] == Failure("it is bad; take another")
+    assert found[2] == ("once", 1)
+    assert found[3].lost
+    assert found[3].reason.startswith("2 workers, one after the other, ended while it ran")
+
+
+def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled() -> None:
+    arrays: list[int] = []
+    cancelled: list[int] = []
+
+    def map_array(call: Any, items: list[int]) -> list[Any]:
+        arrays.append(len(items))
+        return [
+            SimpleNamespace(
+                done=lambda item=item: item % 2 == 0, exception=lambda: None, result=lambda item=item: item,
+                cancel=lambda item=item: cancelled.append(item),
+            )
+            for item in items
+        ]  # fmt: skip
+
+    jobs = Arrays(SimpleNamespace(map_array=map_array), None, 0)
+    results = jobs.run(range(2500))
+    assert [next(results) for _ in range(3)] == [(0, 0), (2, 2), (4, 4)]
+    assert arrays == [1000, 1000, 500]
+    jobs.cancel()
+    assert len(cancelled) == 2500 - 3
+
+
+def test_settings_and_what_is_wrong_with_them(tmp_path: Path) -> None:
+    table = ExecutorTable(gpus=1, cpus=4, slurm={"partition": "long", "timeout_min": 90})
+    found = executor_of("slurm", table, 7, folder=tmp_path)
+    assert isinstance(found, Slurm)
+    assert found.parameters == {"cpus_per_task": 4, "gpus_per_node": 1, "partition": "long", "timeout_min": 90}
+    with pytest.raises(RopeconvError, match="no Slurm is here .* run it on a login node"), found.pool(Squares):  # type: ignore[arg-type]
+        pass
+    wrong = Slurm(tmp_path, given={"partitions": "long"}, cluster="local")
+    with pytest.raises(UsageError, match=r"\[executor.slurm\] is not what submitit takes"), wrong.pool(Squares):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(UsageError, match="'slurm' is no place to run; give local, a number of processes, ray"):
+        executor_of("slurm")

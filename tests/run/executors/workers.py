@@ -1,0 +1,47 @@
+"""Workers of tests, in a module that other processes can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from ropeconv.errors import BadSource
+
+
+class Squares:
+    """Squares numbers, and keeps what it has of its process. folder: of marks."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.calls = Path(folder), 0
+
+    def __call__(self, item: Any) -> Any:
+        self.calls += 1
+        with (self.folder / f"run-{item}").open("a") as file:
+            file.write("x")
+        if item == "bad":
+            raise BadSource("it is bad; take another")
+        if item == "odd":
+            raise ZeroDivisionError("of its own")
+        if item == "fatal" or (item == "once" and len((self.folder / "run-once").read_text()) == 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if item == "slow":
+            time.sleep(1)
+        if item == "env":
+            end = time.monotonic() + 60
+            while len((self.folder / "run-env").read_text()) % 2 and time.monotonic() < end:
+                time.sleep(0.05)  # until another process has the other one
+            return os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
+        return item**2 if isinstance(item, int) else (item, self.calls)
+
+
+class Broken:
+    """A worker that cannot be made."""
+
+    def __init__(self) -> None:
+        raise BadSource("no model is here; give one")
+
+    def __call__(self, item: Any) -> Any:
+        return item

@@ -1,0 +1,80 @@
+"""Jobs: every combination once, with names that tell outputs apart, and keys over what decides a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ropeconv.errors import UsageError
+from ropeconv.run.jobs import jobs_of
+from ropeconv.run.plan_file import RunPlan, read_plan
+from ropeconv.run.sources import Named
+from ropeconv.run.unit import Job
+
+from .plans import EVAL, plan_text
+
+PUSH = '[push]\nto = "me/{name}-{recipe}-{target}"\n'
+SOURCES = [Named("/m/a", "a", "1"), Named("o/b@c", "b", "c")]
+
+
+def planned(folder: Path, text: str, sources: list[Named] = SOURCES) -> list[Job]:
+    (folder / "plan.toml").write_text(text)
+    (folder / "text.txt").write_text("words")
+    plan: RunPlan = read_plan(folder / "plan.toml")
+    return jobs_of(plan, sources, folder, folder / "plan")
+
+
+def test_every_combination_once(tmp_path: Path) -> None:
+    targets = '[[targets]]\n[[targets]]\nname = "q8"\nto = "gguf"\nouttype = "q8_0"\n'
+    jobs = planned(tmp_path, plan_text("push validate apply eval", targets + PUSH + EVAL))
+    shown = [([unit.task for unit in job.units], job.units[0].name, Path(job.units[0].out).name) for job in jobs]
+    chain = ["apply", "validate", "push"]
+    assert shown == [
+        found
+        for name in "ab"
+        for found in (
+            (chain, name, f"{name}-yarn4"), (chain, name, f"{name}-yarn4-q8.gguf"),
+            (chain, name, f"{name}-mixed4"), (chain, name, f"{name}-mixed4-q8.gguf"), (["eval"], name, f"{name}.json"),
+        )
+    ]  # fmt: skip
+    assert [job.units[2].settings["to"] for job in jobs[:2]] == ["me/a-yarn4", "me/a-yarn4-q8"]
+    assert [one.name for one in jobs[4].units[0].recipes] == ["base", "yarn:4", "mixed:4"]
+    assert len({unit.key for job in jobs for unit in job.units}) == 2 * (4 * 3 + 1)
+
+
+def test_a_key_changes_with_what_decides_the_result(tmp_path: Path) -> None:
+    first = planned(tmp_path, plan_text("apply push", PUSH))[0].units[0]
+    same = planned(tmp_path, plan_text("apply push", PUSH))[0].units[0]
+    assert (same, same.key) == (first, first.key)
+    again = msgspec.json.decode(msgspec.json.encode(first), type=type(first))
+    assert again.key == first.key
+    for change in ({"identity": "2"}, {"task": "push"}, {"out": "x"}, {"settings": {"a": 1}}, {"family": "llama"}):
+        assert msgspec.structs.replace(first, **change).key != first.key
+    (tmp_path / "text.txt").write_text("words")
+    before = planned(tmp_path, plan_text("eval", EVAL))[0].units[0]
+    (tmp_path / "plan.toml").write_text(plan_text("eval", EVAL))
+    (tmp_path / "text.txt").write_text("other words")
+    after = jobs_of(read_plan(tmp_path / "plan.toml"), SOURCES, tmp_path, tmp_path / "plan")[0].units[0]
+    assert after.key != before.key
+
+
+def test_recipes_with_one_label_have_longer_names(tmp_path: Path) -> None:
+    jobs = planned(tmp_path, plan_text("apply", recipes='"yarn:4", "yarn:4:beta_fast=16", "mixed:4"'), SOURCES[:1])
+    assert [Path(job.units[0].out).name for job in jobs] == ["a-yarn-4", "a-yarn-4-beta_fast-16", "a-mixed4"]
+
+
+def test_two_outputs_never_have_one_place(tmp_path: Path) -> None:
+    text = plan_text("apply push", '[push]\nto = "me/{recipe}"\n')
+    with pytest.raises(UsageError, match="2 outputs would go to me/yarn4; add {name}, {recipe} or {target}"):
+        planned(tmp_path, text)
+    assert planned(tmp_path, text + "exist_ok = true\n")
+    with pytest.raises(UsageError, match="push.to has {model}; it takes {name}, {recipe}, {target}"):
+        planned(tmp_path, plan_text("push", '[push]\nto = "me/{model}"\n'))
+    with pytest.raises(UsageError, match="a-yarn4 is no repository; write owner/name"):
+        planned(tmp_path, plan_text("push", '[push]\nto = "{name}-{recipe}"\n'))
+    named = [Named("/m/a", "a"), Named("/n/a-yarn4", "a-yarn4")]
+    text = plan_text("apply", '[[targets]]\n[[targets]]\nname = "yarn4"\n', recipes='"yarn:4"')
+    with pytest.raises(UsageError, match="2 outputs would be .*a-yarn4-yarn4; give targets names"):
+        planned(tmp_path, text, named)

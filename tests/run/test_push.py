@@ -1,0 +1,134 @@
+"""Many repositories with another config alone: published, resumed after a kill, slowed down by a busy Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..conftest import run_in
+from ..hub_writing import WritingHub, serving_writes
+from .plans import lines, plan_text
+
+COUNT = 20
+PUSH = '[push]\nto = "me/{name}-{recipe}"\n[limits]\njobs = 2\n'
+
+
+@pytest.fixture
+def hub(tmp_path: Path, llama: Path) -> Iterator[WritingHub]:
+    """A Hub with twenty sources."""
+    (llama / "README.md").write_text("---\nlicense: apache-2.0\n---\n# The base\n")
+    with serving_writes(tmp_path / "hub") as running:
+        running.repos |= {f"base/m{number}": llama for number in range(COUNT)}
+        yield running
+
+
+def environment(hub: WritingHub, tmp_path: Path) -> dict[str, str]:
+    return {**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"}
+
+
+def plan(folder: Path, sources: str, more: str = PUSH) -> None:
+    (folder / "plan.toml").write_text(plan_text("push", more, sources, '"yarn:4"'))
+
+
+def test_a_killed_run_of_many_repositories_publishes_each_once(hub: WritingHub, tmp_path: Path) -> None:
+    plan(tmp_path, ", ".join(f'"base/m{number}"' for number in range(COUNT)))
+    env = environment(hub, tmp_path)
+    shown = run_in(tmp_path, "run", "plan.toml", "--dry-run", env=env)
+    assert f"{COUNT} units of {COUNT} sources to run" in shown.stdout
+    assert f"outputs have 0.0 B, {COUNT} repositories are published." in shown.stdout
+    assert hub.messages == []
+    running = subprocess.Popen(
+        [sys.executable, "-m", "ropeconv", "run", "plan.toml", "-q"], cwd=tmp_path, env={**os.environ, **env}
+    )
+    end = time.monotonic() + 200
+    while len(hub.messages) < COUNT // 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    before = lines(tmp_path)
+    assert 0 < len(before) < COUNT
+    done = run_in(tmp_path, "run", "plan.toml", env=env)
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path)[: len(before)] == before
+    assert sorted(Counter(one["key"] for one in lines(tmp_path)).values()) == [1] * COUNT
+    assert sorted(name for name in hub.repos if name.startswith("me/")) == sorted(
+        f"me/m{number}-yarn4" for number in range(COUNT)
+    )
+    assert len(hub.messages) <= COUNT + 2  # what the two workers had in hand may be committed again
+    assert hub.stored == {}
+    config = json.loads((hub.repos["me/m7-yarn4"] / "config.json").read_text())
+    assert config["max_position_embeddings"] == 256
+    urls = [one["result"]["url"] for one in lines(tmp_path)]
+    assert all("/commit/" in url for url in urls)
+    page = (tmp_path / "plan" / "report.html").read_text()
+    assert all(url in page for url in urls)
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_a_busy_hub_is_waited_for_as_long_as_it_asks(first: int, hub: WritingHub, tmp_path: Path) -> None:
+    """Also where huggingface_hub does not wait itself: for facts on a repository, and to make one."""
+    plan(tmp_path, '"base/m1"')
+    env, counted = environment(hub, tmp_path), hub.fails
+    asked: list[float] = []
+
+    def fails(what: str) -> bool:
+        if what == "busy":
+            asked.append(time.monotonic())
+            return len(asked) > first and len(hub.refused) < 3
+        return counted(what)
+
+    hub.fails = fails  # type: ignore[method-assign]
+    done = run_in(tmp_path, "run", "plan.toml", env=env)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert len(hub.refused) == 3
+    assert "me/m1-yarn4" in hub.repos
+    after = [min(one for one in asked if one > refused) - refused for refused in hub.refused]
+    assert min(after) >= 0.9
+
+
+def test_a_query_and_a_collection_are_sources(
+    hub: WritingHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Callable[[str], Path]
+) -> None:
+    from types import SimpleNamespace
+
+    import huggingface_hub
+
+    from ropeconv.errors import UsageError
+    from ropeconv.run.sources import named_sources
+
+    asked: list[object] = []
+
+    class Api:
+        def __init__(self, **given: object) -> None:
+            pass
+
+        def whoami(self) -> dict[str, str]:
+            return {"name": "base"}
+
+        def list_models(self, **given: object) -> list[object]:
+            asked.append(given)
+            return [SimpleNamespace(id="base/m2"), SimpleNamespace(id="base/m1")] if given["author"] else []
+
+        def get_collection(self, slug: str) -> object:
+            asked.append(slug)
+            items = [("base/m3", "model"), ("base/data", "dataset"), ("base/m1", "model")]
+            return SimpleNamespace(items=[SimpleNamespace(item_id=id, item_type=kind) for id, kind in items])
+
+    from ropeconv.sources.hub import HubSource
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(HubSource, "files", lambda self: setattr(self, "commit", "c" * 40) or ())
+    found = named_sources(["author:me search:m tag:x", "collection:base/all-1"], tmp_path)
+    assert [one.reference for one in found] == [f"base/{name}@{'c' * 40}" for name in ("m1", "m2", "m3")]
+    assert asked == [{"author": "base", "search": "m", "filter": ["x"]}, "base/all-1"]
+    with pytest.raises(UsageError, match="the source 'search:none' gives no model"):
+        named_sources(["search:none"], tmp_path)

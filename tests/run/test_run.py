@@ -1,0 +1,121 @@
+"""`ropeconv run`, as a person types it: every unit once, what fails among others, and what a second run does."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..conftest import run_in
+from .plans import EVAL, lines, models, plan_text
+
+TARGETS = '[[targets]]\n[[targets]]\nname = "q8"\nto = "gguf"\nouttype = "q8_0"\n'
+TASKS = "apply validate eval"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
+    """Three models, of which one is damaged, and a plan."""
+    folder = models(tmp_path_factory.mktemp("run"), tiny("llama"))
+    good = (folder / "models" / "b" / "config.json").read_text()
+    (folder / "good.json").write_text(good)
+    (folder / "models" / "b" / "config.json").write_text(good[:100])
+    (folder / "plan.toml").write_text(plan_text(TASKS, TARGETS + EVAL + "[limits]\njobs = 2\n"))
+    return folder
+
+
+def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
+    before = sorted(path.name for path in place.iterdir())
+    done = run_in(place, "run", "plan.toml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "27 units of 3 sources to run, 0 in the journal" in done.stdout
+    assert "apply b yarn:4 would fail: config.json" in done.stdout
+    assert "Not known before the first has run: how long 12 apply and 12 validate take." in done.stdout
+    assert "By the median of what has run (eval by short sequences of a): 3 eval of" in done.stdout
+    assert sorted(path.name for path in place.iterdir()) == before
+    found = json.loads(run_in(place, "run", "plan.toml", "--dry-run", "--json").stdout)
+    assert (found["units"], found["done"], len(found["jobs"])) == (27, 0, 15)
+    sizes = [job["bytes"] for job in found["jobs"]]
+    assert found["bytes"] == sum(sizes) > 0
+
+
+def test_three_sources_two_recipes_two_targets(place: Path) -> None:
+    """One of the sources fails, and nothing else; a second run does only that; a third one does nothing."""
+    done = run_in(place, "run", "plan.toml", "--json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["done"], found["failed"], found["not_run"]) == (18, 5, 4)
+    for row in found["rows"]:
+        states = set(row["tasks"].values())
+        assert states == ({"done"} if row["source"] != "b" else {"failed", "not run"} & states)
+        assert ("config.json" in (row["reason"] or "")) == (row["source"] == "b")
+    kept = [path.name for path in (place / "plan").iterdir() if not path.name.endswith(".json")]
+    names = [f"{name}-{recipe}{end}" for name in "ac" for recipe in ("yarn4", "mixed4") for end in ("", "-q8.gguf")]
+    assert sorted(kept) == sorted([*names, "eval", "journal.jsonl", "report.html"])
+    receipt = json.loads((place / "plan" / "a-yarn4" / "ropeconv.json").read_text())
+    assert receipt["validation"]["agrees"]
+
+    (place / "models" / "b" / "config.json").write_text((place / "good.json").read_text())
+    done = run_in(place, "run", "plan.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["done"], found["failed"], found["not_run"]) == (27, 0, 0)
+    counts = Counter((one["key"], bool(one["failed"])) for one in lines(place))
+    assert max(counts.values()) == 1
+    assert sum(not failed for _, failed in counts) == 27
+
+    before = (place / "plan" / "journal.jsonl").read_bytes()
+    done = run_in(place, "run", "plan.toml")
+    assert done.returncode == 0, done.stderr
+    assert "27 done, 0 failed, 0 not run." in done.stdout
+    assert (place / "plan" / "journal.jsonl").read_bytes() == before
+    said = run_in(place, "run", "plan.toml", "--dry-run").stdout
+    assert "0 units of 3 sources to run, 27 in the journal" in said
+
+
+def test_the_table_and_the_page_have_the_evaluations(place: Path) -> None:
+    done = run_in(place, "run", "plan.toml")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["source", "recipe", "target", "apply", "validate", "eval"] in rows
+    own = run_in(
+        place, "eval", "models/c", "--methods", "base,yarn:4,mixed:4", "--text", "text.txt", "--lengths", "1/2T,1T,4T",
+        "--windows", "4", "--targets", "8", "--json",
+    )  # fmt: skip
+    wanted = json.loads(own.stdout)
+    found = json.loads((place / "plan" / "eval" / "c.json").read_text())
+    assert found["cells"] == wanted["cells"]
+    page = (place / "plan" / "report.html").read_text()
+    assert page.count("<svg") == 6
+    assert "27" in page
+    ids = [part.split('"')[0] for part in page.split(' id="')[1:]]
+    assert len(ids) == len(set(ids))
+
+
+def test_an_output_that_is_gone_is_written_and_validated_again(place: Path) -> None:
+    known = len(lines(place))
+    (place / "plan" / "a-yarn4").rename(place / "away")
+    done = run_in(place, "run", "plan.toml")
+    assert done.returncode == 0, done.stderr
+    assert [one["task"] for one in lines(place)[known:]] == ["apply", "validate"]
+    (place / "plan" / "eval" / "c.json").unlink()
+    assert run_in(place, "run", "plan.toml").returncode == 0
+    assert [one["task"] for one in lines(place)[known + 2 :]] == ["eval"]
+
+
+def test_limits_and_usage(place: Path) -> None:
+    def run(more: str, *given: str) -> tuple[int, str]:
+        (place / "other.toml").write_text(plan_text("apply", more))
+        done = run_in(place, "run", "other.toml", *given)
+        return done.returncode, done.stderr
+
+    code, said = run('[limits]\nbytes = "1MB"\n')
+    assert (code, "the outputs have 6.2 MB, and limits.bytes is 1MB; raise it" in said) == (2, True)
+    code, said = run("", "--on", "somewhere")
+    assert (code, "'somewhere' is no place to run; give local" in said) == (2, True)
+    assert not list((place / "other").glob("*-yarn4"))
+    code, said = run("[limits]\nhours = 0.0000001\njobs = 1\n")
+    assert (code, "stopped before its end; the same command goes on where it was" in said) == (130, True)
+    assert lines(place, "other") == []

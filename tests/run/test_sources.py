@@ -1,0 +1,51 @@
+"""Sources of a plan: paths, patterns, ids; what cannot be had is told without stopping the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropeconv.errors import UsageError
+from ropeconv.run.sources import named_sources
+
+from .plans import models
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny: Callable[[str], Path]) -> Path:
+    return models(tmp_path, tiny("llama"))
+
+
+def test_patterns_take_models_alone(place: Path) -> None:
+    (place / "models" / "notes").mkdir()
+    (place / "models" / "x.gguf").write_bytes(b"GGUF")
+    found = named_sources(["models/*", "models/a"], place)
+    assert [one.name for one in found] == ["a", "b", "c", "x"]
+    assert found[0].reference == str(place / "models" / "a")
+    assert named_sources([str(place / "models" / "?")], Path("/"))[2] == found[2]
+
+
+def test_an_identity_follows_the_files(place: Path) -> None:
+    before = named_sources(["models/?"], place)
+    assert named_sources(["models/?"], place) == before
+    (place / "models" / "b" / "config.json").write_text("{}")
+    after = named_sources(["models/?"], place)
+    assert [one == two for one, two in zip(before, after, strict=True)] == [True, False, True]
+
+
+def test_names_are_told_apart_by_their_folders(place: Path) -> None:
+    models(place / "more", place / "models" / "a", "a")
+    found = named_sources(["models/a", "more/models/a", "models/b"], place)
+    assert [one.name for one in found] == ["models-a-1", "models-a-2", "b"]
+    (place / "more" / "models").rename(place / "more" / "others")
+    assert [one.name for one in named_sources(["models/a", "more/others/a"], place)] == ["models-a", "others-a"]
+
+
+def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> None:
+    with pytest.raises(UsageError, match="the source 'nothing/\\*' gives no model; correct it"):
+        named_sources(["nothing/*"], place)
+    good, bad = named_sources(["models/a", "no such thing"], place)
+    assert (good.problem, bad.identity) == ("", "")
+    assert bad.problem == "no such thing is neither a path nor a Hub id; correct it"

@@ -14,6 +14,15 @@ _received: list[int] = []
 _stdout: list[os.stat_result] = []
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal asks a run to end.
+
+    CPython remembers a plain KeyboardInterrupt that leaves an `exec` of a string, as libraries use them while they are
+    imported, and `python -m` then kills itself with SIGINT in place of its exit code, also where it was caught:
+    https://github.com/python/cpython/blob/3.11/Python/pythonrun.c (run_eval_code_obj). It looks for that class alone.
+    """
+
+
 def prepare() -> None:
     """Makes standard streams safe to write to, and lets SIGTERM and SIGHUP end a run as Ctrl-C does.
 
@@ -32,6 +41,8 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is signal.SIG_DFL:
             signal.signal(ending, _end)
@@ -67,7 +78,11 @@ def drop_output() -> None:
     os.close(nowhere)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     _received.append(number)
     signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
-    raise KeyboardInterrupt
+    raise Stopped

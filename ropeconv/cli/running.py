@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Interrupted
 from .output import Output
+from .process import Stopped
 
 if TYPE_CHECKING:
     from ..engines import Progress
@@ -159,7 +160,7 @@ def stopping(output: Output, what: str = "what has been run so far will be compa
         pressed.append(number)
         pending.append(number)
         if len(pressed) > 1:
-            raise KeyboardInterrupt
+            raise Stopped
         output.note(f"Stopping: {what}. Press again to give up.")
 
     def stopped() -> bool:

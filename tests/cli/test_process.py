@@ -83,6 +83,24 @@ def test_signals_end_a_run_with_a_sentence(stop: signal.Signals, tmp_path: Path)
     assert "Traceback" not in words
 
 
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_the_exit_code_stays_where_a_library_executes_text(stop: signal.Signals, tmp_path: Path) -> None:
+    """As dataclasses do while transformers is imported: CPython would then kill `python -m` with SIGINT."""
+    program = (
+        "import os, sys\nfrom ropeconv.cli.errors import run\nfrom ropeconv.cli.process import prepare\n"
+        "def app(standalone_mode):\n exec('os.kill(os.getpid(), int(sys.argv[1]))')\n"
+        "if 'plain' not in sys.argv: prepare()\nsys.exit(run(app))\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+
+    def ended(*given: str) -> int:
+        command = [sys.executable, "-m", "program", str(int(stop)), *given]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode
+
+    assert ended() == 128 + stop
+    assert ended("plain") == -stop
+
+
 def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
     folder = tmp_path / "größe"
     folder.mkdir()

@@ -14,6 +14,7 @@ from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned
 from ..rope.recipe import Recipe
 from ..sources import GgufSource, Source, open_source
 from ..verify.earlier import earlier_output
+from ..views.plan import show_plan
 from .errors import complain, explained, traced
 from .execution import Flags, execute, recovered
 from .outcome import Outcome, show_outcome
@@ -22,7 +23,6 @@ from .process import reader_gone
 from .publishing import send, show_preview
 from .target_options import build_target
 from .units import Unit, make_folder, refuse_collisions
-from .views import show_plan
 
 if TYPE_CHECKING:
     from ..engines.probe import Probe

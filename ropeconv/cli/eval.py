@@ -115,7 +115,7 @@ def eval_command(
     from ..evaluate.result import write_result
     from ..evaluate.row import parse_rows
     from ..evaluate.runners.request import Opening
-    from .eval_view import show_result
+    from ..views.evaluation import show_result
     from .texts import texts_of
 
     output = Output(as_json, quiet)

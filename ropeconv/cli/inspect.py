@@ -23,7 +23,7 @@ def inspect_command(source: SourceArgument, family: FamilyOption = "", as_json: 
     from ..inspection import Problem, inspect_source
     from ..inspection.inspect import ConfigInspection
     from ..sources import Source, open_source
-    from .inspection_view import show_inspection
+    from ..views.inspection import show_inspection
 
     opened = open_source(source, family)
     seen = inspect_source(opened)

@@ -17,6 +17,7 @@ from ..rope.lengths import parse_factor, parse_tokens
 from ..rope.methods import REGISTRY, Method, Value
 from ..rope.methods.method import tokens
 from ..rope.recipe import MODIFIERS, SWITCHES, Recipe
+from ..views.sheet import sentence
 from .choices import LogNKind
 from .command import LENGTH, METHOD, OUTPUT, SETTINGS
 from .option_group import option_group
@@ -77,11 +78,6 @@ def with_recipe(build: Callable[[dict[str, Any]], Any]) -> Callable[[Callable[..
     """
 
     return option_group("recipe", lambda: [*_method_options(), *_setting_options(), *_modifier_options()], build)
-
-
-def sentence(help: str) -> str:
-    """A help text with a capital at its start and a full stop at its end."""
-    return help[:1].upper() + help[1:] + ("" if help.endswith(".") else ".")
 
 
 def _parameter(name: str, annotation: Any, flag: str, **details: Any) -> inspect.Parameter:

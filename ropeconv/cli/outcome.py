@@ -46,7 +46,8 @@ def show_outcome(plan: Plan, done: Outcome, output: Output, explain: bool) -> No
 
     plan: that was executed. done: its outcome. output: for text. explain: why each runtime and encoding.
     """
-    from .views import show_plan, show_validation
+    from ..views.plan import show_plan
+    from ..views.validation import show_validation
 
     if output.as_json:
         return

@@ -11,16 +11,15 @@ import typer
 
 from ..errors import UsageError, counted
 from ..hub.publish_options import PublishOptions, repository
+from ..views.sheet import sentence
 from .command import HUB
 from .option_group import option_group
-from .options import sentence
 from .output import Output
 from .printable import printable
 
 if TYPE_CHECKING:
     from ..bake import CheckpointPlan, Plan
     from ..engines.probe import Probe
-    from ..hub.preview import Preview
     from ..hub.upload_set import UploadSet
     from ..receipts.receipt import CheckRecord
 
@@ -127,29 +126,13 @@ def show_preview(what: UploadSet, how: PublishOptions, output: Output) -> dict[s
     what: the files. how: repository and options. output: prints nothing but notes with `as_json`.
     """
     from ..hub.preview import preview
+    from ..views.publication import show_publication
 
     found = preview(what, how)
     output.note(found.note)
     if not output.as_json:
-        _show(found, output)
+        show_publication(found, output)
     return found.to_dict()
-
-
-def _show(found: Preview, output: Output) -> None:
-    place = f"from {found.source} at {found.commit[:7]}"
-    rows = [(name, "upload", f"{size:,}" if size else "?") for name, size in found.uploads]
-    rows += [(name, f"copied {place}", "") for name in found.copies]
-    state = "exists" if found.exists else f"new, {'private' if found.private else 'public'}"
-    output.table(f"Repository {found.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",))
-    base, licence = found.base.name or "none known; --base-model names one", found.base.known.get("license")
-    output.say(f"\nBase model: {base}. Licence: {licence or 'none stated'}{_of(found.base.licence)}.")
-    if found.blocked:
-        output.say(f"It would be refused: {found.blocked}.")
-    output.copyable(f"\nREADME.md:\n\n{found.card}" if found.card else "\nREADME.md stays as it is.")
-
-
-def _of(terms: str) -> str:
-    return f" ({terms})" if terms else ""
 
 
 def send(what: UploadSet, how: PublishOptions, output: Output) -> str:

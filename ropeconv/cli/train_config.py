@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UsageError
+from ..views.sheet import sentence
 from .choices import TrainerName
 from .command import RUNNING
-from .options import FamilyOption, JsonOption, QuietOption, SourceArgument, build_recipe, sentence, with_recipe
+from .options import FamilyOption, JsonOption, QuietOption, SourceArgument, build_recipe, with_recipe
 from .output import Output
 from .target_options import build_target, split, with_target
 

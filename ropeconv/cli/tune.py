@@ -93,8 +93,8 @@ def tune_command(
     from ..tune import Wanted
     from ..tune.opening import tune_texts
     from ..tune.result import write_tuned
+    from ..views.tuning import show_tuned
     from .texts import texts_of
-    from .tune_view import show_tuned
 
     output = Output(as_json, quiet)
     check_places(None, plot, out)

@@ -124,8 +124,8 @@ def validate_command(
     from ..validate.comparison import Comparison
     from ..validate.settings import Settings
     from ..verify import Options
+    from ..views.validation import show_validation
     from .running import run_validation
-    from .views import show_validation
 
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")

@@ -157,7 +157,7 @@ def _prepare() -> None:
 
     import ropeconv.bake
     import ropeconv.bake.restore
-    import ropeconv.cli.views  # noqa: F401
+    import ropeconv.views.plan  # noqa: F401
     from ropeconv.cli import _silence_libraries
     from ropeconv.engines import probe
 

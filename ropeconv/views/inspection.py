@@ -1,4 +1,4 @@
-"""Prints inspections as tables and sentences."""
+"""Shows inspections as tables and sentences."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..rope.still_pairs import rotating
 from ..runtimes.compare import describe
 from ..runtimes.grouping import grouped
 from .legends import statuses
-from .output import Output
+from .sheet import Sheet
 
 
-def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem] = ()) -> None:
-    """Prints an inspection: a table of the RoPE, the runtimes, and a sentence per problem with its repair.
+def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] = ()) -> None:
+    """Shows an inspection: a table of the RoPE, the runtimes, and a sentence per problem with its repair.
 
     repairs: what would help runtimes that do not read it right.
     """
@@ -27,24 +27,24 @@ def show_inspection(seen: Inspection, output: Output, repairs: Iterable[Problem]
     if seen.kv_cache:
         rows.append(("KV cache", seen.kv_cache.sizes(seen.spec.context)))
     rows += [("note", note) for note in (*seen.spec.notes, seen.custom_code) if note]
-    output.table(seen.source.reference, ("", ""), rows)
+    sheet.table(seen.source.reference, ("", ""), rows)
     if seen.refuse:
-        output.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
+        sheet.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
     if seen.verdicts:
         lines = grouped(seen.verdicts)
-        output.table("Who reads it right as it is", ("status", "runtimes"), lines)
-        output.say(f"{statuses(lines)}\n")
+        sheet.table("Who reads it right as it is", ("status", "runtimes"), lines)
+        sheet.say(f"{statuses(lines)}\n")
     for problem in seen.problems:
         repair = f" -> ropeconv apply {seen.source.reference} {problem.repair}" if problem.repair else ""
-        output.say(f"! {problem.message}{repair}")
+        sheet.say(f"! {problem.message}{repair}")
     if not seen.problems:
-        output.say("No problems seen.")
+        sheet.say("No problems seen.")
     if repairs:
-        output.say("")
+        sheet.say("")
         rows = [(one.message, one.repair) for one in repairs]
-        output.table("Runtimes that another config would suit", ("runtime", "ropeconv apply SOURCE"), rows)
+        sheet.table("Runtimes that another config would suit", ("runtime", "ropeconv apply SOURCE"), rows)
     if any("--replace" in one.repair for one in repairs):
-        output.say("--replace computes another RoPE of the same length, which the model was not made for: evaluate it.")
+        sheet.say("--replace computes another RoPE of the same length, which the model was not made for: evaluate it.")
 
 
 def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Prints what `ropeconv tune` found."""
+"""Shows what `ropeconv tune` found."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from ..evaluate.result import decided
 from ..tune.result import Measured, Tuned
-from .eval_view import MARK
-from .output import Output
+from .evaluation import MARK
+from .sheet import Sheet
 
 
-def show_tuned(found: Tuned, out: Path | None, output: Output) -> None:
-    """Prints the held-out losses of all rows, the verdict, and the next command. out: where the recipe was written."""
+def show_tuned(found: Tuned, out: Path | None, sheet: Sheet) -> None:
+    """Shows the held-out losses of all rows, the verdict, and the next command. out: where the recipe was written."""
     with_needles = any(row.needle for row in found.rows)
     columns = ["", "beyond", "inside", *["needle"] * with_needles, "total", "minus best formula"]
     body = [
@@ -25,23 +25,21 @@ def show_tuned(found: Tuned, out: Path | None, output: Output) -> None:
         )
         for row in found.rows
     ]
-    output.table(
-        f"{found.source}, held-out losses at {found.context:,} tokens", tuple(columns), body, right=columns[1:]
-    )
+    sheet.table(f"{found.source}, held-out losses at {found.context:,} tokens", tuple(columns), body, right=columns[1:])
     parts = f"beyond + {found.price:g} inside" + f" + {found.needles:g} needle" * with_needles
-    output.say(
+    sheet.say(
         f"Nats per token beyond and inside the trained context of {found.trained:,} tokens; total is {parts}. {MARK}: "
         "beyond three standard errors."
     )
-    output.say(
+    sheet.say(
         f"{found.steps:,} steps by {found.by} on {found.windows} windows, where the total fell by "
         f"{-found.searched:.4f}; {found.held_windows} windows are held out."
     )
     for note in found.notes:
-        output.say(note)
-    output.say(found.sentence)
+        sheet.say(note)
+    sheet.say(found.sentence)
     if out is not None:
-        output.say(f"Next: ropeconv apply {found.source} --recipe {out}")
+        sheet.say(f"Next: ropeconv apply {found.source} --recipe {out}")
 
 
 def _difference(one: Measured) -> str:

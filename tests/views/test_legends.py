@@ -8,14 +8,14 @@ from typing import get_args
 
 import pytest
 
-from ropeconv.cli.legends import STATUSES, legend, statuses
-from ropeconv.cli.views import COLUMNS, STATES
 from ropeconv.errors import counted
 from ropeconv.inspection.layers import describe_layers
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.rules import Status
 from ropeconv.verify.verified import Verified
+from ropeconv.views.legends import STATUSES, legend, statuses
+from ropeconv.views.validation import COLUMNS, STATES
 
 from ..conftest import Run
 
@@ -33,7 +33,7 @@ def test_every_status_has_a_meaning_and_only_those_that_are_there_are_said() -> 
 
 
 def test_meanings_are_those_of_columns() -> None:
-    from ropeconv.cli.legends import HIDDEN_STATES, VALIDATION
+    from ropeconv.views.legends import HIDDEN_STATES, VALIDATION
 
     assert VALIDATION.keys() <= set(COLUMNS)
     assert HIDDEN_STATES.keys() <= set(STATES)

@@ -9,9 +9,9 @@ import sys
 import msgspec
 import pytest
 
-from ropeconv.cli.eval_view import show_result
 from ropeconv.cli.output import Output
 from ropeconv.evaluate.result import Result
+from ropeconv.views.evaluation import show_result
 
 from ..evaluate.results import made
 

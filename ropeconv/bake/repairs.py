@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..encode import EncodeRequest, Target, select
 from ..errors import RopeconvError
 from ..families.config import Config
-from ..inspection import Problem
+from ..inspection import Inspection, Problem
 from ..inspection.inspect import ConfigInspection
 from ..rope.errors import RecipeError
 from ..rope.methods.ntk import Ntk
@@ -16,6 +16,14 @@ from ..rope.recipe import Recipe
 from ..runtimes import Runtime, newest, runtimes
 from ..runtimes.rules import GOOD, WRONG
 from ..runtimes.verdict import Verdict
+from ..sources import GgufSource, Source
+
+
+def repairs_of(source: Source | GgufSource, seen: Inspection) -> tuple[Problem, ...]:
+    """What `repairs` finds for a checkpoint; nothing for a GGUF file. source: the model. seen: its inspection."""
+    if isinstance(source, Source) and isinstance(seen, ConfigInspection):
+        return tuple(repairs(source.config(), seen))
+    return ()
 
 
 def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:

@@ -14,10 +14,10 @@ from ..hub.upload_set import UploadSet, from_gguf, from_plan, merged, planned
 from ..rope.recipe import Recipe
 from ..sources import GgufSource, Source, open_source
 from ..verify.earlier import earlier_output
+from ..views.outcome import Outcome, show_outcome
 from ..views.plan import show_plan
 from .errors import complain, explained, traced
 from .execution import Flags, execute, recovered
-from .outcome import Outcome, show_outcome
 from .output import Output
 from .process import reader_gone
 from .publishing import send, show_preview
@@ -132,7 +132,7 @@ class Batch:
                     modelfile = write_modelfile(plan) if self.flags.ollama and not plan.is_folder else None
                     done.run = run_commands(plan, done.path, modelfile)
                 self._gap(unit, made)
-                show_outcome(plan, done, self.output, self.flags.explain)
+                self._show(plan, done)
         if self.failed and self.several:
             without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
             self.output.note(f"{len(outcomes)} of {len(self.units)} outputs were made; what failed: {without}.")
@@ -140,6 +140,14 @@ class Batch:
         self._data([plan.to_dict() | done.to_dict() for plan, done in outcomes], {"published": published})
         if published and not self.output.as_json:
             self.output.copyable(published)
+
+    def _show(self, plan: Plan, done: Outcome) -> None:
+        """Prints a plan and its outcome; with `quiet` the place or address alone, nothing where JSON is printed."""
+        if self.output.quiet:
+            self.output.copyable(done.published or str(done.path))
+        elif not self.output.as_json:
+            show_plan(plan, self.output, self.flags.explain)
+            show_outcome(plan, done, self.output)
 
     def _gap(self, unit: Unit, made: Made) -> None:
         """Prints an empty line before all outputs but the first."""

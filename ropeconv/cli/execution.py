@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import Interrupted, UsageError
 from ..hub.publish_options import PublishOptions
+from ..views.outcome import Outcome
 from .choices import Device
-from .outcome import Outcome
 from .output import Output
 from .publishing import publish_staged, written_before
 

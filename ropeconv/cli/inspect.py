@@ -19,18 +19,14 @@ ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 
 def inspect_command(source: SourceArgument, family: FamilyOption = "", as_json: JsonOption = False) -> None:
     """Show the RoPE of a checkpoint, which runtimes compute it as it is, and the problems with their repairs."""
-    from ..bake.repairs import repairs
-    from ..inspection import Problem, inspect_source
-    from ..inspection.inspect import ConfigInspection
-    from ..sources import Source, open_source
+    from ..bake.repairs import repairs_of
+    from ..inspection import inspect_source
+    from ..sources import open_source
     from ..views.inspection import show_inspection
 
     opened = open_source(source, family)
     seen = inspect_source(opened)
-    found: tuple[Problem, ...] = ()
-    if isinstance(opened, Source) and isinstance(seen, ConfigInspection):
-        found = tuple(repairs(opened.config(), seen))
-    output = Output(as_json)
+    found, output = repairs_of(opened, seen), Output(as_json)
     if as_json:
         output.data(seen.document(found).to_dict())
     else:

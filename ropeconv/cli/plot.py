@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import UsageError
 from .command import OUTPUT
-from .model_args import HeadDimOption, ModelArgs, RotaryDimOption, find
+from .model_args import HeadDimOption, RotaryDimOption, find
 from .options import JsonOption, QuietOption, with_recipe
 from .output import Output
-
-if TYPE_CHECKING:
-    from ..pictures.schedules import Curves
-    from ..rope.forms import Vector
 
 EXAMPLES = """Examples:
 
@@ -55,8 +50,9 @@ def plot_command(
 
     Several methods may be given, each is a curve. A model that is scaled is drawn beside its unscaled RoPE.
     """
+    from ..pictures.of_model import FARTHEST, lengths_of, pictures_of
     from ..pictures.schedules import numbers
-    from ..pictures.style import checked
+    from ..pictures.style import checked, figure, write
     from ..rope.forms import base_inv_freq
 
     if out is None and not as_json:
@@ -70,30 +66,14 @@ def plot_command(
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     curves = {name: one.inv_freq for name, one in schedules.items() if model.recipes or spec.scaled}
     context = max(one.context for one in schedules.values())
-    lengths = {"trained": spec.original_context} | ({"new": context} if context != spec.original_context else {})
-    reach = min(2 * context, 1 << 24)
+    lengths, reach = lengths_of(spec, context), min(2 * context, FARTHEST)
     output = Output(as_json, quiet)
     if out is not None:
-        _draw(out, model, before, curves, lengths, reach, dark)
+        panels = [one.draw for one in pictures_of(spec, curves, context)]
+        write(figure(*panels, columns=2, title=model.name, dark=dark), out)
         output.note(f"Wrote {out}")
     if as_json:
         drawn = {
             name: numbers(before, one, spec.unrotated, reach) for name, one in {"before": before, **curves}.items()
         }
         output.data({"model": model.name, "picture": out and str(out), "lengths": lengths, "curves": drawn})
-
-
-def _draw(
-    out: Path, model: ModelArgs, before: Vector, curves: Curves, lengths: dict[str, int], reach: int, dark: bool
-) -> None:
-    from ..pictures.schedules import decay, preference, ramp, wavelengths
-    from ..pictures.style import figure, write
-
-    panels = [partial(wavelengths, before=before, curves=curves, lengths=lengths)]
-    if curves:
-        panels.append(partial(ramp, before=before, curves=curves))
-    panels.append(
-        partial(preference, before=before, curves=curves, unrotated=model.spec.unrotated, length=reach, lengths=lengths)
-    )
-    panels.append(partial(decay, before=before, curves=curves, length=reach, lengths=lengths))
-    write(figure(*panels, columns=2, title=model.name, dark=dark), out)

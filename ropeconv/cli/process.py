@@ -10,17 +10,10 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
+from ..errors import Stopped
+
 _received: list[int] = []
 _stdout: list[os.stat_result] = []
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal asks a run to end.
-
-    CPython remembers a plain KeyboardInterrupt that leaves an `exec` of a string, as libraries use them while they are
-    imported, and `python -m` then kills itself with SIGINT in place of its exit code, also where it was caught:
-    https://github.com/python/cpython/blob/3.11/Python/pythonrun.c (run_eval_code_obj). It looks for that class alone.
-    """
 
 
 def prepare() -> None:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Interrupted
+from ..errors import Interrupted, Stopped
 from .output import Output
-from .process import Stopped
 
 if TYPE_CHECKING:
     from ..engines import Progress

@@ -21,17 +21,22 @@ def commands(receipt: Receipt) -> list[str]:
     first, made = receipt.first, []
     name, is_gguf = first.reference or first.name, first.kind == "gguf"
     for number, step in enumerate(receipt.steps, 1):
-        words = ["ropeconv", "apply", name]
-        words += ["--family", receipt.source.family] if receipt.source.family else []
-        words += _recipe(step)
-        if step.target is not None:
-            words += _target(step.target, is_gguf)
+        words = apply_words(name, step, is_gguf, receipt.source.family or "")
         if number < len(receipt.steps):
             is_gguf = step.target.to == "gguf" if step.target else is_gguf
             name = f"step{number}{'.gguf' * is_gguf}"
             words += ["-o", name]
         made.append(shlex.join(words))
     return made
+
+
+def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
+    """The words of the `ropeconv apply` that makes a bake, without its place.
+
+    name: of the source. step: the bake. is_gguf: whether the source is a GGUF file. family: that it was said to be of.
+    """
+    words = ["ropeconv", "apply", name, *(["--family", family] if family else []), *_recipe(step)]
+    return words if step.target is None else words + _target(step.target, is_gguf)
 
 
 def _recipe(step: StepRecord) -> list[str]:

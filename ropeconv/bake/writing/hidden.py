@@ -67,6 +67,16 @@ class Hidden:
                     shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
 
 
+def discard(out: Path) -> None:
+    """Removes what a run that was stopped keeps beside an output, for the same run to go on from.
+
+    out: the output. Raises RopeconvError where another process is writing it.
+    """
+    if Hidden.beside(out).root.is_dir():
+        with locked(out) as hidden:
+            hidden.clear()
+
+
 @contextmanager
 def locked(out: Path) -> Iterator[Hidden]:
     """Makes the hidden folder of an output and locks it. It is removed at the end, after an error only if it is empty.

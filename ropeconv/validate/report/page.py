@@ -13,8 +13,7 @@ from ...pictures.page import drawn
 from ...pictures.style import write
 from ...receipts import Receipt, read_receipt
 from ...receipts.changed_keys import changed_keys
-from ...receipts.recipe import described_settings
-from ...rope.methods import REGISTRY
+from ...receipts.facts import facts_of
 from ...runtimes.grouping import grouped
 from ...version import __version__
 from ..rule.validation import Validation
@@ -57,7 +56,7 @@ def write_report(result: Validation, baked: Path, against: str, path: Path) -> N
         baked=str(baked),
         against=against,
         facts=facts,
-        recipe=_recipe(receipt) if receipt else {},
+        recipe=facts_of(receipt) if receipt else {},
         changes=changed_keys(baked, receipt) if receipt else (),
         gguf=baked.suffix == ".gguf",
         runtimes=grouped(receipt.runtimes) if receipt else (),
@@ -73,15 +72,3 @@ def _receipt(baked: Path) -> Receipt | None:
         return read_receipt(baked)
     except (BadSource, OSError):
         return None
-
-
-def _recipe(receipt: Receipt) -> dict[str, str]:
-    """What the receipt says of the method, for display."""
-    method, before, schedule = REGISTRY.get(receipt.method), receipt.before, receipt.schedule
-    found = {"Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method}
-    found["Settings"] = described_settings(receipt.recipe)
-    if before:
-        found["Frequencies"] = f"{before.rope}, then {before.after}"
-        found["Context"] = f"{before.context:,} tokens, then {schedule.context:,}"
-        found["Attention factor"] = f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}"
-    return {name: value for name, value in (found | {"Encoding": receipt.encoding}).items() if value}

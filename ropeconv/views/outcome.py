@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .output import Output
+from .sheet import Sheet
 
 if TYPE_CHECKING:
     from ..bake import Plan
@@ -41,32 +41,25 @@ class Outcome:
         return found
 
 
-def show_outcome(plan: Plan, done: Outcome, output: Output, explain: bool) -> None:
-    """Prints the outcome of a plan; nothing where JSON is to be printed.
+def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
+    """Shows what became of a plan: the check, the place, how it is run, the validation, the publication.
 
-    plan: that was executed. done: its outcome. output: for text. explain: why each runtime and encoding.
+    plan: that was executed. done: its outcome.
     """
-    from ..views.plan import show_plan
-    from ..views.validation import show_validation
-
-    if output.as_json:
-        return
-    if output.quiet:
-        output.copyable(done.published or str(done.path))
-        return
-    show_plan(plan, output, explain)
     if done.check:
-        output.say(
+        sheet.say(
             f"Checked: transformers {done.check.transformers} loads it and computes the schedule "
             f"(within {done.check.max_ulp} ulp of float32, attention factor {done.check.attention_factor:.6f})."
         )
     if done.path:
-        output.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
+        sheet.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
         if plan.source.kind == "config":
-            output.say("It has no weights, as SOURCE has none: put its config.json in the place of the model's own.")
+            sheet.say("It has no weights, as SOURCE has none: put its config.json in the place of the model's own.")
         for command in done.run:
-            output.copyable(f"Run it with: {command}")
+            sheet.copyable(f"Run it with: {command}")
     if done.proof is not None:
-        show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", output)
+        from .validation import show_validation
+
+        show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", sheet)
     if done.published:
-        output.copyable(done.published)
+        sheet.copyable(done.published)

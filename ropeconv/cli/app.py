@@ -24,6 +24,7 @@ from . import (
     tables,
     train_config,
     tune,
+    ui,
     validate,
 )
 from .command import Command, Group
@@ -68,6 +69,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "tune": (tune.tune_command, tune.EXAMPLES),
     "push": (push.push_command, push.EXAMPLES),
     "train-config": (train_config.train_config_command, train_config.EXAMPLES),
+    "ui": (ui.ui_command, ui.EXAMPLES),
     "run": (run.run_command, run.EXAMPLES),
     "methods": (tables.methods_command, tables.METHODS_EXAMPLES),
     "families": (tables.families_command, tables.FAMILIES_EXAMPLES),

@@ -1,0 +1,62 @@
+"""Who may open a page on one's own machine: whoever has the address with the key, as with notebooks.
+
+Without a key every user of the machine could, and every page in a browser that finds the port, and it writes files and
+publishes with this user's login.
+"""
+
+from __future__ import annotations
+
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+PARAMETER = "key"
+OPEN = ("/gradio_api/startup-events",)
+"""What Gradio itself asks for at its start."""
+CLOSED = b"This page needs the address with the key that `ropeconv ui` has printed. Open that one."
+
+
+def new_key() -> str:
+    """A key that cannot be guessed."""
+    return secrets.token_urlsafe(24)
+
+
+class KeyMiddleware:
+    """Lets nobody through without the key, from the address once and from a cookie then. app: behind it. key: of it."""
+
+    def __init__(self, app: ASGIApp, key: str, port: int) -> None:
+        self.app, self.key, self.cookie = app, key, f"ropeconv-{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or hands it on."""
+        if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN or self._known(scope):
+            await self.app(scope, receive, send)
+            return
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = next((value for name, value in query if name == PARAMETER), "")
+        if scope["type"] == "http" and secrets.compare_digest(given.encode(), self.key.encode()):
+            others = urlencode([pair for pair in query if pair[0] != PARAMETER])
+            place = scope["path"] + (f"?{others}" if others else "")
+            cookie = f"{self.cookie}={self.key}; Path=/; HttpOnly; SameSite=Strict"
+            await _reply(send, 303, b"", {"location": place, "set-cookie": cookie})
+        else:
+            await _reply(send, 401, CLOSED, {"content-type": "text/plain; charset=utf-8"})
+
+    def _known(self, scope: Scope) -> bool:
+        """Whether a request has the cookie."""
+        text = next((value for name, value in scope["headers"] if name == b"cookie"), b"").decode("latin-1")
+        try:
+            found = SimpleCookie(text).get(self.cookie)
+        except CookieError:
+            return False
+        return found is not None and secrets.compare_digest(found.value.encode(), self.key.encode())
+
+
+async def _reply(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    fields: list[Any] = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})

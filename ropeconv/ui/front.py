@@ -1,0 +1,58 @@
+"""Front: what the pages have in common on the server. It runs their requests, and stops those of visitors who leave."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from ..formats.template import render
+from .asked import Asked
+from .forms import Form
+from .job import Job
+from .messages import Answer, Progress
+from .rules import Rules
+from .worker import failure
+
+
+class Front:
+    """Runs requests. rules: for all of them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._jobs: dict[str, set[Job]] = {}
+        self._lock = threading.Lock()
+
+    def answers(self, task: str, form: Form, session: str, token: str = "", baking: bool = False) -> Iterator[str]:
+        """What a page shows while a task runs, as HTML; the last is its answer.
+
+        task: its name. form: what was typed. session: of the visitor's page. token: of the visitor's login. baking:
+        whether it may take as long as a bake.
+        """
+        with self._lock:
+            if self._jobs.get(session):
+                yield failure("something is running on this page already; cancel it, or wait for it").html
+                return
+            job = Job(Asked(task, form, self.rules, token), self._seconds(baking))
+            self._jobs.setdefault(session, set()).add(job)
+        try:
+            for message in job.messages():
+                yield message.html if isinstance(message, Answer) else _shown(message)
+        finally:
+            with self._lock:
+                self._jobs[session].discard(job)
+                if not self._jobs[session]:
+                    del self._jobs[session]
+
+    def stop(self, session: str | None = None) -> None:
+        """Stops what runs. session: of the page whose requests are stopped; None for those of all."""
+        with self._lock:
+            found = [job for one, jobs in self._jobs.items() if session in (None, one) for job in jobs]
+        for job in found:
+            job.stop()
+
+    def _seconds(self, baking: bool) -> float | None:
+        return self.rules.baking_seconds if baking else self.rules.seconds
+
+
+def _shown(message: Progress) -> str:
+    return render("ui/progress.html.jinja", progress=message)

@@ -1,0 +1,124 @@
+"""HtmlSheet: tables, sentences and pictures of an answer, as HTML in which nothing that a model says is markup."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..formats.template import render
+from ..pictures.page import Drawn, Picture, drawn
+
+Mark = Literal["plain", "quiet", "problem", "good"]
+STATUSES = {
+    "exact": "good", "rounded": "good", "agrees": "good", "approximate": "fair", "differs": "bad", "ignored": "bad",
+    "refused": "bad", "disagrees": "bad",
+}  # fmt: skip
+"""How words of tables are marked."""
+MOST_ROWS = 1000
+"""Of a table."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table. mark: a class of the style sheet, or empty. right: whether it is set flush right."""
+
+    text: str
+    mark: str
+    right: bool
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of an answer. kind: of the template. The other fields are those that the kind has."""
+
+    kind: Literal["title", "text", "command", "file", "table", "pictures", "link"]
+    text: str = ""
+    mark: Mark = "plain"
+    name: str = ""
+    data: str = ""
+    columns: tuple[Cell, ...] = ()
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    drawn: tuple[Drawn, ...] = ()
+
+
+@dataclass
+class HtmlSheet:
+    """A sheet that becomes a part of a page. blocks: what it has so far."""
+
+    blocks: list[Block] = field(default_factory=list)
+    colours: bool = True
+
+    def table(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        optional: Sequence[str] = (),
+        right: Sequence[str] = (),
+        styles: Mapping[tuple[int, int], str] = {},
+    ) -> tuple[str, ...]:
+        """As in `Sheet`. A page has room for all columns, since its tables can be scrolled."""
+        body = list(rows)
+        head = tuple(Cell(name, "", name in right) for name in columns)
+        cells = tuple(
+            tuple(
+                Cell(text, STATUSES.get(text, styles.get((number, place), "")), columns[place] in right)
+                for place, text in enumerate(row)
+            )
+            for number, row in enumerate(body[:MOST_ROWS])
+        )
+        self.blocks.append(Block("table", title, columns=head, rows=cells))
+        if len(body) > MOST_ROWS:
+            self.note(f"{len(body) - MOST_ROWS:,} more rows are left out.")
+        return tuple(columns)
+
+    def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+        """True, since tables of a page can be scrolled."""
+        return True
+
+    def say(self, message: str) -> None:
+        """A sentence; nothing for an empty one."""
+        self._text(message, "plain")
+
+    def note(self, message: str) -> None:
+        """A sentence in small type; nothing for an empty one."""
+        self._text(message, "quiet")
+
+    def problem(self, message: str) -> None:
+        """What went wrong, in a sentence that is read out at once."""
+        self._text(message, "problem")
+
+    def good(self, message: str) -> None:
+        """What is done."""
+        self._text(message, "good")
+
+    def copyable(self, text: str) -> None:
+        """A command or a text that is kept as it is, with a button that copies it."""
+        if text.strip():
+            self.blocks.append(Block("command", text.strip("\n")))
+
+    def title(self, text: str) -> None:
+        """A heading."""
+        self.blocks.append(Block("title", text))
+
+    def file(self, name: str, text: str) -> None:
+        """A text that can be opened and saved. name: of the file."""
+        self.blocks.append(Block("file", text, name=name, data=b64encode(text.encode()).decode()))
+
+    def pictures(self, pictures: Iterable[Picture]) -> None:
+        """Pictures, two in a row where there is room. Raises RopeconvError without matplotlib."""
+        self.blocks.append(Block("pictures", drawn=tuple(drawn(pictures))))
+
+    def link(self, address: str, words: str) -> None:
+        """A link to a page of the Hub; the words alone for any other address."""
+        self.blocks.append(Block("link", words, data=address if address.startswith(("https://", "http://")) else ""))
+
+    def html(self) -> str:
+        """The answer as HTML."""
+        return render("ui/answer.html.jinja", blocks=self.blocks)
+
+    def _text(self, message: str, mark: Mark) -> None:
+        if message.strip():
+            self.blocks.append(Block("text", message.strip(), mark))

@@ -1,0 +1,47 @@
+"""The methods that reach a length, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...errors import RecipeError, UsageError
+from ...evaluate.advised import advised
+from ...inspection import inspect_source
+from ...pictures.of_model import pictures_of
+from ...rope.lengths import factor_over, parse_factor, parse_tokens
+from ...sources import GgufSource, Source
+from ...views.advice import show_advice
+from ..desk import Desk
+from ..forms import CompareForm
+from ..opening import opened
+from ..sheet import HtmlSheet
+
+DRAWN = 5
+"""Methods that are drawn, the first of the table."""
+
+
+def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
+    """Shows the methods as `ropeconv advise` does, and draws the first of them."""
+    source = opened(form, desk.rules)
+    found = advised(source, _length(form.context, source), Path(form.measured) if form.measured else None)
+    show_advice(found, sheet, explain=True)
+    if found.found:
+        spec = found.seen.first_spec
+        curves = {one.method.name: one.schedule.inv_freq for one in found.found[:DRAWN]}
+        sheet.title("The first of them" if len(found.found) > DRAWN else "Their frequencies")
+        sheet.pictures(pictures_of(spec.unscaled() if spec.scaled else spec, curves, found.context))
+
+
+def _length(text: str, source: Source | GgufSource) -> int:
+    """A length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
+    if not text:
+        raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
+    try:
+        factor = parse_factor(text, "the length")
+    except RecipeError:
+        return parse_tokens(text)
+    if isinstance(factor, str):
+        return parse_tokens(factor)
+    spec = inspect_source(source).first_spec
+    trained = (spec.unscaled() if spec.scaled else spec).original_context
+    return round(trained * factor_over(factor, trained, "the length"))

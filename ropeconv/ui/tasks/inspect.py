@@ -1,0 +1,23 @@
+"""What a model is, what is wrong with its settings, and who reads it right."""
+
+from __future__ import annotations
+
+from ...bake.repairs import repairs_of
+from ...inspection import inspect_source
+from ...pictures.of_model import pictures_of
+from ...views.inspection import show_inspection
+from ..desk import Desk
+from ..forms import InspectForm
+from ..opening import opened
+from ..sheet import HtmlSheet
+
+
+def inspect(form: InspectForm, desk: Desk, sheet: HtmlSheet) -> None:
+    """Shows a model as `ropeconv inspect` does, and draws its frequencies."""
+    source = opened(form, desk.rules)
+    seen = inspect_source(source)
+    sheet.note(seen.assumption)
+    show_inspection(seen, sheet, repairs_of(source, seen))
+    spec = seen.spec
+    curves = {"as it is": spec.current().inv_freq} if spec.scaled else {}
+    sheet.pictures(pictures_of(spec.unscaled() if spec.scaled else spec, curves, spec.context))

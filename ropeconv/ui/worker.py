@@ -1,0 +1,102 @@
+"""The process of one request: it has the login, the folders and the limits of that request alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+from contextlib import nullcontext, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+
+from ..errors import Stopped
+from ..failures import reason
+from ..formats.scratch import scratch
+from .asked import Asked
+from .desk import Desk
+from .messages import Answer, Message, encode
+from .sheet import HtmlSheet
+
+LOGIN = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH", "HF_HUB_CACHE", "HF_XET_CACHE")
+"""Variables that huggingface_hub takes a login or a cache of this machine from."""
+
+
+def work(connection: Connection, asked: Asked) -> None:
+    """Does a task and sends its messages, the last of which is an answer.
+
+    connection: to the page. Whatever comes from it, and its end, stop the task. asked: the task.
+    """
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle, which then closes the connection
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.send_bytes(encode(_answer(connection, asked)))
+
+
+def _answer(connection: Connection, asked: Asked) -> Answer:
+    """The answer of a task, also where it fails."""
+    try:
+        threading.Thread(target=_watch, args=(connection,), daemon=True).start()
+        with scratch() if asked.rules.public else nullcontext() as folder:
+            _limit(asked.rules.memory)
+            if folder is not None:
+                _separate(folder, asked.token)
+            return _done(connection, asked)
+    except Stopped:
+        return failure("Cancelled: nothing was kept.")
+    except Exception as problem:
+        return failure(reason(problem))
+
+
+def _done(connection: Connection, asked: Asked) -> Answer:
+    from .tasks import TASKS  # after the environment is set: huggingface_hub reads it when it is imported
+
+    def tell(message: Message) -> None:
+        connection.send_bytes(encode(message))
+
+    sheet = HtmlSheet()
+    TASKS[asked.task](asked.form, Desk(asked.rules, tell, asked.token), sheet)
+    return Answer(sheet.html())
+
+
+def failure(message: str) -> Answer:
+    """The answer that says in a sentence what went wrong."""
+    sheet = HtmlSheet()
+    sheet.problem(f"{message[:1].upper()}{message[1:]}{'' if message.endswith('.') else '.'}")
+    return Answer(sheet.html(), failed=True)
+
+
+def _separate(folder: Path, token: str) -> None:
+    """Takes login, cache and working folder of this machine away from the process of a stranger.
+
+    folder: an empty one, which takes their places. token: of the visitor's login; empty without one.
+    """
+    for name in LOGIN:
+        os.environ.pop(name, None)
+    os.environ |= {"HF_HOME": str(folder / "hub"), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TMPDIR": str(folder)}
+    if token:
+        os.environ["HF_TOKEN"] = token
+    tempfile.tempdir = str(folder)
+    (folder / "work").mkdir()
+    os.chdir(folder / "work")
+
+
+def _limit(memory: int | None) -> None:
+    """Sets the memory in bytes that the process may have; None for no limit."""
+    import resource
+
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def _watch(connection: Connection) -> None:
+    """Stops the process when the page says so, or is gone."""
+    with suppress(EOFError, OSError):
+        connection.recv_bytes()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # what is cleaned up is not stopped once more
+    raise Stopped

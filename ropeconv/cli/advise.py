@@ -47,12 +47,17 @@ def advise_command(
     """Compare the methods that reach a length: numbers for each, the runtimes that read it, and its command."""
     from ..evaluate.advised import advised
     from ..sources import open_source
-    from ..views.advice import show_advice
+    from ..views.advice import show_advice, show_methods
 
     output = Output(as_json)
     found = advised(open_source(source, family), parse_tokens(context), measured)
     if as_json:
         output.note(found.note and f"Note: {found.note}")
         output.data(found.to_dict())
+        return
+    show_advice(found, output)
+    if explain:
+        output.say("")
+        show_methods(found, output)
     else:
-        show_advice(found, output, explain)
+        output.say("Every method with its command and its runtimes: --explain")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 PARAMETER = "key"
-OPEN = ("/gradio_api/startup-events",)
-"""What Gradio itself asks for at its start."""
+OPEN = ("/gradio_api/startup-events", "/manifest.json")
+"""What Gradio asks for at its start, and what a browser asks for without cookies; neither says anything."""
 CLOSED = b"This page needs the address with the key that `ropeconv ui` has printed. Open that one."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -13,21 +14,24 @@ from .front import Front
 from .pages import bake, compare, inspect, results, runtimes
 
 PAGES = {"Compare": compare.build, "Runtimes": runtimes.build, "Bake": bake.build, "Results": results.build}
+QUIET, QUIET_DARK = "#59636e", "#a3abb3"
+"""Small type, with a contrast of at least 4.5 to what is behind it."""
 KEPT = (600, 7200)
 """Seconds between two looks at dropped files, and after which they are removed."""
 
 
 def application(front: Front) -> gr.Blocks:
     """The pages. front: that runs their requests."""
+
+    def left(request: gr.Request) -> None:
+        front.stop(request.session_hash or "")
+
     with gr.Blocks(title="ropeconv", analytics_enabled=False, delete_cache=KEPT) as demo:
-        Navbar(main_page_name="Inspect")
-        inspect.build(front, demo)
-        _foot()
-        demo.unload(lambda request: _left(front, request))
+        _page(front, demo, inspect.build)
+        demo.unload(left)
     for name, build in PAGES.items():
         with demo.route(name) as page:
-            build(front, page)
-            _foot()
+            _page(front, page, build)
     demo.queue(max_size=front.rules.waiting, api_open=False)
     return demo  # type: ignore[no-any-return]
 
@@ -35,18 +39,22 @@ def application(front: Front) -> gr.Blocks:
 def looks() -> dict[str, Any]:
     """How the pages look, as arguments of `launch`. Nothing is loaded from elsewhere."""
     fonts, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
+    theme = gr.themes.Default(primary_hue="blue", font=fonts, font_mono=mono)
+    theme.set(
+        body_text_color_subdued=QUIET, body_text_color_subdued_dark=QUIET_DARK, block_info_text_color=QUIET,
+        block_info_text_color_dark=QUIET_DARK, button_primary_background_fill="*primary_600",
+        button_cancel_background_fill="#b3363f",
+    )  # fmt: skip
     return {
-        "theme": gr.themes.Default(primary_hue="blue", font=fonts, font_mono=mono),
-        "css": render("ui/style.css"),
-        "head": f"<script>{render('ui/page.js')}</script>",
+        "theme": theme,
+        # not as `css`, which Gradio puts below selectors of its own
+        "head": f"<style>{render('ui/style.css')}</style><script>{render('ui/page.js')}</script>",
         "footer_links": [],
         "run_history": False,
     }
 
 
-def _foot() -> None:
+def _page(front: Front, page: gr.Blocks, build: Callable[[Front, gr.Blocks], None]) -> None:
+    Navbar(main_page_name="Inspect")
+    build(front, page)
     gr.HTML(f'<p class="quiet">ropeconv {__version__}</p>', apply_default_css=False)
-
-
-def _left(front: Front, request: gr.Request) -> None:
-    front.stop(request.session_hash or "")

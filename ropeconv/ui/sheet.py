@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import dedent
 from typing import Literal
 
 from ..formats.template import render
@@ -33,7 +34,7 @@ class Cell:
 class Block:
     """A part of an answer. kind: of the template. The other fields are those that the kind has."""
 
-    kind: Literal["title", "text", "command", "file", "table", "pictures", "link"]
+    kind: Literal["title", "text", "command", "file", "table", "pictures", "link", "ways"]
     text: str = ""
     mark: Mark = "plain"
     name: str = ""
@@ -41,6 +42,7 @@ class Block:
     columns: tuple[Cell, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
     drawn: tuple[Drawn, ...] = ()
+    ways: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -97,7 +99,7 @@ class HtmlSheet:
     def copyable(self, text: str) -> None:
         """A command or a text that is kept as it is, with a button that copies it."""
         if text.strip():
-            self.blocks.append(Block("command", text.strip("\n")))
+            self.blocks.append(Block("command", dedent(text).strip("\n")))
 
     def title(self, text: str) -> None:
         """A heading."""
@@ -114,6 +116,10 @@ class HtmlSheet:
     def link(self, address: str, words: str) -> None:
         """A link to a page of the Hub; the words alone for any other address."""
         self.blocks.append(Block("link", words, data=address if address.startswith(("https://", "http://")) else ""))
+
+    def ways(self, title: str, ways: Iterable[tuple[str, str]]) -> None:
+        """Links to other pages of this site, filled in. title: of them. ways: pairs of words and an address."""
+        self.blocks.append(Block("ways", title, ways=tuple(ways)))
 
     def html(self) -> str:
         """The answer as HTML."""

@@ -19,6 +19,7 @@ from .desk import Desk
 from .messages import Answer, Message, encode
 from .sheet import HtmlSheet
 
+CANCELLED = "cancelled: nothing was kept"
 LOGIN = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH", "HF_HUB_CACHE", "HF_XET_CACHE")
 """Variables that huggingface_hub takes a login or a cache of this machine from."""
 
@@ -30,8 +31,13 @@ def work(connection: Connection, asked: Asked) -> None:
     """
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle, which then closes the connection
+    try:
+        answer = _answer(connection, asked)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except Stopped:  # there is only one, which may come at any moment
+        answer = failure(CANCELLED)
     with suppress(BrokenPipeError, ConnectionResetError):
-        connection.send_bytes(encode(_answer(connection, asked)))
+        connection.send_bytes(encode(answer))
 
 
 def _answer(connection: Connection, asked: Asked) -> Answer:
@@ -43,8 +49,6 @@ def _answer(connection: Connection, asked: Asked) -> Answer:
             if folder is not None:
                 _separate(folder, asked.token)
             return _done(connection, asked)
-    except Stopped:
-        return failure("Cancelled: nothing was kept.")
     except Exception as problem:
         return failure(reason(problem))
 

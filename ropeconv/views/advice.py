@@ -8,11 +8,8 @@ from ..evaluate.ranking import Ranking
 from .sheet import Sheet
 
 
-def show_advice(advice: Advised, sheet: Sheet, explain: bool = False) -> None:
-    """Shows advice: a row per method, what the columns mean, and the command for the first.
-
-    explain: also a paragraph per method, with its command and its runtimes.
-    """
+def show_advice(advice: Advised, sheet: Sheet) -> None:
+    """Shows advice: a row per method, what the columns mean, and the command for the first."""
     found, ranking, cache = advice.found, advice.ranking, advice.seen.kv_cache
     sheet.note(advice.note and f"Note: {advice.note}")
     sheet.note(advice.seen.assumption)
@@ -36,13 +33,9 @@ def show_advice(advice: Advised, sheet: Sheet, explain: bool = False) -> None:
     if found:
         sheet.say("\nTo bake the first:")
         sheet.copyable(found[0].command)
-    if explain:
-        _show_paragraphs(found, advice.passed, sheet)
-    else:
-        sheet.say("Every method with its command and its runtimes: --explain")
 
 
-def _show_paragraphs(found: list[Advice], passed: dict[str, str], sheet: Sheet) -> None:
+def show_methods(advice: Advised, sheet: Sheet) -> None:
     """Shows a paragraph per method, the best methods by each number, and the reasons of methods that do not fit."""
     sheet.say("")
     for one in found:
@@ -56,7 +49,7 @@ def _show_paragraphs(found: list[Advice], passed: dict[str, str], sheet: Sheet) 
         sheet.say(sentence)
     for reason, flags in _refusals(found).items():
         sheet.say(f"Not for {reason} ({'all of them' if len(flags) == len(found) else ', '.join(flags)}).")
-    for name, reason in passed.items():
+    for name, reason in advice.passed.items():
         sheet.say(f"Passed over, {name}: {reason}")
 
 

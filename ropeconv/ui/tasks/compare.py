@@ -10,9 +10,10 @@ from ...inspection import inspect_source
 from ...pictures.of_model import pictures_of
 from ...rope.lengths import factor_over, parse_factor, parse_tokens
 from ...sources import GgufSource, Source
-from ...views.advice import show_advice
+from ...views.advice import show_advice, show_methods
 from ..desk import Desk
 from ..forms import CompareForm
+from ..links import to_bake
 from ..opening import opened
 from ..sheet import HtmlSheet
 
@@ -24,12 +25,17 @@ def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Shows the methods as `ropeconv advise` does, and draws the first of them."""
     source = opened(form, desk.rules)
     found = advised(source, _length(form.context, source), Path(form.measured) if form.measured else None)
-    show_advice(found, sheet, explain=True)
+    show_advice(found, sheet)
     if found.found:
+        if form.source:
+            ways = [(one.method.command, to_bake(form.source, one.method)) for one in found.found]
+            sheet.ways("Plan one of them", ways)
         spec = found.seen.first_spec
         curves = {one.method.name: one.schedule.inv_freq for one in found.found[:DRAWN]}
         sheet.title("The first of them" if len(found.found) > DRAWN else "Their frequencies")
         sheet.pictures(pictures_of(spec.unscaled() if spec.scaled else spec, curves, found.context))
+        sheet.title("Each of them")
+    show_methods(found, sheet)
 
 
 def _length(text: str, source: Source | GgufSource) -> int:

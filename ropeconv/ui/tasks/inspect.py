@@ -7,7 +7,8 @@ from ...inspection import inspect_source
 from ...pictures.of_model import pictures_of
 from ...views.inspection import show_inspection
 from ..desk import Desk
-from ..forms import InspectForm
+from ..forms import CompareForm, InspectForm
+from ..links import to_page
 from ..opening import opened
 from ..sheet import HtmlSheet
 
@@ -18,6 +19,8 @@ def inspect(form: InspectForm, desk: Desk, sheet: HtmlSheet) -> None:
     seen = inspect_source(source)
     sheet.note(seen.assumption)
     show_inspection(seen, sheet, repairs_of(source, seen))
+    if form.source:
+        sheet.ways("Next", [("compare methods for it", to_page("compare", CompareForm(source=form.source)))])
     spec = seen.spec
     curves = {"as it is": spec.current().inv_freq} if spec.scaled else {}
     sheet.pictures(pictures_of(spec.unscaled() if spec.scaled else spec, curves, spec.context))

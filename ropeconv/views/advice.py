@@ -37,7 +37,7 @@ def show_advice(advice: Advised, sheet: Sheet) -> None:
 
 def show_methods(advice: Advised, sheet: Sheet) -> None:
     """Shows a paragraph per method, the best methods by each number, and the reasons of methods that do not fit."""
-    sheet.say("")
+    found = advice.found
     for one in found:
         sheet.say(f"{one.method.name}: {one.method.finetuning_note}.")
         sheet.copyable(f"    {one.command}")

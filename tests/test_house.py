@@ -11,8 +11,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "ropeconv"
 FLOORS = (
-    "cli", "ui", "views", "run", "tune", "hub", "training", "verify", "evaluate", "bake", "validate", "pictures", "engines",
-    "export", "encode", "inspection", "receipts", "sources", "runtimes", "families", "formats", "rope",
+    "cli", "ui", "views", "run", "tune", "hub", "training", "verify", "evaluate", "bake", "validate", "pictures",
+    "engines", "export", "encode", "inspection", "receipts", "sources", "runtimes", "families", "formats", "rope",
 )  # fmt: skip
 """From the top to the ground. `errors` and `version` are below all of them but `rope`, which imports nothing."""
 

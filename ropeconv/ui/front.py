@@ -19,7 +19,7 @@ class Front:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._jobs: dict[str, set[Job]] = {}
+        self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
     def answers(self, task: str, form: Form, session: str, token: str = "", baking: bool = False) -> Iterator[str]:
@@ -29,29 +29,29 @@ class Front:
         whether it may take as long as a bake.
         """
         with self._lock:
-            if self._jobs.get(session):
-                yield failure("something is running on this page already; cancel it, or wait for it").html
+            before = self._jobs.get(session)
+            if before is not None and before.baking:
+                yield failure("a bake is running on this page; cancel it, or wait for it").html
                 return
-            job = Job(Asked(task, form, self.rules, token), self._seconds(baking))
-            self._jobs.setdefault(session, set()).add(job)
+            seconds = self.rules.baking_seconds if baking else self.rules.seconds
+            job = self._jobs[session] = Job(Asked(task, form, self.rules, token), seconds, baking)
+        if before is not None:
+            before.stop()  # nobody waits for its answer any more
         try:
             for message in job.messages():
-                yield message.html if isinstance(message, Answer) else _shown(message)
+                if self._jobs.get(session) is job:
+                    yield message.html if isinstance(message, Answer) else _shown(message)
         finally:
             with self._lock:
-                self._jobs[session].discard(job)
-                if not self._jobs[session]:
+                if self._jobs.get(session) is job:
                     del self._jobs[session]
 
     def stop(self, session: str | None = None) -> None:
         """Stops what runs. session: of the page whose requests are stopped; None for those of all."""
         with self._lock:
-            found = [job for one, jobs in self._jobs.items() if session in (None, one) for job in jobs]
+            found = [job for one, job in self._jobs.items() if session in (None, one)]
         for job in found:
             job.stop()
-
-    def _seconds(self, baking: bool) -> float | None:
-        return self.rules.baking_seconds if baking else self.rules.seconds
 
 
 def _shown(message: Progress) -> str:

@@ -27,10 +27,10 @@ def prepare() -> None:
 
 
 class Job:
-    """A request that runs. asked: the task. seconds: that it may take, None for no limit."""
+    """A request that runs. asked: the task. seconds: that it may take, None for no limit. baking: whether it writes."""
 
-    def __init__(self, asked: Asked, seconds: float | None) -> None:
-        self.seconds = seconds
+    def __init__(self, asked: Asked, seconds: float | None, baking: bool = False) -> None:
+        self.seconds, self.baking = seconds, baking
         self._stopped_at: float | None = None
         self._connection, theirs = CONTEXT.Pipe()
         self._process = CONTEXT.Process(target=work, args=(theirs, asked), daemon=True)

@@ -67,7 +67,7 @@ def _done(connection: Connection, asked: Asked) -> Answer:
 def failure(message: str) -> Answer:
     """The answer that says in a sentence what went wrong."""
     sheet = HtmlSheet()
-    sheet.problem(f"{message[:1].upper()}{message[1:]}{'' if message.endswith('.') else '.'}")
+    sheet.problem(message if message.endswith(".") else f"{message}.")
     return Answer(sheet.html(), failed=True)
 
 

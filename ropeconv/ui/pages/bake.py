@@ -57,7 +57,9 @@ def build(front: Front, page: gr.Blocks) -> None:
             label="Folder or GGUF file", info="Empty: here, named after model and method", max_lines=1, elem_id="out"
         )
     with gr.Row():
-        fields["repo_id"] = gr.Textbox(label="Repository", info="owner/name, to publish", max_lines=1, elem_id="repo")
+        fields["repo_id"] = gr.Textbox(
+            label="Repository", info="owner/name, to publish", max_lines=1, elem_id="repo_id"
+        )
         fields["private"] = gr.Checkbox(False, label="Private", elem_id="private")
     if public:
         gr.Markdown(LOGIN)

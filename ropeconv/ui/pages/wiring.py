@@ -67,11 +67,13 @@ class Page:
 
         def opened(request: gr.Request, token: str) -> Iterator[Any]:
             form = from_address(self.kind, dict(request.query_params))
+            untouched = [gr.skip() for _ in names]
             values = [list(one) if isinstance(one := getattr(form, name), tuple) else one for name in names]
-            yield [*map(_known, (self.fields[name] for name in names), values), ""]
+            filling = form != self.kind()  # what is typed meanwhile stays
+            yield [*(map(_known, (self.fields[name] for name in names), values) if filling else untouched), ""]
             if complete(form):
                 for html in answers(form, request, token):
-                    yield [*(gr.skip() for _ in names), html]
+                    yield [*untouched, html]
 
         outputs = [*(self.fields[name] for name in names), self.answer]
         if self.front.rules.public:

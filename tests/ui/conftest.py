@@ -1,0 +1,41 @@
+"""The pages with a test Hub, and a browser: once for all tests of a module."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ..browser import browser
+from ..hub_writing import WritingHub, serving_writes
+from .visitor import Visitor, served
+
+
+@dataclass
+class Site:
+    """The pages in a folder that has a tiny Llama named `model`. address: with the key. hub: a test Hub with it."""
+
+    folder: Path
+    address: str
+    process: subprocess.Popen[str]
+    hub: WritingHub
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("ui")
+    subprocess.run(["cp", "-r", str(tiny("llama")), str(folder / "model")], check=True)
+    with serving_writes(tmp_path_factory.mktemp("hub")) as hub:
+        hub.repos["them/llama"] = tiny("llama")
+        environment = hub.environment(folder / "home") | {"HF_TOKEN": "hf_of_this_user"}
+        with served(folder, environment) as (address, process):
+            yield Site(folder, address, process, hub)
+
+
+@pytest.fixture(scope="module")
+def visitor(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield Visitor(opened, site.address)

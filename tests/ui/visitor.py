@@ -1,0 +1,111 @@
+"""A person at the pages: types, presses, waits for the answer. And the pages, as a process of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from ..browser import Browser
+
+PATIENCE = 60.0
+
+
+@contextmanager
+def served(folder: Path, environment: dict[str, str] | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`ropeconv ui` in a folder: its address with the key, and its process."""
+    command = [sys.executable, "-m", "ropeconv", "ui", "--no-browser"]
+    env = {**os.environ, **(environment or {})}
+    with (folder / "ui.log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:"), (folder / "ui.log").read_text()
+            yield address, process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def until(found: Callable[[], Any], what: str) -> Any:
+    """What a function finds, as soon as it finds something."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not come")
+
+
+class Visitor:
+    """browser: of the visitor. address: of the pages, with its key."""
+
+    def __init__(self, browser: Browser, address: str) -> None:
+        self.browser, self.driver = browser, browser.driver
+        self.site = address.split("/?")[0]
+        self.driver.get(address)
+        self.look()
+
+    def look(self, width: int = 1280, scheme: str = "light") -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def open(self, page: str, **typed: str) -> None:
+        """Opens a page with what its address fills in."""
+        self.driver.get(f"{self.site}/{page}?{urlencode(typed)}")
+        until(lambda: self.all("main button, main input"), f"the page {page!r}")
+        for name in typed.keys() & {"source", "value", "family"}:  # others may be folded away
+            until(lambda: self.field(name).get_attribute("value") == typed[name], name)  # noqa: B023
+
+    def all(self, selector: str) -> list[Any]:
+        found: list[Any] = self.driver.find_elements("css selector", selector)
+        return found
+
+    def field(self, name: str) -> Any:
+        return until(lambda: self.all(f"#{name} input, #{name} textarea"), f"the field {name}")[0]
+
+    def type(self, name: str, text: str) -> None:
+        field = self.field(name)
+        field.clear()
+        field.send_keys(text)
+
+    def choose(self, name: str, value: str) -> None:
+        """Chooses of a list, as with the keyboard."""
+        from selenium.webdriver.common.keys import Keys
+
+        field = self.field(name)
+        field.click()
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(value)
+        field.send_keys(Keys.ENTER)
+
+    def press(self, button: str) -> None:
+        """Presses a button, after what is answered so far is marked as old."""
+        self.driver.execute_script(
+            "document.querySelectorAll('#answer .answer').forEach((e) => { e.dataset.old = 1; })"
+        )
+        until(lambda: self.all(f"button#{button}, #{button} button"), f"the button {button}")[0].click()
+
+    def answer(self) -> str:
+        """The text of the next answer, when it is complete."""
+        fresh = "#answer .answer:not([data-old]):not([role=status])"
+        until(lambda: self.all(fresh), "the answer")
+        return str(self.all(fresh)[0].text)
+
+    def ask(self, button: str) -> str:
+        self.press(button)
+        return self.answer()
+
+    def address(self) -> dict[str, str]:
+        """What the address keeps."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.driver.current_url).query).items()}

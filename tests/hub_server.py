@@ -23,7 +23,7 @@ class Hub:
     """Repositories by id: a folder each, one commit. gated: ids that need a token.
 
     requests: how many came. kill_at: at which of them the process `victim` is killed, 0 for none, and kill_late: after
-    the request had its effect, before it is answered.
+    the request had its effect, before it is answered. open: whole files of weights are sent while it is set.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,8 @@ class Hub:
         self.requests = self.kill_at = self.victim = 0
         self.kill_late = False
         self.counting = threading.Lock()
+        self.open = threading.Event()
+        self.open.set()
 
     def kills(self) -> bool:
         """Counts a request, and says whether it is the one to kill at."""
@@ -144,6 +146,8 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 stop = min(int(last) + 1 if last else len(content), len(content))
                 headers["Content-Range"] = f"bytes {first}-{stop - 1}/{len(content)}"
                 content = content[int(first) : stop]
+            if body and not asked and path.suffix in LARGE:
+                hub.open.wait(60)
             if body:
                 hub.sent[name] = hub.sent.get(name, 0) + len(content)
             if body and hub.dropped and len(content) > 1000:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import tempfile
 import threading
@@ -38,6 +39,7 @@ def work(connection: Connection, asked: Asked) -> None:
         answer = failure(CANCELLED)
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.send_bytes(encode(answer))
+    os._exit(0)  # without waiting for the thread of a download that hangs
 
 
 def _answer(connection: Connection, asked: Asked) -> Answer:
@@ -50,6 +52,7 @@ def _answer(connection: Connection, asked: Asked) -> Answer:
                 _separate(folder, asked.token)
             return _done(connection, asked)
     except Exception as problem:
+        _limit(None)  # so that there is room to say it
         return failure(reason(problem))
 
 
@@ -87,11 +90,9 @@ def _separate(folder: Path, token: str) -> None:
 
 
 def _limit(memory: int | None) -> None:
-    """Sets the memory in bytes that the process may have; None for no limit."""
-    import resource
-
-    if memory is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    """Sets the memory in bytes that the process may have; None for as much as the system lets it have."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most if memory is None else memory, most))
 
 
 def _watch(connection: Connection) -> None:

@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.ui.job import prepare
+
 from ..browser import browser
 from ..hub_writing import WritingHub, serving_writes
 from .visitor import Visitor, served
+
+
+@pytest.fixture(autouse=True, scope="session")
+def requests_begin_prepared() -> None:
+    """As those of the pages do, also where tests begin them by themselves."""
+    prepare()
 
 
 @dataclass

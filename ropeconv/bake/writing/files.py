@@ -6,13 +6,13 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
-from ...errors import BadSource, RopeconvError
+from ...errors import BadSource, Interrupted, RopeconvError
 from ...formats.copying import Advance, copy_file, link_file
 from ...formats.digest import sampled, sha256
 from ...formats.durable import sync_file, writing_back
@@ -23,6 +23,8 @@ from .journal import Finished, Journal
 from .options import ApplyOptions
 
 COPIED, COPIES = ("copy", "patch"), 2
+GRACE = 5.0
+"""Seconds that files in progress have to stop, where a run is stopped."""
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Writer:
     advance: Advance
     seen: dict[Path, FileIdentity | None] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
+    _stopping: Event = field(default_factory=Event)
 
     def resume(self) -> list[PlannedFile]:
         """Removes everything but finished files that are as they were left, and returns the other files of the plan."""
@@ -67,12 +70,17 @@ class Writer:
             if file.action not in COPIED:
                 self._write(file)
         pool = ThreadPoolExecutor(COPIES)
+        running: list[Future[None]] = []
         try:
-            running = [pool.submit(self._write, file) for file in pending if file.action in COPIED]
+            running += [pool.submit(self._write, file) for file in pending if file.action in COPIED]
             for future in as_completed(running):
                 future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        except BaseException:
+            self._stopping.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            wait(running, GRACE)  # a download that hangs is not waited for: it touches nothing here any more
+            raise
+        pool.shutdown()
 
     def record(self, file: PlannedFile) -> FileRecord:
         """The record of a file for the receipt, with the size and sha256 that it was found to have.
@@ -113,17 +121,24 @@ class Writer:
         origin = self.plan.origin(file)
         if origin is not None:
             self.seen.setdefault(origin, identity(origin))
+        self._done(0)
         if file.make is not None:
-            file.make(draft, self.advance)
+            file.make(draft, self._done)
         elif file.text is not None:
             draft.write_bytes(file.text.encode())
-            self.advance(file.size)
+            self._done(file.size)
         elif origin is None:
             raise RopeconvError(f"{file.name} is planned without a content; report it")
         elif self.options.link and link_file(origin, draft):
-            self.advance(file.size)
+            self._done(file.size)
         else:
-            copy_file(origin, draft, self.advance)
+            copy_file(origin, draft, self._done)
+
+    def _done(self, done: int) -> None:
+        """Counts bytes. Raises Interrupted where the run is stopped, so that its threads end too."""
+        if self._stopping.is_set():
+            raise Interrupted("stopped with the run")
+        self.advance(done)
 
     def _checked(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
         """The sample and the sha256 of a file as it is there; the latter None where it is not read as a whole.

@@ -1,0 +1,168 @@
+"""Requests that are cancelled, left alone, killed, or take too much: nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ropeconv.ui.asked import Asked
+from ropeconv.ui.forms import BakeForm, InspectForm
+from ropeconv.ui.front import Front
+from ropeconv.ui.job import Job
+from ropeconv.ui.messages import Answer, Progress
+from ropeconv.ui.rules import LOCAL, SPACE, Rules
+
+from ..hub_writing import WritingHub, serving_writes
+from .conftest import Site
+from .visitor import Visitor, served, until
+
+
+def workers(root: int) -> list[int]:
+    """The processes of requests below a process: children of the one that they are forked from, with its command."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            above = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+        if above == root and b"forkserver" in command:
+            found.append(int(folder.name))
+    return found
+
+
+def left(folder: Path, before: set[Path]) -> list[Path]:
+    """What is in a folder, and in that for temporary files, that was not there before."""
+    scratch = set(Path(tempfile.gettempdir()).glob(f"ropeconv-{os.getuid()}-*"))
+    return sorted((set(folder.iterdir()) | scratch) - before - {folder / "home"})
+
+
+@pytest.fixture
+def slow(site: Site) -> Iterator[WritingHub]:
+    """A Hub that holds back whole files of weights."""
+    site.hub.open.clear()
+    yield site.hub
+    site.hub.open.set()
+
+
+def begin(visitor: Visitor, site: Site, name: str) -> set[Path]:
+    """Begins to write a folder from the Hub, and returns what is on the disk in the middle but not before."""
+    before = set(site.folder.iterdir()) | set(Path(tempfile.gettempdir()).glob(f"ropeconv-{os.getuid()}-*"))
+    visitor.open("bake", source="them/llama", method="yarn", value="4", out=name)
+    visitor.answer()
+    visitor.press("write")
+    until(lambda: visitor.all("#answer progress"), "the progress")
+    until(lambda: left(site.folder, before), "files")
+    until(lambda: workers(site.process.pid), "the process")
+    return before
+
+
+def test_cancel_leaves_nothing(visitor: Visitor, site: Site, slow: WritingHub) -> None:
+    before = begin(visitor, site, "cancelled")
+    visitor.driver.execute_script("for (const one of document.querySelectorAll('.answer')) one.dataset.old = 1")
+    visitor.all("button#cancel")[0].click()
+    assert visitor.answer() == "cancelled: nothing was kept."
+    assert left(site.folder, before) == []
+    until(lambda: not workers(site.process.pid), "the end of the process")
+
+
+def test_a_page_that_is_left_leaves_nothing(visitor: Visitor, site: Site, slow: WritingHub) -> None:
+    before = begin(visitor, site, "left")
+    visitor.driver.get("about:blank")
+    until(lambda: not workers(site.process.pid), "the end of the process")
+    assert left(site.folder, before) == []
+
+
+def test_a_second_bake_on_a_page_is_refused_and_the_first_one_goes_on(
+    visitor: Visitor, site: Site, slow: WritingHub
+) -> None:
+    begin(visitor, site, "first")
+    (first,) = workers(site.process.pid)
+    visitor.driver.execute_script("for (const one of document.querySelectorAll('.answer')) one.dataset.old = 1")
+    visitor.all("button#plan")[0].click()
+    assert visitor.answer() == "a bake is running on this page; cancel it, or wait for it."
+    assert workers(site.process.pid) == [first]
+    slow.open.set()
+    until(lambda: (site.folder / "first" / "ropeconv.json").exists(), "the output")
+
+
+def test_a_killed_server_leaves_nothing(tmp_path: Path, tiny: Callable[[str], Path], visitor: Visitor) -> None:
+    with serving_writes(tmp_path / "hub") as hub:
+        hub.repos["them/llama"] = tiny("llama")
+        hub.open.clear()
+        folder = tmp_path / "site"
+        folder.mkdir()
+        with served(folder, hub.environment(tmp_path / "home")) as (address, process):
+            other = Visitor(visitor.browser, address)
+            site = Site(folder, address, process, hub)
+            before = begin(other, site, "killed")
+            running = workers(process.pid)
+            process.send_signal(signal.SIGKILL)
+            until(lambda: not any(Path(f"/proc/{one}").exists() for one in running), "the end of the process")
+            assert [path for path in left(folder, before) if path.name != "ui.log"] == []
+        hub.open.set()
+
+
+def test_ctrl_c_ends_the_page_and_leaves_nothing(tmp_path: Path) -> None:
+    with served(tmp_path) as (_, process):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert (tmp_path / "ui.log").read_text().endswith("The page is closed.\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["ui.log"]
+
+
+def ask(task: str, form: InspectForm | BakeForm, rules: Rules = LOCAL, seconds: float | None = 60) -> Answer:
+    *_, last = Job(Asked(task, form, rules), seconds).messages()
+    assert isinstance(last, Answer)
+    return last
+
+
+def test_a_request_that_takes_too_long_is_stopped(llama: Path, tmp_path: Path) -> None:
+    form = BakeForm(source=str(llama), method="yarn", value="4", out=str(tmp_path / "late"))
+    late = ask("write", form, seconds=0.0)
+    assert late.failed
+    assert "this takes longer than the 0 seconds that it may here" in late.html
+    assert not list(tmp_path.glob("*late*"))
+    assert not ask("write", form).failed
+
+
+def test_a_request_that_takes_too_much_memory_says_so(llama: Path) -> None:
+    small = Rules(memory=1 << 20)
+    assert "not enough memory" in ask("inspect", InspectForm(source=str(llama)), small).html
+    assert not ask("inspect", InspectForm(source=str(llama)), Rules(memory=4 << 30)).failed
+
+
+def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
+    job = Job(Asked("inspect", InspectForm(source=str(llama)), LOCAL), 60)
+    job._process.kill()
+    (answer,) = [one for one in job.messages() if isinstance(one, Answer)]
+    assert answer.failed
+    assert "ended without an answer" in answer.html
+
+
+def test_a_stopped_request_does_not_answer_in_place_of_the_next(llama: Path) -> None:
+    front = Front(LOCAL)
+    first = front.answers("inspect", InspectForm(source=str(llama)), "page")
+    form = BakeForm(source=str(llama), method="yarn", value="4")
+    assert "model-yarn4" in list(front.answers("plan", form, "page"))[-1]
+    assert list(first)  # nothing was asked before: it begins now
+    begun = front.answers("write", BakeForm(source=str(llama), method="yarn", value="4", out=str(llama) + "-w"), "page")
+    assert "progress" in next(begun)
+    front.stop("another page")
+    front.stop("page")
+    assert "cancelled: nothing was kept" in list(begun)[-1]
+
+
+def test_strangers_write_nothing_and_progress_is_said(llama: Path, tmp_path: Path) -> None:
+    form = BakeForm(upload=str(llama / "config.json"), method="yarn", value="4", out=str(tmp_path / "stranger"))
+    assert "nothing is written to the disk of this page" in ask("write", form, SPACE).html
+    assert not (tmp_path / "stranger").exists()
+    messages = list(Job(Asked("write", form, LOCAL), 60).messages())
+    assert isinstance(messages[0], Progress)
+    assert (tmp_path / "stranger" / "config.json").exists()

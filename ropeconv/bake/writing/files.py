@@ -121,7 +121,7 @@ class Writer:
         origin = self.plan.origin(file)
         if origin is not None:
             self.seen.setdefault(origin, identity(origin))
-        self._done(0)
+        self._go_on()
         if file.make is not None:
             file.make(draft, self._done)
         elif file.text is not None:
@@ -135,10 +135,14 @@ class Writer:
             copy_file(origin, draft, self._done)
 
     def _done(self, done: int) -> None:
-        """Counts bytes. Raises Interrupted where the run is stopped, so that its threads end too."""
+        """Counts bytes. Raises as `_go_on` does."""
+        self._go_on()
+        self.advance(done)
+
+    def _go_on(self) -> None:
+        """Raises Interrupted where the run is stopped, so that its threads end too."""
         if self._stopping.is_set():
             raise Interrupted("stopped with the run")
-        self.advance(done)
 
     def _checked(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
         """The sample and the sha256 of a file as it is there; the latter None where it is not read as a whole.

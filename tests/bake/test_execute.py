@@ -8,17 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from ropeconv.bake import Plan
 from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.writing import files
-from ropeconv.errors import Disagreement, RopeconvError
+from ropeconv.errors import Disagreement, Interrupted, RopeconvError
 from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -211,3 +213,39 @@ def test_the_name_of_the_output(run: Run, llama: Path, tmp_path: Path) -> None:
     ):
         plan = json.loads(run("apply", "model", *flags, "--dry-run", "--json").stdout)
         assert plan["out"] == name
+
+
+def test_a_copy_that_hangs_is_not_waited_for_and_moves_nothing(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a download may, when the run is stopped."""
+    (llama / "second.bin").write_bytes(bytes(100))
+    hangs, goes_on = threading.Event(), threading.Event()
+    ended: SimpleQueue[BaseException] = SimpleQueue()
+    copy = files.copy_file
+
+    def slow(source: Path, target: Path, advance: Callable[[int], None]) -> None:
+        if source.name != "second.bin":
+            assert source.suffix != ".safetensors" or hangs.wait(60)
+            copy(source, target, advance)
+            return
+        hangs.set()
+        assert goes_on.wait(60)
+        target.write_bytes(bytes(100))
+        try:
+            advance(100)
+        except BaseException as problem:
+            ended.put(problem)
+            raise
+
+    def stop(done: int) -> None:
+        if hangs.is_set():
+            raise Killed
+
+    monkeypatch.setattr(files, "copy_file", slow)
+    monkeypatch.setattr(files, "GRACE", 0.2)
+    with pytest.raises(Killed):
+        apply(plan_of(llama, tmp_path / "out", all_files=True), advance=stop)
+    goes_on.set()
+    assert isinstance(ended.get(timeout=60), Interrupted)
+    assert not (tmp_path / "out").exists()

@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import pytest
 
 LARGE = (".safetensors", ".bin", ".gguf", ".pth")
 
@@ -61,6 +64,20 @@ class Hub:
 
 
 H = TypeVar("H", bound=Hub)
+
+
+def talk_to(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a Hub the one that the huggingface_hub of this process talks to. cache: for what it fetches."""
+    from huggingface_hub import constants, hf_api, utils
+
+    for module in (constants, hf_api):
+        monkeypatch.setattr(module, "ENDPOINT", hub.url, raising=False)
+    template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_sesame")
+    utils.close_session()
 
 
 def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:

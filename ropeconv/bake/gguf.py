@@ -39,7 +39,7 @@ class GgufPlan(GgufOutput):
         """The local path of the shard that a planned file is copied from; None where it is not copied."""
         if file.action != "copy":
             return None
-        return self.source.file.paths[[one.name for one in self.files].index(file.name)]
+        return self.source.file.shards[[one.name for one in self.files].index(file.name)].path()
 
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
@@ -51,7 +51,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     refused = refused_tensors(reading, vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
     if refused:
         why = f"llama.cpp does not load {seen.name} with {refused[0]}"
-        raise UnsupportedBake("anything", source.path.name, why, "download another file")
+        raise UnsupportedBake("anything", file.name, why, "download another file")
     model, first, begin = GgufModel(file.header, file.tensors, vectors, file.chunks), None, seen
     if target.replace and (first := first_gguf(file, reading.spec)) is not None:
         model = model.after(first[1].edit)
@@ -88,9 +88,10 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
 def _place(source: GgufSource, edit: Edit, recipe: Recipe, target: Target) -> tuple[Path, tuple[PlannedFile, ...]]:
     """The path of the output (of several shards the first) and its planned files."""
     if target.in_place:
-        return source.path, (shard_file(source, edit, 0, source.path.name),)
+        place = source.place_to_change()
+        return place, (shard_file(source, edit, 0, place.name),)
     out = target.out or Path(f"{source.name}-{recipe.method.label}.gguf")
-    names = shard_names(out, len(source.file.paths))
+    names = shard_names(out, len(source.file.shards))
     files = tuple(shard_file(source, edit, shard, name) for shard, name in enumerate(names))
     return out.with_name(names[0]), files
 
@@ -112,4 +113,6 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
 
 
 def _write(source: GgufSource, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
+    source.file.shards[shard].path()
+    advance(0)  # so that a run that was stopped while a shard was fetched writes nothing
     write_new(source.file, shard, edit, target, advance)

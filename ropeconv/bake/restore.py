@@ -57,7 +57,7 @@ class RestorePlan(FilePlan):
         if file.action != "copy":
             return None
         if isinstance(self.source, GgufSource):
-            return self.source.file.paths[self.files.index(file)]
+            return self.source.file.shards[self.files.index(file)].path()
         return self.source.path(file.name)
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,8 +177,8 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
         if written:
             refuse_other(rewrite(file.header, edit).exact(layout), record, file, receipt)
     first = receipt.original.source
-    place = source.path if in_place else out or _default_out(first, "-restored.gguf")
-    names = [source.path.name] if in_place else shard_names(place, len(file.paths))
+    place = source.place_to_change() if in_place else out or _default_out(first, "-restored.gguf")
+    names = [place.name] if in_place else shard_names(place, len(file.shards))
     return RestorePlan(
         source=source,
         out=place.with_name(names[0]),

@@ -28,7 +28,7 @@ KEY = 0xFFFF  # bytes, as llama.cpp reads them
 def check_gguf(record: GgufRecord, file: GgufFile) -> None:
     """Raises BadSource where a record says what no ropeconv writes. record: from the receipt of the file."""
     for what in _untrue(record, file):
-        raise BadSource(f"the receipt of {file.path.name} {what}; do not trust it, take the source again")
+        raise BadSource(f"the receipt of {file.name} {what}; do not trust it, take the source again")
 
 
 def value_of(record: ValueRecord) -> Value:

@@ -88,14 +88,14 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     record = receipt.original.gguf if receipt.original else None
     if record is None:
         raise BadSource(
-            f"{file.path.name} was made before ropeconv kept what its source had; take the source again, "
+            f"{file.name} was made before ropeconv kept what its source had; take the source again, "
             f"{receipt.source.described}"
         )
     check_gguf(record, file)
     first = receipt.original.source.described if receipt.original else ""
     if whole and record.changed:
         raise BadSource(
-            f"{record.changed[0]} of {file.path.name} was multiplied and rounded, which cannot be undone; take the "
+            f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be undone; take the "
             f"source again, {first}"
         )
     added = frozenset(record.added)
@@ -131,7 +131,7 @@ def refuse_other(head: bytes, record: GgufRecord, file: GgufFile, receipt: Recei
     if record.sha256 and hashlib.sha256(head).hexdigest() != record.sha256:
         first = receipt.original.source.described if receipt.original else ""
         raise BadSource(
-            f"keys of {file.path.name} were changed after ropeconv wrote it, or its receipt was, so that its source "
+            f"keys of {file.name} were changed after ropeconv wrote it, or its receipt was, so that its source "
             f"would not be what it was; take the source again, {first}"
         )
 
@@ -149,7 +149,7 @@ def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Value]:
         if value is not None:
             found[key] = value
         elif record.data_start:
-            raise BadSource(f"{file.path.name} has no {here} any more; take the source again, {first}")
+            raise BadSource(f"{file.name} has no {here} any more; take the source again, {first}")
     return found
 
 
@@ -158,10 +158,10 @@ def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change
     for name, text in record.contents.items():
         data = base64.b64decode(text)
         if name not in file.tensors or file.tensors[name].size != len(data):
-            raise BadSource(f"{name} of {file.path.name} is not as ropeconv wrote it; take the source again, {first}")
+            raise BadSource(f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}")
         found[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
     for name in record.interleaved:
         if name not in file.tensors:
-            raise BadSource(f"{file.path.name} has no {name} any more; take the source again, {first}")
+            raise BadSource(f"{file.name} has no {name} any more; take the source again, {first}")
         found[name] = deinterleave(file.tensors[name], record.head_dim)
     return found

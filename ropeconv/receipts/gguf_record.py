@@ -21,10 +21,8 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
     header = file.header
     values, added = _difference(header, edit)
     made = rewrite(header, Edit(base=header.values, layout=Layout(header.version, header.data_start, 0)))
-    with file.path.open("rb") as opened:
-        head = opened.read(header.data_start)
-        opened.seek(header.data_start + header.data_size)
-        tail = opened.read(SMALL + 1)
+    first, end = file.shards[0], header.data_start + header.data_size
+    head, tail = first.read(0, header.data_start), first.read(end, min(header.size, end + SMALL + 1))
     same = made.exact(Layout(header.version, header.data_start, 0)) == head
     small, interleaved, other = _sorted_changes(file.tensors, file.read, edit.changes)
     return GgufRecord(

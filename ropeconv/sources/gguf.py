@@ -1,4 +1,4 @@
-"""GgufSource: a GGUF file, or the first of several shards."""
+"""GgufSource, a GGUF file or the first of several shards, and HubGguf, one on the Hub."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ..errors import BadSource
 from ..formats.gguf import GgufFile
 from ..formats.gguf.file import SHARD
 from ..formats.gguf.journal import refuse_changing
+from ..formats.gguf.shard import LocalShard
 from ..formats.identity import FileIdentity
-from .hub_client import answers
+from .hub_shard import HubShard
 from .source import Origin
 
 
@@ -21,42 +22,63 @@ class GgufSource(Origin):
     kind = "gguf"
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.reference = str(path)
-        match = SHARD.match(path.name)
-        self.name = match["stem"] if match else path.stem
+        self._path = path
+        self.reference, self.name = str(path), _model_name(path.name)
 
-    @classmethod
-    def from_hub(cls, repo_id: str, revision: str | None, name: str) -> GgufSource:
-        """A file of a Hub repository and its other shards, fetched into the Hub's cache, all of one commit.
-
-        repo_id: owner/name. revision: branch, tag or commit, None for the default branch. name: of the file.
-        """
-        from huggingface_hub import hf_hub_download
-
-        with answers(repo_id):
-            path = Path(hf_hub_download(repo_id, name, revision=revision, library_name="ropeconv"))
-            commit = path.parts[path.parts.index("snapshots") + 1]
-            match = SHARD.match(path.name)
-            for number in range(2, int(match["count"]) + 1 if match else 0):
-                shard = f"{match['stem']}-{number:05}-of-{match['count']}.gguf" if match else ""
-                hf_hub_download(repo_id, str(Path(name).with_name(shard)), revision=commit, library_name="ropeconv")
-        source = cls(path)
-        source.reference, source.commit = f"{repo_id}/{name}", commit
-        return source
+    @property
+    def path(self) -> Path:
+        """The path of the file, or of its first shard with the others beside it."""
+        return self._path
 
     @cached_property
     def file(self) -> GgufFile:
         """The file with its headers. Raises BadSource for damaged files, and for those that are changed in place."""
-        if not self.path.is_file():
-            raise BadSource(f"{self.path} does not exist; give the path of a GGUF file")
-        refuse_changing(self.path)
+        if not self._path.is_file():
+            raise BadSource(f"{self._path} does not exist; give the path of a GGUF file")
+        refuse_changing(self._path)
         try:
-            found = GgufFile.open(self.path)
+            found = GgufFile.open(self._path)
         finally:
-            refuse_changing(self.path)  # rather than what is wrong with a header that was read meanwhile
+            refuse_changing(self._path)  # rather than what is wrong with a header that was read meanwhile
         found.refuse_changed()
         return found
 
+    def place_to_change(self) -> Path:
+        """The path of the file, for a change in place. Raises BadSource where it is not to be changed."""
+        return self._path
+
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        return dict(zip(self.file.paths, self.file.seen, strict=True))
+        return {shard.path(): shard.seen for shard in self.file.shards if isinstance(shard, LocalShard)}
+
+
+class HubGguf(GgufSource):
+    """A model in GGUF on the Hub. Its headers are read by range; its `path` and its tensors are fetched into the cache.
+
+    first: the file, or its first shard.
+    """
+
+    def __init__(self, first: HubShard) -> None:
+        self.first, self.commit = first, first.commit
+        self.reference, self.name = first.reference, _model_name(first.name)
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @cached_property
+    def file(self) -> GgufFile:
+        """The file with its headers. Raises BadSource for damaged files, and for what a Hub should not answer."""
+        return GgufFile.of(self.first)
+
+    def place_to_change(self) -> Path:
+        raise BadSource(
+            f"{self.reference} is on the Hub, and --in-place changes a file of this disk; write a new file with -o"
+        )
+
+    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return {}
+
+
+def _model_name(file: str) -> str:
+    match = SHARD.match(file)
+    return match["stem"] if match else Path(file).stem

@@ -27,6 +27,8 @@ LONGEST_WAIT = 60
 """Seconds that a busy Hub may ask to wait."""
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 ETAG = re.compile(r'(?:W/)?"?(?!\.+"?$)[^/\\\x00-\x1f"]{1,200}"?')
+PART = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
+"""A request for a part of a file."""
 HEADERS = {"x-repo-commit": COMMIT, "x-linked-etag": ETAG, "etag": ETAG}
 """Headers of files that become names in the cache, and what they may be."""
 WAITS = ("retry-after", "ratelimit")
@@ -173,8 +175,11 @@ def _hook(httpx: Any) -> Any:
             raise BadAnswer("is compressed, which was not asked for")
         download = "/api/" not in response.url.path
         known = download and response.headers.get("content-length")
-        response.stream = Limited(
-            response.stream, None if known else _largest.get() if download else ANSWER_BYTES, download
-        )
+        part = PART.fullmatch(response.request.headers.get("range", ""))
+        if download and part and response.is_success:
+            most: int | None = int(part[2]) + 1 - int(part[1])
+        else:
+            most = None if known else _largest.get() if download else ANSWER_BYTES
+        response.stream = Limited(response.stream, most, download)
 
     return check

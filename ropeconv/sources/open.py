@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ..errors import BadSource, UsageError
 from .folder import ConfigSource, FolderSource
-from .gguf import GgufSource
+from .gguf import GgufSource, HubGguf
 from .hub import HubSource
+from .hub_shard import HubShard
 from .meta import MetaSource, is_meta
 from .reference import resolved
 from .source import Source
@@ -19,7 +20,7 @@ HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.gguf)"
 
 
 def open_source(reference: str, family: str = "") -> Source | GgufSource:
-    """The source that a reference names. Nothing large is read or fetched, except a GGUF file on the Hub.
+    """The source that a reference names. Nothing large is read or fetched.
 
     reference: the path of a GGUF file, of a folder in the HF layout or in Meta's, of a config.json, or of a Modelfile,
     whose model is opened; or on the Hub `owner/name[@revision]`, `owner/name[@revision]/file.gguf`, or the address of a
@@ -38,7 +39,7 @@ def _open(reference: str) -> Source | GgufSource:
     if reference.endswith(".gguf"):
         on_hub = re.fullmatch(HUB_FILE, reference)
         if on_hub and not path.exists() and not Path(reference.split("/")[0]).exists():
-            return GgufSource.from_hub(on_hub[1], on_hub[2], on_hub[3])
+            return HubGguf(HubShard.find(on_hub[1], on_hub[3], on_hub[2]))
         return GgufSource(path)
     if path.is_dir():
         return MetaSource(path) if is_meta(name.name for name in path.iterdir()) else FolderSource(path)

@@ -57,11 +57,11 @@ class GgufCheck:
             self._first(made, header, ranges_at, tail)
         if isinstance(self.plan, GgufPlan):
             source = self.plan.source.file
-            if len(source.paths) != len(self.file.paths):
-                found = counted(len(self.file.paths), "shard")
-                belong = counted(len(source.paths), "belongs", "belong")
+            if len(source.shards) != len(self.file.shards):
+                found = counted(len(self.file.shards), "shard")
+                belong = counted(len(source.shards), "belongs", "belong")
                 return self.found.differs(f"it has {found}, and {belong} there")
-            for number in range(1, len(source.paths)):
+            for number in range(1, len(source.shards)):
                 self._other(number)
         return None
 
@@ -92,7 +92,7 @@ class GgufCheck:
         if (header.values, header.tensors, header.size) != (before.values, before.tensors, before.size):
             return self.found.differs(f"{path.name} has another header")
         if not self.found.options.quick:
-            head = Copied(0, before.data_start, source.paths[number], 0)
+            head = Copied(0, before.data_start, source.shards[number].path(), 0)
             data = list(_edited(self.plan, number, before.tensors, before.data_start))
             self._compare(path, header, [head, *data])
         return None
@@ -154,7 +154,7 @@ def _first_shard(plan: GgufPlan | ExportPlan) -> Iterator[tuple[Rewritten, bool,
 def _edited(plan: GgufPlan, shard: int, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
     """The ranges of a shard of an edited file. tensors: of the output. start: where its data begins, in bytes."""
     edit, file = plan.edit, plan.source.file
-    header, path = file.headers[shard], file.paths[shard]
+    header, path = file.headers[shard], file.shards[shard].path()
     added = {item.name: item for item in edit.added} if shard == 0 else {}
     infos = list(tensors.values())
     for info, following in zip(infos, [*infos[1:], None], strict=True):

@@ -19,7 +19,7 @@ from ropeconv.sources import hub_client
 from ropeconv.sources.hub import HubSource
 
 from ..extent import tally
-from ..hub_server import Hub, handler, running
+from ..hub_server import Hub, handler, running, talk_to
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -137,19 +137,10 @@ def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:
 @pytest.fixture
 def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile]:
     """A Hub that the huggingface_hub of this process talks to."""
-    from huggingface_hub import constants, hf_api, utils
-
     made = Hostile()
     made.repos["me/tiny"] = llama
     with running(made, hostile(made)) as running_hub:
-        for module in (constants, hf_api):
-            monkeypatch.setattr(module, "ENDPOINT", made.url, raising=False)
-        template = made.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setenv("HF_TOKEN", "hf_sesame")
-        utils.close_session()
+        talk_to(made, tmp_path / "cache", monkeypatch)
         yield running_hub
         made.over.set()
 

@@ -237,7 +237,7 @@ ARCH = "general.architecture"
 def file(*infos: TensorInfo, alignment: int = 32) -> Any:
     tensors = {info.name: info for info in infos}
     header = Header(3, {ARCH: string("llama")}, tensors, alignment, 64, 64)
-    return SimpleNamespace(path=Path("m.gguf"), tensors=tensors, header=header)
+    return SimpleNamespace(name="m.gguf", tensors=tensors, header=header)
 
 
 WEIGHT = TensorInfo("q", (16, 8), 0, 0, 512)

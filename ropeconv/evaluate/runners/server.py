@@ -107,7 +107,7 @@ def _split(given: str) -> tuple[str, str]:
 def _local(asked: Opening, stack: ExitStack) -> tuple[Tokenizer | None, Inspection | None]:
     """Tokenizer and inspection of the checkpoint that a user named; None without one.
 
-    asked: by the user. stack: what is closed at the end. Files of weights are not fetched.
+    asked: by the user. stack: what is closed at the end. Weights of checkpoints are not fetched.
     """
     if not asked.model:
         return None, None

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import BadSource
 from ...formats.floats import STORED, widened
 from ...formats.gguf import GgufFile
 from ...formats.gguf.types import BF16, F16, F32, TYPES
@@ -26,6 +25,7 @@ FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 def blocks(file: GgufFile, tensors: tuple[Restored, ...]) -> Iterator[memoryview]:
     """Yields the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
+    file.fetch()
     workers = min(8, os.cpu_count() or 1)
     pending: deque[tuple[int, Future[NDArray[Any]]]] = deque()
     waiting, most = 0, 2 * workers * PIECE
@@ -115,13 +115,10 @@ def _stored(file: GgufFile, piece: Part) -> NDArray[Any]:
     """A piece as it is in the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a row]."""
     if piece.origin not in file.tensors:
         return np.array(file.get(piece.origin), "<f4")[piece.first :][:1].reshape(1, 1)
-    info, number = file.tensors[piece.origin], file.shard(piece.origin)
+    info = file.tensors[piece.origin]
     kind = TYPES[info.type]
-    start = file.headers[number].data_start + info.offset + piece.first // kind.block * kind.size
     size = piece.rows * piece.columns // kind.block * kind.size
-    raw = np.fromfile(file.paths[number], np.uint8, size, offset=start)
-    if raw.size != size:
-        raise BadSource(f"{file.paths[number].name} was cut off while it was read; run again")
+    raw = np.frombuffer(file.read(piece.origin, piece.first // kind.block * kind.size, size), np.uint8)
     if info.type in FLOATS:
         return raw.view(STORED[FLOATS[info.type]]).reshape(piece.rows, piece.columns)
     return raw.reshape(piece.rows, -1)

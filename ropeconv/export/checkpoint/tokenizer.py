@@ -68,7 +68,7 @@ def tokenizer_config(file: GgufFile, context: int) -> dict[str, Any]:
 def _texts(file: GgufFile) -> list[str]:
     found = file.get("tokenizer.ggml.tokens")
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise BadSource(f"{file.path.name} has no vocabulary in tokenizer.ggml.tokens; download it again")
+        raise BadSource(f"{file.name} has no vocabulary in tokenizer.ggml.tokens; download it again")
     return found
 
 
@@ -76,7 +76,7 @@ def _kinds(file: GgufFile) -> list[int]:
     count = len(file.get("tokenizer.ggml.tokens"))
     found = file.get("tokenizer.ggml.token_type", [Kind.NORMAL] * count)
     if not isinstance(found, list) or len(found) != count:
-        raise BadSource(f"{file.path.name} has {count} tokens and other numbers of their kinds; download it again")
+        raise BadSource(f"{file.name} has {count} tokens and other numbers of their kinds; download it again")
     return found
 
 
@@ -93,7 +93,7 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
     pre = _pre(file, family)
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
-        raise BadSource(f"{file.path.name} has no tokenizer.ggml.merges; download it again")
+        raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(_pre_tokenizers(pre))},
@@ -175,7 +175,7 @@ def _post_processor(file: GgufFile, texts: list[str]) -> dict[str, Any] | None:
 def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> dict[str, Any]:
     scores = file.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(texts):
-        raise BadSource(f"{file.path.name} has no scores of its {len(texts)} tokens; download it again")
+        raise BadSource(f"{file.name} has no scores of its {len(texts)} tokens; download it again")
     unknown = next((text for text, kind in zip(texts, kinds, strict=True) if kind == Kind.UNKNOWN), None)
     prefix = file.get("tokenizer.ggml.add_space_prefix", True)
     before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []

@@ -4,69 +4,100 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ...errors import BadSource
-from ..identity import FileIdentity, identity, refuse_changed
-from .header import Header, TensorInfo, read_header
+from .header import MAX_HEADER, MAX_TENSORS, Header, TensorInfo
+from .shard import LocalShard, Shard
 
 SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 CHUNK = 1 << 22
+MAX_SHARDS = 1 << 12
+"""Published models have up to some hundred."""
 
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A GGUF model on disk.
+    """A GGUF model whose headers were read; shards that are elsewhere are fetched where their path is asked for.
 
-    path: the file, or the first shard. paths, headers: of every shard, in order; the first header has the keys. seen:
-    what tells that a shard is the one whose header was read.
+    shards: its files, in order. headers: of every shard; the first header has the keys.
     """
 
-    path: Path
-    paths: tuple[Path, ...]
+    shards: tuple[Shard, ...]
     headers: tuple[Header, ...]
-    seen: tuple[FileIdentity | None, ...] = field(compare=False)
 
     @classmethod
     def open(cls, path: Path) -> GgufFile:
+        """Reads the headers of a file of this disk and its shards. path: of the first. Raises what `of` raises."""
+        return cls.of(LocalShard(path))
+
+    @classmethod
+    def of(cls, first: Shard) -> GgufFile:
         """Reads the headers of a file and its shards.
 
-        Raises BadSource for damaged files, for a path to another shard than the first, and for a missing shard.
+        Raises BadSource for damaged files, for another shard than the first, for a missing shard, and for shards that
+        have more headers together than any model.
         """
-        seen, first = [identity(path)], read_header(path)
-        count = first.whole("split.count") or 1
-        match = SHARD.match(path.name)
-        number = first.whole("split.no", int(match["number"]) - 1 if match else 0)
+        header = first.header()
+        count = header.whole("split.count") or 1
+        match = SHARD.match(first.name)
+        number = header.whole("split.no", int(match["number"]) - 1 if match else 0)
         if number != 0:
             beginning = f"{match['stem']}-00001-of-{match['count']}.gguf" if match else "the first one"
-            raise BadSource(f"{path.name} is shard {number + 1} of a split model; give {beginning}")
+            raise BadSource(f"{first.name} is shard {number + 1} of a split model; give {beginning}")
         if count == 1:
-            return cls(path, (path,), (first,), tuple(seen))
+            return cls((first,), (header,))
+        if count > MAX_SHARDS:
+            raise BadSource(f"{first.name} claims {count} shards, and no model has more than {MAX_SHARDS}")
         if match is None or int(match["count"]) != count:
             raise BadSource(
-                f"{path.name} is the first of {count} shards, so it must be named ...-00001-of-{count:05}.gguf; "
+                f"{first.name} is the first of {count} shards, so it must be named ...-00001-of-{count:05}.gguf; "
                 "give it back its name"
             )
-        paths = [path.with_name(f"{match['stem']}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
-        for other in paths:
-            if not other.is_file():
-                raise BadSource(f"{other.name} is missing beside {path.name}; download that shard too")
-        seen += [identity(other) for other in paths[1:]]
-        headers = (first, *(read_header(other) for other in paths[1:]))
-        names: set[str] = set()
-        for header, other in zip(headers, paths, strict=True):
-            doubled = names & header.tensors.keys()
+        names = [f"{match['stem']}-{i:05}-of-{count:05}.gguf" for i in range(2, count + 1)]
+        shards = (first, *[first.beside(name) for name in names])
+        headers, tensors, size = [header], set(header.tensors), header.data_start
+        for shard in shards[1:]:
+            headers.append(shard.header())
+            doubled = tensors & headers[-1].tensors.keys()
             if doubled:
-                raise BadSource(f"{other.name} repeats the tensor {min(doubled)!r} of another shard; download it again")
-            names |= header.tensors.keys()
-        return cls(path, tuple(paths), headers, tuple(seen))
+                raise BadSource(f"{shard.name} repeats the tensor {min(doubled)!r} of another shard; download it again")
+            tensors |= headers[-1].tensors.keys()
+            size += headers[-1].data_start
+            if size > MAX_HEADER or len(tensors) > MAX_TENSORS:
+                raise BadSource(
+                    f"the headers of {first.name} and its shards have more than {MAX_HEADER:,} bytes or "
+                    f"{MAX_TENSORS:,} tensors together, and those of no model have as many; download it again"
+                )
+        return cls(shards, tuple(headers))
+
+    @property
+    def name(self) -> str:
+        """The name of the file, or of the first shard, without its folder."""
+        return self.shards[0].name
+
+    @property
+    def path(self) -> Path:
+        """The path of the file, or of the first shard, with the others beside it."""
+        return self.paths[0]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The paths of all shards, which are fetched where they are not on this disk."""
+        return tuple(shard.path() for shard in self.shards)
+
+    def fetch(self) -> None:
+        """Fetches all shards that are not on this disk."""
+        for shard in self.shards:
+            shard.path()
 
     def refuse_changed(self) -> None:
         """Raises BadSource where a shard is not the file any more whose header was read."""
-        refuse_changed(dict(zip(self.paths, self.seen, strict=True)))
+        for shard in self.shards:
+            shard.refuse_changed()
 
     @property
     def header(self) -> Header:
@@ -92,20 +123,30 @@ class GgufFile:
         """The index of the shard that holds a tensor, from 0."""
         return next(i for i, header in enumerate(self.headers) if name in header.tensors)
 
-    def read(self, name: str) -> bytes:
-        """The bytes of a tensor, read at once."""
-        return b"".join(self.chunks(name))
+    def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
+        """The bytes of a tensor, read at once where they are, so that no file is fetched for them.
 
-    def chunks(self, name: str, size: int = CHUNK) -> Iterator[bytes]:
-        """Yields the bytes of a tensor in pieces of `size` bytes. Raises BadSource where the file is cut off."""
+        start: of the first byte, in the tensor. size: how many, by default all that follow. Raises BadSource where the
+        file is cut off.
+        """
         number = self.shard(name)
         info = self.headers[number].tensors[name]
-        with self.paths[number].open("rb") as file:
+        at = self.headers[number].data_start + info.offset + start
+        return self.shards[number].read(at, at + (info.size - start if size is None else size))
+
+    def chunks(self, name: str, size: int = CHUNK) -> Iterator[bytes]:
+        """Yields the bytes of a tensor in pieces of `size` bytes, for which its shard is fetched.
+
+        Raises BadSource where the file is cut off.
+        """
+        number = self.shard(name)
+        info = self.headers[number].tensors[name]
+        with self.shards[number].path().open("rb") as file:
             file.seek(self.headers[number].data_start + info.offset)
             left = info.size
             while left:
                 block = file.read(min(size, left))
                 if not block:
-                    raise BadSource(f"{self.paths[number].name} was cut off while it was read; run again")
+                    raise BadSource(f"{self.shards[number].name} was cut off while it was read; run again")
                 left -= len(block)
                 yield block

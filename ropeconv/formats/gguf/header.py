@@ -29,6 +29,10 @@ MAX_KEYS, MAX_TENSORS = 1 << 14, 1 << 16
 MAX_ELEMENTS = 1 << 20
 MAX_VALUES = 1 << 26
 """Bytes of all values. A vocabulary of 262,144 tokens with its merges has 15 million."""
+MAX_HEADER = MAX_VALUES + (1 << 24)
+"""Bytes of a header, or of those of all shards: values, and keys and tensors, which have some hundred thousand."""
+LEAST = 24
+"""Bytes of the shortest file."""
 
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 
@@ -103,17 +107,36 @@ def read_header(path: Path) -> Header:
     Raises BadSource when it is truncated, claims more than the file holds, or would be rejected by llama.cpp.
     """
     size = path.stat().st_size
-    if size < 24:
-        raise BadSource(f"{path.name} is {size} bytes, too short for GGUF; download it again")
+    if size < LEAST:
+        return parse_header(b"", size, path.name)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        return _Reader(view, path.name).header()
+        return parse_header(view, len(view), path.name)
+
+
+def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> Header:
+    """The header of a GGUF file of which the beginning is there.
+
+    view: the beginning, or all of it. size: of the whole file, in bytes. name: for messages. Raises Beyond where the
+    header goes on behind what is there, and what `read_header` raises.
+    """
+    if size < LEAST:
+        raise BadSource(f"{name} is {size} bytes, too short for GGUF; download it again")
+    return _Reader(view, size, name).header()
+
+
+class Beyond(Exception):
+    """More of a file is needed to read its header. stop: how many bytes at least."""
+
+    def __init__(self, stop: int) -> None:
+        super().__init__(stop)
+        self.stop = stop
 
 
 class _Reader:
     """Reads a header from its beginning to its end. Counts are checked against the file size before they are used."""
 
-    def __init__(self, view: mmap.mmap, name: str) -> None:
-        self.view, self.name, self.size = view, name, len(view)
+    def __init__(self, view: mmap.mmap | bytes, size: int, name: str) -> None:
+        self.view, self.size, self.name = view, size, name
         self.at = self.values = 0
 
     def header(self) -> Header:
@@ -170,9 +193,17 @@ class _Reader:
         stop = self.at + length
         if stop > self.size:
             raise self._bad(f"is cut off: its header goes on beyond the {self.size} bytes there are")
+        self._reach(stop)
         data = self.view[self.at : stop]
         self.at = stop
         return data
+
+    def _reach(self, stop: int) -> None:
+        """Raises BadSource where a header of so many bytes is too long, Beyond where they are not there yet."""
+        if stop > MAX_HEADER:
+            raise self._bad(f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many")
+        if stop > len(self.view):
+            raise Beyond(stop)
 
     def _number(self, form: struct.Struct) -> int:
         return int(form.unpack(self._take(form.size))[0])
@@ -202,10 +233,15 @@ class _Reader:
             self._take_over(SIZES[kind], key)
         else:
             raise self._bad(f"has a value of unknown type {kind} under {key!r}")
+        self._refuse_long(self.at - start, key)
         self.values += self.at - start
-        if self.values > MAX_VALUES:
-            raise self._bad(f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as many")
+        self._reach(self.at)
         return Value(kind, self.view[start : self.at])
+
+    def _refuse_long(self, length: int, key: str) -> None:
+        """Raises BadSource where a value of so many bytes is too much, before more of the file is asked for."""
+        if self.values + length > MAX_VALUES:
+            raise self._bad(f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as many")
 
     def _take_over(self, length: int, key: str) -> None:
         if length > self.size - self.at:
@@ -215,11 +251,14 @@ class _Reader:
     def _skip_strings(self, count: int, key: str) -> None:
         if count * 8 > min(self.size - self.at, MAX_VALUES):
             raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
-        unpack: Callable[[mmap.mmap, int], tuple[int]] = U64.unpack_from
-        view, at, last = self.view, self.at, self.size - 8
+        unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
+        view, at, last = self.view, self.at, len(self.view) - 8
         for _ in range(count):
             if at > last:
-                raise self._bad(f"is cut off within {key!r}")
+                if at > self.size - 8:
+                    raise self._bad(f"is cut off within {key!r}")
+                self._refuse_long(at - self.at, key)
+                self._reach(at + 8)
             at += 8 + unpack(view, at)[0]
         if at > self.size:
             raise self._bad(f"is cut off within {key!r}, or a length there is wrong")

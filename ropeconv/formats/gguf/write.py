@@ -31,7 +31,7 @@ def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: A
 
 
 def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
-    header, path = source.headers[shard], source.paths[shard]
+    header, path = source.headers[shard], source.shards[shard].path()
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
     if shard > 0:
         copy_file(path, target, advance)

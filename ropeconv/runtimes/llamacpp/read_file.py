@@ -17,7 +17,7 @@ def arch_of(file: GgufFile) -> Arch:
     """The architecture of a file. Raises BadSource where it is no language model with RoPE, or an unknown one."""
     other = other_kind(file)
     if other:
-        raise BadSource(f"{file.path.name} {other}")
+        raise BadSource(f"{file.name} {other}")
     return arch_of_header(file)
 
 

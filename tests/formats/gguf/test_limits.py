@@ -11,7 +11,15 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import GgufFile, read_header
-from ropeconv.formats.gguf.header import MAX_ALIGNMENT, MAX_KEYS, MAX_TENSORS, MAX_VALUES
+from ropeconv.formats.gguf.header import (
+    MAX_ALIGNMENT,
+    MAX_HEADER,
+    MAX_KEYS,
+    MAX_TENSORS,
+    MAX_VALUES,
+    Beyond,
+    parse_header,
+)
 
 from ...gguf_files import write
 
@@ -78,6 +86,51 @@ def test_arrays_that_claim_more_than_the_file(tmp_path: Path, element: int, coun
     path = tmp_path / "a.gguf"
     path.write_bytes(header(1, 0, text(b"tokens") + struct.pack("<IIQ", 9, element, count) + bytes(64)))
     refused(path, "within 'tokens'|under 'tokens'")
+
+
+def test_keys_with_names_that_fill_a_gigabyte(tmp_path: Path) -> None:
+    """Each may have 65,535 bytes, and 16,384 of them are allowed."""
+    path, count = tmp_path / "a.gguf", MAX_HEADER // 0xFFFF + 1
+    keys = (text(b"%065535d" % number) + struct.pack("<IB", 0, 1) for number in range(count))
+    with path.open("wb") as file:
+        file.write(header(count, 0))
+        file.writelines(keys)
+    refused(path, f"has a header of more than {MAX_HEADER:,} bytes")
+
+
+def test_headers_of_shards_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write(tmp_path / "m.gguf", split=2).with_name("m-00001-of-00002.gguf")
+    sizes = [one.data_start for one in GgufFile.open(first).headers]
+    said = "the headers of m-00001-of-00002.gguf and its shards have more than"
+    for name, least in (("MAX_HEADER", sum(sizes)), ("MAX_TENSORS", 4)):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"ropeconv.formats.gguf.file.{name}", least)
+            assert len(GgufFile.open(first).shards) == 2
+            patched.setattr(f"ropeconv.formats.gguf.file.{name}", least - 1)
+            with pytest.raises(BadSource, match=said):
+                GgufFile.open(first)
+
+
+def test_more_shards_than_any_model(tmp_path: Path) -> None:
+    path = write(tmp_path / "m-00001-of-04097.gguf", extra={"split.no": 0, "split.count": 4097})
+    with pytest.raises(BadSource, match="claims 4097 shards, and no model has more than 4096"):
+        GgufFile.open(path)
+
+
+@pytest.mark.parametrize("stop", [24, 100, 5_000])
+def test_a_header_of_which_only_the_beginning_is_there(tmp_path: Path, stop: int) -> None:
+    """It asks for more than is there and at most for all of the header, and is then what the file has."""
+    path = write(tmp_path / "m.gguf", vocabulary=500)
+    data, whole = path.read_bytes(), read_header(path)
+    while True:
+        try:
+            found = parse_header(data[:stop], len(data), path.name)
+        except Beyond as problem:
+            known, stop = stop, problem.stop
+            assert known < stop <= whole.data_start
+        else:
+            assert found == whole
+            break
 
 
 def test_published_sizes_are_far_below_the_limits(tmp_path: Path) -> None:

@@ -1,0 +1,259 @@
+"""GGUF files on the Hub: plans read headers by range, outputs fetch the files, and no answer is believed unchecked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.formats.gguf import GgufFile, read_header
+from ropeconv.formats.gguf.edit import RESERVED
+from ropeconv.inspection import inspect_source
+from ropeconv.rope.methods.parts import YarnMethod
+from ropeconv.rope.methods.special import AsIs
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import RECEIPT, GgufSource, hub_shard, open_source
+from ropeconv.sources.gguf import HubGguf
+from ropeconv.sources.hub_shard import HubShard
+
+from ..baking import apply, make_plan
+from ..conftest import Run
+from ..gguf_files import contents, write
+from ..llamacpp import checkpoint
+from .gguf_hub import NAME, Hostile, fetched, large
+
+YARN = Recipe(YarnMethod(4.0))
+
+
+def same_model(one: Path, other: Path) -> bool:
+    """Whether two files have the same bytes but for the receipt, which names another source, and its reserve."""
+    first, second = read_header(one), read_header(other)
+    differ = {key for key in first.values | second.values if first.values.get(key) != second.values.get(key)}
+    same = differ <= {RECEIPT, RESERVED} and first.tensors == second.tensors and contents(one) == contents(other)
+    return same and list(first.values) == list(second.values) and first.data_start == second.data_start
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("inspect", NAME, "--json"),
+        ("apply", NAME, "--yarn", "4", "--replace", "--dry-run", "--json"),
+        ("advise", NAME, "--context", "256"),
+        ("compare", NAME, NAME),
+        ("plot", NAME, "--yarn", "4", "-o", "plot.svg"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_writes_no_model_reads_only_headers(
+    command: tuple[str, ...], run: Run, big_hub: Hostile, tmp_path: Path
+) -> None:
+    done = run(*command, env=big_hub.environment(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    local = run(*(str(tmp_path / "repo" / "quants" / "big.gguf") if part == NAME else part for part in command))
+    models = command.count(NAME)
+    assert big_hub.sent["quants/big.gguf"] == models * (hub_shard.FIRST + 32 * 4)
+    assert fetched(tmp_path) == []
+    if "--json" in command:
+        found, wanted = json.loads(done.stdout), json.loads(local.stdout)
+        assert found.pop("source") == {"reference": NAME, "kind": "gguf", "commit": big_hub.commit("me/tiny")}
+        wanted.pop("source")
+        assert found == wanted
+
+
+def test_applying_fetches_the_file_once_and_gives_the_same_bytes(run: Run, big_hub: Hostile, tmp_path: Path) -> None:
+    source = tmp_path / "repo" / "quants" / "big.gguf"
+    done = run("apply", NAME, "--yarn", "4", "--replace", "-q", env=big_hub.environment(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    assert big_hub.sent["quants/big.gguf"] == hub_shard.FIRST + 32 * 4 + source.stat().st_size
+    assert fetched(tmp_path) == ["big.gguf"]
+    receipt = json.loads(GgufSource(tmp_path / "big-yarn4.gguf").file.get(RECEIPT))
+    assert receipt["source"] == {
+        "name": "big", "kind": "gguf", "reference": NAME, "commit": big_hub.commit("me/tiny"), "family": "",
+    }  # fmt: skip
+    local = run("apply", source, "--yarn", "4", "--replace", "-q", "-o", "local.gguf")
+    assert local.returncode == 0, local.stderr
+    assert same_model(tmp_path / "big-yarn4.gguf", tmp_path / "local.gguf")
+    assert not same_model(tmp_path / "local.gguf", source)
+    big_hub.sent.clear()
+    again = run("apply", f"{NAME}", "--linear", "4", "--replace", "-q", env=big_hub.environment(tmp_path / "home"))
+    assert again.returncode == 0, again.stderr
+    assert big_hub.sent == {}
+
+
+def test_shards_are_read_by_range_and_fetched_beside_each_other(big_hub: Hostile, tmp_path: Path) -> None:
+    """Each shard is fetched where it is read, under the branch, so that the cache serves the branch offline."""
+    whole = large(tmp_path / "repo" / "s.gguf", split=2)
+    paths = sorted((tmp_path / "repo").glob("s-*.gguf"))
+    assert (whole.exists(), len(paths)) == (False, 3)
+    source = open_source(f"me/tiny/{paths[0].name}")
+    plan = make_plan(source, YARN, tmp_path / "out.gguf", replace=True)
+    assert [file.size for file in plan.files[1:]] == [path.stat().st_size for path in paths[1:]]
+    assert sum(big_hub.sent.values()) <= 3 * hub_shard.FIRST + 128
+    assert fetched(tmp_path) == []
+    assert dict(plan.seen) == {}
+    out = apply(plan)
+    local = apply(make_plan(paths[0], YARN, tmp_path / "local.gguf", replace=True))
+    assert same_model(out, local)
+    assert (tmp_path / "out-00002-of-00003.gguf").read_bytes() == paths[1].read_bytes()
+    changed, other = (tmp_path / f"{name}-00003-of-00003.gguf" for name in ("out", "local"))
+    assert changed.read_bytes() == other.read_bytes() != paths[2].read_bytes()
+    assert fetched(tmp_path) == [path.name for path in paths]
+    assert isinstance(source, HubGguf)
+    assert {path.parent for path in source.file.paths} == {source.path.parent}
+    assert source.path.parent.name == big_hub.commit("me/tiny")
+    assert [ref.read_text() for ref in (tmp_path / "home").rglob("refs/*")] == [big_hub.commit("me/tiny")]
+
+
+def test_a_shard_that_is_missing_or_elsewhere_is_named(big_hub: Hostile, tmp_path: Path) -> None:
+    large(tmp_path / "repo" / "s.gguf", split=2)
+    (tmp_path / "repo" / "s-00003-of-00003.gguf").unlink()
+    with pytest.raises(BadSource, match="me/tiny has no file s-00003-of-00003.gguf; check its name"):
+        inspect_source(open_source("me/tiny/s-00001-of-00003.gguf"))
+    with pytest.raises(BadSource, match="is shard 2 of a split model; give s-00001-of-00003.gguf"):
+        inspect_source(open_source("me/tiny/s-00002-of-00003.gguf"))
+
+
+@pytest.mark.parametrize("vocabulary", [4, 40_000, 250_000])
+def test_a_long_header_is_read_in_few_requests(big_hub: Hostile, tmp_path: Path, vocabulary: int) -> None:
+    path = large(tmp_path / "repo" / "long.gguf", vocabulary)
+    source = open_source("me/tiny/long.gguf")
+    assert source.file.headers == GgufFile.open(path).headers
+    length = source.file.header.data_start
+    assert len(big_hub.seen) <= 5
+    assert length <= big_hub.sent["long.gguf"] <= max(hub_shard.FIRST, 4 * length)
+
+
+@pytest.mark.parametrize("first", [1, 24, 1000, 1001])
+def test_a_header_is_the_same_in_whatever_pieces_it_comes(
+    big_hub: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    path = write(tmp_path / "repo" / "small.gguf", vocabulary=300)
+    monkeypatch.setattr(hub_shard, "FIRST", first)
+    monkeypatch.setattr(hub_shard, "AHEAD", 1)
+    assert open_source("me/tiny/small.gguf").file.headers == (read_header(path),)
+
+
+def test_a_damaged_header_has_the_sentence_of_a_local_one(big_hub: Hostile, tmp_path: Path) -> None:
+    path = tmp_path / "repo" / "bad.gguf"
+    whole = (tmp_path / "repo" / "quants" / "big.gguf").read_bytes()
+    start = read_header(tmp_path / "repo" / "quants" / "big.gguf").data_start
+    damaged = [whole[:-100], whole[: start // 2], whole[:200], b"GGUF" + whole[:20], b"GG" + whole[2:9], whole[:7] * 10]
+    for data in (*damaged, whole[:16] + b"\xff" * 8 + whole[24:], whole[:40] + b"\xff" * 7 + whole[47:]):
+        path.write_bytes(data)
+        with pytest.raises(BadSource) as local:
+            _ = GgufSource(path).file
+        with pytest.raises(BadSource) as found:
+            _ = open_source("me/tiny/bad.gguf").file
+        assert str(found.value) == str(local.value)
+    assert fetched(tmp_path) == []
+
+
+def test_a_header_that_never_ends_is_left_early(
+    big_hub: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values, and keys with long names, of which no model has as many."""
+    monkeypatch.setattr("ropeconv.formats.gguf.header.MAX_HEADER", 1 << 20)
+    monkeypatch.setattr(hub_shard, "MAX_HEADER", 1 << 20)
+    key = (60_000).to_bytes(8, "little")
+    keys = b"".join(key + b"%060000d" % number + (0).to_bytes(4, "little") + b"\1" for number in range(60))
+    path = tmp_path / "repo" / "long.gguf"
+    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (60).to_bytes(8, "little") + keys)
+    for opened in (GgufSource(path), open_source("me/tiny/long.gguf")):
+        with pytest.raises(BadSource, match="has a header of more than 1,048,576 bytes"):
+            _ = opened.file
+    assert big_hub.sent["long.gguf"] <= 1 << 20
+
+
+def test_small_tensors_are_read_where_they_are(
+    big_hub: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of a checkpoint looks at every vector, whether it can be narrower; the weights are fetched to be written.
+
+    More ranges than would be quicker than the file are not asked for.
+    """
+    monkeypatch.setattr(hub_shard, "FIRST", 1 << 12)
+    path = apply(
+        make_plan(
+            checkpoint("llama", tmp_path / "source"),
+            Recipe(AsIs()),
+            tmp_path / "repo" / "model.gguf",
+            to="gguf",
+            outtype="bf16",
+        )
+    )
+    plan = make_plan(open_source("me/tiny/model.gguf"), Recipe(AsIs()), tmp_path / "back", to="safetensors")
+    vectors = [info.size for info in read_header(path).tensors.values() if len(info.shape) == 1]
+    ranges = [part for part in big_hub.seen if part]
+    assert len(ranges) >= len(vectors) > 3
+    assert big_hub.sent["model.gguf"] < path.stat().st_size / 2
+    assert fetched(tmp_path) == []
+    apply(plan)
+    asked = len(big_hub.seen)
+    assert fetched(tmp_path) == ["model.gguf"]
+    assert asked - len(ranges) == sum(not part for part in big_hub.seen)
+    local = apply(make_plan(path, Recipe(AsIs()), tmp_path / "local", to="safetensors"))
+    for file in local.iterdir():
+        if file.name != RECEIPT:
+            assert (tmp_path / "back" / file.name).read_bytes() == file.read_bytes()
+    for kept in (tmp_path / "home").rglob("*.gguf"):
+        kept.unlink()
+    monkeypatch.setattr(hub_shard, "MOST_RANGES", 2)
+    assert make_plan(open_source("me/tiny/model.gguf"), Recipe(AsIs()), to="safetensors").bytes == plan.bytes
+    assert fetched(tmp_path) == ["model.gguf"]
+
+
+def test_ranges_are_kept_within_bounds(big_hub: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "repo" / "quants" / "big.gguf"
+    shard = HubShard.find("me/tiny", "quants/big.gguf", None)
+    shard.header()
+    monkeypatch.setattr(hub_shard, "KEPT", 100)
+    whole, big_hub.seen = path.read_bytes(), []
+    places = [(0, 50), (hub_shard.FIRST - 10, hub_shard.FIRST + 10), (1_000_000, 1_000_080), (1_000_000, 1_000_080)]
+    for start, stop in (*places, (hub_shard.FIRST - 10, hub_shard.FIRST + 10), (7, 7)):
+        assert shard.read(start, stop) == whole[start:stop]
+    assert big_hub.seen == [f"bytes={hub_shard.FIRST}-{hub_shard.FIRST + 9}", "bytes=1000000-1000079"]
+    shard.read(2_000_000, 2_000_050)
+    assert shard.read(*places[1]) == whole[slice(*places[1])]
+    assert len(big_hub.seen) == 4
+
+
+def test_offline_the_cache_is_used_and_else_a_sentence_said(run: Run, big_hub: Hostile, tmp_path: Path) -> None:
+    environment = big_hub.environment(tmp_path / "home")
+    offline = {**environment, "HF_HUB_OFFLINE": "1"}
+    said = "ropeconv: a file is not cached and the Hub cannot be reached: go online, or unset HF_HUB_OFFLINE\n"
+    assert run("inspect", NAME, env=environment).returncode == 0
+    cold = run("inspect", NAME, env=offline)
+    assert (cold.returncode, cold.stderr) == (1, said)  # a header alone is not cached
+    assert run("apply", NAME, "--yarn", "4", "--replace", "-q", env=environment).returncode == 0
+    for at in (offline, {**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}):
+        found = json.loads(run("inspect", NAME, "--json", env=at).stdout)
+        assert found["source"]["commit"] == big_hub.commit("me/tiny")
+    gone = run("inspect", NAME, env={**environment, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)})
+    assert (gone.returncode, "the Hub cannot be reached" in gone.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("me/tiny/quants/other.gguf", "me/tiny has no file quants/other.gguf; check its name on the Hub"),
+        ("me/absent/quants/big.gguf", "there is no such repository, or it is private"),
+        ("me/tiny@v9/quants/big.gguf", "the repository has no such revision"),
+        ("me/gated/quants/big.gguf", "accept its terms on the Hub"),
+    ],
+)
+def test_what_cannot_be_had(run: Run, big_hub: Hostile, tmp_path: Path, reference: str, words: str) -> None:
+    big_hub.repos["me/gated"] = big_hub.repos["me/tiny"]
+    big_hub.gated.add("me/gated")
+    done = run("inspect", reference, env={**big_hub.environment(tmp_path / "home"), "HF_TOKEN": ""})
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert big_hub.sent == {}
+
+
+def test_in_place_is_refused_before_anything_is_fetched(big_hub: Hostile, tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match=f"{NAME} is on the Hub, and --in-place changes a file of this disk"):
+        make_plan(open_source(NAME), YARN, in_place=True, replace=True)
+    assert fetched(tmp_path) == []

@@ -34,9 +34,9 @@ def results(form: ResultsForm, desk: Desk, sheet: HtmlSheet) -> None:
 def _of(reference: str) -> Receipt:
     source = open_source(reference)
     if isinstance(source, GgufSource):
-        text = source.file.get(RECEIPT)
-        if source.path.is_file() and source.commit is None:
+        if Path(reference).expanduser().is_file():
             return read_receipt(source.path)
+        text = source.file.get(RECEIPT)
         if not isinstance(text, str):
             raise BadSource(f"{reference} has no receipt among its keys, so it is not an output of ropeconv")
         return parse_receipt(text, reference)

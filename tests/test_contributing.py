@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -11,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 THINGS = {
     "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "host architecture (carrier)",
     "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure", "search",
-    "trainer",
+    "trainer", "task of `run`", "executor of `run`",
 }  # fmt: skip
 
 
@@ -139,6 +140,36 @@ def test_the_readme_is_short_and_has_the_two_commands() -> None:
     assert len(text.splitlines()) <= 145
     assert "./scripts/demo" in text
     assert "./scripts/test" in text
+
+
+def test_every_task_of_run_is_registered_planned_and_documented() -> None:
+    from ropeconv.run.jobs import CHAIN
+    from ropeconv.run.plan_file import TaskName
+    from ropeconv.run.tasks import TASKS
+
+    folder, listed = ROOT / "ropeconv" / "run" / "tasks", (ROOT / "docs" / "running.md").read_text()
+    defined = {
+        name
+        for path in folder.glob("*.py")
+        for name in re.findall(r'^@task\("([^"]+)"\)$', path.read_text(), flags=re.MULTILINE)
+    }
+    assert defined == set(TASKS) == set(get_args(TaskName)) == {*CHAIN, "eval"}
+    row = next(line for line in listed.splitlines() if line.startswith("| `tasks` |"))
+    assert [name for name in defined if f"`{name}`" not in row] == []
+
+
+def test_every_executor_of_run_can_be_chosen_and_is_documented() -> None:
+    folder = ROOT / "ropeconv" / "run" / "executors"
+    opening, page = (folder / "opening.py").read_text(), (ROOT / "docs" / "running.md").read_text()
+    rows = [line for line in page.split("## Where it runs")[1].splitlines() if line.startswith("| `")]
+    classes = {
+        path.stem.replace("_", "-"): name
+        for path in folder.glob("*.py")
+        for name in re.findall(r"^class (\w+)\(Executor\):$", path.read_text(), flags=re.MULTILINE)
+    }
+    assert len(classes) == len([*folder.glob("*.py")]) - 3  # __init__, executor, opening
+    assert [name for name in classes.values() if f"return {name}(" not in opening] == []
+    assert [name for name in classes if not any(row.startswith(f"| `{name}`") for row in rows)] == []
 
 
 def test_every_search_is_registered_and_documented() -> None:

@@ -16,9 +16,6 @@ from .option_group import option_group
 if TYPE_CHECKING:
     from ..encode import Target
 
-
-FLOATS = ("auto", "f32", "f16", "bf16")
-"""Values of --outtype that quantise nothing."""
 GGUF_ONLY: dict[str, Any] = {"pre": None, "carrier": None, "quantized_by": None}
 FOLDER_ONLY: dict[str, Any] = {"all_files": False, "fold_into": None, "fold_dtype": None}
 """Options that only one format has, with their values where they are not given."""
@@ -106,8 +103,9 @@ def build_target(given: dict[str, Any], owner: str | None = None) -> Target:
     """
     from ..encode import FoldTarget, GgufTarget, Target
 
-    quantises = given["outtype"] not in (None, *FLOATS)
-    quantized_by = given["quantized_by"] or (owner if quantises else None)
+    gguf = GgufTarget(
+        given["outtype"], given["pre"], given["carrier"], given["assume_arch_keys"], given["quantized_by"] or None
+    )
     return Target(
         to=given["to"],
         out=given["out"],
@@ -115,7 +113,7 @@ def build_target(given: dict[str, Any], owner: str | None = None) -> Target:
         allow_hard_links=given["allow_hard_links"],
         encoding=given["encoding"] or "auto",
         runtimes=tuple(given["runtime"] or ()),
-        gguf=GgufTarget(given["outtype"], given["pre"], given["carrier"], given["assume_arch_keys"], quantized_by),
+        gguf=gguf.published_by(owner) if owner else gguf,
         fold=FoldTarget(given["fold_into"], given["fold_dtype"]),
         allow_approximate=given["allow_approximate"],
         all_files=given["all_files"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -16,6 +16,8 @@ from ..runtimes.runtime import LLAMA_CPP
 Format = Literal["safetensors", "gguf"]
 FoldInto = Literal["q", "k", "qk"]
 FoldDtype = Literal["stored", "f32"]
+FLOATS = ("auto", "f32", "f16", "bf16")
+"""Values of `outtype` that quantise nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class GgufTarget:
     carrier: str | None = None
     assume_arch_keys: bool = False
     quantized_by: str | None = None
+
+    def published_by(self, owner: str) -> GgufTarget:
+        """The same, with the owner of a repository as who quantised it, where it quantises and nobody is named."""
+        quantises = self.outtype not in (None, *FLOATS)
+        return replace(self, quantized_by=self.quantized_by or owner) if quantises else self
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,36 @@
-"""Writes converted tensors: copied by the kernel where bytes do not change, else converted in pieces by threads.
+"""Writes converted tensors by threads: ranges that the kernel copies where bytes do not change, else pieces.
 
-Each piece is read, converted and written on its own, so that memory use is constant and the order does not matter.
+Each piece is read, converted and written at its place by one thread. What is done waits for nothing, so that memory
+holds only what threads work on, and the order does not matter.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BadSource
 from ..formats.copying import Advance, copy_part, write_at
 from ..formats.floats import STORED, widened
 from ..formats.gguf.header import TensorInfo
 from ..formats.gguf.types import F16, F32, MXFP4, Q8_0, TYPES
+from ..formats.threads import threads
 from .rows import DTYPES, NIBBLES, OutTensor, Rows
 from .values import VALUES
 
 PIECE = 1 << 18  # elements: what is read, converted and written stays in the cache
+COPY = 1 << 26  # bytes that a thread copies at a time: progress and interruptions wait for that
+
+Task = Callable[[], int]
+"""Writes a part of the file, and returns how many bytes that are."""
 
 
 @dataclass(frozen=True)
@@ -40,30 +48,22 @@ def write_tensors(
     """Writes all tensors into a GGUF file that has its header.
 
     target: the file. start: where its data begins, in bytes. tensors: to write. infos: their offsets, by name. advance:
-    called with the bytes done since the last call. Raises OSError.
+    called with the bytes done since the last call, always in this thread. Raises OSError, and BadSource where a file
+    of the checkpoint has been cut off; no thread goes on then.
     """
-    workers = min(8, os.cpu_count() or 1)
-    with target.open("r+b") as writer, ThreadPoolExecutor(workers) as pool:
-        last = max((info.offset + info.size for info in infos.values()), default=0)
-        writer.truncate(start + last)
-        pending: set[Future[int]] = set()
-        for tensor in tensors:
-            place = start + infos[tensor.name].offset
-            if tensor.data:
-                advance(write_at(writer.fileno(), tensor.data, place))
-                continue
-            if _as_is(tensor):
-                for part in tensor.parts:
-                    size = part.rows * part.columns * TYPES[tensor.type].size
-                    with part.path.open("rb") as reader:
-                        copy_part(reader, part.start, writer, place, size, advance)
-                    place += size
-                continue
-            for piece in _pieces(tensor, place):
-                pending.add(pool.submit(_convert, piece, writer.fileno()))
-                if len(pending) >= 2 * workers:
-                    pending = _drain(pending, FIRST_COMPLETED, advance)
-        _drain(pending, "ALL_COMPLETED", advance)
+    with target.open("r+b") as writer:
+        writer.truncate(start + max((info.offset + info.size for info in infos.values()), default=0))
+        tasks = (task for tensor in tensors for task in _tasks(tensor, start + infos[tensor.name].offset, writer))
+        pool = ThreadPoolExecutor(threads())
+        try:
+            running = {pool.submit(task) for task in islice(tasks, 2 * threads())}
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    advance(future.result())
+                    running |= {pool.submit(task) for task in islice(tasks, 1)}
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def converted(tensor: OutTensor) -> Iterator[bytes]:
@@ -79,11 +79,20 @@ def _as_is(tensor: OutTensor) -> bool:
     return same and not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
 
 
-def _drain(pending: set[Future[int]], when: str, advance: Advance) -> set[Future[int]]:
-    done, left = wait(pending, return_when=when)
-    for future in done:
-        advance(future.result())
-    return left
+def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
+    """What writes a tensor. place: where it begins in the file that is written. target: that file."""
+    file = target.fileno()
+    if tensor.data:
+        yield partial(write_at, file, tensor.data, place)
+    elif _as_is(tensor):
+        for part in tensor.parts:
+            for first in range(0, part.extent, COPY):
+                size = min(COPY, part.extent - first)
+                yield partial(_copy, part.path, part.start + first, target.name, place + first, size)
+            place += part.extent
+    else:
+        for piece in _pieces(tensor, place):
+            yield partial(_convert, piece, file)
 
 
 def _pieces(tensor: OutTensor, place: int) -> Iterator[Piece]:
@@ -102,9 +111,17 @@ def _convert(piece: Piece, target: int) -> int:
     return write_at(target, data.data, piece.place)
 
 
+def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
+    with source.open("rb") as reader, open(target, "r+b") as writer:  # of its own, since copies move its position
+        copy_part(reader, start, writer, place, size)
+    return size
+
+
 def _array(piece: Piece) -> NDArray[Any]:
     """A piece converted to the type of its tensor, as a contiguous array."""
     rows, tensor = piece.rows, piece.tensor
+    if not rows.zeros and rows.path.stat().st_size < rows.start + rows.extent:
+        raise BadSource(f"{rows.path.name} was cut off while it was read; run again")
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
     raw = _read(rows)

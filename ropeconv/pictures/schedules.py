@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..rope.zero_frequencies import wavelengths as periods
 from .style import BLUE, ORANGE, SMALL, in_tokens, ink, line, literal
 
 Curves = Mapping[str, Vector]
+Divisors = Mapping[str, Vector | Sequence[float]]
 POINTS = 300
 """Intervals of distances whose lowest sum is drawn."""
 
@@ -44,8 +46,18 @@ def ramp(axes: Any, before: Vector, curves: Curves) -> None:
 
     axes: of matplotlib. before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
     """
-    for number, (name, inv_freq) in enumerate(curves.items()):
-        axes.plot(divisors(before, inv_freq), label=literal(name), **line(number))
+    divided_by(axes, {name: divisors(before, inv_freq) for name, inv_freq in curves.items()})
+
+
+def divided_by(axes: Any, curves: Divisors, beside: Divisors = MappingProxyType({})) -> None:
+    """Draws divisors of frequencies per pair, NaN for those that do not rotate.
+
+    axes: of matplotlib. curves: divisors by name. beside: the same, dashed, of what they are to be compared with.
+    """
+    for name, values in beside.items():
+        axes.plot(values, color=ink(), linestyle="--", label=literal(name))
+    for number, (name, values) in enumerate(curves.items()):
+        axes.plot(values, label=literal(name), **line(number))
     axes.set_yscale("log", base=2)
     axes.set(xlabel="pair of dimensions", ylabel="divisor", title="Frequencies divided by")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -58,7 +58,10 @@ def _chain(plan: RunPlan, source: Named, row: Row, label: str, target: TargetTab
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
         kept = "apply" in plan.tasks
-        settings["push"] = {**msgspec.to_builtins(plan.push), "to": _filled(plan.push.to, known), "kept": kept}
+        to = _filled(plan.push.to, known)
+        settings["push"] = {**msgspec.to_builtins(plan.push), "to": to, "kept": kept}
+        if "push" in plan.tasks:
+            target = target.published_by(to.partition("/")[0])
     return tuple(
         Unit(
             task=task, source=source.reference, name=source.name, identity=source.identity, recipes=(_named(row),),

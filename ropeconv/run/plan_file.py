@@ -38,17 +38,27 @@ class TargetTable(Table, frozen=True):
     pre: str | None = None
     carrier: str | None = None
     assume_arch_keys: bool = False
+    quantized_by: str | None = None
     fold_into: FoldInto | None = None
     fold_dtype: FoldDtype | None = None
     allow_approximate: bool = False
     all_files: bool = False
     replace: bool = False
 
+    @property
+    def gguf(self) -> GgufTarget:
+        """The options of GGUF output."""
+        return GgufTarget(self.outtype, self.pre, self.carrier, self.assume_arch_keys, self.quantized_by)
+
+    def published_by(self, owner: str) -> TargetTable:
+        """The same, with the owner of a repository as who quantised it, where it quantises and nobody is named."""
+        return msgspec.structs.replace(self, quantized_by=self.gguf.published_by(owner).quantized_by)
+
     def target(self, out: Path) -> Target:
         """The target. out: the folder or GGUF file."""
         return Target(
             to=self.to, out=out, encoding=self.encoding, runtimes=tuple(self.runtimes),
-            gguf=GgufTarget(self.outtype, self.pre, self.carrier, self.assume_arch_keys),
+            gguf=self.gguf,
             fold=FoldTarget(self.fold_into, self.fold_dtype), allow_approximate=self.allow_approximate,
             all_files=self.all_files, replace=self.replace,
         )  # fmt: skip

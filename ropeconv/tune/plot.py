@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..pictures.schedules import divided_by
 from ..pictures.style import ORANGE, figure, ink, line, literal, write
 from .result import Tuned
 
@@ -20,12 +21,7 @@ def write_plot(tuned: Tuned, path: Path) -> None:
 
 def divisors(axes: Any, tuned: Tuned) -> None:
     """Draws theta_i / inv_freq_i of each pair that rotates. axes: of matplotlib. tuned: what was found."""
-    axes.plot(tuned.formula_divisors, color=ink(), linestyle="--", label=literal(tuned.best_formula))
-    axes.plot(tuned.divisors, label="tuned", **line(0))
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set(xlabel="pair of dimensions", ylabel="divisor", title="Frequencies divided by")
-    axes.legend()
+    divided_by(axes, {"tuned": tuned.divisors}, {tuned.best_formula: tuned.formula_divisors})
 
 
 def curves(axes: Any, tuned: Tuned) -> None:

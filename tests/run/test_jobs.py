@@ -60,6 +60,20 @@ def test_a_key_changes_with_what_decides_the_result(tmp_path: Path) -> None:
     assert after.key != before.key
 
 
+def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
+    """In the same words before and behind the publication, and never against what the plan says."""
+    outtypes = {"": None, "f": "f16", "q": "q8_0", "k": "q4_k_m", "s": "q8_0"}
+    targets = "".join(
+        f'[[targets]]\nname = "{name}"\nto = "gguf"\n' + (f'outtype = "{outtype}"\n' if outtype else "")
+        for name, outtype in outtypes.items()
+    )
+    targets += 'quantized_by = "somebody"\n'
+    for tasks, owner in (("apply push", "me"), ("apply", None)):
+        jobs = planned(tmp_path, plan_text(tasks, targets + PUSH, recipes='"yarn:4"'), SOURCES[:1])
+        named = [{unit.target.quantized_by for unit in job.units if unit.target} for job in jobs]
+        assert named == [{None}, {None}, {owner}, {owner}, {"somebody"}]
+
+
 def test_recipes_with_one_label_have_longer_names(tmp_path: Path) -> None:
     jobs = planned(tmp_path, plan_text("apply", recipes='"yarn:4", "yarn:4:beta_fast=16", "mixed:4"'), SOURCES[:1])
     assert [Path(job.units[0].out).name for job in jobs] == ["a-yarn-4", "a-yarn-4-beta_fast-16", "a-mixed4"]

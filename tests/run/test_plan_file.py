@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from ropeconv.encode import GgufTarget
 from ropeconv.errors import UsageError
 from ropeconv.run.plan_file import RunPlan, read_plan
 
@@ -30,6 +32,16 @@ def test_a_whole_plan(tmp_path: Path) -> None:
     assert [one.target(tmp_path / "x").gguf.outtype for one in plan.targets] == [None, "q8_0"]
     assert plan.eval is not None
     assert plan.eval.sizes().lengths == "1/2T,1T,4T"
+
+
+def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
+    more = (
+        '[[targets]]\nto = "gguf"\nouttype = "q8_0"\npre = "gpt-2"\ncarrier = "llama"\nassume_arch_keys = true\n'
+        'quantized_by = "me"\n'
+    )
+    made = read(tmp_path, plan_text("apply", more)).targets[0].target(tmp_path / "x.gguf").gguf
+    assert made == GgufTarget("q8_0", "gpt-2", "llama", True, "me")
+    assert None not in [getattr(made, field.name) for field in dataclasses.fields(made)]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...formats.copying import write_at
 from ...formats.floats import STORED, widened
 from ...formats.safetensors import Header, read_header
+from ...formats.threads import threads
 
 Float = TypeVar("Float", np.float32, np.float64)
 PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
@@ -46,7 +47,7 @@ def scale_ranges(path: Path, scalings: Iterable[tuple[str, tuple[tuple[int, int]
     header = read_header(path)
     file = os.open(path, os.O_RDWR)
     try:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(threads()) as pool:
             for scaling in scalings:
                 list(pool.map(partial(_scale, file), _pieces(header, *scaling)))
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from ...formats.floats import STORED, widened
 from ...formats.gguf import GgufFile
 from ...formats.gguf.types import BF16, F16, F32, TYPES
+from ...formats.threads import threads
 from ..rows import DTYPES
 from ..values import BACK, ROUNDED, VALUES
 from ..write import PIECE, encode
@@ -26,7 +26,7 @@ FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 def blocks(file: GgufFile, tensors: tuple[Restored, ...]) -> Iterator[memoryview]:
     """Yields the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
     file.fetch()
-    workers = min(8, os.cpu_count() or 1)
+    workers = threads()
     pending: deque[tuple[int, Future[NDArray[Any]]]] = deque()
     waiting, most = 0, 2 * workers * PIECE
     with ThreadPoolExecutor(workers) as pool:

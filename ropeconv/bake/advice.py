@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,11 +102,13 @@ class Advice:
         }
 
 
-def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dict[str, str]]:
+def advise(
+    source: Source | GgufSource, context: int, outputs: Sequence[Format] | None = None
+) -> tuple[list[Advice], dict[str, str]]:
     """Advice on every method that reaches a length, sorted by CRITERION, and the reason per method that does not fit.
 
-    source: the model; a scaled one is judged from its unscaled RoPE. context: in tokens. Raises UsageError for a
-    context within the trained one.
+    source: the model; a scaled one is judged from its unscaled RoPE. context: in tokens. outputs: formats that are
+    planned, None for all that it can have. Raises UsageError for a context within the trained one.
     """
     seen = inspect_source(source)
     spec, declared = seen.first_spec, seen.spec.context
@@ -125,7 +128,7 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
         except RecipeError as problem:
             passed[name] = str(problem)
             continue
-        writings, planned = _writings(source, recipe)
+        writings, planned = _writings(source, recipe, outputs)
         found.append(
             Advice(
                 method=method,
@@ -141,12 +144,15 @@ def advise(source: Source | GgufSource, context: int) -> tuple[list[Advice], dic
     return sorted(found, key=lambda one: one.rank), passed
 
 
-def _writings(source: Source | GgufSource, recipe: Recipe) -> tuple[dict[str, Writing], Schedule | None]:
+def _writings(
+    source: Source | GgufSource, recipe: Recipe, wanted: Sequence[Format] | None
+) -> tuple[dict[str, Writing], Schedule | None]:
     """The planned output of a recipe per format, and the planned schedule, None where every format refuses.
 
     That schedule differs from the recipe's for DeepSeek's models, whose attention factor follows from their mscale.
     """
-    outputs: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
+    known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
+    outputs = known if wanted is None else wanted
     found: dict[str, Writing] = {}
     schedule = None
     for name in outputs:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..bake.advice import CRITERION, Advice, advise
 from ..bake.inherited import mscale_of
+from ..encode.target import Format
 from ..inspection import Inspection, inspect_source
 from ..inspection.layers import cannot_gain
 from ..sources import GgufSource, Source
@@ -55,13 +57,15 @@ class Advised:
         }
 
 
-def advised(source: Source | GgufSource, context: int, measured: Path | None = None) -> Advised:
+def advised(
+    source: Source | GgufSource, context: int, measured: Path | None = None, outputs: Sequence[Format] | None = None
+) -> Advised:
     """Advice on a model.
 
-    source: the model. context: in tokens. measured: a result of `ropeconv eval` to sort by, None without one. Raises as
-    `advise`, `read_result` and `ranked` do.
+    source: the model. context: in tokens. measured: a result of `ropeconv eval` to sort by, None without one.
+    outputs: formats that are planned, as for `advise`. Raises as that, `read_result` and `ranked` do.
     """
-    found, passed = advise(source, context)
+    found, passed = advise(source, context, outputs)
     seen = inspect_source(source)
     if measured is None:
         return Advised(seen, context, found, passed)

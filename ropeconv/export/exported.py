@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from .hparams import gguf_rules, hparams, sizes_of
 from .metadata import Parameters, describe, metadata_keys
 from .prediction import as_layer, count_layers, predicts
 from .quantise import FTYPES
-from .rows import DTYPES, OutTensor
+from .rows import DTYPES, OutTensor, Weights
 from .scalars import scalars
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import tokenizer_keys
@@ -73,7 +72,7 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
         raise UsageError("Meta's layout is converted in two steps: apply it to a folder first, then that to GGUF")
     if not source.weights():
         raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
-    headers = [(source.path(name), header) for name, header in source.headers.items()]
+    headers = [(Weights(source, name), header) for name, header in source.headers.items()]
     stored = [tensor for _, header in headers for tensor in header.tensors.values()]
     quantised = outtype if outtype in FTYPES else ""
     kind = _kind("auto" if quantised else outtype, [tensor.dtype for tensor in stored])
@@ -134,7 +133,7 @@ def _kind(outtype: str, dtypes: list[str]) -> int:
     return OUTTYPES[outtype]
 
 
-def _vocabulary(headers: list[tuple[Path, Any]]) -> int:
+def _vocabulary(headers: list[tuple[Weights, Any]]) -> int:
     for _, header in headers:
         for name, tensor in header.tensors.items():
             if name.endswith(EMBEDDINGS):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 
 from ..formats.gguf.types import BF16, F16, F32, MXFP4, TYPES
+from ..sources import Source
 
 DTYPES = {"F32": F32, "F16": F16, "BF16": BF16, "MXFP4": MXFP4}
 """ggml's number for each type of a checkpoint; MXFP4 is a pair of tensors there, blocks and scales."""
@@ -14,16 +16,38 @@ NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
 
 
 @dataclass(frozen=True)
+class Weights:
+    """A safetensors file of a checkpoint. Its path is asked for when its numbers are read: on the Hub that fetches it.
+
+    source: the checkpoint, None for a file of which only the header is known. name: of the file.
+    """
+
+    source: Source | None
+    name: str
+
+    @cached_property
+    def path(self) -> Path:
+        """Where the file is on this machine."""
+        assert self.source is not None, self.name
+        return self.source.path(self.name)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """A few bytes of the file, which is not fetched for them."""
+        assert self.source is not None, self.name
+        return self.source.read(self.name, start, stop)
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows of numbers in a safetensors file.
 
-    start: where the first begins in the file, in bytes. rows: their number. columns: numbers per row. stride: from one
-    row to the next, in numbers. apart: from one number of a row to the next. scales: where the scales of MXFP4 begin,
-    of which every row has one per block. factors: what the numbers are multiplied by, one after the other in float32.
-    zeros: they are all 0, and nothing is read.
+    file: that they are in. start: where the first begins in it, in bytes. rows: their number. columns: numbers per row.
+    stride: from one row to the next, in numbers. apart: from one number of a row to the next. scales: where the scales
+    of MXFP4 begin, of which every row has one per block. factors: what the numbers are multiplied by, one after the
+    other in float32. zeros: they are all 0, and nothing is read.
     """
 
-    path: Path
+    file: Weights
     dtype: str
     start: int
     rows: int
@@ -33,6 +57,11 @@ class Rows:
     scales: int = 0
     factors: tuple[float, ...] = ()
     zeros: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where the file is on this machine."""
+        return self.file.path
 
     @property
     def packed(self) -> bool:

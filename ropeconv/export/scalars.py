@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 
@@ -13,24 +12,27 @@ from ..families.gguf import Gguf
 from ..formats.floats import STORED, widened
 from ..formats.gguf import Value, f32_array
 from ..formats.safetensors import Header
+from .rows import Weights
 
 LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
-def scalars(headers: Iterable[tuple[Path, Header]], rules: Gguf, layers: int) -> dict[str, Value]:
+def scalars(headers: Iterable[tuple[Weights, Header]], rules: Gguf, layers: int) -> dict[str, Value]:
     """The metadata keys of single numbers.
 
-    headers: of the checkpoint's files, with their paths. rules: of the family. layers: their number. Raises BadSource
+    headers: of the checkpoint's files, with these. rules: of the family. layers: their number. Raises BadSource
     where a layer has none.
     """
     found = {}
     for key, ending in rules.scalars.items():
         numbers: dict[int, float] = {}
-        for path, header in headers:
+        for file, header in headers:
             for name, tensor in header.tensors.items():
                 layer = LAYER.search(name)
                 if layer and name.endswith(ending) and tensor.dtype in STORED:
-                    stored = np.fromfile(path, STORED[tensor.dtype], 1, offset=header.data_start + tensor.start)
+                    start = header.data_start + tensor.start
+                    dtype = np.dtype(STORED[tensor.dtype])
+                    stored = np.frombuffer(file.read(start, start + dtype.itemsize), dtype)
                     numbers[int(layer[1])] = float(widened(stored, tensor.dtype)[0])
         if sorted(numbers) != list(range(layers)):
             raise BadSource(

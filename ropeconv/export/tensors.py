@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource, UnsupportedBake
@@ -16,7 +16,7 @@ from ..formats.gguf.types import F16, F32, MXFP4, Q8_0, TYPES
 from ..formats.safetensors import Header, Tensor
 from .conversions import Sizes, convert
 from .prediction import as_layer, gguf_name, predicts
-from .rows import DTYPES, OutTensor, Rows, Stored
+from .rows import DTYPES, OutTensor, Rows, Stored, Weights
 
 UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector|visual)\."
@@ -26,10 +26,10 @@ EXACT = ("_norm.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ss
 """Ends of names of tensors that stay in F32 whatever the type of the others is."""
 
 
-def out_tensors(headers: Iterable[tuple[Path, Header]], rules: Gguf, sizes: Sizes, type: int) -> list[OutTensor]:
+def out_tensors(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes, type: int) -> list[OutTensor]:
     """The tensors of a GGUF file, in the order of the checkpoint's files.
 
-    headers: of the checkpoint's files, with their paths. rules: of the family for GGUF. sizes: of the model. type:
+    headers: of the checkpoint's files, with these. rules: of the family for GGUF. sizes: of the model. type:
     ggml's number of the type of matrices. Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for
     dtypes that are not 16 or 32 bit floats.
     """
@@ -54,12 +54,12 @@ def plain_name(name: str) -> str:
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
-def _stored(headers: Iterable[tuple[Path, Header]], rules: Gguf, sizes: Sizes) -> list[Stored]:
+def _stored(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes) -> list[Stored]:
     """The tensors of the checkpoint that GGUF has a place for."""
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
     found = []
-    for path, header in headers:
+    for file, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
             name = as_layer(plain_name(tensor.name), sizes.layers)
             if not rules.prediction and predicts(name, sizes.layers):
@@ -68,11 +68,11 @@ def _stored(headers: Iterable[tuple[Path, Header]], rules: Gguf, sizes: Sizes) -
                 continue
             if (without_output and name == "lm_head.weight") or (name.endswith("_scales") and tensor.dtype == "U8"):
                 continue
-            found.append(_read(path, header, tensor, name))
+            found.append(_read(file, header, tensor, name))
     return found
 
 
-def _read(path: Path, header: Header, tensor: Tensor, name: str) -> Stored:
+def _read(file: Weights, header: Header, tensor: Tensor, name: str) -> Stored:
     start, shape, dtype = header.data_start + tensor.start, tensor.shape, tensor.dtype
     scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
     if dtype == "U8" and name.endswith("_blocks") and scales is not None and scales.dtype == "U8":
@@ -86,7 +86,7 @@ def _read(path: Path, header: Header, tensor: Tensor, name: str) -> Stored:
         )
     columns = shape[-1] if shape else 1
     place = header.data_start + scales.start if scales is not None and dtype == "MXFP4" else 0
-    rows = Rows(path, dtype, start, prod(shape) // columns if columns else 0, columns, columns, scales=place)
+    rows = Rows(file, dtype, start, prod(shape) // columns if columns else 0, columns, columns, scales=place)
     return Stored(name, shape, (rows,))
 
 
@@ -132,6 +132,7 @@ def _stacked(name: str, found: list[tuple[int, Stored]]) -> Stored:
     return Stored(name, (len(found), *first.shape), parts)
 
 
+@lru_cache(4)
 def gguf_names(arch: str, layers: int) -> Any:
     """gguf-py's map from names in checkpoints to those in GGUF. layers: of the model. Raises BadSource."""
     import gguf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from .hub_listing import LARGEST, read_listing
 from .source import Source, SourceFile, whole
 
 BLOCK = 1 << 16  # bytes asked for at a time
-AT_ONCE = 8  # requests for sizes
+AT_ONCE = 8  # requests for sizes, and for headers
 
 
 class HubSource(Source):
@@ -92,6 +93,12 @@ class HubSource(Source):
             HfFileSystem().open(self._place(name), "rb", block_size=BLOCK, cache_type="readahead") as file,
         ):
             return parse_header(file, size, name)
+
+    def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for first in range(0, len(names), AT_ONCE):  # not all at once: what comes may be too large
+                some = names[first : first + AT_ONCE]
+                yield from zip(some, pool.map(self.header, some), strict=True)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         from huggingface_hub import HfFileSystem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -140,12 +140,17 @@ class Source(Origin, ABC):
         """The header of a safetensors file, which is fetched where it is not local. name: as in `files`."""
         return read_header(self.path(name))
 
+    def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
+        """Yields names and headers in order. names: as in `files`."""
+        for name in names:
+            yield name, self.header(name)
+
     @cached_property
     def headers(self) -> dict[str, Header]:
         """The headers of the model's safetensors files, by file name. Raises BadSource where they are too large."""
         found, size, count = {}, 0, 0
-        for name in self.weights():
-            found[name] = self.header(name)
+        for name, header in self._each_header(self.weights()):
+            found[name] = header
             size, count = size + found[name].data_start, count + len(found[name].tensors)
             if size > MAX_HEADERS or count > MOST_TENSORS:
                 raise BadSource(

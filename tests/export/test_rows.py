@@ -7,8 +7,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from ropeconv.export.rows import Rows
+from ropeconv.export.rows import Rows, Weights
 from ropeconv.export.write import _read, mxfp4
+from ropeconv.sources.folder import FolderSource
 
 VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
@@ -28,7 +29,7 @@ def test_blocks_of_mxfp4_keep_their_numbers(tmp_path: Path) -> None:
     scales = generator.integers(110, 140, (6, 3), np.uint8)
     path = tmp_path / "blocks"
     path.write_bytes(b"head" + blocks.tobytes() + scales.tobytes())
-    rows = Rows(path, "MXFP4", 4, 6, 96, 96, scales=4 + blocks.nbytes)
+    rows = Rows(Weights(FolderSource(tmp_path), path.name), "MXFP4", 4, 6, 96, 96, scales=4 + blocks.nbytes)
     kind = gguf.GGMLQuantizationType.MXFP4
     expected = _decoded(blocks, scales)
     assert np.array_equal(gguf.quants.dequantize(mxfp4(rows).reshape(6, -1), kind), expected)
@@ -41,7 +42,7 @@ def test_parts_and_transposed_rows_are_those_of_numpy(tmp_path: Path) -> None:
     matrix = np.arange(40, dtype="<f4").reshape(8, 5)
     path = tmp_path / "matrix"
     path.write_bytes(matrix.tobytes())
-    rows = Rows(path, "F32", 0, 8, 5, 5)
+    rows = Rows(Weights(FolderSource(tmp_path), path.name), "F32", 0, 8, 5, 5)
     assert np.array_equal(_read(rows.part(2, 3)), matrix[2:5])
     assert np.array_equal(_read(rows.part(1, 4, 2)), matrix[1::2])
     assert np.array_equal(_read(rows.transposed()), matrix.T)

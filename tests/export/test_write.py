@@ -14,12 +14,13 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.export import write
-from ropeconv.export.rows import OutTensor, Rows
+from ropeconv.export.rows import OutTensor, Rows, Weights
 from ropeconv.export.write import write_tensors
 from ropeconv.formats.gguf.header import TensorInfo
 from ropeconv.formats.gguf.types import BF16, F16, F32, Q8_0
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources.folder import FolderSource
 
 from ..baking import apply, make_plan
 from ..llamacpp import checkpoint
@@ -47,7 +48,10 @@ def stored(path: Path, heights: list[int]) -> list[Rows]:
     numbers = np.random.default_rng(0).standard_normal((sum(heights), WIDTH), np.float32)
     path.write_bytes((numbers.view(np.uint32) >> 16).astype("<u2").tobytes())
     starts = np.cumsum([0, *heights[:-1]]) * WIDTH * 2
-    return [Rows(path, "BF16", int(at), rows, WIDTH, WIDTH) for at, rows in zip(starts, heights, strict=True)]
+    return [
+        Rows(Weights(FolderSource(path.parent), path.name), "BF16", int(at), rows, WIDTH, WIDTH)
+        for at, rows in zip(starts, heights, strict=True)
+    ]
 
 
 def planned(matrices: list[Rows], types: list[int]) -> tuple[list[OutTensor], dict[str, TensorInfo]]:

@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 
 from ...errors import BadSource, UnsupportedBake
 from ...families.gguf import Gguf
@@ -17,12 +16,12 @@ from ...formats.gguf import GgufFile
 from ...formats.gguf.types import F32
 from ...formats.safetensors import Header, Tensor, header_bytes, tensor_bytes
 from ..conversions import Sizes
-from ..rows import OutTensor
+from ..rows import OutTensor, Weights
 from ..scalars import LAYER
 from ..tensors import out_tensors
 from .shapes import Shape
 
-NOWHERE = Path()
+NOWHERE = Weights(None, "")
 
 
 @dataclass(frozen=True)

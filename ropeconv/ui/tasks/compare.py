@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...encode.target import Format
 from ...errors import RecipeError, UsageError
 from ...evaluate.advised import advised
 from ...inspection import inspect_source
@@ -17,6 +18,8 @@ from ..links import to_bake
 from ..opening import opened
 from ..sheet import HtmlSheet
 
+MOST_SHARDS = 64
+"""Files of weights whose headers are read, as a conversion needs them."""
 DRAWN = 5
 """Methods that are drawn, the first of the table."""
 
@@ -24,8 +27,13 @@ DRAWN = 5
 def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
     """Shows the methods as `ropeconv advise` does, and draws the first of them."""
     source = opened(form, desk.rules)
-    found = advised(source, _length(form.context, source), Path(form.measured) if form.measured else None)
+    measured = Path(form.measured) if form.measured else None
+    large = isinstance(source, Source) and len(source.weights()) > MOST_SHARDS
+    outputs: tuple[Format, ...] | None = ("safetensors",) if large else None
+    found = advised(source, _length(form.context, source), measured, outputs)
     show_advice(found, sheet)
+    if large:
+        sheet.note(f"GGUF is not planned here for more than {MOST_SHARDS} files of weights; `ropeconv advise` does it.")
     if found.found:
         if form.source:
             ways = [(one.method.command, to_bake(form.source, one.method)) for one in found.found]

@@ -118,9 +118,9 @@ class Browser:
         lowest, where = self.driver.execute_script(CONTRAST)
         return float(lowest), str(where)
 
-    def picture(self, path: Path) -> None:
-        """Writes the whole page as PNG."""
-        height = self.driver.execute_script("return document.documentElement.scrollHeight")
+    def picture(self, path: Path, most: int = 20_000) -> None:
+        """Writes the whole page as PNG. most: pixels of its height."""
+        height = min(most, self.driver.execute_script("return document.documentElement.scrollHeight"))
         width = self.driver.execute_script("return window.innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         options = {"format": "png", "captureBeyondViewport": True, "clip": clip}

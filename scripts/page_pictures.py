@@ -1,0 +1,42 @@
+"""Draws the pictures of the pages for docs/ui.md: screenshots of `ropeconv ui` in Chromium.
+
+    python scripts/page_pictures.py [FOLDER]
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.browser import browser  # noqa: E402
+from tests.ui.visitor import Visitor, served  # noqa: E402
+
+CONFIG = ROOT / "tests" / "data" / "configs" / "Qwen--Qwen3-8B.json"
+SHOTS = {
+    "ui-inspect": ("", {"source": "Qwen3-8B.json"}, 1280, "light", 1100),
+    "ui-compare": ("compare", {"source": "Qwen3-8B.json", "context": "128k"}, 1280, "dark", 1900),
+    "ui-runtimes": ("runtimes", {"family": "qwen3", "runtime": "vllm"}, 1280, "light", 900),
+    "ui-bake": ("bake", {"source": "Qwen3-8B.json", "method": "yarn", "value": "4"}, 400, "light", 2300),
+}
+"""Pictures by name: the page, what is typed, the width, the scheme, and the height that is shown."""
+
+
+def main(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        site = Path(root, "site")
+        site.mkdir()
+        shutil.copyfile(CONFIG, site / "Qwen3-8B.json")
+        with served(site) as (address, _), browser(Path(root, "profile")) as opened:
+            visitor = Visitor(opened, address)
+            for name, (page, typed, width, scheme, height) in SHOTS.items():
+                visitor.look(width, scheme)
+                visitor.open(page, **typed)
+                visitor.answer()
+                opened.picture(folder / f"{name}.png", height)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "pictures")

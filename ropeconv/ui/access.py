@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,7 +40,8 @@ class KeyMiddleware:
         given = next((value for name, value in query if name == PARAMETER), "")
         if scope["type"] == "http" and secrets.compare_digest(given.encode(), self.key.encode()):
             others = urlencode([pair for pair in query if pair[0] != PARAMETER])
-            place = scope["path"] + (f"?{others}" if others else "")
+            path = quote(scope["path"].lstrip("/\\"))  # two slashes would name another server
+            place = f"/{path}" + (f"?{others}" if others else "")
             cookie = f"{self.cookie}={self.key}; Path=/; HttpOnly; SameSite=Strict"
             await _reply(send, 303, b"", {"location": place, "set-cookie": cookie})
         else:

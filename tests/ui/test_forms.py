@@ -1,0 +1,120 @@
+"""What is typed becomes a recipe, a target, a command and an address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from ropeconv.errors import RopeconvError
+from ropeconv.rope.methods import REGISTRY, Method
+from ropeconv.rope.recipe import Recipe
+from ropeconv.ui.baking import METHODS, recipe_of, target_of
+from ropeconv.ui.forms import MOST, BakeForm, CompareForm, InspectForm, filled, from_address, kept
+from ropeconv.ui.links import to_bake, to_page
+from ropeconv.ui.opening import is_on_hub
+
+FILLED = BakeForm(
+    source="a/b@c", method="yarn", value="4", settings="beta_fast=16", to="gguf", outtype="q8_0", encoding="keys",
+    runtimes=("llama.cpp", "ollama"), replace=True, out="x y", repo_id="me/x", private=True,
+)  # fmt: skip
+
+
+def read(address: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(address).query))
+
+
+def test_an_address_keeps_everything_but_dropped_files() -> None:
+    assert from_address(BakeForm, read(to_page("bake", FILLED))) == FILLED
+    dropped = BakeForm(upload="/tmp/x/config.json", recipe="/tmp/y.json")
+    assert to_page("bake", dropped) == "bake?"
+    assert not {"upload", "measured", "recipe"} & {*kept(BakeForm), *kept(CompareForm)}
+    assert from_address(BakeForm, {"upload": "/etc/passwd", "recipe": "/etc/passwd", "nothing": "1"}) == BakeForm()
+
+
+def test_values_of_another_type_are_as_if_nothing_was_typed() -> None:
+    given = {"source": ["a"], "replace": "yes", "runtimes": "vllm", "private": 1, "value": None, "method": {"a": 1}}
+    assert filled(BakeForm, given) == BakeForm()
+    assert filled(BakeForm, {"runtimes": ["vllm", 3, None]}).runtimes == ("vllm",)
+    assert filled(InspectForm, {"source": f"  {'x' * (MOST + 1)} "}).source == "x" * MOST
+
+
+@pytest.mark.parametrize(
+    ("form", "recipe"),
+    [
+        (BakeForm(method="yarn", value="4"), Recipe(REGISTRY["yarn"](4.0))),
+        (BakeForm(method="yarn", value=" 128 k "), Recipe(REGISTRY["yarn"]("128k"))),
+        (
+            BakeForm(method="yarn", value="4", settings="beta_fast = 16, truncate=false,attention_factor=1.5"),
+            Recipe(REGISTRY["yarn"](4.0, beta_fast=16, truncate=False), attention_factor=1.5),
+        ),
+        (BakeForm(method="theta", value="1e6", settings="context=8k"), Recipe(REGISTRY["theta"](1e6), context=8192)),
+        (BakeForm(method="as-is"), Recipe(REGISTRY["as-is"]())),
+        (
+            BakeForm(method="dynamic", value="yarn:4", settings="at=32k"),
+            Recipe(REGISTRY["dynamic"]("yarn:4", at=32768)),
+        ),
+    ],
+)
+def test_a_form_is_a_recipe(form: BakeForm, recipe: Recipe) -> None:
+    assert recipe_of(form) == recipe
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (BakeForm(), "no method is chosen"),
+        (BakeForm(method="recipe", value="/etc/passwd"), "'recipe' is no method"),
+        (BakeForm(method="base"), "'base' is no method"),
+        (BakeForm(method="inv-freq", value="/etc/passwd"), "'inv-freq' is no method"),
+        (BakeForm(method="yarn", value="4,recipe:/etc/passwd"), "is no setting"),
+        (BakeForm(method="yarn", value="4", settings="recipe:/etc/passwd"), "is no setting"),
+        (BakeForm(method="yarn", value="4", settings="beta_fast"), "'beta_fast' is no setting; write name=value"),
+        (BakeForm(method="yarn"), "needs one value"),
+        (BakeForm(method="yarn", value="nan"), "yarn"),
+        (BakeForm(recipe="x.json", method="yarn"), "a recipe and a method are given"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_in_a_sentence(form: BakeForm, said: str) -> None:
+    with pytest.raises(RopeconvError, match=said):
+        recipe_of(form)
+
+
+def test_a_form_is_a_target() -> None:
+    made = target_of(FILLED, Path("x"))
+    assert (made.to, made.out, made.encoding, made.runtimes) == ("gguf", Path("x"), "keys", ("llama.cpp", "ollama"))
+    assert (made.gguf.outtype, made.replace) == ("q8_0", True)
+    plain = target_of(BakeForm())
+    assert (plain.to, plain.encoding, plain.gguf.outtype, plain.in_place) == (None, "auto", None, False)
+    with pytest.raises(RopeconvError, match="'pickle' is no format"):
+        target_of(BakeForm(to="pickle"))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [REGISTRY["yarn"](4.0, beta_fast=16), REGISTRY["theta"](1e6), REGISTRY["ntk"]("128k"), REGISTRY["as-is"](),
+     REGISTRY["piecewise"]("8@46"), REGISTRY["theta-bound"](131072)],
+)  # fmt: skip
+def test_the_link_to_a_plan_is_the_method_itself(method: Method) -> None:
+    form = from_address(BakeForm, read(to_bake("a/b", method)))
+    assert form.source == "a/b"
+    assert recipe_of(form) == Recipe(method)
+
+
+def test_methods_of_files_are_not_among_the_choices() -> None:
+    assert set(REGISTRY) - set(METHODS) == {"longrope", "inv-freq"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "on_hub"),
+    [
+        ("Qwen/Qwen3-8B", True), ("Qwen/Qwen3-8B@main", True), ("a/b/c/d.gguf", True), ("a/b@v1/d.gguf", True),
+        ("https://huggingface.co/Qwen/Qwen3-8B/tree/main", True), ("hf://a/b", True),
+        ("Modelfile", False), ("/etc/passwd", False), ("./a/b", False), ("~/a", False), ("a/../b", False),
+        ("a/b/../../../etc/x.gguf", False), ("file:///etc/passwd", False), ("/a/Modelfile", False), ("", False),
+        ("https://example.com/a/b", False), ("a/b\n/etc/passwd", False),
+    ],
+)  # fmt: skip
+def test_what_can_only_be_on_the_hub(reference: str, on_hub: bool) -> None:
+    assert is_on_hub(reference) == on_hub

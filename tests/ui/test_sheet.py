@@ -1,0 +1,108 @@
+"""Answers are text: nothing that a model, a card or an error says becomes markup."""
+
+from __future__ import annotations
+
+import base64
+from html.parser import HTMLParser
+
+from ropeconv.ui.front import _shown
+from ropeconv.ui.messages import Progress
+from ropeconv.ui.sheet import MOST_ROWS, HtmlSheet
+from ropeconv.ui.worker import failure
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>&amp;"
+
+
+class Elements(HTMLParser):
+    """The elements of a text with their attributes, and its words."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.found}
+
+
+def full() -> HtmlSheet:
+    """A sheet in which every word is hostile."""
+    sheet = HtmlSheet()
+    sheet.title(HOSTILE)
+    sheet.say(HOSTILE)
+    sheet.note(HOSTILE)
+    sheet.problem(HOSTILE)
+    sheet.good(HOSTILE)
+    sheet.copyable(HOSTILE)
+    sheet.file(HOSTILE, HOSTILE)
+    sheet.link(HOSTILE, HOSTILE)
+    sheet.link(f"https://hub/{HOSTILE}", HOSTILE)
+    sheet.ways(HOSTILE, [(HOSTILE, f"bake?source={HOSTILE}")])
+    sheet.table(HOSTILE, (HOSTILE, "status"), [(HOSTILE, HOSTILE), (HOSTILE, "exact")], styles={(0, 0): "bold"})
+    return sheet
+
+
+def test_hostile_words_stay_words() -> None:
+    page = Elements(full().html())
+    assert not {"img", "script"} & page.names
+    assert not [name for _, attributes in page.found for name in attributes if name.startswith("on")]
+    assert page.words.count(HOSTILE) == 18
+    for html in (failure(HOSTILE).html, _shown(Progress(HOSTILE, 1, 2))):
+        assert not {"img", "script"} & Elements(html).names
+        assert HOSTILE in Elements(html).words
+
+
+def test_the_check_sees_what_is_markup() -> None:
+    assert {"img", "script"} <= Elements(f"<p>{HOSTILE}</p>").names
+
+
+def test_links_lead_to_pages_alone() -> None:
+    sheet = HtmlSheet()
+    for address in ("javascript:alert(1)", "data:text/html,x", "//elsewhere", "https://hub/me/x"):
+        sheet.link(address, address)
+    links = [attributes["href"] for name, attributes in Elements(sheet.html()).found if name == "a"]
+    assert links == ["https://hub/me/x"]
+
+
+def test_a_file_can_be_saved_as_it_is() -> None:
+    sheet = HtmlSheet()
+    sheet.file("config.json", '{"name": "\u00e9"}')
+    (link,) = [attributes for name, attributes in Elements(sheet.html()).found if name == "a"]
+    assert link["download"] == "config.json"
+    kind, _, data = str(link["href"]).partition(",")
+    assert kind == "data:application/octet-stream;base64"
+    assert base64.b64decode(data).decode() == '{"name": "\u00e9"}'
+
+
+def test_tables_name_their_rows_and_mark_statuses() -> None:
+    sheet = HtmlSheet()
+    shown = sheet.table("title", ("a", "b"), [("x", "exact"), ("y", "ignored")], optional=("b",), right=("b",))
+    assert shown == ("a", "b")
+    page = Elements(sheet.html())
+    assert [attributes["scope"] for name, attributes in page.found if name == "th"] == ["col", "col", "row", "row"]
+    assert [attributes["class"] for name, attributes in page.found if name == "td"] == ["good right", "bad right"]
+    (region,) = [attributes for name, attributes in page.found if attributes.get("role") == "region"]
+    assert (region["tabindex"], region["aria-label"]) == ("0", "title")
+
+
+def test_long_tables_end_and_say_so() -> None:
+    sheet = HtmlSheet()
+    sheet.table("", ("a",), [(str(number),) for number in range(MOST_ROWS + 7)])
+    page = Elements(sheet.html())
+    assert sum(name == "tr" for name, _ in page.found) == MOST_ROWS + 1
+    assert "7 more rows are left out." in page.words
+
+
+def test_nothing_is_shown_for_nothing() -> None:
+    sheet = HtmlSheet()
+    for show in (sheet.say, sheet.note, sheet.copyable):
+        show("")
+    assert sheet.blocks == []

@@ -50,12 +50,14 @@ def target_of(form: BakeForm, out: Path | None = None) -> Target:
     """The target of a form. out: the folder or GGUF file, None for the default. Raises UsageError for other formats."""
     if form.to not in ("", *get_args(Format)):
         raise UsageError(f"{shown(form.to)} is no format; choose {' or '.join(get_args(Format))}")
+    gguf = GgufTarget(outtype=form.outtype or None)
+    owner = form.repo_id.partition("/")[0]
     return Target(
         to=form.to or None,  # type: ignore[arg-type]
         out=out,
         encoding=form.encoding or "auto",
         runtimes=form.runtimes,
-        gguf=GgufTarget(outtype=form.outtype or None),
+        gguf=gguf.published_by(owner) if owner else gguf,
         replace=form.replace,
     )
 

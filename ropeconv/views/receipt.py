@@ -26,12 +26,17 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
     if lines:
         sheet.table("Who reads it right", ("status", "runtimes"), lines)
         sheet.say(statuses(lines))
+    show_evaluations(receipt, sheet)
+    if not (receipt.validation or receipt.servers):
+        sheet.say("It was not validated: `ropeconv validate` does it.")
+    if not receipt.evaluations:
+        sheet.say("It was not evaluated: `ropeconv eval` does it.")
+
+
+def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
+    """Shows the evaluations in a receipt, a table each."""
     for record in receipt.evaluations:
         found = shown(record)
         columns = ("", *(f"{length:,}" for length in found.lengths))
         rows = [(name, *(cell.replace("**", "") for cell in cells)) for name, cells in found.lines]
         sheet.table(f"Evaluated on {record.described_texts}", columns, rows, right=columns[1:])
-    if not (receipt.validation or receipt.servers):
-        sheet.say("It was not validated: `ropeconv validate` does it.")
-    if not receipt.evaluations:
-        sheet.say("It was not evaluated: `ropeconv eval` does it.")

@@ -11,7 +11,7 @@ from ...formats import jsontext
 from ...formats.regular import read_text
 from ...receipts import parse_receipt, read_receipt
 from ...receipts.receipt import Receipt
-from ...sources import RECEIPT, GgufSource, open_source
+from ...sources import open_source
 from ...validate.report.plots import pictures as validation_pictures
 from ...validate.rule.validation import Validation
 from ...views.evaluation import show_result
@@ -20,6 +20,7 @@ from ...views.validation import show_validation
 from ..desk import Desk
 from ..forms import ResultsForm
 from ..opening import named
+from ..receipts import receipt_of
 from ..sheet import HtmlSheet
 
 
@@ -28,21 +29,7 @@ def results(form: ResultsForm, desk: Desk, sheet: HtmlSheet) -> None:
     if form.upload:
         _dropped(Path(form.upload), sheet)
     else:
-        _receipt(_of(named(form.source, desk.rules)), sheet)
-
-
-def _of(reference: str) -> Receipt:
-    source = open_source(reference)
-    if isinstance(source, GgufSource):
-        if Path(reference).expanduser().is_file():
-            return read_receipt(source.path)
-        text = source.file.get(RECEIPT)
-        if not isinstance(text, str):
-            raise BadSource(f"{reference} has no receipt among its keys, so it is not an output of ropeconv")
-        return parse_receipt(text, reference)
-    if RECEIPT not in {file.name for file in source.files()}:
-        raise BadSource(f"{reference} has no {RECEIPT}, so it is not an output of ropeconv; give one that is")
-    return parse_receipt(read_text(source.path(RECEIPT), RECEIPT), reference)
+        _receipt(receipt_of(open_source(named(form.source, desk.rules))), sheet)
 
 
 def _dropped(path: Path, sheet: HtmlSheet) -> None:

@@ -1,0 +1,138 @@
+"""What pages answer, asked without a browser: dropped results, GGUF files, and models that are outputs."""
+
+from __future__ import annotations
+
+import json
+import pydoc_data.topics
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ropeconv.errors import RopeconvError
+from ropeconv.receipts import read_receipt
+from ropeconv.ui.desk import Desk
+from ropeconv.ui.forms import BakeForm, CompareForm, Form, InspectForm, ResultsForm
+from ropeconv.ui.rules import LOCAL, SPACE, Rules
+from ropeconv.ui.sheet import HtmlSheet
+from ropeconv.ui.tasks import TASKS
+
+from ..conftest import run_in
+from ..llamacpp import checkpoint
+from .test_sheet import Elements
+
+SIZES = ("--lengths", "1T,2T", "--windows", "5", "--targets", "8", "-q")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source, an output of it that was validated and evaluated, a GGUF file, and the files of both results."""
+    folder = tmp_path_factory.mktemp("models")
+    checkpoint("llama", folder / "source")
+    (folder / "text.txt").write_text(pydoc_data.topics.topics["assert"] * 20)
+    for arguments in (
+        ("apply", "source", "--yarn", "4", "-o", "baked", "-q"),
+        ("apply", "source", "--yarn", "4", "--to", "gguf", "-o", "baked.gguf", "-q"),
+        ("eval", "baked", "--against", "source", "--text", "text.txt", *SIZES),
+        ("eval", "source", "--methods", "base,yarn:4,linear:4", "--text", "text.txt", *SIZES, "-o", "result.json"),
+    ):
+        done = run_in(folder, *arguments)
+        assert done.returncode == 0, done.stderr
+    done = run_in(folder, "validate", "baked", "--against", "source", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    (folder / "validation.json").write_text(done.stdout)
+    return folder
+
+
+def asked(task: str, form: Form, rules: Rules = LOCAL) -> Elements:
+    sheet = HtmlSheet()
+    TASKS[task](form, Desk(rules, lambda message: None), sheet)
+    return Elements(sheet.html())
+
+
+def test_a_dropped_evaluation_is_shown_and_sorts_the_methods(models: Path) -> None:
+    result = models / "result.json"
+    page = asked("results", ResultsForm(upload=str(result)))
+    assert "growth: loss in nats per token" in page.words
+    assert sum(name == "figure" for name, _ in page.found) == 2
+    form = CompareForm(source=str(models / "source"), context="4", measured=str(result))
+    page = asked("compare", form)
+    assert "Sorted by: the loss at" in page.words
+    losses = {
+        row["row"]: row["value"]
+        for row in json.loads(result.read_text())["cells"]
+        if row["measure"] == "growth" and row["metric"] == "loss" and row["column"] == 128
+    }
+    first = min(("yarn", "linear"), key=lambda name: losses[f"{name}:4"])
+    assert page.words.index(f"--{first} 4") < page.words.index("--ntk 4")
+    plain = asked("compare", CompareForm(source=str(models / "source"), context="4"))
+    assert "Sorted by: the loss" not in plain.words
+
+
+def test_a_model_that_is_an_output_shows_what_was_measured_of_it(models: Path) -> None:
+    (record,) = read_receipt(models / "baked").evaluations
+    for task, form in (
+        ("compare", CompareForm(source=str(models / "baked"), context="1k")),
+        ("results", ResultsForm(source=str(models / "baked"))),
+    ):
+        assert f"Evaluated on {record.described_texts}" in asked(task, form).words
+    assert "Evaluated on" not in asked("compare", CompareForm(source=str(models / "source"), context="1k")).words
+
+
+def test_dropped_validations_receipts_and_gguf_files_are_results(models: Path, tmp_path: Path) -> None:
+    page = asked("results", ResultsForm(upload=str(models / "validation.json")))
+    assert "agrees" in page.words
+    assert "figure" in page.names
+    for name in ("baked/ropeconv.json", "baked.gguf"):
+        page = asked("results", ResultsForm(upload=str(models / name)))
+        assert "ropeconv apply source --yarn 4" in page.words, name
+    page = asked("results", ResultsForm(source=str(models / "baked.gguf")))
+    assert "It was not evaluated" in page.words
+    wrong = tmp_path / "wrong.json"
+    for text, said in (("{}", "is no receipt and no result"), ('{"buckets": 1}', "is not a validation"), ("[", "JSON")):
+        wrong.write_text(text)
+        with pytest.raises(RopeconvError, match=said):
+            asked("results", ResultsForm(upload=str(wrong)))
+
+
+def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Path) -> None:
+    gguf = str(models / "baked.gguf")
+    assert "yarn, theta 10000, factor 4" in asked("inspect", InspectForm(source=gguf)).words
+    assert "gguf" in asked("compare", CompareForm(source=gguf, context="1k")).words
+    dropped = tmp_path / "mine.gguf"
+    shutil.copyfile(gguf, dropped)
+    form = BakeForm(upload=str(dropped), method="linear", value="8", replace=True, out=str(tmp_path / "out.gguf"))
+    assert "ropeconv apply mine.gguf --linear 8 --replace" in asked("plan", form).words
+    assert f"Wrote {tmp_path / 'out.gguf'}" in asked("write", form).words
+    done = run_in(tmp_path, "apply", gguf, "--linear", "8", "--replace", "-o", "by-command.gguf", "-q")
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "out.gguf").read_bytes()) == len((tmp_path / "by-command.gguf").read_bytes())
+
+
+def test_a_recipe_is_dropped_in_place_of_a_method(models: Path) -> None:
+    form = BakeForm(source=str(models / "source"), recipe=str(models / "baked" / "ropeconv.json"))
+    assert "--yarn 4" in asked("plan", form).words
+
+
+def test_lengths_are_tokens_or_factors(models: Path) -> None:
+    source = str(models / "source")
+    for context in ("4", "256", "1k"):
+        tokens = {"4": 256, "256": 64 * 256, "1k": 1024}[context]
+        assert f"at {tokens:,} tokens" in asked("compare", CompareForm(source=source, context=context)).words
+    for context, said in (("", "no length is given"), ("0.5", "at least 1|within"), ("x", "is not a number of tokens")):
+        with pytest.raises(RopeconvError, match=said):
+            asked("compare", CompareForm(source=source, context=context))
+
+
+def test_strangers_name_no_paths(models: Path) -> None:
+    for task, form in (
+        ("inspect", InspectForm(source=str(models / "source"))),
+        ("compare", CompareForm(source=str(models / "source"), context="4")),
+        ("plan", BakeForm(source=str(models / "baked.gguf"), method="yarn", value="4")),
+        ("publish", BakeForm(source=str(models / "source"), method="yarn", value="4", repo_id="me/x")),
+        ("results", ResultsForm(source=str(models / "baked"))),
+    ):
+        with pytest.raises(RopeconvError, match=r"no repository of the Hub|nobody is signed in"):
+            asked(task, form, SPACE)
+    dropped = InspectForm(upload=str(models / "source" / "config.json"))
+    assert asked("inspect", dropped, SPACE).words.strip().startswith("config.json")

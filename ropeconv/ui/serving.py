@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,14 +25,25 @@ Ready = Callable[[str], None]
 def serving(rules: Rules, port: int | None = None) -> Iterator[str]:
     """Serves the pages while it is entered, on this machine alone; yields the address that opens them.
 
-    rules: for visitors. port: to listen on, None for a free one. Raises RopeconvError where it is taken.
+    rules: for visitors. port: to listen on, None for the first free one. Raises RopeconvError where it is taken.
     """
-    number = port or _free()
-    key = new_key()
+    require("gradio", "the page")
     from starlette.middleware import Middleware
 
-    middleware = [Middleware(KeyMiddleware, key=key, port=number)]
-    with _launched(rules, server_name=HOST, server_port=number, app_kwargs={"middleware": middleware}):
+    key = new_key()
+    with ExitStack() as stack:
+        for number in range(PORT, PORT + PORTS) if port is None else [port]:
+            middleware = [Middleware(KeyMiddleware, key=key, port=number)]
+            options = {"server_name": HOST, "server_port": number, "app_kwargs": {"middleware": middleware}}
+            try:
+                stack.enter_context(_launched(rules, **options))
+                break
+            except OSError as problem:
+                if problem.errno is not None:  # of the system; Gradio's own, on a port that is taken, has none
+                    raise
+        else:
+            tried = f"ports {PORT} to {PORT + PORTS - 1} are" if port is None else f"port {port} is"
+            raise RopeconvError(f"{tried} taken; choose another one with --port")
         yield f"http://{HOST}:{number}/?{PARAMETER}={key}"
 
 
@@ -76,22 +86,6 @@ def _launched(rules: Rules, **options: Any) -> Iterator[Any]:
                 max_file_size=rules.upload, show_error=False, enable_monitoring=False, **options, **looks(),
             )  # fmt: skip
             yield demo
-        except OSError as problem:
-            raise RopeconvError(
-                f"port {options['server_port']} cannot be used ({problem}); choose another one"
-            ) from None
         finally:
             front.stop()
             demo.close(verbose=False)
-
-
-def _free() -> int:
-    for port in range(PORT, PORT + PORTS):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise RopeconvError(f"ports {PORT} to {PORT + PORTS - 1} are taken; choose another one with --port")

@@ -17,7 +17,7 @@ STATUSES = {
     "refused": "bad", "disagrees": "bad",
 }  # fmt: skip
 """How words of tables are marked."""
-MOST_ROWS = 1000
+MOST_ROWS = 300
 """Of a table."""
 
 

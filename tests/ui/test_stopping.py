@@ -17,6 +17,7 @@ from ropeconv.ui.job import Job
 from ropeconv.ui.messages import Answer, Progress
 from ropeconv.ui.rules import LOCAL, SPACE, Rules
 
+from ..conftest import run_in
 from ..hub_writing import WritingHub, serving_writes
 from .conftest import Site
 from .visitor import Visitor, served, until
@@ -166,3 +167,16 @@ def test_strangers_write_nothing_and_progress_is_said(llama: Path, tmp_path: Pat
     messages = list(Job(Asked("write", form, LOCAL), 60).messages())
     assert isinstance(messages[0], Progress)
     assert (tmp_path / "stranger" / "config.json").exists()
+
+
+def test_pages_take_ports_that_are_free_and_refuse_others(tmp_path: Path) -> None:
+    with served(tmp_path) as (address, _):
+        port = int(address.split(":")[2].split("/")[0])
+        done = run_in(tmp_path, "ui", "--no-browser", "--port", port)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"ropeconv: port {port} is taken; choose another one with --port\n"
+        (tmp_path / "second").mkdir()
+        with served(tmp_path / "second") as (other, _):
+            assert other.split("?")[0] != address.split("?")[0]
+    for wrong in (("--private",), ("--space", "me/x", "--port", "8000"), ("--space", "nothing"), ("--port", "0")):
+        assert run_in(tmp_path, "ui", *wrong).returncode == 2, wrong

@@ -1,18 +1,38 @@
-"""Imports what requests need, so that each of their processes has it from its start.
+"""Imports and caches what requests need, so that each of their processes has it from its start.
 
 huggingface_hub is none of that: it reads the environment when it is imported, and every request has its own.
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 from contextlib import suppress
-from importlib import import_module
+from pathlib import Path
 
-for _name in (
-    "ropeconv.ui.worker", "ropeconv.evaluate.advised", "ropeconv.bake.repairs", "ropeconv.pictures.of_model",
-    "ropeconv.receipts.commands", "ropeconv.views.advice", "ropeconv.views.inspection", "ropeconv.views.outcome",
-    "ropeconv.views.plan", "ropeconv.views.validation", "ropeconv.views.evaluation", "matplotlib.figure",
-    "matplotlib.backends.backend_svg",
-):  # fmt: skip
-    with suppress(ImportError):  # the request says what is missing
-        import_module(_name)
+import gguf  # noqa: F401
+
+from ..errors import RopeconvError
+
+
+def _warm() -> None:
+    """Answers the largest page once, for a model of no matter."""
+    from ..families.registry import families
+    from ..families.sample import sample_config
+    from .desk import Desk
+    from .forms import CompareForm
+    from .rules import LOCAL
+    from .sheet import HtmlSheet
+    from .tasks import TASKS
+
+    family = next(one for one in families() if one.name == "llama")
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "config.json")
+        config.write_text(json.dumps(sample_config(family)))
+        sheet = HtmlSheet()
+        TASKS["compare"](CompareForm(upload=str(config), context="4"), Desk(LOCAL, lambda message: None), sheet)
+        sheet.html()
+
+
+with suppress(RopeconvError, OSError):  # what is missing is said where it is asked for
+    _warm()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pydoc_data.topics
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,10 @@ def test_strangers_name_no_paths(models: Path) -> None:
             asked(task, form, SPACE)
     dropped = InspectForm(upload=str(models / "source" / "config.json"))
     assert asked("inspect", dropped, SPACE).words.strip().startswith("config.json")
+
+
+def test_what_is_there_before_a_request_has_not_read_its_environment() -> None:
+    """huggingface_hub takes logins and caches from the environment when it is imported."""
+    code = "import ropeconv.ui.preload, sys; print(*sorted({'huggingface_hub', 'numpy', 'gguf'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["gguf", "numpy"]

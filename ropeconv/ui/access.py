@@ -43,9 +43,9 @@ class KeyMiddleware:
             path = quote(scope["path"].lstrip("/\\"))  # two slashes would name another server
             place = f"/{path}" + (f"?{others}" if others else "")
             cookie = f"{self.cookie}={self.key}; Path=/; HttpOnly; SameSite=Strict"
-            await _reply(send, 303, b"", {"location": place, "set-cookie": cookie})
+            await reply(send, 303, b"", {"location": place, "set-cookie": cookie})
         else:
-            await _reply(send, 401, CLOSED, {"content-type": "text/plain; charset=utf-8"})
+            await reply(send, 401, CLOSED, {"content-type": "text/plain; charset=utf-8"})
 
     def _known(self, scope: Scope) -> bool:
         """Whether a request has the cookie."""
@@ -57,7 +57,8 @@ class KeyMiddleware:
         return found is not None and secrets.compare_digest(found.value.encode(), self.key.encode())
 
 
-async def _reply(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+async def reply(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    """Answers a request. send: of it. status, body, headers: of the answer."""
     fields: list[Any] = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})

@@ -88,7 +88,7 @@ def filled(kind: type[F], values: Mapping[str, Any]) -> F:
         if isinstance(value, str):
             value = value.strip()[:MOST]
         if isinstance(getattr(fresh, name), tuple) and isinstance(value, (list, tuple)):
-            value = tuple(one for one in value if isinstance(one, str))
+            value = tuple(dict.fromkeys(one[:MOST] for one in value if isinstance(one, str)))
         if type(value) is type(getattr(fresh, name)):
             found[name] = value
     return msgspec.structs.replace(fresh, **found)

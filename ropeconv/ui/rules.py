@@ -25,6 +25,11 @@ class Rules:
     waiting: int | None = None
     upload: int | None = None
 
+    @property
+    def fetched(self) -> int | None:
+        """Bytes of a file that is fetched or written: as of an upload where no weights move, else None for no limit."""
+        return None if self.weights else self.upload
+
 
 LOCAL = Rules()
 """Of a page on one's own machine."""

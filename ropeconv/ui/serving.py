@@ -12,6 +12,7 @@ from ..errors import RopeconvError
 from ..extras import require
 from ..formats.scratch import scratch
 from .access import PARAMETER, KeyMiddleware, new_key
+from .bodies import BodyMiddleware
 from .front import Front
 from .job import prepare
 from .rules import LOCAL, SPACE, Rules
@@ -64,8 +65,11 @@ def serve_space(weights: bool = False, minutes: float = 5.0, memory: int = 4 << 
     may take. memory: bytes that a request may have. upload: bytes that a dropped file may have.
     """
     rules = replace(SPACE, weights=weights, baking_seconds=60 * minutes, memory=memory, upload=upload)
-    port = int(os.environ.get("GRADIO_SERVER_PORT", PORT))
-    with _launched(rules, server_name=os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0"), server_port=port) as demo:
+    name, port = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0"), int(os.environ.get("GRADIO_SERVER_PORT", PORT))
+    from starlette.middleware import Middleware
+
+    middleware = [Middleware(BodyMiddleware, upload=upload)]
+    with _launched(rules, server_name=name, server_port=port, app_kwargs={"middleware": middleware}) as demo:
         demo.block_thread()
 
 

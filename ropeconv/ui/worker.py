@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import tempfile
@@ -23,6 +24,11 @@ from .sheet import HtmlSheet
 CANCELLED = "cancelled: nothing was kept"
 LOGIN = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH", "HF_HUB_CACHE", "HF_XET_CACHE")
 """Variables that huggingface_hub takes a login or a cache of this machine from."""
+
+
+COMMAND_LINE_LOGIN = re.compile(r"(?:log in with )?`hf auth login`[^.;]*")
+SIGN_IN = "sign in on the page Bake with a login that may do it"
+"""What visitors of a Space can do in its place."""
 
 
 def work(connection: Connection, asked: Asked) -> None:
@@ -48,12 +54,14 @@ def _answer(connection: Connection, asked: Asked) -> Answer:
         threading.Thread(target=_watch, args=(connection,), daemon=True).start()
         with scratch() if asked.rules.public else nullcontext() as folder:
             _limit(asked.rules.memory)
+            _limit_files(asked.rules.fetched)
             if folder is not None:
                 _separate(folder, asked.token)
             return _done(connection, asked)
     except Exception as problem:
         _limit(None)  # so that there is room to say it
-        return failure(reason(problem))
+        words = reason(problem)
+        return failure(COMMAND_LINE_LOGIN.sub(SIGN_IN, words) if asked.rules.public else words)
 
 
 def _done(connection: Connection, asked: Asked) -> Answer:
@@ -93,6 +101,13 @@ def _limit(memory: int | None) -> None:
     """Sets the memory in bytes that the process may have; None for as much as the system lets it have."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (most if memory is None else memory, most))
+
+
+def _limit_files(size: int | None) -> None:
+    """Sets the bytes that a file may have which the process writes; None for no limit."""
+    if size is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
 
 
 def _watch(connection: Connection) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,21 @@ from .visitor import Visitor, served
 
 
 @pytest.fixture(autouse=True, scope="session")
-def requests_begin_prepared() -> None:
+def own_temporary_files() -> Iterator[None]:
+    """What is left there is then of these tests, and not of others that run beside them. Short, as for a socket."""
+    before = os.environ.get("TMPDIR"), tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="ui-") as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        yield
+        tempfile.tempdir = before[1]
+        if before[0] is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before[0]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def requests_begin_prepared(own_temporary_files: None) -> None:
     """As those of the pages do, also where tests begin them by themselves."""
     prepare()
 

@@ -13,6 +13,7 @@ from ...runtimes.gguf_readers import reader_names
 from ..baking import METHODS
 from ..forms import BakeForm
 from ..front import Front
+from .login import login
 from .parts import answer, heading, model
 from .wiring import Page
 
@@ -63,7 +64,7 @@ def build(front: Front, page: gr.Blocks) -> None:
         fields["private"] = gr.Checkbox(False, label="Private", elem_id="private")
     if public:
         gr.Markdown(LOGIN)
-        gr.LoginButton()
+        login(page)
     with gr.Row():
         planning = gr.Button("Plan", variant="primary", elem_id="plan")
         writing = gr.Button("Write", visible=not public, elem_id="write")

@@ -85,7 +85,8 @@ def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
 
 
 def _planned(form: BakeForm, desk: Desk) -> Plan:
-    recipe, target = recipe_of(form), target_of(form, Path(form.out).expanduser() if form.out else None)
+    out = Path(form.out).expanduser() if form.out and not desk.rules.public else None  # no place of a machine of others
+    recipe, target = recipe_of(form), target_of(form, out)
     source = opened(form, desk.rules)
     target.check(recipe, source.kind == "gguf")
     return make_plan(source, recipe, target)

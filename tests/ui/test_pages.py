@@ -102,6 +102,8 @@ def test_a_refused_recipe_is_a_sentence_and_writes_nothing(visitor: Visitor, sit
         ({"method": "", "value": "4"}, "no method is chosen"),
     ):
         visitor.open("bake", source="model", out="refused", **typed)
+        if typed["method"]:
+            visitor.answer()  # its plan, at once
         assert sentence in visitor.ask("write"), typed
     assert not list(site.folder.glob("*refused*"))
 

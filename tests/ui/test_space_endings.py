@@ -1,0 +1,127 @@
+"""Requests of a Space that end early: by their visitor, by its limits, and with the Space. Nothing of them stays."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .space_fixtures import hub
+from .space_hub import SpaceHub
+from .space_program import Caller, Space, space, text_of
+from .test_stopping import workers
+from .visitor import until
+
+__all__ = ["hub"]
+MODEL = {"source": "them/llama", "method": "yarn", "value": "4"}
+SECONDS = 9
+
+
+@pytest.fixture(scope="module")
+def heavy(hub: SpaceHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Space]:
+    """A Space whose owner lets weights through, with little time."""
+    with space(hub, tmp_path_factory.mktemp("space"), f"weights=True, minutes={SECONDS / 60}") as found:
+        yield found
+
+
+@pytest.fixture
+def held(hub: SpaceHub) -> Iterator[SpaceHub]:
+    """The Hub, which takes commits only later."""
+    hub.committing.clear()
+    yield hub
+    hub.committing.set()
+
+
+def begun(found: Space, hub: SpaceHub, repo_id: str) -> Caller:
+    """A visitor in the middle of a publication."""
+    assert len(found.scratch()) == 1, "that of the Space itself"
+    caller = Caller(found)
+    caller.login("anna")
+    assert caller.press("bake", "publish", **MODEL, repo_id=repo_id).status_code == 200
+    until(lambda: [one for one in hub.asked if one.path.startswith(f"/api/models/{repo_id}/commit")], "the commit")
+    assert repo_id in hub.repos
+    assert len(found.scratch()) > 1
+    assert workers(found.process.pid)
+    return caller
+
+
+def gone(found: Space, hub: SpaceHub, repo_id: str) -> None:
+    until(lambda: not workers(found.process.pid), "the end of the process")
+    assert len(found.scratch()) == 1
+    assert repo_id not in hub.repos
+
+
+def test_cancel_leaves_no_repository(heavy: Space, held: SpaceHub) -> None:
+    caller = begun(heavy, held, "anna/cancelled")
+    stop = Caller(heavy, session=caller.session)
+    assert stop.press("bake", "cancel").status_code == 200
+    assert "cancelled: nothing was kept" in text_of(caller.last())
+    gone(heavy, held, "anna/cancelled")
+    assert held.deleted == ["anna/cancelled"]
+    assert {one.token for one in held.asked if one.method == "DELETE"} == {"hf_anna"}
+
+
+def test_nobody_cancels_what_others_do(heavy: Space, held: SpaceHub) -> None:
+    caller = begun(heavy, held, "anna/goes-on")
+    assert Caller(heavy).press("bake", "cancel").status_code == 200
+    assert workers(heavy.process.pid)
+    held.committing.set()
+    assert "Published" in caller.last()
+    until(lambda: not workers(heavy.process.pid), "the end of the process")
+
+
+def test_a_page_that_is_closed_leaves_no_repository(heavy: Space, held: SpaceHub) -> None:
+    session = Caller(heavy).session
+    with Caller(heavy).http.stream("GET", f"/gradio_api/heartbeat/{session}") as alive:
+        beats = alive.iter_lines()  # with it, the connection would end
+        assert next(beats) == "data: ALIVE"
+        assert len(heavy.scratch()) == 1
+        caller = Caller(heavy, session=session)
+        caller.login("anna")
+        assert caller.press("bake", "publish", **MODEL, repo_id="anna/closed").status_code == 200
+        until(
+            lambda: [one for one in held.asked if one.path.startswith("/api/models/anna/closed/commit")], "the commit"
+        )
+        assert workers(heavy.process.pid)
+        closed = time.monotonic()
+    gone(heavy, held, "anna/closed")
+    assert time.monotonic() - closed < SECONDS / 2, "by the end of the page, and not by that of its time"
+
+
+def test_what_takes_too_long_leaves_no_repository(heavy: Space, held: SpaceHub) -> None:
+    caller = begun(heavy, held, "anna/late")
+    assert f"this takes longer than the {SECONDS} seconds that it may here" in text_of(caller.last())
+    gone(heavy, held, "anna/late")
+
+
+def test_a_hub_that_drips_holds_nobody_up(heavy: Space, hub: SpaceHub) -> None:
+    caller = Caller(heavy)
+    caller.login("anna")
+    hub.drips.add("/them/shout/resolve/main/config.json")
+    assert caller.press("bake", "publish", **MODEL | {"source": "them/shout"}, repo_id="anna/drip").status_code == 200
+    assert "Who reads it right as it is" in Caller(heavy).ask("", "ask", source="them/llama")
+    assert f"this takes longer than the {SECONDS} seconds" in text_of(caller.last())
+    hub.drips.clear()
+    gone(heavy, hub, "anna/drip")
+
+
+def test_an_owner_lets_weights_through(heavy: Space, hub: SpaceHub) -> None:
+    caller = Caller(heavy)
+    caller.login("anna")
+    answer = text_of(caller.ask("bake", "publish", **MODEL, encoding="weights", repo_id="anna/heavy"))
+    assert "Published" in answer, answer
+    assert (hub.repos["anna/heavy"] / "model.safetensors").is_file()
+    assert len(heavy.scratch()) == 1
+
+
+def test_with_the_space_its_requests_end(hub: SpaceHub, held: SpaceHub, tmp_path: Path) -> None:
+    with space(hub, tmp_path / "space") as found:
+        begun(found, held, "anna/killed")
+        running = workers(found.process.pid)
+        found.process.send_signal(signal.SIGKILL)
+        until(lambda: not any(Path(f"/proc/{one}").exists() for one in running), "the end of the process")
+        assert "anna/killed" not in hub.repos
+        assert len(found.scratch()) == 1, "that of the Space, which the next run of anything removes"

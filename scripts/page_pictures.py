@@ -1,6 +1,6 @@
 """Draws the pictures of the pages for docs/ui.md: screenshots of `ropeconv ui` in Chromium.
 
-    python scripts/page_pictures.py [FOLDER]
+python scripts/page_pictures.py [FOLDER]
 """
 
 import shutil

@@ -7,12 +7,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from ..errors import UsageError, shown
-from ..formats.copying import human
-from ..formats.gguf.file import SHARD
 from ..sources import GgufSource, Source, open_source
-from ..sources.hub_client import READ, answers
 from ..sources.open import HUB_FILE, HUB_ID
-from ..sources.reference import PAGE, resolved
+from ..sources.reference import PAGE
 from .forms import ModelForm
 from .rules import Rules
 
@@ -38,11 +35,7 @@ def dropped(path: Path) -> Source | GgufSource:
 
 
 def named(reference: str, rules: Rules) -> str:
-    """A model as it is named.
-
-    Raises UsageError for none, in public for what is not on the Hub, and for a GGUF file that is larger than what is
-    fetched.
-    """
+    """A model as it is named. Raises UsageError for none, and in public for what is not on the Hub."""
     if not reference:
         raise UsageError("no model is named; write owner/name as on the Hub, or drop a config.json or GGUF file")
     if rules.public and not is_on_hub(reference):
@@ -50,8 +43,6 @@ def named(reference: str, rules: Rules) -> str:
             f"{shown(reference)} is no repository of the Hub; write owner/name, owner/name@revision or "
             "owner/name/file.gguf"
         )
-    if rules.fetched is not None:
-        _refuse_large(reference, rules.fetched)
     return reference
 
 
@@ -59,20 +50,3 @@ def is_on_hub(reference: str) -> bool:
     """Whether a reference can only mean something on the Hub, where no file of this machine has such a name."""
     parts = unquote(reference).split("/")
     return ".." not in parts and any(pattern.fullmatch(reference) for pattern in ON_HUB)
-
-
-def _refuse_large(reference: str, most: int) -> None:
-    """Raises UsageError for a GGUF file on the Hub, all of which is fetched, with more than `most` bytes."""
-    found = re.fullmatch(HUB_FILE, resolved(reference))
-    if found is None:
-        return
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-
-    with answers(found[1]):
-        size = get_hf_file_metadata(hf_hub_url(found[1], found[3], revision=found[2]), timeout=READ).size
-    shard = SHARD.match(found[3].rpartition("/")[2])
-    if size is None or size > most or (shard and int(shard["count"]) > 1):
-        raise UsageError(
-            f"{shown(reference)} is too large for this page, which fetches no file above {human(most)}; run `ropeconv` "
-            "on your machine, or name the checkpoint that the file was made from"
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -70,6 +71,7 @@ def serve_space(weights: bool = False, minutes: float = 5.0, memory: int = 4 << 
 
     middleware = [Middleware(BodyMiddleware, upload=upload)]
     with _launched(rules, server_name=name, server_port=port, app_kwargs={"middleware": middleware}) as demo:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a Space that is stopped removes its files
         demo.block_thread()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from .visitor import Visitor, served
 @pytest.fixture(autouse=True, scope="session")
 def own_temporary_files() -> Iterator[None]:
     """What is left there is then of these tests, and not of others that run beside them. Short, as for a socket."""
+    get_temp_dir()  # of multiprocessing, which removes it after all fixtures have ended
     before = os.environ.get("TMPDIR"), tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="ui-") as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder

@@ -19,6 +19,13 @@ from ..hub_writing import WritingHub, serving_writes
 from .visitor import Visitor, served
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`-m ui` runs these tests alone, and `-m "not ui"` all others."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("ui")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_temporary_files() -> Iterator[None]:
     """What is left there is then of these tests, and not of others that run beside them. Short, as for a socket."""

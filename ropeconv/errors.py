@@ -10,7 +10,6 @@ __all__ = [
     "Interrupted",
     "RecipeError",
     "RopeconvError",
-    "Stopped",
     "UnknownModelType",
     "UnsupportedBake",
     "UsageError",
@@ -58,12 +57,3 @@ class Interrupted(RopeconvError):
     """A run was stopped with Ctrl-C. The message says what remains on disk, and how to go on. Exit code 130."""
 
     exit_code = 130
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal asks a run to end.
-
-    CPython remembers a plain KeyboardInterrupt that leaves an `exec` of a string, as libraries use them while they are
-    imported, and `python -m` then kills itself with SIGINT in place of its exit code, also where it was caught:
-    https://github.com/python/cpython/blob/3.11/Python/pythonrun.c (run_eval_code_obj). It looks for that class alone.
-    """

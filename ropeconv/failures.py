@@ -1,9 +1,19 @@
-"""The sentence for a failure of the system or of a library, by the name of its class."""
+"""The sentence for a failure of the system or of a library, by the name of its class; and what ends a run early."""
 
 from __future__ import annotations
 
 from .errors import RopeconvError
 from .extras import EXTRAS, missing
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks a run to end.
+
+    CPython remembers a plain KeyboardInterrupt that leaves an `exec` of a string, as libraries use them while they are
+    imported, and `python -m` then kills itself with SIGINT in place of its exit code, also where it was caught:
+    https://github.com/python/cpython/blob/3.11/Python/pythonrun.c (run_eval_code_obj). It looks for that class alone.
+    """
+
 
 # by class name, so that huggingface_hub is not imported to name its errors
 ERRORS = {

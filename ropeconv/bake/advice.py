@@ -68,6 +68,7 @@ class Advice:
 
     method: with its parameters. schedule: of the model. profile: numbers about the schedule. works_untuned: whether the
     method is reported to work at this factor without fine-tuning. writings: per format. command: that bakes it.
+    context, replace: options that it needs, None and False where it does not.
     """
 
     method: Method
@@ -76,6 +77,8 @@ class Advice:
     works_untuned: bool
     writings: dict[str, Writing]
     command: str
+    context: int | None = None
+    replace: bool = False
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -117,7 +120,7 @@ def advise(
         raise UsageError(
             f"--context {context} is within the trained {start.original_context} tokens; give a longer one"
         )
-    found, passed = [], {}
+    found, passed, scaled = [], {}, seen.extended or spec.scaled
     for name, kind in REGISTRY.items():
         try:
             method = kind.reaching(start, context)
@@ -129,6 +132,7 @@ def advise(
             passed[name] = str(problem)
             continue
         writings, planned = _writings(source, recipe, outputs)
+        named = method.schedule(start).context != context or context < declared
         found.append(
             Advice(
                 method=method,
@@ -137,8 +141,10 @@ def advise(
                 works_untuned=context / start.original_context <= method.max_untuned_factor,
                 writings=writings,
                 command=f"ropeconv apply {source.reference} {method.command}"
-                + (f" --context {context}" if method.schedule(start).context != context or context < declared else "")
-                + (" --replace" if seen.extended or spec.scaled else ""),
+                + (f" --context {context}" if named else "")
+                + (" --replace" if scaled else ""),
+                context=context if named else None,
+                replace=scaled,
             )
         )
     return sorted(found, key=lambda one: one.rank), passed

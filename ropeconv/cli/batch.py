@@ -143,9 +143,11 @@ class Batch:
 
     def _show(self, plan: Plan, done: Outcome) -> None:
         """Prints a plan and its outcome; with `quiet` the place or address alone, nothing where JSON is printed."""
+        if self.output.as_json:
+            return
         if self.output.quiet:
             self.output.copyable(done.published or str(done.path))
-        elif not self.output.as_json:
+        else:
             show_plan(plan, self.output, self.flags.explain)
             show_outcome(plan, done, self.output)
 

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
-from ..errors import Stopped
+from ..failures import Stopped
 
 _received: list[int] = []
 _stdout: list[os.stat_result] = []

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Interrupted, Stopped
+from ..errors import Interrupted
+from ..failures import Stopped
 from .output import Output
 
 if TYPE_CHECKING:

@@ -178,6 +178,11 @@ def _commit(
     except Exception as problem:
         if not _no_copy(problem):
             raise
+        if not how.through_here:
+            raise RopeconvError(
+                f"the Hub does not copy these files itself ({_first_line(problem)}), and they may not go through here; "
+                "publish it with `ropeconv apply --push` on a machine that may fetch them"
+            ) from None
         note(f"The Hub does not copy these files itself ({_first_line(problem)}); fetching and uploading them.")
     fetched = [
         CommitOperationAdd(name, api.hf_hub_download(what.source, origin, revision=what.commit))

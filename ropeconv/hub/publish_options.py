@@ -14,8 +14,9 @@ class PublishOptions:
 
     private: None takes that of the source. create_pr, revision, exist_ok, token: as in huggingface_hub. message: of the
     commit, empty for a default one. overwrite_card: replace a README.md that ropeconv has not written. base_model:
-    owner/name of the base model, empty for the one that the receipt or the files name. repo_id: owner/name. given: the
-    flags of publishing that the command line has.
+    owner/name of the base model, empty for the one that the receipt or the files name. through_here: whether files that
+    the Hub cannot copy itself are fetched and uploaded. repo_id: owner/name. given: the flags of publishing that the
+    command line has.
     """
 
     private: bool | None = None
@@ -26,6 +27,7 @@ class PublishOptions:
     overwrite_card: bool = False
     token: str | None = None
     base_model: str = ""
+    through_here: bool = True
     repo_id: str = ""
     given: tuple[str, ...] = ()
 

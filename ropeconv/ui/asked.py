@@ -10,7 +10,10 @@ from .rules import Rules
 
 @dataclass(frozen=True)
 class Asked:
-    """A task for a process. task: its name in the registry. form: what was typed. token: of the visitor's login."""
+    """A task for a process.
+
+    task: its name in the registry. form: what was typed. rules: for visitors. token: of the visitor's login.
+    """
 
     task: str
     form: Form

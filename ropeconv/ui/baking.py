@@ -62,10 +62,19 @@ def target_of(form: BakeForm, out: Path | None = None) -> Target:
     )
 
 
-def command_of(plan: Plan, form: BakeForm) -> str:
-    """The command line that does the same."""
+def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
+    """The command line that does the same. publishing: whether that is a publication, and not a file or folder."""
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
-    words += ["-o", form.out] if form.out else []
-    words += ["--push", form.repo_id] if form.repo_id else []
-    words += ["--private"] if form.repo_id and form.private else []
+    if form.recipe and "--recipe" in words:  # one with lists, which no option can be
+        words[words.index("--recipe") + 1] = Path(form.recipe).name
+    if publishing:
+        words += ["--push", form.repo_id, *(["--private"] if form.private else [])]
+        words += ["--exist-ok"] if form.exist_ok else []
+    elif form.out:
+        words += ["-o", str(place_of(form))]
     return shlex.join(words)
+
+
+def place_of(form: BakeForm) -> Path | None:
+    """Where the output is to be; None for the default."""
+    return Path(form.out).expanduser() if form.out else None

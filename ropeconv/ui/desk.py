@@ -17,11 +17,15 @@ SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Desk:
-    """What a task is done with. rules: for visitors. tell: called with progress. token: of the visitor, or empty."""
+    """What a task is done with. rules: for visitors. tell: called with progress. token: of the visitor, or empty.
+
+    finish: called when what is asked for is done, after which nothing stops it any more.
+    """
 
     rules: Rules
     tell: Callable[[Progress], None]
     token: str = ""
+    finish: Callable[[], None] = lambda: None
 
     @contextmanager
     def progress(self, title: str, total: int = 0) -> Iterator[Advance]:

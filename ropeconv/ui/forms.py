@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ..errors import UsageError
+
 MOST = 2000
 """Characters of a field."""
 UPLOADS = ("upload", "measured", "recipe")
@@ -49,7 +51,7 @@ class BakeForm(ModelForm, frozen=True, kw_only=True):
 
     method, value: such as "yarn" and "4". settings: of the method, and modifiers, as `name=value` with commas. recipe:
     a saved one, in place of the method. to, outtype, encoding, runtimes, replace: as in `Target`. out: the folder or
-    GGUF file. repo_id, private: of a publication.
+    GGUF file. repo_id, private, exist_ok: of a publication.
     """
 
     method: str = ""
@@ -64,6 +66,7 @@ class BakeForm(ModelForm, frozen=True, kw_only=True):
     out: str = ""
     repo_id: str = ""
     private: bool = False
+    exist_ok: bool = False
 
 
 class ResultsForm(ModelForm, frozen=True, kw_only=True):
@@ -86,12 +89,20 @@ def filled(kind: type[F], values: Mapping[str, Any]) -> F:
     for name in names(kind):
         value = values.get(name)
         if isinstance(value, str):
-            value = value.strip()[:MOST]
+            value = value.strip()[: MOST + 1]  # which `refuse_long` refuses
         if isinstance(getattr(fresh, name), tuple) and isinstance(value, (list, tuple)):
             value = tuple(dict.fromkeys(one[:MOST] for one in value if isinstance(one, str)))
         if type(value) is type(getattr(fresh, name)):
             found[name] = value
     return msgspec.structs.replace(fresh, **found)
+
+
+def refuse_long(form: Form) -> None:
+    """Raises UsageError for a form with a field that is too long."""
+    for name in names(type(form)):
+        value = getattr(form, name)
+        if isinstance(value, str) and len(value) > MOST:
+            raise UsageError(f"{name} has more than {MOST:,} characters; shorten it")
 
 
 def from_address(kind: type[F], query: Mapping[str, str]) -> F:

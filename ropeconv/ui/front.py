@@ -11,7 +11,11 @@ from .forms import Form
 from .job import Job
 from .messages import Answer, Progress
 from .rules import Rules
-from .worker import failure
+from .worker import CANCELLED, failure
+
+BUSY = "a bake is running on this page; cancel it, or wait for it"
+MOST_CANCELLED = 10_000
+"""Pages that are remembered."""
 
 
 class Front:
@@ -20,6 +24,7 @@ class Front:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self._jobs: dict[str, Job] = {}
+        self._cancelled: dict[str, None] = {}
         self._lock = threading.Lock()
 
     def answers(self, task: str, form: Form, session: str, token: str = "", baking: bool = False) -> Iterator[str]:
@@ -28,13 +33,18 @@ class Front:
         task: its name. form: what was typed. session: of the visitor's page. token: of the visitor's login. baking:
         whether it may take as long as a bake.
         """
-        with self._lock:
+        seconds = self.rules.baking_seconds if baking else self.rules.seconds
+        asked = Asked(task, form, self.rules, token)
+        job: Job | None = None
+        with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
             before = self._jobs.get(session)
-            if before is not None and before.baking:
-                yield failure("a bake is running on this page; cancel it, or wait for it").html
-                return
-            seconds = self.rules.baking_seconds if baking else self.rules.seconds
-            job = self._jobs[session] = Job(Asked(task, form, self.rules, token), seconds, baking)
+            busy = before is not None and before.baking
+            cancelled = baking and session in self._cancelled
+            if not busy and not cancelled:
+                job = self._jobs[session] = Job(asked, seconds, baking)
+        if job is None:
+            yield failure(CANCELLED if cancelled else BUSY).html
+            return
         if before is not None:
             before.stop()  # nobody waits for its answer any more
         try:
@@ -47,10 +57,19 @@ class Front:
                 if self._jobs.get(session) is job:
                     del self._jobs[session]
 
+    def begin(self, session: str) -> None:
+        """Notes that a bake is asked for, which may have to wait. session: of the visitor's page."""
+        with self._lock:
+            self._cancelled.pop(session, None)
+
     def stop(self, session: str | None = None) -> None:
-        """Stops what runs. session: of the page whose requests are stopped; None for those of all."""
+        """Stops what runs, and bakes that wait. session: of the page whose requests are stopped; None for all."""
         with self._lock:
             found = [job for one, job in self._jobs.items() if session in (None, one)]
+            if session is not None:
+                self._cancelled[session] = None
+                while len(self._cancelled) > MOST_CANCELLED:
+                    del self._cancelled[next(iter(self._cancelled))]
         for job in found:
             job.stop()
 

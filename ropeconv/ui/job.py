@@ -13,6 +13,8 @@ from .worker import failure, work
 
 POLL, GRACE = 0.2, 20.0
 """Seconds between two looks at the limits, and that a process has for cleaning up."""
+LOST = "this ended without an answer, as it does where memory runs out"
+UNFINISHED = "this was stopped, and did not clean up in time; look for what it left, and run it again"
 ELSEWHERE = "run `ropeconv` on a larger machine"
 CONTEXT = multiprocessing.get_context("forkserver")
 """Processes begin with what `preload` has imported, and share nothing else with the page."""
@@ -64,9 +66,9 @@ class Job:
                     yield message
         finally:
             self._end()
-        if late:
+        if late and (answer is None or answer.failed):
             answer = failure(f"this takes longer than the {self.seconds:.0f} seconds that it may here; {ELSEWHERE}")
-        yield answer or failure(f"this ended without an answer, as it does where memory runs out; {ELSEWHERE}")
+        yield answer or failure(UNFINISHED if self._stopped_at else f"{LOST}; {ELSEWHERE}")
 
     def _overdue(self) -> bool:
         """Whether it was stopped so long ago that it is not going to answer."""

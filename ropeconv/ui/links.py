@@ -16,13 +16,15 @@ def to_page(page: str, form: Form) -> str:
     return f"{page}?{urlencode({name: '1' if value is True else value for name, value in texts.items()})}"
 
 
-def to_bake(source: str, method: Method) -> str:
-    """The address of the plan of a method. source: the model."""
+def to_bake(source: str, method: Method, context: int | None = None, replace: bool = False) -> str:
+    """The address of the plan of a method. source: the model. context, replace: as `Advice` has them."""
     first, *others = dataclasses.fields(method)
     value = "" if method.value is Value.SWITCH else _text(getattr(method, first.name))
     settings = {item.name: getattr(method, item.name) for item in others}
     changed = [f"{item.name}={settings[item.name]}" for item in others if settings[item.name] != item.default]
-    return to_page("bake", BakeForm(source=source, method=method.name, value=value, settings=", ".join(changed)))
+    changed += [] if context is None else [f"context={context}"]
+    form = BakeForm(source=source, method=method.name, value=value, settings=", ".join(changed), replace=replace)
+    return to_page("bake", form)
 
 
 def _text(value: object) -> str:

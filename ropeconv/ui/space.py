@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MARK = "from ropeconv.ui import serve_space"
 """What the program of such a Space has, and no other."""
+EMPTY = {".gitattributes", "README.md"}
+"""Files of a new Space."""
 PROGRAM = "app.py"
 FILES = ("README.md", "requirements.txt", PROGRAM)
 
@@ -49,6 +51,8 @@ def publish_space(name: str, private: bool = False) -> str:
     with answers(repo_id):
         if api.repo_exists(repo_id, repo_type="space"):
             _refuse_other(api, repo_id)
+            if private and not api.space_info(repo_id).private:
+                raise RopeconvError(f"{repo_id} is there and public; leave --private out, or change that on the Hub")
         else:
             api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private)
         operations = [CommitOperationAdd(path, text.encode()) for path, text in files().items()]
@@ -62,6 +66,8 @@ def _refuse_other(api: HfApi, repo_id: str) -> None:
         with open(api.hf_hub_download(repo_id, PROGRAM, repo_type="space"), encoding="utf-8", errors="replace") as file:
             if MARK in file.read():
                 return
+    elif set(api.list_repo_files(repo_id, repo_type="space")) <= EMPTY:  # a new one, also of a run that was stopped
+        return
     raise RopeconvError(f"{repo_id} is a Space with another program; choose another name")
 
 

@@ -13,16 +13,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
-from ..errors import Stopped
-from ..failures import reason
+from ..failures import Stopped, reason
 from ..formats.scratch import scratch
+from ..secrets import redacted
 from .asked import Asked
 from .desk import Desk
+from .forms import UPLOADS, Form, refuse_long
 from .messages import Answer, Message, encode
 from .sheet import HtmlSheet
 
 CANCELLED = "cancelled: nothing was kept"
-LOGIN = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH", "HF_HUB_CACHE", "HF_XET_CACHE")
+LOGIN = (
+    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH", "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE", "HF_XET_CACHE", "HF_ASSETS_CACHE", "HUGGINGFACE_ASSETS_CACHE",
+)  # fmt: skip
 """Variables that huggingface_hub takes a login or a cache of this machine from."""
 
 
@@ -60,7 +64,7 @@ def _answer(connection: Connection, asked: Asked) -> Answer:
             return _done(connection, asked)
     except Exception as problem:
         _limit(None)  # so that there is room to say it
-        words = reason(problem)
+        words = without_places(redacted(reason(problem)), asked.form)
         return failure(COMMAND_LINE_LOGIN.sub(SIGN_IN, words) if asked.rules.public else words)
 
 
@@ -70,9 +74,22 @@ def _done(connection: Connection, asked: Asked) -> Answer:
     def tell(message: Message) -> None:
         connection.send_bytes(encode(message))
 
+    def finish() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    refuse_long(asked.form)
     sheet = HtmlSheet()
-    TASKS[asked.task](asked.form, Desk(asked.rules, tell, asked.token), sheet)
-    return Answer(sheet.html())
+    TASKS[asked.task](asked.form, Desk(asked.rules, tell, asked.token, finish), sheet)
+    return Answer(without_places(sheet.html(), asked.form))
+
+
+def without_places(text: str, form: Form) -> str:
+    """A text in which dropped files have their names alone, and not their places on this machine."""
+    for name in UPLOADS:
+        place = getattr(form, name, "")
+        if place:
+            text = text.replace(f"{Path(place).parent}/", "")
+    return text
 
 
 def failure(message: str) -> Answer:

@@ -18,4 +18,8 @@ def show_publication(found: Preview, sheet: Sheet) -> None:
     sheet.say(f"\nBase model: {base}. Licence: {licence or 'none stated'}{terms}.")
     if found.blocked:
         sheet.say(f"It would be refused: {found.blocked}.")
-    sheet.copyable(f"\nREADME.md:\n\n{found.card}" if found.card else "\nREADME.md stays as it is.")
+    if found.card:
+        sheet.say("\nREADME.md:\n")
+        sheet.copyable(found.card)
+    else:
+        sheet.say("\nREADME.md stays as it is.")

@@ -11,7 +11,7 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY, Method
 from ropeconv.rope.recipe import Recipe
 from ropeconv.ui.baking import METHODS, recipe_of, target_of
-from ropeconv.ui.forms import MOST, BakeForm, CompareForm, InspectForm, filled, from_address, kept
+from ropeconv.ui.forms import MOST, BakeForm, CompareForm, InspectForm, filled, from_address, kept, refuse_long
 from ropeconv.ui.links import to_bake, to_page
 from ropeconv.ui.opening import is_on_hub
 
@@ -37,7 +37,10 @@ def test_values_of_another_type_are_as_if_nothing_was_typed() -> None:
     given = {"source": ["a"], "replace": "yes", "runtimes": "vllm", "private": 1, "value": None, "method": {"a": 1}}
     assert filled(BakeForm, given) == BakeForm()
     assert filled(BakeForm, {"runtimes": ["vllm", 3, None]}).runtimes == ("vllm",)
-    assert filled(InspectForm, {"source": f"  {'x' * (MOST + 1)} "}).source == "x" * MOST
+    assert filled(InspectForm, {"source": f"  {'x' * (MOST + 1)} "}).source == "x" * (MOST + 1)
+    with pytest.raises(RopeconvError, match="source has more than 2,000 characters"):
+        refuse_long(InspectForm(source="x" * (MOST + 1)))
+    refuse_long(InspectForm(source="x" * MOST))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource, shown
+from ...errors import BadSource, RopeconvError, shown
 from .types import TYPES
 from .values import ARRAY, NAMES, SIZES, STRING, Value
 
@@ -124,11 +124,11 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> Header:
     return _Reader(view, size, name).header()
 
 
-class Beyond(Exception):
+class Beyond(RopeconvError):
     """More of a file is needed to read its header. stop: how many bytes at least."""
 
     def __init__(self, stop: int) -> None:
-        super().__init__(stop)
+        super().__init__(f"the first {stop:,} bytes are needed")
         self.stop = stop
 
 

@@ -8,16 +8,18 @@ import gradio as gr
 
 from ...encode import all_encodings
 from ...encode.target import Format
+from ...export import exported
+from ...export.quantise import FTYPES
 from ...runtimes import runtimes
 from ...runtimes.gguf_readers import reader_names
 from ..baking import METHODS
 from ..forms import BakeForm
 from ..front import Front
-from .login import login
+from .login import lead_back, login
 from .parts import answer, heading, model
 from .wiring import Page
 
-OUTTYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m")
+OUTTYPES = tuple(dict.fromkeys(("auto", *exported.OUTTYPES, *FTYPES)))
 LOGIN = "Publishing needs a login: Hugging Face then asks whether this page may create repositories of yours."
 
 
@@ -62,9 +64,10 @@ def build(front: Front, page: gr.Blocks) -> None:
             label="Repository", info="owner/name, to publish", max_lines=1, elem_id="repo_id"
         )
         fields["private"] = gr.Checkbox(False, label="Private", elem_id="private")
+        fields["exist_ok"] = gr.Checkbox(False, label="Commit to one that exists (--exist-ok)", elem_id="exist_ok")
     if public:
         gr.Markdown(LOGIN)
-        login(page)
+        button = login()
     with gr.Row():
         planning = gr.Button("Plan", variant="primary", elem_id="plan")
         writing = gr.Button("Write", visible=not public, elem_id="write")
@@ -72,6 +75,8 @@ def build(front: Front, page: gr.Blocks) -> None:
         cancel = gr.Button("Cancel", variant="stop", elem_id="cancel")
     fields |= {"out": gr.State("")} if public else {}
     made = Page(front, BakeForm, fields, answer())
+    if public:
+        lead_back(button, made, page)
     made.ask("plan", [planning.click, fields["source"].submit, fields["value"].submit])
     if not public:
         made.ask("write", [writing.click], baking=True)

@@ -34,5 +34,5 @@ def build(front: Front, page: gr.Blocks) -> None:
     def answers(form: Any, request: gr.Request, token: str) -> Iterator[str]:
         yield shown(form)
 
-    made.on([one.change for one in fields.values()], answers)
+    made.on([one.change for one in fields.values()], answers, last=True)
     made.from_address(page, answers, lambda form: True)

@@ -38,13 +38,21 @@ class Page:
     def ask(self, task: str, triggers: list[Any], baking: bool = False) -> None:
         """Runs a task when one of `triggers` comes. baking: whether it may take as long as a bake."""
 
+        def begin(request: gr.Request) -> None:
+            self.front.begin(request.session_hash or "")
+
         def answers(form: Form, request: gr.Request, token: str) -> Iterator[str]:
             yield from self.front.answers(task, form, request.session_hash or "", token, baking)
 
+        if baking:  # at once, while the bake itself may have to wait
+            gr.on(triggers, begin, None, None, queue=False, api_visibility="private", show_progress="hidden")
         self.on(triggers, answers)
 
-    def on(self, triggers: list[Any], answers: Answers) -> None:
-        """Shows answers when one of `triggers` comes, and keeps what was typed in the address."""
+    def on(self, triggers: list[Any], answers: Answers, last: bool = False) -> None:
+        """Shows answers when one of `triggers` comes, and keeps what was typed in the address.
+
+        last: answer also the last trigger that comes while another one is answered, instead of none of them.
+        """
 
         def asked(given: dict[Any, Any], request: gr.Request, token: str) -> Iterator[str]:
             values = {name: given.get(component) for name, component in self.fields.items()}
@@ -58,7 +66,7 @@ class Page:
         gr.on(
             triggers, self._with_login(asked), set(self.fields.values()), self.answer, api_visibility="private",
             concurrency_limit=self.front.rules.at_once, concurrency_id="requests", show_progress="hidden",
-            trigger_mode="once",
+            trigger_mode="always_last" if last else "once",
         )  # fmt: skip
 
     def from_address(self, page: gr.Blocks, answers: Answers, complete: Callable[[Any], bool]) -> None:
@@ -69,8 +77,10 @@ class Page:
             form = from_address(self.kind, dict(request.query_params))
             untouched = [gr.skip() for _ in names]
             values = [list(one) if isinstance(one := getattr(form, name), tuple) else one for name in names]
+            known = [_known(self.fields[name], value) for name, value in zip(names, values, strict=True)]
+            form = filled(self.kind, dict(zip(names, known, strict=True)))
             filling = form != self.kind()  # what is typed meanwhile stays
-            yield [*(map(_known, (self.fields[name] for name in names), values) if filling else untouched), ""]
+            yield [*(known if filling else untouched), ""]
             if complete(form):
                 for html in answers(form, request, token):
                     yield [*untouched, html]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from ...bake import CheckpointPlan, Plan, apply, make_plan
 from ...bake.running import run_commands
-from ...bake.writing.hidden import discard
+from ...bake.writing.hidden import Hidden, discard
 from ...errors import RopeconvError, UsageError
 from ...formats.copying import human
 from ...formats.scratch import scratch
@@ -16,9 +16,10 @@ from ...hub.upload_set import UploadSet, from_gguf, planned
 from ...views.outcome import Outcome, show_outcome
 from ...views.plan import show_plan
 from ...views.publication import show_publication
-from ..baking import command_of, recipe_of, target_of
+from ..baking import command_of, place_of, recipe_of, target_of
 from ..desk import Desk
 from ..forms import BakeForm
+from ..messages import Progress
 from ..opening import opened
 from ..sheet import HtmlSheet
 
@@ -36,27 +37,31 @@ def plan(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     if form.repo_id:
         from ...hub.preview import preview
 
-        show_publication(preview(planned(made), _publication(form, desk)), sheet)
-    sheet.title("The same in a terminal")
-    sheet.copyable(command_of(made, form))
+        found = preview(planned(made), _publication(form, desk))
+        sheet.note(found.note)
+        show_publication(found, sheet)
+    _same(made, form, bool(form.repo_id), sheet)
 
 
 def write(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
-    """Writes and checks an output. Where that is stopped, or fails, nothing of it is kept."""
+    """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not there before."""
     if desk.rules.public:
         raise UsageError("nothing is written to the disk of this page; publish it, or run the command on your machine")
     made = _planned(form, desk)
+    earlier = Hidden.beside(made.out).root.exists()  # of a run that goes on from it
     try:
         with desk.progress(f"Writing {made.out}", made.bytes) as advance:
             done = apply(made, advance=advance)
+        desk.finish()
     except BaseException:
-        discard(made.out)
+        with suppress(RopeconvError):  # another run has it
+            if not earlier:
+                discard(made.out)
         raise
     sheet.note(done.reason and f"Not checked: {done.reason}.")
     sheet.good(f"Wrote {done.path}.")
     show_outcome(made, Outcome(done.path, done.check, run=run_commands(made, done.path)), sheet)
-    sheet.title("The same in a terminal")
-    sheet.copyable(command_of(made, form))
+    _same(made, form, False, sheet)
 
 
 def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
@@ -69,24 +74,30 @@ def publish(form: BakeForm, desk: Desk, sheet: HtmlSheet) -> None:
     from ...hub.staged import staged
 
     if isinstance(made, CheckpointPlan):
-        with desk.progress("Writing", made.bytes) as advance, staged(made) as (done, what):
-            advance(made.bytes)
-            url = _sent(what, how, desk)
+        with staged(made, writing=desk.progress("Writing", made.bytes)) as (done, what):
+            url = _sent(what, how, desk, sheet)
     else:
-        with scratch() as folder, desk.progress("Writing", made.bytes) as advance:
+        with scratch() as folder:
             out = folder / made.out.name
-            done = apply(replace(made, out=out, target=replace(made.target, out=out)), fsync=False, advance=advance)
-            url = _sent(from_gguf(done.path), how, desk)
+            with desk.progress("Writing", made.bytes) as advance:
+                done = apply(replace(made, out=out, target=replace(made.target, out=out)), fsync=False, advance=advance)
+            url = _sent(from_gguf(done.path), how, desk, sheet)
     sheet.note(done.reason and f"Not checked: {done.reason}.")
     sheet.link(url, f"Published: {url}")
     show_outcome(made, Outcome(check=done.check), sheet)
+    _same(made, form, True, sheet)
+
+
+def _same(made: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
     sheet.title("The same in a terminal")
-    sheet.copyable(command_of(made, form))
+    sheet.copyable(command_of(made, form, publishing))
 
 
 def _planned(form: BakeForm, desk: Desk) -> Plan:
-    out = Path(form.out).expanduser() if form.out and not desk.rules.public else None  # no place of a machine of others
+    out = None if desk.rules.public else place_of(form)  # no place of a machine of others
     recipe, target = recipe_of(form), target_of(form, out)
+    if recipe.method.slow_note:
+        desk.tell(Progress(recipe.method.slow_note))
     source = opened(form, desk.rules)
     target.check(recipe, source.kind == "gguf")
     return make_plan(source, recipe, target)
@@ -96,8 +107,9 @@ def _publication(form: BakeForm, desk: Desk) -> PublishOptions:
     if not form.repo_id:
         raise UsageError("no repository is named; write owner/name of the one that it is published in")
     return PublishOptions(
-        private=True if form.private else None, token=desk.token or None, repo_id=repository(form.repo_id)
-    )
+        private=True if form.private else None, exist_ok=form.exist_ok, token=desk.token or None,
+        through_here=desk.rules.weights, repo_id=repository(form.repo_id),
+    )  # fmt: skip
 
 
 def _refuse_weights(made: Plan, desk: Desk) -> None:
@@ -114,8 +126,10 @@ def _refuse_weights(made: Plan, desk: Desk) -> None:
         )
 
 
-def _sent(what: UploadSet, how: PublishOptions, desk: Desk) -> str:
+def _sent(what: UploadSet, how: PublishOptions, desk: Desk, sheet: HtmlSheet) -> str:
     from ...hub.publish import publish as publish_on_hub
 
     with desk.progress(f"Publishing {how.repo_id}"):
-        return publish_on_hub(what, how)
+        url = publish_on_hub(what, how, sheet.note)
+    desk.finish()
+    return url

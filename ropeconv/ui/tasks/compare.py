@@ -41,7 +41,9 @@ def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
         show_evaluations(receipt_of(source), sheet)
     if found.found:
         if form.source:
-            ways = [(one.method.command, to_bake(form.source, one.method)) for one in found.found]
+            ways = [
+                (one.method.command, to_bake(form.source, one.method, one.context, one.replace)) for one in found.found
+            ]
             sheet.ways("Plan one of them", ways)
         spec = found.seen.first_spec
         curves = {one.method.name: one.schedule.inv_freq for one in found.found[:DRAWN]}

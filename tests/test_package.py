@@ -55,7 +55,12 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
             importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     ours = {kind for kind in _below(Exception) if kind.__module__.startswith("ropeconv")}
     assert {kind for kind in ours if not issubclass(kind, ropeconv.RopeconvError)} == set()
-    private = {"UnknownRopeType", "BadAnswer", "TooLarge", "Beyond"}  # turned into others where a person could meet them
+    private = {
+        "UnknownRopeType",
+        "BadAnswer",
+        "TooLarge",
+        "Beyond",
+    }  # turned into others where a person could meet them
     assert {kind.__name__ for kind in ours} - private <= set(ropeconv.__all__)
 
 

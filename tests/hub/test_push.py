@@ -435,3 +435,25 @@ def test_what_goes_up_is_counted_before_it_does(push: Push, hub: WritingHub) -> 
     assert push("apply", "model", "--yarn", "4", "-o", "out", "-q").returncode == 0
     done = push("push", "out", "me/uploaded")
     assert re.search(r"^\d files to upload\.$", done.stderr, re.MULTILINE), done.stderr
+
+
+def test_where_nothing_may_go_through_here_the_hub_has_to_copy(
+    hub: WritingHub, llama: Path, tmp_path: Path, push: Push
+) -> None:
+    """As in a Space that moves no weights."""
+    program = (
+        "from ropeconv import METHODS, Recipe, Target, make_plan, open_source\n"
+        "from ropeconv.hub.publish import publish\nfrom ropeconv.hub.publish_options import PublishOptions\n"
+        "from ropeconv.hub.staged import staged\n"
+        "plan = make_plan(open_source('base/tiny'), Recipe(METHODS['yarn'](16.0)), Target())\n"
+        "with staged(plan) as (_, what):\n"
+        "    publish(what, PublishOptions(repo_id='me/light', through_here=False))\n"
+    )
+    environment = {**os.environ, **hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"}
+    hub.faults["region"] = 1
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert "and they may not go through here" in done.stderr
+    assert ("me/light" in hub.repos, hub.sent.get("model.safetensors", 0)) == (False, 0)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "me/light" in hub.repos

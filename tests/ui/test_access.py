@@ -40,6 +40,8 @@ def test_the_address_with_the_key_sets_a_cookie_and_leads_to_the_one_without() -
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 def test_the_cookie_is_enough_and_nothing_else_is(kind: str) -> None:
     assert asked(cookie=f"other=1; ropeconv-7860={KEY}", kind=kind)["status"] == 200
+    odd = f'of={{"another": "program"}}; ropeconv-7860={KEY}'
+    assert asked(cookie=odd, kind=kind)["status"] == 200
     for cookie in ("", "ropeconv-7860=", f"ropeconv-7861={KEY}", f"ropeconv-7860={KEY}x", "ropeconv-7860=\xe9", "=;=,"):
         assert asked(cookie=cookie, kind=kind)["status"] == 401, cookie
     for query in ("", "key=", "key=wrong", f"KEY={KEY}", f"key={KEY}x", "key=%ff"):

@@ -121,3 +121,19 @@ def test_options_of_the_page_on_this_machine_do_not_go_with_it(publish: Publish,
         assert "leave them out with --space" in done.stderr
     assert run("ui", "--private").returncode == 2
     assert json.dumps(hub.asked) == "[]"
+
+
+def test_a_publication_that_was_stopped_is_completed(publish: Publish, hub: SpaceHub) -> None:
+    hub.faults["commit"] = 1
+    assert publish("me/half").returncode == 1
+    assert {path.name for path in hub.repos["me/half"].iterdir()} == {".gitattributes"}
+    done = publish("me/half")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in hub.repos["me/half"].iterdir()} == {*FILES, ".gitattributes"}
+
+
+def test_a_public_space_does_not_become_private_unseen(publish: Publish) -> None:
+    assert publish("me/open").returncode == 0
+    done = publish("me/open", "--private")
+    assert done.returncode == 1
+    assert "me/open is there and public" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -180,3 +181,44 @@ def test_pages_take_ports_that_are_free_and_refuse_others(tmp_path: Path) -> Non
             assert other.split("?")[0] != address.split("?")[0]
     for wrong in (("--private",), ("--space", "me/x", "--port", "8000"), ("--space", "nothing"), ("--port", "0")):
         assert run_in(tmp_path, "ui", *wrong).returncode == 2, wrong
+
+
+def test_a_refusal_keeps_nobody_else_waiting(llama: Path) -> None:
+    front = Front(LOCAL)
+    form = BakeForm(source=str(llama), method="yarn", value="4", out=f"{llama}-x")
+    running = front.answers("write", form, "page", baking=True)
+    next(running)
+    assert "a bake is running" in next(front.answers("plan", form, "page"))  # and is looked at no further
+    asking = threading.Thread(target=lambda: list(front.answers("plan", form, "another page")), daemon=True)
+    asking.start()
+    asking.join(60)
+    assert not asking.is_alive()
+    front.stop("page")
+    assert "cancelled" in list(running)[-1]
+
+
+def test_a_bake_that_waits_is_cancelled_too(llama: Path) -> None:
+    front = Front(LOCAL)
+    form = BakeForm(source=str(llama), method="yarn", value="4", out=f"{llama}-w")
+    front.begin("page")
+    front.stop("page")
+    assert "cancelled: nothing was kept" in list(front.answers("write", form, "page", baking=True))[-1]
+    assert not Path(f"{llama}-w").exists()
+    front.begin("page")
+    assert "Wrote" in list(front.answers("write", form, "page", baking=True))[-1]
+
+
+def test_what_a_run_of_the_command_line_keeps_stays(llama: Path, tmp_path: Path) -> None:
+    kept = tmp_path / ".out.ropeconv-partial"
+    kept.mkdir()
+    (kept / "journal").write_text("")
+    ask("write", BakeForm(source=str(llama), method="yarn", value="4", out=str(tmp_path / "out")), seconds=0.0)
+    assert kept.is_dir()
+
+
+def test_what_was_done_before_the_limit_is_no_failure(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(Asked("inspect", InspectForm(source=str(llama)), LOCAL), 0.0)
+    monkeypatch.setattr(job, "stop", lambda: None)  # the answer comes first
+    *_, answer = job.messages()
+    assert isinstance(answer, Answer)
+    assert not answer.failed

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import pydoc_data.topics
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 import pytest
 
 from ropeconv.errors import RopeconvError
 from ropeconv.receipts import read_receipt
+from ropeconv.rope.recipe import Recipe
+from ropeconv.ui.asked import Asked
+from ropeconv.ui.baking import command_of
 from ropeconv.ui.desk import Desk
-from ropeconv.ui.forms import BakeForm, CompareForm, Form, InspectForm, ResultsForm
+from ropeconv.ui.forms import MOST, BakeForm, CompareForm, Form, InspectForm, ResultsForm, from_address
+from ropeconv.ui.job import Job
+from ropeconv.ui.messages import Answer
 from ropeconv.ui.rules import LOCAL, SPACE, Rules
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS
 
+from ..baking import make_plan
 from ..conftest import run_in
 from ..llamacpp import checkpoint
 from .test_sheet import Elements
@@ -145,3 +155,80 @@ def test_what_is_there_before_a_request_has_not_read_its_environment() -> None:
     code = "import ropeconv.ui.preload, sys; print(*sorted({'huggingface_hub', 'numpy', 'gguf'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["gguf", "numpy"]
+
+
+def command(page: Elements) -> list[str]:
+    """The command below an answer."""
+    return shlex.split(page.words.rpartition("The same in a terminal")[2].replace("Copy", ""))
+
+
+def test_the_command_does_what_was_done_and_nothing_more(models: Path, tmp_path: Path) -> None:
+    form = BakeForm(source=str(models / "source"), method="yarn", value="4", out=str(tmp_path / "by page"))
+    named = msgspec.structs.replace(form, repo_id="me/x", private=True, exist_ok=True)
+    place = ["-o", str(tmp_path / "by page")]
+    assert command(asked("plan", form))[-4:] == ["--yarn", "4", *place]
+    assert command(asked("write", named))[-4:] == ["--yarn", "4", *place]
+    plan = make_plan(models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}}))
+    pushed = shlex.split(command_of(plan, named, publishing=True))
+    assert pushed[3:] == ["--yarn", "4", "--push", "me/x", "--private", "--exist-ok"]
+    home = msgspec.structs.replace(form, out="~/out")
+    assert shlex.split(command_of(plan, home, publishing=False))[-1] == str(Path("~/out").expanduser())
+
+
+def test_the_command_of_a_dropped_list_names_its_file(models: Path, tmp_path: Path) -> None:
+    dropped = tmp_path / "found.json"
+    dropped.write_text(json.dumps({"method": "inv-freq", "parameters": {"inv_freq": [0.5**n for n in range(32)]}}))
+    form = BakeForm(source=str(models / "source"), recipe=str(dropped))
+    page = asked("plan", form)
+    assert command(page)[3:5] == ["--recipe", "found.json"]
+
+
+def test_links_of_a_scaled_model_lead_to_plans(models: Path) -> None:
+    page = asked("compare", CompareForm(source=str(models / "baked"), context="1k"))
+    links = [str(attributes["href"]) for name, attributes in page.found if name == "a"]
+    forms = [from_address(BakeForm, dict(parse_qsl(urlsplit(one).query))) for one in links]
+    assert len(forms) > 5
+    for form in forms:
+        assert form.replace
+        if form.method == "yarn":
+            assert command(asked("plan", form))[3:5] == ["--yarn", "16"]
+
+
+def test_dropped_files_have_their_names_and_not_their_places(models: Path, tmp_path: Path) -> None:
+    place = tmp_path / "0123abcd"
+    place.mkdir()
+    shutil.copyfile(models / "result.json", place / "mine.json")
+    (place / "wrong.json").write_text('{"cells": 1}')
+    for task, form in (
+        ("results", ResultsForm(upload=str(place / "wrong.json"))),
+        ("compare", CompareForm(source=str(models / "source"), context="4", measured=str(place / "mine.json"))),
+    ):
+        *_, answer = Job(Asked(task, form, LOCAL), 60).messages()
+        assert isinstance(answer, Answer)
+        assert "0123abcd" not in answer.html
+        assert ".json" in answer.html
+
+
+def test_long_fields_are_refused(models: Path) -> None:
+    form = BakeForm(source=str(models / "source"), method="yarn", value="4", settings="beta_fast=1" + "6" * MOST)
+    *_, answer = Job(Asked("plan", form, LOCAL), 60).messages()
+    assert isinstance(answer, Answer)
+    assert "settings has more than 2,000 characters; shorten it." in answer.html
+
+
+@pytest.mark.parametrize("name", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "HF_TOKEN_PATH"])
+def test_no_cache_and_no_login_of_the_machine_is_left(name: str, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom ropeconv.ui.worker import _separate\n"
+        "if 'as it is' not in sys.argv: _separate(Path('own').absolute(), '')\n"
+        "from huggingface_hub import constants as c\nprint(c.HF_HUB_CACHE, c.HF_TOKEN_PATH, c.HF_ASSETS_CACHE)"
+    )
+    env = {**os.environ, name: "/shared/place"}
+
+    def places(*given: str) -> str:
+        command = [sys.executable, "-c", code, *given]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert "/shared/place" in places("as it is")
+    assert [one for one in places().split() if not one.startswith(str(tmp_path / "own"))] == []

@@ -32,7 +32,8 @@ FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 def import_all() -> None:
     """Imports what commands import when they run, so that each fork need not."""
     for module in pkgutil.walk_packages(ropeconv.__path__, "ropeconv."):
-        if not module.name.endswith(("program", "__main__")):
+        # the page's Gradio imports huggingface_hub, which takes its settings from the environment of that moment
+        if not module.name.endswith(("program", "__main__")) and not module.name.startswith("ropeconv.ui."):
             importlib.import_module(module.name)
     for name in ("gguf", "rich.progress", "rich.table"):
         importlib.import_module(name)

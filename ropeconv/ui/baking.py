@@ -63,15 +63,18 @@ def target_of(form: BakeForm, out: Path | None = None) -> Target:
 
 
 def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
-    """The command line that does the same. publishing: whether that is a publication, and not a file or folder."""
+    """The command line that does the same, in the place of the plan where the form names one.
+
+    publishing: whether that is a publication, and not a file or folder.
+    """
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
     if form.recipe and "--recipe" in words:  # one with lists, which no option can be
         words[words.index("--recipe") + 1] = Path(form.recipe).name
     if publishing:
         words += ["--push", form.repo_id, *(["--private"] if form.private else [])]
         words += ["--exist-ok"] if form.exist_ok else []
-    elif form.out:
-        words += ["-o", str(place_of(form))]
+    elif plan.target.out is not None:
+        words += ["-o", str(plan.target.out)]
     return shlex.join(words)
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 MARK = "from ropeconv.ui import serve_space"
 """What the program of such a Space has, and no other."""
-EMPTY = {".gitattributes", "README.md"}
-"""Files of a new Space."""
+EMPTY = {".gitattributes"}
+"""Files of a new Space, which a run that was stopped leaves."""
 PROGRAM = "app.py"
 FILES = ("README.md", "requirements.txt", PROGRAM)
 
@@ -66,7 +66,7 @@ def _refuse_other(api: HfApi, repo_id: str) -> None:
         with open(api.hf_hub_download(repo_id, PROGRAM, repo_type="space"), encoding="utf-8", errors="replace") as file:
             if MARK in file.read():
                 return
-    elif set(api.list_repo_files(repo_id, repo_type="space")) <= EMPTY:  # a new one, also of a run that was stopped
+    elif set(api.list_repo_files(repo_id, repo_type="space")) <= EMPTY:
         return
     raise RopeconvError(f"{repo_id} is a Space with another program; choose another name")
 

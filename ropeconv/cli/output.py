@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..formats.copying import Advance
 from ..version import SCHEMA
+from ..views.sheet import MARKS
 from .printable import printable, printable_json, trimmed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STYLES = {
-    "exact": "green", "rounded": "green", "agrees": "green", "approximate": "yellow", "differs": "red",
-    "ignored": "red", "refused": "red", "disagrees": "red",
-}  # fmt: skip
+STYLES = {"good": "green", "fair": "yellow", "bad": "red"}
 UNLIMITED = 10_000
 """Width in characters for files and pipes, in which nothing is cut or wrapped."""
 
@@ -45,12 +43,7 @@ class Output:
         right: Sequence[str] = (),
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
-        """Prints a table, and returns the columns that it shows.
-
-        title: above it. columns: their names. rows: a cell for every column. optional: columns that are left out one
-        after the other where the terminal is too narrow for all. right: columns that are set flush right. styles: of
-        cells, by row and column.
-        """
+        """As in `Sheet`. Where the terminal is too narrow for all columns, `optional` ones are left out."""
         from rich.table import Table
         from rich.text import Text
 
@@ -60,7 +53,7 @@ class Output:
         for index in kept:
             table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
         for number, row in enumerate(body):
-            found = {index: styles.get((number, index), STYLES.get(row[index], "")) for index in kept}
+            found = {index: styles.get((number, index), STYLES.get(MARKS.get(row[index], ""), "")) for index in kept}
             table.add_row(*(Text(row[index], style) for index, style in found.items()))
         # the title is not that of the table, which is no wider than its columns
         _print(console, *([Text(printable(title), "bold")] if title else []), table)

@@ -21,7 +21,7 @@ def lengths_of(spec: RopeSpec, context: int) -> dict[str, int]:
 def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     """Wavelengths, what frequencies are divided by, B(m), and the bound on scores.
 
-    spec: the RoPE of the model, unscaled where there are curves. curves: frequencies of schedules by name, radians per
+    spec: the RoPE of the model, whose scaling is not looked at. curves: frequencies of schedules by name, radians per
     token, float64 [rotary_dim / 2]; without any, what is divided is left out. context: of the longest, in tokens.
     """
     before, lengths = base_inv_freq(spec.rope_theta, spec.rotary_dim), lengths_of(spec, context)

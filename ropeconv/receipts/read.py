@@ -14,7 +14,8 @@ from ..errors import BadSource, shown
 from ..formats import jsontext
 from ..formats.regular import read_text
 from ..formats.typed import typed
-from ..sources import RECEIPT, GgufSource
+from ..sources import RECEIPT, GgufSource, Source
+from ..sources.gguf import HubGguf
 from ..version import SCHEMA
 from .evaluation import EvaluationRecord
 from .receipt import Receipt
@@ -42,14 +43,28 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
     """
     baked = Path(baked)
     if baked.suffix == ".gguf":
-        text = GgufSource(baked).file.get(RECEIPT)
-        if not isinstance(text, str):
-            raise BadSource(f"{baked} has no receipt among its keys, so it is not an output of ropeconv")
-        return parse_receipt(text, str(baked), validations(baked))
+        return _in_keys(GgufSource(baked), validations(baked))
     path = baked / RECEIPT
     if not path.is_file():
         raise BadSource(f"{baked} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
     return parse_receipt(read_text(path, str(path)), str(path))
+
+
+def receipt_of(source: Source | GgufSource) -> Receipt:
+    """The receipt of a model that is opened, also on the Hub. Raises as `read_receipt` does."""
+    if isinstance(source, GgufSource):
+        return _in_keys(source, {} if isinstance(source, HubGguf) else validations(source.path))
+    text = source.text(RECEIPT)
+    if text is None:
+        raise BadSource(f"{source.reference} has no {RECEIPT}, so it is not an output of ropeconv; give one that is")
+    return parse_receipt(text, source.reference)
+
+
+def _in_keys(source: GgufSource, results: dict[str, Any]) -> Receipt:
+    text = source.file.get(RECEIPT)
+    if not isinstance(text, str):
+        raise BadSource(f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv")
+    return parse_receipt(text, source.reference, results)
 
 
 def has_receipt(baked: str | os.PathLike[str]) -> bool:

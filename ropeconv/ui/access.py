@@ -7,7 +7,7 @@ publishes with this user's login.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PARAMETER = "key"
 OPEN = ("/gradio_api/startup-events", "/manifest.json")
 """What Gradio asks for at its start, and what a browser asks for without cookies; neither says anything."""
-CLOSED = b"This page needs the address with the key that `ropeconv ui` has printed. Open that one."
+CLOSED = "This page needs the address with the key that `ropeconv ui` has printed. Open that one."
 
 
 def new_key() -> str:
@@ -35,6 +35,8 @@ class KeyMiddleware:
         if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN or self._known(scope):
             await self.app(scope, receive, send)
             return
+        from starlette.responses import PlainTextResponse, RedirectResponse
+
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == PARAMETER), "")
         if scope["type"] == "http" and secrets.compare_digest(given.encode(), self.key.encode()):
@@ -42,9 +44,9 @@ class KeyMiddleware:
             path = quote(scope["path"].lstrip("/\\"))  # two slashes would name another server
             place = f"/{path}" + (f"?{others}" if others else "")
             cookie = f"{self.cookie}={self.key}; Path=/; HttpOnly; SameSite=Strict"
-            await reply(send, 303, b"", {"location": place, "set-cookie": cookie})
+            await RedirectResponse(place, 303, {"set-cookie": cookie})(scope, receive, send)
         else:
-            await reply(send, 401, CLOSED, {"content-type": "text/plain; charset=utf-8"})
+            await PlainTextResponse(CLOSED, 401)(scope, receive, send)
 
     def _known(self, scope: Scope) -> bool:
         """Whether a request has the cookie."""
@@ -53,10 +55,3 @@ class KeyMiddleware:
         text = next((value for name, value in scope["headers"] if name == b"cookie"), b"").decode("latin-1")
         given = cookie_parser(text).get(self.cookie, "")  # as browsers do; http.cookies stops at the first odd one
         return secrets.compare_digest(given.encode(), self.key.encode())
-
-
-async def reply(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
-    """Answers a request. send: of it. status, body, headers: of the answer."""
-    fields: list[Any] = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": fields})
-    await send({"type": "http.response.body", "body": body})

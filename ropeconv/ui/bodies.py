@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .access import reply
-
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,7 +12,7 @@ FORM = 1 << 20
 HEADERS = 1 << 16
 """Bytes of an upload that are not of its file."""
 UPLOAD = "/gradio_api/upload"
-LARGE = b"This is more than this page takes."
+LARGE = "This is more than this page takes."
 
 
 class BodyMiddleware:
@@ -31,7 +29,9 @@ class BodyMiddleware:
         most = self.upload + HEADERS if scope["path"].rstrip("/") == UPLOAD else FORM
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not announced.isdigit() or int(announced) > most:
-            await reply(send, 413, LARGE, {"content-type": "text/plain; charset=utf-8", "connection": "close"})
+            from starlette.responses import PlainTextResponse
+
+            await PlainTextResponse(LARGE, 413, {"connection": "close"})(scope, receive, send)
             return
         done = 0
 

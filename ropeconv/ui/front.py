@@ -48,7 +48,6 @@ class Front:
         if before is not None:
             before.stop()  # nobody waits for its answer any more
         try:
-            yield _shown(Progress("Reading"))  # also so that the same answer once more is seen to be a new one
             for message in job.messages():
                 if self._jobs.get(session) is job:
                     yield message.html if isinstance(message, Answer) else _shown(message)

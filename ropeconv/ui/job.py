@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from .asked import Asked
-from .messages import Answer, Message, decode
+from .messages import Answer, Message, Progress, decode
 from .worker import failure, work
 
 POLL, GRACE = 0.2, 20.0
@@ -50,6 +50,7 @@ class Job:
         begun, late = time.monotonic(), False
         answer: Answer | None = None
         try:
+            yield Progress("Reading")  # also so that the same answer once more is seen to be a new one
             while answer is None and not self._overdue():
                 if self.seconds is not None and not late and time.monotonic() - begun > self.seconds:
                     late = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from urllib.parse import urlencode
 
 from ..rope.methods import Method, Value
@@ -18,14 +19,9 @@ def to_page(page: str, form: Form) -> str:
 
 def to_bake(source: str, method: Method, context: int | None = None, replace: bool = False) -> str:
     """The address of the plan of a method. source: the model. context, replace: as `Advice` has them."""
-    first, *others = dataclasses.fields(method)
-    value = "" if method.value is Value.SWITCH else _text(getattr(method, first.name))
-    settings = {item.name: getattr(method, item.name) for item in others}
-    changed = [f"{item.name}={settings[item.name]}" for item in others if settings[item.name] != item.default]
+    value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
+    settings = {item: getattr(method, item.name) for item in dataclasses.fields(method)[1:]}
+    changed = [f"{item.name}={json.dumps(given)}" for item, given in settings.items() if given != item.default]
     changed += [] if context is None else [f"context={context}"]
     form = BakeForm(source=source, method=method.name, value=value, settings=", ".join(changed), replace=replace)
     return to_page("bake", form)
-
-
-def _text(value: object) -> str:
-    return format(value, ".12g") if isinstance(value, float) else str(value)

@@ -10,13 +10,9 @@ from typing import Literal
 
 from ..formats.template import render
 from ..pictures.page import Drawn, Picture, drawn
+from ..views.sheet import MARKS
 
 Mark = Literal["plain", "quiet", "problem", "good"]
-STATUSES = {
-    "exact": "good", "rounded": "good", "agrees": "good", "approximate": "fair", "differs": "bad", "ignored": "bad",
-    "refused": "bad", "disagrees": "bad",
-}  # fmt: skip
-"""How words of tables are marked."""
 MOST_ROWS = 300
 """Of a table."""
 
@@ -66,7 +62,7 @@ class HtmlSheet:
         head = tuple(Cell(name, "", name in right) for name in columns)
         cells = tuple(
             tuple(
-                Cell(text, STATUSES.get(text, styles.get((number, place), "")), columns[place] in right)
+                Cell(text, MARKS.get(text, styles.get((number, place), "")), columns[place] in right)
                 for place, text in enumerate(row)
             )
             for number, row in enumerate(body[:MOST_ROWS])

@@ -57,19 +57,20 @@ def _answer(connection: Connection, asked: Asked) -> Answer:
     try:
         threading.Thread(target=_watch, args=(connection,), daemon=True).start()
         with scratch() if asked.rules.public else nullcontext() as folder:
-            _limit(asked.rules.memory)
-            _limit_files(asked.rules.fetched)
+            _limit(resource.RLIMIT_DATA, asked.rules.memory)
+            _limit(resource.RLIMIT_FSIZE, asked.rules.fetched)
             if folder is not None:
                 _separate(folder, asked.token)
             return _done(connection, asked)
     except Exception as problem:
-        _limit(None)  # so that there is room to say it
+        if asked.rules.memory is not None:  # so that there is room to say it
+            _limit(resource.RLIMIT_DATA, resource.RLIM_INFINITY)
         words = without_places(redacted(reason(problem)), asked.form)
         return failure(COMMAND_LINE_LOGIN.sub(SIGN_IN, words) if asked.rules.public else words)
 
 
 def _done(connection: Connection, asked: Asked) -> Answer:
-    from .tasks import TASKS  # after the environment is set: huggingface_hub reads it when it is imported
+    from .tasks import TASKS  # which the page itself, that imports this file too, has no use for
 
     def tell(message: Message) -> None:
         connection.send_bytes(encode(message))
@@ -114,17 +115,12 @@ def _separate(folder: Path, token: str) -> None:
     os.chdir(folder / "work")
 
 
-def _limit(memory: int | None) -> None:
-    """Sets the memory in bytes that the process may have; None for as much as the system lets it have."""
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (most if memory is None else memory, most))
-
-
-def _limit_files(size: int | None) -> None:
-    """Sets the bytes that a file may have which the process writes; None for no limit."""
-    if size is not None:
-        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+def _limit(what: int, most: int | None) -> None:
+    """Sets a limit of this process, within what the system allows. what: of `resource`. most: None leaves it."""
+    if most is not None:
+        _, hard = resource.getrlimit(what)
+        within = hard == resource.RLIM_INFINITY or 0 <= most <= hard
+        resource.setrlimit(what, (most if within else hard, hard))
 
 
 def _watch(connection: Connection) -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+MARKS = {
+    "exact": "good", "rounded": "good", "agrees": "good", "approximate": "fair", "differs": "bad", "ignored": "bad",
+    "refused": "bad", "disagrees": "bad",
+}  # fmt: skip
+"""What words of tables say at a glance: a sheet has a colour for each."""
+
 
 class Sheet(Protocol):
     """Takes what a view shows, in its order."""

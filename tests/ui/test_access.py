@@ -20,7 +20,7 @@ def asked(path: str = "/", query: str = "", cookie: str = "", kind: str = "http"
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"].endswith("http.response.start"):  # of a websocket it has a prefix
             headers = {name.decode(): value.decode() for name, value in message["headers"]}
             answer.update(headers, status=message["status"])
 

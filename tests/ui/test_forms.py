@@ -96,7 +96,8 @@ def test_a_form_is_a_target() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [REGISTRY["yarn"](4.0, beta_fast=16), REGISTRY["theta"](1e6), REGISTRY["ntk"]("128k"), REGISTRY["as-is"](),
+    [REGISTRY["yarn"](4.0, beta_fast=16), REGISTRY["yarn"](4.0, truncate=False),
+     REGISTRY["theta"](1e6), REGISTRY["ntk"]("128k"), REGISTRY["as-is"](),
      REGISTRY["piecewise"]("8@46"), REGISTRY["theta-bound"](131072)],
 )  # fmt: skip
 def test_the_link_to_a_plan_is_the_method_itself(method: Method) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -222,3 +223,14 @@ def test_what_was_done_before_the_limit_is_no_failure(llama: Path, monkeypatch: 
     *_, answer = job.messages()
     assert isinstance(answer, Answer)
     assert not answer.failed
+
+
+def test_a_page_that_is_left_at_its_first_word_stops_the_request(llama: Path) -> None:
+    front, before = Front(LOCAL), set(multiprocessing.active_children())
+    form = BakeForm(source=str(llama), method="yarn", value="4", out=f"{llama}-left")
+    answers = front.answers("write", form, "page", baking=True)
+    next(answers)
+    (process,) = set(multiprocessing.active_children()) - before
+    answers.close()  # type: ignore[attr-defined]
+    assert not process.is_alive()
+    assert not Path(f"{llama}-left").exists()

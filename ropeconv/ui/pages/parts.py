@@ -26,5 +26,5 @@ def model(rules: Rules, dropped: str = "config.json or GGUF file", kinds: tuple[
 
 
 def answer() -> gr.HTML:
-    """Where the answer stands. Screen readers are told when it changes."""
-    return gr.HTML(elem_id="answer", elem_classes=["live"], apply_default_css=False)
+    """Where the answer stands."""
+    return gr.HTML(elem_id="answer", apply_default_css=False)

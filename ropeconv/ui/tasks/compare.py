@@ -10,6 +10,7 @@ from ...errors import BadSource, RecipeError, UsageError
 from ...evaluate.advised import advised
 from ...inspection import inspect_source
 from ...pictures.of_model import pictures_of
+from ...receipts import receipt_of
 from ...rope.lengths import factor_over, parse_factor, parse_tokens
 from ...sources import GgufSource, Source
 from ...views.advice import show_advice, show_methods
@@ -18,7 +19,6 @@ from ..desk import Desk
 from ..forms import CompareForm
 from ..links import to_bake
 from ..opening import opened
-from ..receipts import receipt_of
 from ..sheet import HtmlSheet
 
 MOST_SHARDS = 64
@@ -45,10 +45,9 @@ def compare(form: CompareForm, desk: Desk, sheet: HtmlSheet) -> None:
                 (one.method.command, to_bake(form.source, one.method, one.context, one.replace)) for one in found.found
             ]
             sheet.ways("Plan one of them", ways)
-        spec = found.seen.first_spec
         curves = {one.method.name: one.schedule.inv_freq for one in found.found[:DRAWN]}
         sheet.title("The first of them" if len(found.found) > DRAWN else "Their frequencies")
-        sheet.pictures(pictures_of(spec.unscaled() if spec.scaled else spec, curves, found.context))
+        sheet.pictures(pictures_of(found.seen.first_spec, curves, found.context))
         sheet.title("Each of them")
     show_methods(found, sheet)
 
@@ -63,6 +62,5 @@ def _length(text: str, source: Source | GgufSource) -> int:
         return parse_tokens(text)
     if isinstance(factor, str):
         return parse_tokens(factor)
-    spec = inspect_source(source).first_spec
-    trained = (spec.unscaled() if spec.scaled else spec).original_context
+    trained = inspect_source(source).first_spec.original_context
     return round(trained * factor_over(factor, trained, "the length"))

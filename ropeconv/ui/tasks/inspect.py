@@ -23,4 +23,4 @@ def inspect(form: InspectForm, desk: Desk, sheet: HtmlSheet) -> None:
         sheet.ways("Next", [("compare methods for it", to_page("compare", CompareForm(source=form.source)))])
     spec = seen.spec
     curves = {"as it is": spec.current().inv_freq} if spec.scaled else {}
-    sheet.pictures(pictures_of(spec.unscaled() if spec.scaled else spec, curves, spec.context))
+    sheet.pictures(pictures_of(spec, curves, spec.context))

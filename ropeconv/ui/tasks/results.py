@@ -9,7 +9,7 @@ from ...evaluate.report.plots import pictures as evaluation_pictures
 from ...evaluate.result import read_result
 from ...formats import jsontext
 from ...formats.regular import read_text
-from ...receipts import parse_receipt, read_receipt
+from ...receipts import parse_receipt, receipt_of
 from ...receipts.receipt import Receipt
 from ...sources import open_source
 from ...validate.report.plots import pictures as validation_pictures
@@ -19,8 +19,7 @@ from ...views.receipt import show_receipt
 from ...views.validation import show_validation
 from ..desk import Desk
 from ..forms import ResultsForm
-from ..opening import named
-from ..receipts import receipt_of
+from ..opening import dropped, named
 from ..sheet import HtmlSheet
 
 
@@ -35,7 +34,7 @@ def results(form: ResultsForm, desk: Desk, sheet: HtmlSheet) -> None:
 def _dropped(path: Path, sheet: HtmlSheet) -> None:
     """Shows what a dropped file is: the result of `eval`, that of `validate`, a receipt, or a GGUF file with one."""
     if path.suffix == ".gguf":
-        _receipt(read_receipt(path), sheet)
+        _receipt(receipt_of(dropped(path)), sheet)
         return
     text = read_text(path, path.name)
     data = jsontext.parse(text, path.name)

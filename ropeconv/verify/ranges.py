@@ -14,9 +14,10 @@ from threading import Lock
 import numpy as np
 
 from ..formats.copying import Advance
+from ..formats.threads import cores
 
 BLOCK = 1 << 21  # bytes that are read and compared at a time: both sides stay in the cache
-THREADS = min(4, max(2, os.cpu_count() or 1))
+THREADS = min(4, max(2, cores()))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...formats.scratch import scratch
+from ...formats.threads import cores
 from ..engine import Engine, Progress, TokenLosses
 from .messages import Done, Generate, Job, Load, Logits, Losses, Lost, Override, Tokens
 from .process import Process
@@ -37,8 +37,7 @@ class LlamaCppEngine(Engine):
     @property
     def load(self) -> Load:
         """What the program is asked to load."""
-        threads = os.cpu_count() or 1
-        return Load(path=str(self.path), overrides=self.overrides, **{"threads": threads, **self.options})
+        return Load(path=str(self.path), overrides=self.overrides, **{"threads": cores(), **self.options})
 
     @contextmanager
     def opened(self) -> Iterator[LlamaCppEngine]:

@@ -15,6 +15,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from ...formats.locks import try_lock
 from ...formats.scratch import scratch
+from ...formats.threads import cores
 from .executor import Executor, Factory, Pool, call, lost
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -53,7 +54,7 @@ class Local(Executor):
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
-        threads = max(1, (os.cpu_count() or 1) // self.at_once)
+        threads = max(1, cores() // self.at_once)
         with scratch() as folder:
             given = (str(folder), self.devices, threads)
             pool = ProcessPool(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..engines import Progress
-from ..errors import UsageError
 from ..evaluate.result import decided
 from ..evaluate.row import Row
 from ..evaluate.runners.patched import Patched
@@ -45,8 +44,8 @@ class Tuning:
 
     @cached_property
     def formulas(self) -> list[Candidate]:
-        """The formulas that reach the context."""
-        return self.start.formulas()
+        """The formulas that reach the context, that of --start first."""
+        return sorted(self.start.formulas(), key=lambda one: one.method != self.wanted.start)
 
     def run(self) -> Tuned:
         """Searches, and measures what was found on held-out windows. Raises BadSource where the texts are too short."""
@@ -55,20 +54,13 @@ class Tuning:
         price = Price(wanted.inside, wanted.needles)
         scorer = Scorer(self.runner, windows(searched, self._size(wanted.windows)), price)
         judge = Scorer(self.runner, windows(held, self._size(wanted.held_windows or wanted.windows)), price)
-        formulas = self.formulas
-        heard.note(
-            f"Reading {len(scorer.windows)} windows of {format_tokens(self.context)} tokens with {len(formulas)} "
-            "formulas."
-        )
-        formulas.sort(key=lambda one: float(scorer.values(one.schedule).mean()))
-        task = self._task(scorer, formulas)
-        begun = task.formulas[0]
-        heard.note(f"{formulas[0].name} loses least; searching {wanted.over} by {self.search.name} from {begun.name}.")
+        task = self._task(scorer, self._ranked(scorer))
         heard.total(wanted.steps or self.search.steps)
         best = self.search.run(task)
         heard.note(f"Reading {len(judge.windows)} held-out windows.")
-        shown = [self.start.unscaled(), *formulas, *([] if best in formulas else [best])]
-        reference = min(formulas, key=lambda one: float(judge.values(one.schedule).mean()))
+        by_loss = sorted(self.formulas, key=lambda one: float(judge.values(one.schedule).mean()))
+        reference = by_loss[0]
+        shown = [self.start.unscaled(), *by_loss, *([] if best in by_loss else [best])]
         table = rows(judge, shown, reference.name, wanted.seed)
         chosen, better, sentence = self._verdict(best, reference, table)
         gain = task.gain(best)
@@ -97,17 +89,26 @@ class Tuning:
         wanted = self.wanted
         return Size(self.context, self.runner.trained, count, wanted.targets, wanted.needles > 0, wanted.seed)
 
+    def _ranked(self, scorer: Scorer) -> list[Candidate]:
+        """The formulas, the one to begin with first: that of --start, else the one that loses least.
+
+        scorer: of the windows of the search.
+        """
+        wanted, formulas, heard = self.wanted, self.formulas, self.progress
+        size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
+        if wanted.start:
+            heard.note(f"Searching {wanted.over} by {self.search.name} from {formulas[0].name} on {size}.")
+            return formulas
+        heard.note(f"Reading {size} with {len(formulas)} formulas.")
+        formulas = sorted(formulas, key=lambda one: float(scorer.values(one.schedule).mean()))
+        heard.note(f"{formulas[0].name} loses least; searching {wanted.over} by {self.search.name} from it.")
+        return formulas
+
     def _task(self, scorer: Scorer, formulas: Sequence[Candidate]) -> Task:
-        """The task of the search. formulas: best first. Raises UsageError where --start names none of them."""
         wanted = self.wanted
-        first = [one for one in formulas if one.method == wanted.start] if wanted.start else formulas[:1]
-        if not first:
-            known = ", ".join(one.method for one in formulas)
-            raise UsageError(f"--start {wanted.start} is no formula to begin with; choose {known}")
         return Task(
-            self.start, self.runner.loaded.model, self.runner.inspection.spec, scorer,
-            [*first, *(one for one in formulas if one not in first)], wanted.over, wanted.steps,
-            wanted.attention_factor, wanted.regularise, wanted.seed, self.progress,
+            self.start, self.runner.loaded.model, self.runner.inspection.spec, scorer, formulas, wanted.over,
+            wanted.steps, wanted.attention_factor, wanted.regularise, wanted.seed, self.progress,
         )  # fmt: skip
 
     def _verdict(self, best: Candidate, reference: Candidate, table: Sequence[TunedRow]) -> tuple[Candidate, bool, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..rope.lengths import parse_tokens
 from ..rope.methods.method import positive
+from .candidate import FORMULAS
 from .searches import Search, choose
 from .spaces import SPACES
 
@@ -48,6 +49,8 @@ class Wanted:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give 0 or more")
         if self.attention_factor is not None and positive(self.attention_factor):
             raise UsageError(f"--attention-factor is {self.attention_factor}; give a positive number")
+        if self.start and self.start not in FORMULAS:
+            raise UsageError(f"--start {self.start} is no formula to begin with; choose {', '.join(FORMULAS)}")
         if self.windows < 2 or self.held_windows == 1:
             raise UsageError("errors need two windows at least; give a larger --windows or --held-windows")
         return choose(self.over, self.by, tuple(SPACES))

@@ -31,6 +31,7 @@ ERRORS = {
     "HTTPError": "the Hub cannot be reached: check the connection, or give a local folder",
     "BrokenPipeError": "another process or server closed its connection too early: check it, and run again",
     "ConnectionError": "the Hub cannot be reached: check the connection, or give a local folder",
+    "UncompletedJobError": "the time limit of the job on Slurm ended: give [executor] a longer timeout",
     "HFValidationError": "that is not a Hub id: write owner/name",
 }
 STATUSES = {

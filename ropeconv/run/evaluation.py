@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..engines import Engine, Progress
@@ -130,6 +131,17 @@ def _refusal(unit: Unit, found: Refused | Failure) -> Refusal:
     return Refusal(unit.row.name, found.reason, unit.measure.name, unit.case.column)
 
 
+def _absolute(opening: Opening) -> Opening:
+    """The same for a worker, which runs in another folder."""
+
+    def found(name: str) -> str:
+        path = Path(name).expanduser()
+        return str(path.absolute()) if name and path.exists() else name
+
+    rows = [replace(row, path=row.path and row.path.expanduser().absolute()) for row in opening.rows]
+    return replace(opening, model=found(opening.model), against=found(opening.against), rows=rows)
+
+
 @contextmanager
 def open_spread(
     executor: Executor, opening: Opening, sizes: Sizes, files: Sequence[tuple[str, str]]
@@ -142,7 +154,7 @@ def open_spread(
     if opening.servers:
         raise UsageError("a server runs its model itself, so --workers has no effect on --server; leave it out")
     here = replace(opening, device="auto", dtype="auto", device_map="")  # workers may have other devices
-    factory: Any = partial(EvalWorker, opening, sizes, files)
+    factory: Any = partial(EvalWorker, _absolute(opening), sizes, files)
     with open_evaluation(here, sizes, files) as evaluation, executor.pool(factory) as pool:
         [(_, about)] = list(pool.run([ABOUT]))
         if isinstance(about, Failure):

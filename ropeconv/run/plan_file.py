@@ -120,8 +120,8 @@ class LimitsTable(Table, frozen=True):
 
 
 class ExecutorTable(Table, frozen=True):
-    """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. slurm: parameters of submitit.
-    repository, flavor, requirement, timeout: of HF Jobs."""
+    """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. timeout: of each job of Slurm and HF
+    Jobs. slurm: parameters of submitit. repository, flavor, requirement: of HF Jobs."""
 
     on: str = "local"
     gpus: float = 0

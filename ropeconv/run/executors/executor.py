@@ -54,10 +54,13 @@ class Executor(ABC):
         """
 
 
-def lost(times: int) -> Failure:
-    """What an item gives whose workers ended. times: how many."""
+def lost(times: int, log: str = "") -> Failure:
+    """What an item gives whose workers ended. times: how many. log: a file with what the last one has written."""
     ended = "its worker" if times == 1 else f"{times} workers, one after the other,"
-    return Failure(f"{ended} ended while it ran (killed, or out of memory); give it more memory, or fewer jobs", True)
+    said = f"; what it said is in {log}" if log else ""
+    return Failure(
+        f"{ended} ended while it ran (killed, or out of memory){said}; give it more memory, or fewer jobs", True
+    )
 
 
 _kept: dict[bytes, Worker] = {}

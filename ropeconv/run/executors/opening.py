@@ -39,7 +39,7 @@ def executor_of(
     if ADDRESS.fullmatch(name):
         return RayCluster(name, table.cpus, table.gpus)
     if name == "slurm" and folder is not None:
-        return Slurm(folder, at_once, table.cpus, table.gpus, table.slurm)
+        return Slurm(folder, at_once, table.cpus, table.gpus, table.slurm, table.timeout)
     if name == "hf-jobs" and folder is not None:
         return HfJobs(table.repository, table.flavor, table.requirement, table.timeout, at_once)
     others = f"{KNOWN}, slurm, or hf-jobs" if folder is not None else KNOWN

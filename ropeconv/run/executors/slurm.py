@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,20 +13,23 @@ from typing import Any
 
 from ...errors import RopeconvError, UsageError
 from ...extras import require
+from ..slurm_queue import Queue, Watch
 from .executor import Executor, Factory, Pool, call, lost
 
 LARGEST = 1_000
 """Jobs of an array: Slurm's MaxArraySize is 1,001 where nobody has changed it."""
 POLL = 2.0
-"""Seconds between two looks; submitit asks Slurm itself less often."""
+"""Seconds between two looks for results."""
+UNITS = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}
+"""Minutes."""
 
 
 class Slurm(Executor):
     """A Slurm cluster whose nodes see the same files.
 
-    folder: of logs and results. at_once: jobs that run at a time, 0 for as many as Slurm lets. cpus, gpus: of each.
-    given: more parameters as `AutoExecutor.update_parameters` takes them, those of Slurm without their `slurm_`.
-    cluster: of submitit; "local" runs them as processes of this machine.
+    folder: of logs and results. at_once: jobs that run at a time, 0 for as many as Slurm lets. cpus, gpus, timeout: of
+    each, the latter such as "2h". given: more parameters as `AutoExecutor.update_parameters` takes them, those of Slurm
+    without their `slurm_`. cluster: of submitit; "local" runs them as processes of this machine.
     """
 
     def __init__(
@@ -35,11 +39,13 @@ class Slurm(Executor):
         cpus: float = 1,
         gpus: float = 0,
         given: Mapping[str, Any] | None = None,
+        timeout: str = "2h",
         cluster: str = "slurm",
     ) -> None:
         require("submitit", "running on Slurm")
         self.folder, self.at_once, self.cluster = folder, at_once, cluster
-        self.parameters = {"cpus_per_task": max(1, round(cpus)), "gpus_per_node": round(gpus), **(given or {})}
+        own = {"cpus_per_task": max(1, round(cpus)), "gpus_per_node": round(gpus), "timeout_min": minutes(timeout)}
+        self.parameters = {**own, **(given or {})}
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
@@ -56,18 +62,30 @@ class Slurm(Executor):
             raise UsageError(f"[executor.slurm] is not what submitit takes ({problem}); correct it") from None
         except RuntimeError as problem:
             raise RopeconvError(f"no Slurm is here ({problem}); run it on a login node, or leave --on out") from None
-        jobs = Arrays(executor, partial(call, pickle.dumps(factory)), retries)
+        watch = Queue() if self.cluster == "slurm" else Watch()
+        jobs = Arrays(executor, partial(call, pickle.dumps(factory)), retries, watch)
         try:
             yield jobs
         finally:
             jobs.cancel()
 
 
-class Arrays(Pool):
-    """Arrays of jobs. executor: of submitit. call: with an item. retries: as in `Executor.pool`."""
+def minutes(timeout: str) -> int:
+    """A time such as "2h" or "90m" in whole minutes, 1 at least. Raises UsageError for other texts."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", timeout)
+    if found is None:
+        raise UsageError(f'the timeout {timeout!r} is no time; give a number with s, m, h or d, such as "2h"')
+    return max(1, round(float(found[1]) * UNITS[found[2]]))
 
-    def __init__(self, executor: Any, call: Any, retries: int) -> None:
-        self.executor, self.call, self.retries = executor, call, retries
+
+class Arrays(Pool):
+    """Arrays of jobs.
+
+    executor: of submitit. call: with an item. retries: as in `Executor.pool`. watch: of its jobs.
+    """
+
+    def __init__(self, executor: Any, call: Any, retries: int, watch: Watch) -> None:
+        self.executor, self.call, self.retries, self.watch = executor, call, retries, watch
         self.pending: dict[int, Any] = {}
 
     def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
@@ -76,25 +94,32 @@ class Arrays(Pool):
         for number in range(self.retries + 1):
             for start in range(0, len(left), LARGEST):
                 part = left[start : start + LARGEST]
-                submitted = self.executor.map_array(self.call, [items[index] for index in part])
-                self.pending |= dict(zip(part, submitted, strict=True))
+                self.pending |= dict(zip(part, self._submitted([items[index] for index in part]), strict=True))
             left = []
             while self.pending:
-                for index in [index for index, job in self.pending.items() if job.done()]:
+                for index in self.watch.ended(self.pending):
                     job = self.pending.pop(index)
-                    if job.exception() is None:
+                    if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()
                     elif number < self.retries:
                         left.append(index)
                     else:
-                        yield index, lost(number + 1)
+                        yield index, lost(number + 1, str(job.paths.stderr))
                 if self.pending:
                     time.sleep(POLL)
             if not left:
                 return
 
+    def _submitted(self, items: Sequence[Any]) -> list[Any]:
+        from submitit.core.utils import FailedJobError
+
+        try:
+            return list(self.executor.map_array(self.call, items))
+        except FailedJobError as problem:
+            said = "".join(str(problem).strip().splitlines()[-1:]).removeprefix("sbatch: error: ")
+            raise RopeconvError(f"Slurm does not take the jobs ({said}); correct [executor.slurm]") from None
+
     def cancel(self) -> None:
         """Cancels jobs that have not ended."""
-        for job in self.pending.values():
-            job.cancel()
+        self.watch.cancel(list(self.pending.values()))
         self.pending.clear()

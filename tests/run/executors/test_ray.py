@@ -15,6 +15,7 @@ from ropeconv.engines import Progress
 from ropeconv.errors import RopeconvError
 from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.opening import Sizes
+from ropeconv.evaluate.result import read_result
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.request import Opening
 from ropeconv.evaluate.texts.read import read_files
@@ -25,12 +26,14 @@ from ropeconv.run.executors.ray import RayCluster
 from ...conftest import run_in
 from ..plans import lines, models, plan_text
 from ..test_evaluation import Mortal, alone, comparable
+from .slurm_cluster import free_ports
 from .workers import Squares
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 ROOT = Path(__file__).parents[3]
 STORE = 100 << 20
+CLIENT_PORT = free_ports(1)[0]
 ROWS = "base,linear:4,ntk:4,ntk-old:4,ntk-fixed:4,mixed:4,by-parts:4,yarn:4"
 SIZES = Sizes(lengths="4T", windows=8, targets=8)
 
@@ -44,7 +47,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         from ray.cluster_utils import Cluster
 
-        found = Cluster(True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
+        head = {"num_cpus": 0, "object_store_memory": STORE, "ray_client_server_port": CLIENT_PORT}
+        found = Cluster(True, head_node_args=head)
         try:
             found.nodes = [found.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
             yield found
@@ -82,6 +86,23 @@ def test_a_plan_on_the_cluster(cluster: Any, place: Path) -> None:
     done = run_in(place, "run", "plan.toml", "--on", cluster.address)
     assert done.returncode == 0, done.stderr
     assert [one["failed"] for one in lines(place)] == [""] * 4
+
+
+def test_through_the_client_port(cluster: Any, place: Path, tmp_path: Path) -> None:
+    """What runs outside a cluster connects so: results, failures, a killed worker, and an evaluation."""
+    address, items = f"ray://127.0.0.1:{CLIENT_PORT}", [1, "bad", "once", 2, "fatal"]
+    executor = executor_of(address)
+    with executor.pool(partial(Squares, str(tmp_path)), retries=1) as pool:
+        assert executor.at_once == 2
+        found = dict(pool.run(items))
+    assert (found[0], found[3], found[2][0]) == (1, 4, "once")
+    assert found[1] == Failure("it is bad; take another")
+    assert found[4].lost
+    given = ("models/a", "--methods", "base,yarn:4", "--text", "text.txt", "--lengths", "1T,4T", "--windows", "2")
+    for name, more in (("one", ()), ("spread", ("--workers", address))):
+        done = run_in(place, "eval", *given, *more, "-o", f"{name}.json", "--journal", f"{name}.jsonl")
+        assert done.returncode == 0, done.stderr
+    assert comparable(read_result(place / "spread.json")) == comparable(read_result(place / "one.json"))
 
 
 def test_no_cluster_and_no_package_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.run.executors import Failure, executor_of, slurm
-from ropeconv.run.executors.slurm import Arrays, Slurm
+from ropeconv.run.executors.slurm import Arrays, Slurm, minutes
 from ropeconv.run.plan_file import ExecutorTable
+from ropeconv.run.slurm_queue import Watch
 
 from .workers import Squares
 
@@ -33,21 +34,23 @@ def test_results_failures_and_a_killed_job(tmp_path: Path, monkeypatch: pytest.M
     assert found[3].reason.startswith("2 workers, one after the other, ended while it ran")
 
 
-def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled() -> None:
+def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled(tmp_path: Path) -> None:
     arrays: list[int] = []
     cancelled: list[int] = []
+    (tmp_path / "result").touch()
+    paths = SimpleNamespace(result_pickle=tmp_path / "result")
 
     def map_array(call: Any, items: list[int]) -> list[Any]:
         arrays.append(len(items))
         return [
             SimpleNamespace(
                 done=lambda item=item: item % 2 == 0, exception=lambda: None, result=lambda item=item: item,
-                cancel=lambda item=item: cancelled.append(item),
+                cancel=lambda check, item=item: cancelled.append(item), paths=paths,
             )
             for item in items
         ]  # fmt: skip
 
-    jobs = Arrays(SimpleNamespace(map_array=map_array), None, 0)
+    jobs = Arrays(SimpleNamespace(map_array=map_array), None, 0, Watch())
     results = jobs.run(range(2500))
     assert [next(results) for _ in range(3)] == [(0, 0), (2, 2), (4, 4)]
     assert arrays == [1000, 1000, 500]
@@ -55,7 +58,22 @@ def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled() -> No
     assert len(cancelled) == 2500 - 3
 
 
-def test_settings_and_what_is_wrong_with_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("timeout", "found"), [("2h", 120), ("90m", 90), ("1.5h", 90), ("1d", 1440), ("5s", 1)])
+def test_a_timeout_is_minutes_for_slurm(timeout: str, found: int, tmp_path: Path) -> None:
+    assert minutes(timeout) == found
+    executor = executor_of("slurm", ExecutorTable(timeout=timeout), folder=tmp_path)
+    assert isinstance(executor, Slurm)
+    assert executor.parameters["timeout_min"] == found
+
+
+@pytest.mark.parametrize("timeout", ["", "2", "h", "-1h", "2 hours", "1e3m"])
+def test_what_is_no_timeout_is_refused(timeout: str) -> None:
+    with pytest.raises(UsageError, match="is no time; give a number with s, m, h or d"):
+        minutes(timeout)
+
+
+def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     table = ExecutorTable(gpus=1, cpus=4, slurm={"partition": "long", "timeout_min": 90})
     found = executor_of("slurm", table, 7, folder=tmp_path)
     assert isinstance(found, Slurm)

@@ -27,6 +27,10 @@ class Squares:
             raise ZeroDivisionError("of its own")
         if item == "fatal" or (item == "once" and len((self.folder / "run-once").read_text()) == 1):
             os.kill(os.getpid(), signal.SIGKILL)
+        if item == "long":
+            time.sleep(200)
+        if str(item).startswith("nap"):
+            time.sleep(8)
         if item == "slow":
             time.sleep(1)
         if item == "env":

@@ -1,0 +1,120 @@
+"""A real Slurm, on whose nodes jobs are killed, end by their time limit, and are cancelled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ropeconv.errors import RopeconvError
+from ropeconv.evaluate.result import read_result
+from ropeconv.run import slurm_queue
+from ropeconv.run.executors import Failure
+from ropeconv.run.executors.slurm import Slurm
+from ropeconv.run.slurm_queue import Queue
+
+from ...conftest import run_in
+from ..plans import EVAL, lines, models, plan_text
+from .slurm_cluster import said, slurm
+from .workers import Squares
+
+pytest.importorskip("submitit")
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    with slurm(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", ":".join([str(ROOT), *filter(None, sys.path)]))  # sbatch takes it to the nodes
+        yield
+
+
+@pytest.fixture
+def asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm is asked often."""
+    monkeypatch.setattr(slurm_queue, "LOOK", 2.0)
+
+
+def test_results_failures_and_a_killed_job(asking: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    executor = Slurm(tmp_path / "slurm")
+    with executor.pool(partial(Squares, str(tmp_path)), retries=1) as pool:
+        found = dict(pool.run([3, "bad", "once", "fatal"]))
+    assert found[0] == 9
+    assert found[1] == Failure("it is bad; take another")
+    assert found[2] == ("once", 1)
+    assert found[3].lost
+    log = Path(found[3].reason.partition("what it said is in ")[2].partition(";")[0])
+    assert "Killed" in log.read_text()
+    assert [len((tmp_path / f"run-{name}").read_text()) for name in ("3", "once", "fatal")] == [1, 2, 2]
+    assert capfd.readouterr().err == "", "neither Slurm nor submitit speaks in between"
+
+
+def test_a_job_that_waits_is_not_taken_for_one_that_ended(asking: None, tmp_path: Path) -> None:
+    """Two of three jobs find room at a time, and each runs for longer than two looks at the queue."""
+    with Slurm(tmp_path / "slurm").pool(partial(Squares, str(tmp_path)), retries=0) as pool:
+        found = dict(pool.run(["nap-1", "nap-2", "nap-3"]))
+    assert found == {number: (f"nap-{number + 1}", 1) for number in range(3)}
+
+
+def test_the_time_limit_is_named(tmp_path: Path) -> None:
+    late = {"timeout_min": 2, "signal_delay_s": 80}  # Slurm looks at limits twice a minute
+    with Slurm(tmp_path / "slurm", given=late).pool(partial(Squares, str(tmp_path)), retries=1) as pool:
+        found = dict(pool.run(["long"]))
+    assert found[0] == Failure("the time limit of the job on Slurm ended: give [executor] a longer timeout")
+
+
+def test_what_slurm_refuses_is_a_sentence(tmp_path: Path) -> None:
+    with (
+        Slurm(tmp_path / "slurm", given={"partition": "nowhere"}).pool(partial(Squares, str(tmp_path))) as pool,
+        pytest.raises(RopeconvError, match=r"does not take the jobs \(.*Invalid partition.*\); correct \[executor.sl"),
+    ):
+        list(pool.run([1]))
+
+
+def test_a_plan_with_weights_and_evaluations(tmp_path: Path, tiny: Callable[[str], Path]) -> None:
+    place = models(tmp_path, tiny("llama"), "a")
+    limits = '[executor]\non = "slurm"\ntimeout = "30m"\n'
+    (place / "plan.toml").write_text(plan_text("apply eval", limits + EVAL))
+    done = run_in(place, "run", "plan.toml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [one["failed"] for one in lines(place)] == [""] * 3
+    assert {row.name for row in read_result(next((place / "plan" / "eval").glob("*.json"))).rows} > {"base"}
+    assert any((place / "plan" / "slurm").glob("*submitted*"))
+
+
+def test_ctrl_c_cancels_what_is_left(tmp_path: Path, tiny: Callable[[str], Path]) -> None:
+    place = models(tmp_path, tiny("llama"), "abc")
+    (place / "plan.toml").write_text(plan_text("apply eval", EVAL))
+    running = subprocess.Popen(
+        [sys.executable, "-m", "ropeconv", "run", "plan.toml", "--on", "slurm"], cwd=place, stderr=subprocess.PIPE
+    )
+    end = time.monotonic() + 60
+    while len(said("squeue", "--me", "--noheader", "--array").splitlines()) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) == 130
+    end = time.monotonic() + 60
+    while said("squeue", "--me", "--noheader"):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_where_slurm_does_not_answer_nothing_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = SimpleNamespace(job_id="77", paths=SimpleNamespace(folder=tmp_path, result_pickle=tmp_path / "none"))
+    monkeypatch.setattr(slurm_queue, "LOOK", 0.0)
+    queue = Queue()
+    assert (queue.ended({5: job}), queue.ended({5: job})) == ([], [5])
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    queue = Queue()
+    assert [queue.ended({5: job}) for _ in range(4)] == [[]] * 4

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ..errors import RopeconvError
+
 LOOK = 20.0
 """Seconds between two questions to Slurm; a result has as long to be seen here after its job has left the queue."""
+NEVER = {
+    "PartitionTimeLimit": "a shorter timeout",
+    "AssocMaxWallDurationPerJobLimit": "a shorter timeout",
+    "QOSMaxWallDurationPerJobLimit": "a shorter timeout",
+    "PartitionNodeLimit": "another partition in [executor.slurm]",
+    "BadConstraints": "fewer cpus and gpus, or other parameters in [executor.slurm]",
+    "InvalidAccount": "another account in [executor.slurm]",
+    "InvalidQOS": "another qos in [executor.slurm]",
+}
+"""Why jobs wait for ever, and what [executor] needs: https://slurm.schedmd.com/job_reason_codes.html."""
 
 
 class Watch:
     """Jobs as submitit knows them."""
 
     def ended(self, jobs: Mapping[int, Any]) -> list[int]:
-        """The numbers of those that have ended, with a result or without. jobs: of submitit, by number."""
+        """The numbers of those that have ended, with a result or without.
+
+        jobs: of submitit, by number. Raises RopeconvError where one will never start.
+        """
         return [number for number, job in jobs.items() if job.done()]
 
     def cancel(self, jobs: Sequence[Any]) -> None:
@@ -41,7 +57,10 @@ class Queue(Watch):
             self.next = time.monotonic() + LOOK
             waiting = queued()
             if waiting is not None:
-                missing = {job.job_id for job in jobs.values()} - waiting
+                own = {job.job_id for job in jobs.values()}
+                for why in {waiting.get(name, "") for name in own} & NEVER.keys():
+                    raise RopeconvError(f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}")
+                missing = own - waiting.keys()
                 gone, self.missed = missing & self.missed, missing
         for folder in {job.paths.folder for job in jobs.values()}:
             with suppress(OSError):  # a client of NFS asks its server again then, as `Job.done` has it
@@ -53,8 +72,9 @@ class Queue(Watch):
             subprocess.run(["scancel", *sorted(job.job_id for job in jobs)], capture_output=True, check=False)
 
 
-def queued() -> set[str] | None:
-    """Jobs of this user that wait or run, as `12` or `12_3`; None where Slurm does not answer."""
-    asked = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
+def queued() -> dict[str, str] | None:
+    """Jobs of this user that wait or run, as `12` or `12_3`, and why they wait; None where Slurm does not answer."""
+    asked = ["squeue", f"--user={os.getuid()}", "--noheader", "--array", "--format=%i %r"]
     answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return set(answer.stdout.split()) if answer.returncode == 0 else None
+    lines = (line.partition(" ") for line in answer.stdout.splitlines())
+    return {name: why.strip() for name, _, why in lines} if answer.returncode == 0 else None

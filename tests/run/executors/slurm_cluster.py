@@ -41,6 +41,7 @@ ReturnToService=2
 MpiDefault=none
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE
+PartitionName=short Nodes={host} MaxTime=5
 """
 
 

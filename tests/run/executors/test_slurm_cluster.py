@@ -23,7 +23,7 @@ from ropeconv.run.slurm_queue import Queue
 
 from ...conftest import run_in
 from ..plans import EVAL, lines, models, plan_text
-from .slurm_cluster import said, slurm
+from .slurm_cluster import slurm
 from .workers import Squares
 
 pytest.importorskip("submitit")
@@ -71,12 +71,26 @@ def test_the_time_limit_is_named(tmp_path: Path) -> None:
     assert found[0] == Failure("the time limit of the job on Slurm ended: give [executor] a longer timeout")
 
 
-def test_what_slurm_refuses_is_a_sentence(tmp_path: Path) -> None:
+def test_what_slurm_refuses_is_a_sentence(tmp_path: Path, tiny: Callable[[str], Path]) -> None:
+    place = models(tmp_path, tiny("llama"), "ab")
+    (place / "plan.toml").write_text(plan_text("apply", '[executor]\nslurm = { partition = "nowhere" }\n'))
+    done = run_in(place, "run", "plan.toml", "--on", "slurm")
+    assert done.returncode == 1
+    assert "Slurm does not take the jobs (Batch job submission failed: Invalid partition name" in done.stderr
+    assert "correct [executor.slurm]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_slurm_never_starts_is_a_sentence_and_leaves_the_queue(asking: None, tmp_path: Path) -> None:
+    given = {"partition": "short"}
     with (
-        Slurm(tmp_path / "slurm", given={"partition": "nowhere"}).pool(partial(Squares, str(tmp_path))) as pool,
-        pytest.raises(RopeconvError, match=r"does not take the jobs \(.*Invalid partition.*\); correct \[executor.sl"),
+        pytest.raises(RopeconvError, match=r"never starts the jobs \(PartitionTimeLimit\); give .* a shorter timeout"),
+        Slurm(tmp_path / "slurm", given=given).pool(partial(Squares, str(tmp_path))) as pool,
     ):
-        list(pool.run([1]))
+        list(pool.run([1, 2]))
+    assert slurm_queue.queued() == {}
+    with Slurm(tmp_path / "slurm", given=given, timeout="5m").pool(partial(Squares, str(tmp_path))) as pool:
+        assert dict(pool.run([1, 2])) == {0: 1, 1: 4}
 
 
 def test_a_plan_with_weights_and_evaluations(tmp_path: Path, tiny: Callable[[str], Path]) -> None:
@@ -97,13 +111,13 @@ def test_ctrl_c_cancels_what_is_left(tmp_path: Path, tiny: Callable[[str], Path]
         [sys.executable, "-m", "ropeconv", "run", "plan.toml", "--on", "slurm"], cwd=place, stderr=subprocess.PIPE
     )
     end = time.monotonic() + 60
-    while len(said("squeue", "--me", "--noheader", "--array").splitlines()) < 3:
+    while len(slurm_queue.queued() or {}) < 3:
         assert time.monotonic() < end
         time.sleep(0.2)
     running.send_signal(signal.SIGINT)
     assert running.wait(60) == 130
     end = time.monotonic() + 60
-    while said("squeue", "--me", "--noheader"):
+    while slurm_queue.queued():
         assert time.monotonic() < end
         time.sleep(0.2)
 

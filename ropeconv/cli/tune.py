@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from ..errors import Interrupted
 from .command import OUTPUT
-from .eval_options import DatasetOption, FieldOption, SeedOption, TextOption
+from .eval_options import DatasetOption, FieldOption, FreshOption, JournalOption, SeedOption, TextOption
 from .options import FamilyOption, JsonOption, QuietOption
 from .output import Output
 from .running import stopping
@@ -78,6 +78,8 @@ def tune_command(
         ),
     ] = None,
     plot: PlotOption = None,
+    journal: JournalOption = None,
+    fresh: FreshOption = False,
     family: FamilyOption = "",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -90,7 +92,7 @@ def tune_command(
     """
     from ..engines import Progress
     from ..engines.transformers.device import out_of_memory
-    from ..tune import Wanted
+    from ..tune import Place, Wanted
     from ..tune.opening import tune_texts
     from ..tune.result import write_tuned
     from ..views.tuning import show_tuned
@@ -108,10 +110,13 @@ def tune_command(
     try:
         with output.counting("Searching", "steps") as (total, advance), stopping(output, what) as stopped:
             progress = Progress(output.note, total, advance, stopped)
-            options = {"device": device, "dtype": dtype, "device_map": device_map, "family": family}
-            found: Tuned = out_of_memory(lambda: tune_texts(model, files, wanted, progress, **options))
+            options: dict[str, Any] = {
+                "device": device, "dtype": dtype, "device_map": device_map, "family": family,
+            }  # fmt: skip
+            kept = Place(journal, fresh)
+            found: Tuned = out_of_memory(lambda: tune_texts(model, files, wanted, progress, kept, **options))
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; no recipe was written") from None
+        raise Interrupted("interrupted; no recipe was written, and the same command goes on where it was") from None
     if out is not None:
         write_tuned(found, out)
     if plot is not None:

@@ -81,7 +81,10 @@ class Journal:
         self.file.close()
 
 
-def default_path(source: str) -> Path:
-    """Where the journal of a model is without --journal: in the user's cache. source: identity of the model."""
+def default_path(source: str, command: str = "eval") -> Path:
+    """Where the journal of a model is without --journal: in the user's cache.
+
+    source: identity of the model. command: that writes it.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "ropeconv" / "eval" / f"{source[:16]}.jsonl"
+    return cache / "ropeconv" / command / f"{source[:16]}.jsonl"

@@ -6,13 +6,14 @@ import os
 from collections.abc import Sequence
 
 from ..engines import Progress
-from ..errors import UsageError
+from ..errors import UsageError, counted
 from ..evaluate.row import BASE, Row
 from ..evaluate.runners.opening import open_runner
 from ..evaluate.runners.patched import Patched
 from ..evaluate.runners.request import Opening
 from ..evaluate.texts.read import read_files, tokenized
 from ..rope.lengths import parse_tokens
+from .journal import Journal, Place
 from .result import Tuned
 from .tuning import Tuning
 from .wanted import Wanted
@@ -23,15 +24,17 @@ def tune_model(
     texts: Sequence[str | os.PathLike[str]],
     wanted: Wanted,
     progress: Progress | None = None,
+    kept: Place | None = None,
     **options: str | bool | int,
 ) -> Tuned:
     """Looks for frequencies that lose less on a text than every formula does.
 
     model: a checkpoint. texts: files or patterns; a part of them is held out of the search, and decides. wanted: what
-    is searched for. progress: callbacks; total and advance count steps. options: other fields of `Opening`, such as
+    is searched for. progress: callbacks; total and advance count steps. kept: where the passes of the search are, so
+    that a killed one goes on; None for nowhere. options: other fields of `Opening`, such as
     device. Raises UsageError for values that cannot be taken, BadSource where a model or a text cannot be read.
     """
-    return tune_texts(str(model), read_files([str(name) for name in texts]), wanted, progress, **options)
+    return tune_texts(str(model), read_files([str(name) for name in texts]), wanted, progress, kept, **options)
 
 
 def tune_texts(
@@ -39,11 +42,12 @@ def tune_texts(
     files: Sequence[tuple[str, str]],
     wanted: Wanted,
     progress: Progress | None = None,
+    kept: Place | None = None,
     **options: str | bool | int,
 ) -> Tuned:
     """As `tune_model`, with texts that have been read.
 
-    files: their names and contents. model, wanted, progress, options: as there.
+    files: their names and contents. model, wanted, progress, kept, options: as there.
     """
     search, heard = wanted.check(), progress or Progress()
     if model.endswith(".gguf"):
@@ -58,4 +62,8 @@ def tune_texts(
             raise UsageError(
                 f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to extend it to"
             )
-        return Tuning(model, runner, tokenized(files, runner.tokenizer), context, search, wanted, heard).run()
+        texts, by = tokenized(files, runner.tokenizer), f"{runner.runtime} {runner.device} {runner.dtype}"
+        with Journal(kept, runner.source, by) as journal:
+            if journal.known:
+                heard.note(f"{counted(len(journal.known), 'pass is', 'passes are')} in the journal, {journal.path}.")
+            return Tuning(model, runner, texts, context, search, wanted, journal, heard).run()

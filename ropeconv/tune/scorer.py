@@ -14,6 +14,7 @@ from ..engines import Engine
 from ..errors import NotFinite
 from ..evaluate.result import decided
 from ..rope.schedule import Schedule
+from .journal import Journal
 from .windows import Window
 
 if TYPE_CHECKING:
@@ -74,13 +75,14 @@ class Patching(Protocol):
 class Scorer:
     """Reads windows with schedules, and remembers what it has read.
 
-    runner: patches a schedule into the model. windows: at least one. price: of the parts of a loss. seen: what was
-    read.
+    runner: patches a schedule into the model. windows: at least one. price: of the parts of a loss. journal: of passes.
+    seen: what was read.
     """
 
     runner: Patching
     windows: Sequence[Window]
     price: Price
+    journal: Journal = field(default_factory=Journal)
     seen: dict[tuple[str, int], Losses] = field(default_factory=dict)
 
     def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
@@ -90,7 +92,10 @@ class Scorer:
         if missing:
             with self.runner.patched(schedule) as engine:
                 for number in missing:
-                    self.seen[schedule.digest, number] = self._read(engine, self.windows[number])
+                    window = self.windows[number]
+                    what = ("loss", schedule.digest, window.digest)
+                    *tokens, needle = self.journal.numbers(what, lambda window=window: _read(engine, window))  # type: ignore[misc]
+                    self.seen[schedule.digest, number] = Losses(np.array(tokens), window.beyond, needle)
         return [self.seen[schedule.digest, number] for number in numbers]
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
@@ -108,15 +113,17 @@ class Scorer:
                 break
         return found
 
-    def _read(self, engine: Engine, window: Window) -> Losses:
-        case, needle = window.text, 0.0
-        tokens = engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
-        if window.needle is not None:
-            asked = window.needle
-            needle = float(engine.token_losses(asked.ids.tolist(), asked.targets.tolist()).loss.mean())
-        if not (np.isfinite(tokens).all() and math.isfinite(needle)):
-            raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
-        return Losses(np.asarray(tokens, np.float64), window.beyond, needle)
+
+def _read(engine: Engine, window: Window) -> list[float]:
+    """The losses of the targets of a window, then that of its hidden number, 0 without one."""
+    case, needle = window.text, 0.0
+    tokens = engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
+    if window.needle is not None:
+        asked = window.needle
+        needle = float(engine.token_losses(asked.ids.tolist(), asked.targets.tolist()).loss.mean())
+    if not (np.isfinite(tokens).all() and math.isfinite(needle)):
+        raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
+    return [*np.asarray(tokens, np.float64).tolist(), needle]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from ..evaluate.texts.documents import Texts
 from ..rope.lengths import format_tokens
 from .candidate import Candidate, Start
 from .held_out import blocks, rows
+from .journal import Journal
 from .result import Tuned, TunedRow
 from .scorer import Price, Scorer
 from .searches import Search, Task
@@ -26,7 +27,7 @@ class Tuning:
     """A search with its surroundings.
 
     model: as the user named it. runner: with the model loaded. texts: all of them. context: tokens to reach. search: by
-    which. wanted: as the user wrote it. progress: callbacks.
+    which. wanted: as the user wrote it. journal: of passes. progress: callbacks.
     """
 
     model: str
@@ -35,6 +36,7 @@ class Tuning:
     context: int
     search: Search
     wanted: Wanted
+    journal: Journal
     progress: Progress
 
     @cached_property
@@ -52,8 +54,10 @@ class Tuning:
         wanted, heard = self.wanted, self.progress
         searched, held, held_note = split(self.texts, self.context)
         price = Price(wanted.inside, wanted.needles)
-        scorer = Scorer(self.runner, windows(searched, self._size(wanted.windows)), price)
-        judge = Scorer(self.runner, windows(held, self._size(wanted.held_windows or wanted.windows)), price)
+        scorer = Scorer(self.runner, windows(searched, self._size(wanted.windows)), price, self.journal)
+        judge = Scorer(
+            self.runner, windows(held, self._size(wanted.held_windows or wanted.windows)), price, self.journal
+        )
         task = self._task(scorer, self._ranked(scorer))
         heard.total(wanted.steps or self.search.steps)
         best = self.search.run(task)

@@ -49,6 +49,11 @@ class Window:
     beyond: int
     needle: Case | None = None
 
+    @property
+    def digest(self) -> str:
+        """Of everything that is read and predicted."""
+        return f"{self.text.digest} {self.needle.digest if self.needle else ''}"
+
 
 def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
     """Texts to search with, texts that are held out, and a sentence about the latter.

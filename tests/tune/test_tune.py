@@ -119,7 +119,7 @@ def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_p
         assert words in done.stdout
     assert "Next: ropeconv apply" in done.stdout
     assert "<svg" in (tmp_path / "tuned.svg").read_text()
-    as_json = run("tune", trained / "model", *given, "--json", "-q")
+    as_json = run("tune", trained / "model", *given, "--json", "-q", "--fresh")
     data, written = json.loads(as_json.stdout), json.loads((tmp_path / "tuned.json").read_text())
     assert data == {"schema": 2, **written}, "the same seed gives the same"
     dry = run("apply", trained / "model", "--recipe", "tuned.json", "--dry-run", "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,9 @@ class Gradient(Search):
     def run(self, task: Task) -> Candidate:
         import torch
 
-        from ...engines.transformers.differentiable import differentiable
-
         start, first = task.start, task.first.schedule
-        turns = start.base * start.spec.original_context / (2 * math.pi)
-        speed = torch.from_numpy(np.minimum(1.0, 1.0 / turns))
-        moved = torch.zeros(len(turns), dtype=torch.float64, requires_grad=True)
+        speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
+        moved = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
         free = task.attention_factor is None
         begun = first.attention_factor if task.attention_factor is None else task.attention_factor
         scaled = torch.tensor(math.log(begun), dtype=torch.float64, requires_grad=free)
@@ -51,35 +49,55 @@ class Gradient(Search):
         optimizer = torch.optim.Adam([moved] + [scaled] * free, RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, RATE / 20)
         draw, order = np.random.default_rng(task.seed), list[int]()
-        logs, padding = torch.from_numpy(np.log(start.divisors(first))), start.spec.rotary_dim // 2 - len(turns)
-
-        def found() -> Candidate:
-            divisors = np.exp((logs + moved.detach() * speed).numpy())
-            return start.factors(divisors, math.exp(float(scaled.detach())), "tuned factors")
-
+        logs = np.log(start.divisors(first))
         for number in range(steps):
             while len(order) < BATCH:
                 order += draw.permutation(len(task.scorer.windows)).tolist()
             batch, order = order[:BATCH], order[BATCH:]
-            optimizer.zero_grad()
-            with differentiable(task.model, first, task.source) as engine:
-                for index in batch:
-                    inv_freq = torch.from_numpy(start.base) / (logs + moved * speed).exp()
-                    engine.use(torch.nn.functional.pad(inv_freq, (0, padding)), scaled.exp())
-                    (loss(engine, task.scorer, task.scorer.windows[index]) / BATCH).backward()
-            if moved.grad is None or not torch.isfinite(moved.grad).all():
-                raise RopeconvError(
-                    "no finite gradient arrives at the frequencies of this model; choose --by evolution"
-                )
+            at = [*(logs + moved.detach().numpy() * speed), float(scaled.detach())]
+            slopes = np.mean([_kept(task, at, task.scorer.windows[index]) for index in batch], axis=0)
+            moved.grad = torch.from_numpy(slopes[:-1] * speed)
+            scaled.grad = torch.tensor(slopes[-1]) if free else None
             if task.regularise:
-                (task.regularise * (moved * speed).square().mean()).backward()
+                (task.regularise * (moved * torch.from_numpy(speed)).square().mean()).backward()
             optimizer.step()
             schedule.step()
             if (number + 1) % CHECKED == 0 or number + 1 == steps:
-                task.offer(found())
+                divisors = np.exp(logs + moved.detach().numpy() * speed)
+                task.offer(start.factors(divisors, math.exp(float(scaled.detach())), "tuned factors"))
             if task.ended(PATIENCE * CHECKED):
                 break
         return task.best
+
+
+def _kept(task: Task, at: Sequence[float], window: Window) -> list[float]:
+    """`slopes`, where the journal does not have them."""
+    scorer = task.scorer
+    what = ("gradient", task.first.schedule.digest, np.array(at).tobytes().hex(), repr(scorer.price), window.digest)
+    return scorer.journal.numbers(what, lambda: slopes(task, at, window))
+
+
+def slopes(task: Task, at: Sequence[float], window: Window) -> list[float]:
+    """The gradient of the loss of a window with respect to `at`, in nats per token.
+
+    task: with the model. at: logarithms of the divisors of the pairs that rotate, and of the attention factor. window:
+    to read. Raises RopeconvError where no finite gradient arrives.
+    """
+    import torch
+
+    from ...engines.transformers.differentiable import differentiable
+
+    start = task.start
+    point = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    with differentiable(task.model, task.first.schedule, task.source) as engine:
+        inv_freq = torch.from_numpy(start.base) / point[:-1].exp()
+        padding = start.spec.rotary_dim // 2 - len(inv_freq)
+        engine.use(torch.nn.functional.pad(inv_freq, (0, padding)), point[-1].exp())
+        loss(engine, task.scorer, window).backward()
+    if point.grad is None or not torch.isfinite(point.grad).all():
+        raise RopeconvError("no finite gradient arrives at the frequencies of this model; choose --by evolution")
+    found: list[float] = point.grad.tolist()
+    return found
 
 
 def loss(engine: Any, scorer: Scorer, window: Window) -> Any:

@@ -63,6 +63,9 @@ class Task:
             self.best = found
             if -raced.mean > raced.error:
                 self.improved = len(self.trace)
+                gain = self.gain(found)
+                said = f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token on these windows"
+                self.progress.note(f"{said}, against {self.first.name}.")
         return raced
 
     def ended(self, patience: int) -> bool:

@@ -1,0 +1,158 @@
+"""A search that is killed goes on where it was, and finds what it would have found."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.engines import Progress
+from ropeconv.errors import BadSource
+from ropeconv.rope.recipe import Recipe
+from ropeconv.tune import Place, Tuned, Wanted, tune_model
+from ropeconv.tune.journal import Journal
+from ropeconv.tune.searches import REGISTRY
+
+from ..conftest import Run
+from .models import Known, task
+from .test_searches import needs_optuna, towards
+
+SEARCHES = [
+    pytest.param("factors", "evolution", id="evolution"),
+    pytest.param("yarn", "tpe", id="tpe", marks=needs_optuna),
+]
+
+
+class Killed(Exception):
+    pass
+
+
+class Mortal(Known):
+    """An engine that fails after some passes."""
+
+    def __init__(self, known: Known, passes: int) -> None:
+        super().__init__(known.loss)
+        self.passes = passes
+
+    def token_losses(self, ids: Any, targets: Any, progress: Progress | None = None) -> Any:
+        if len(self.read) == self.passes:
+            raise Killed
+        return super().token_losses(ids, targets, progress)
+
+
+def searched(engine: Known, path: Path | None, over: str, by: str) -> tuple[Recipe | None, list[float]]:
+    """What a search finds, and its trace."""
+    with Journal(path and Place(path), "model", "here") as journal:
+        work = task(engine, over, journal=journal, steps=6)
+        return REGISTRY[by].run(work).recipe, work.trace
+
+
+def target() -> Known:
+    best = task(Known(lambda *given: 1.0)).start.formula("ntk").schedule
+    found: Known = towards(best, noise=0.3)
+    return found
+
+
+@pytest.mark.parametrize(("over", "by"), SEARCHES)
+def test_no_pass_is_done_twice_and_the_result_is_that_of_one_run(over: str, by: str, tmp_path: Path) -> None:
+    whole = target()
+    expected, read = searched(whole, None, over, by), len(whole.read)
+    done, runs = 0, 0
+    while True:
+        engine = Mortal(target(), passes=29)
+        runs += 1
+        try:
+            found = searched(engine, tmp_path / "j.jsonl", over, by)
+            break
+        except Killed:
+            pass
+        finally:
+            done += len(engine.read)
+    assert found == expected
+    assert done == read
+    assert runs >= 3
+    keys = [json.loads(line)["key"] for line in (tmp_path / "j.jsonl").read_text().splitlines()[1:]]
+    assert len(keys) == len(set(keys)) == read
+
+
+def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_path: Path) -> None:
+    def computed(by: str, what: tuple[str, ...], value: float) -> float:
+        with Journal(Place(tmp_path / "j.jsonl"), "model", by) as journal:
+            return journal.numbers(what, lambda: [value])[0]
+
+    assert computed("cpu float32", ("loss", "a"), 1 / 3) == 1 / 3
+    assert computed("cpu float32", ("loss", "a"), 2.0) == 1 / 3, "to the last digit"
+    assert computed("cpu bfloat16", ("loss", "a"), 3.0) == 3.0
+    assert computed("cpu float32", ("loss", "b"), 4.0) == 4.0
+    assert computed("cpu float32", ("gradient", "a"), 5.0) == 5.0
+
+
+def test_journals_of_others_are_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    with Journal(Place(path), "model", "here") as journal:
+        journal.numbers(["a"], lambda: [1.0])
+        with pytest.raises(BadSource, match="another search writes to"):
+            Journal(Place(path), "model", "here")
+    before = path.read_bytes()
+    with pytest.raises(BadSource, match="is the journal of another model; give another --journal, or --fresh"):
+        Journal(Place(path), "other", "here")
+    assert path.read_bytes() == before
+    with Journal(Place(path, fresh=True), "other", "here") as journal:
+        assert journal.known == {}
+    path.write_text('{"ropeconv_eval": 2, "source": "model"}\n')
+    with pytest.raises(BadSource, match="is no journal of a search"):
+        Journal(Place(path), "model", "here")
+
+
+def test_a_search_by_gradient_goes_on(trained: Path, tmp_path: Path) -> None:
+    def tuned(kept: Place | None, steps: int = 0) -> Tuned:
+        """With `steps`, of a search that is killed behind them."""
+
+        def advance(tokens: int) -> None:
+            seen.append(tokens)
+            if steps and len(seen) == steps:
+                raise Killed
+
+        seen: list[int] = []
+        wanted = Wanted("256", windows=4, steps=4, targets=16, start="ntk", regularise=0.01)
+        return tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted, Progress(advance=advance), kept)
+
+    kept = Place(tmp_path / "j.jsonl")
+    for steps in (1, 3):
+        with suppress(Killed):
+            tuned(kept, steps)
+    passes = len(kept.path.read_text().splitlines())  # type: ignore[union-attr]
+    assert passes == 1 + 3 * 4 + 4, "gradients of three steps, and the formula to begin with"
+    found, expected = tuned(kept), tuned(None)
+    assert found.recipe == expected.recipe
+    assert found.trace == expected.trace
+    assert found.rows == expected.rows
+    keys = [json.loads(line)["key"] for line in kept.path.read_text().splitlines()[1:]]  # type: ignore[union-attr]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_killed_command_goes_on(trained: Path, tmp_path: Path, run: Run) -> None:
+    given = ["tune", str(trained / "model"), "--text", f"{trained}/texts/*.txt", "--context", "256", "--windows", "4",
+             "--targets", "16", "--steps", "3", "--by", "evolution", "--journal", "j.jsonl"]  # fmt: skip
+    running = subprocess.Popen([sys.executable, "-m", "ropeconv", *given, "-o", "killed.json"], cwd=tmp_path)
+    journal, end = tmp_path / "j.jsonl", time.monotonic() + 120
+    while not journal.exists() or len(journal.read_bytes().splitlines()) < 40:
+        assert time.monotonic() < end
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert not (tmp_path / "killed.json").exists()
+    resumed = run(*given, "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "passes are in the journal, j.jsonl." in resumed.stderr
+    alone = run(*given[:-1], "alone.jsonl", "--json")
+    assert json.loads(resumed.stdout) == json.loads(alone.stdout)
+    assert len(journal.read_bytes().splitlines()) == len((tmp_path / "alone.jsonl").read_bytes().splitlines())

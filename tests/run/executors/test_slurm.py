@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import RopeconvError, UsageError
-from ropeconv.run.executors import Failure, executor_of, slurm
+from ropeconv.run.executors import executor_of, slurm
 from ropeconv.run.executors.slurm import Arrays, Slurm, minutes
 from ropeconv.run.plan_file import ExecutorTable
 from ropeconv.run.slurm_queue import Watch
 
-from .workers import Squares
+from .workers import Squares, all_ends
 
 pytest.importorskip("submitit")
 
@@ -25,13 +24,7 @@ def test_results_failures_and_a_killed_job(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(slurm, "POLL", 0.05)
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
     executor = Slurm(tmp_path / "slurm", cluster="local", given={"timeout_min": 5})
-    with executor.pool(partial(Squares, str(tmp_path)), retries=1) as pool:
-        found = dict(pool.run([3, "bad", "once", "fatal"]))
-    assert found[0] == 9
-    assert found[1] == Failure("it is bad; take another")
-    assert found[2] == ("once", 1)
-    assert found[3].lost
-    assert found[3].reason.startswith("2 workers, one after the other, ended while it ran")
+    assert all_ends(executor, tmp_path).reason.startswith("2 workers, one after the other, ended while it ran")
 
 
 def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled(tmp_path: Path) -> None:

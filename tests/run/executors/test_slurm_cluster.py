@@ -24,7 +24,7 @@ from ropeconv.run.slurm_queue import Queue
 from ...conftest import run_in
 from ..plans import EVAL, lines, models, plan_text
 from .slurm_cluster import slurm
-from .workers import Squares
+from .workers import Squares, all_ends
 
 pytest.importorskip("submitit")
 ROOT = Path(__file__).parents[3]
@@ -44,16 +44,8 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_results_failures_and_a_killed_job(asking: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    executor = Slurm(tmp_path / "slurm")
-    with executor.pool(partial(Squares, str(tmp_path)), retries=1) as pool:
-        found = dict(pool.run([3, "bad", "once", "fatal"]))
-    assert found[0] == 9
-    assert found[1] == Failure("it is bad; take another")
-    assert found[2] == ("once", 1)
-    assert found[3].lost
-    log = Path(found[3].reason.partition("what it said is in ")[2].partition(";")[0])
-    assert "Killed" in log.read_text()
-    assert [len((tmp_path / f"run-{name}").read_text()) for name in ("3", "once", "fatal")] == [1, 2, 2]
+    reason = all_ends(Slurm(tmp_path / "slurm"), tmp_path).reason
+    assert "Killed" in Path(reason.partition("what it said is in ")[2].partition(";")[0]).read_text()
     assert capfd.readouterr().err == "", "neither Slurm nor submitit speaks in between"
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ropeconv.errors import BadSource
+from ropeconv.run.executors import Executor, Failure
 
 
 class Squares:
@@ -39,6 +41,18 @@ class Squares:
                 time.sleep(0.05)  # until another process has the other one
             return os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
         return item**2 if isinstance(item, int) else (item, self.calls)
+
+
+def all_ends(executor: Executor, folder: Path) -> Any:
+    """Checks items that end well, with an error, and by a kill, once and always; returns what the last one gives."""
+    with executor.pool(partial(Squares, str(folder)), retries=1) as pool:
+        found = dict(pool.run([3, "bad", "once", "fatal"]))
+    assert found[0] == 9
+    assert found[1] == Failure("it is bad; take another")
+    assert found[2] == ("once", 1)
+    assert found[3].lost
+    assert [len((folder / f"run-{name}").read_text()) for name in ("3", "once", "fatal")] == [1, 2, 2]
+    return found[3]
 
 
 class Broken:

@@ -92,7 +92,8 @@ def tune_command(
     """
     from ..engines import Progress
     from ..engines.transformers.device import out_of_memory
-    from ..tune import Place, Wanted
+    from ..tune import Wanted
+    from ..tune.journal import Place
     from ..tune.opening import tune_texts
     from ..tune.result import write_tuned
     from ..views.tuning import show_tuned

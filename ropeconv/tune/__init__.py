@@ -4,7 +4,6 @@ A search proposes schedules, `Scorer` reads windows of text with each, and held-
 was found is better than the best formula.
 """
 
-from .journal import Place as Place
 from .opening import tune_model as tune_model
 from .result import Tuned as Tuned
 from .wanted import Wanted as Wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..engines import Progress
 from ..errors import UsageError, counted
@@ -24,16 +25,17 @@ def tune_model(
     texts: Sequence[str | os.PathLike[str]],
     wanted: Wanted,
     progress: Progress | None = None,
-    kept: Place | None = None,
+    journal: str | os.PathLike[str] | None = None,
     **options: str | bool | int,
 ) -> Tuned:
     """Looks for frequencies that lose less on a text than every formula does.
 
     model: a checkpoint. texts: files or patterns; a part of them is held out of the search, and decides. wanted: what
-    is searched for. progress: callbacks; total and advance count steps. kept: where the passes of the search are, so
-    that a killed one goes on; None for nowhere. options: other fields of `Opening`, such as
-    device. Raises UsageError for values that cannot be taken, BadSource where a model or a text cannot be read.
+    is searched for. progress: callbacks; total and advance count steps. journal: the file of finished passes, by
+    default in the cache. options: other fields of `Opening`, such as device. Raises UsageError for values that cannot
+    be taken, BadSource where a model or a text cannot be read.
     """
+    kept = Place(None if journal is None else Path(journal))
     return tune_texts(str(model), read_files([str(name) for name in texts]), wanted, progress, kept, **options)
 
 
@@ -47,7 +49,7 @@ def tune_texts(
 ) -> Tuned:
     """As `tune_model`, with texts that have been read.
 
-    files: their names and contents. model, wanted, progress, kept, options: as there.
+    files: their names and contents. kept: where the journal is. model, wanted, progress, options: as there.
     """
     search, heard = wanted.check(), progress or Progress()
     if model.endswith(".gguf"):

@@ -16,8 +16,8 @@ import pytest
 from ropeconv.engines import Progress
 from ropeconv.errors import BadSource
 from ropeconv.rope.recipe import Recipe
-from ropeconv.tune import Place, Tuned, Wanted, tune_model
-from ropeconv.tune.journal import Journal
+from ropeconv.tune import Tuned, Wanted, tune_model
+from ropeconv.tune.journal import Journal, Place
 from ropeconv.tune.searches import REGISTRY
 
 from ..conftest import Run
@@ -112,7 +112,7 @@ def test_journals_of_others_are_refused_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_search_by_gradient_goes_on(trained: Path, tmp_path: Path) -> None:
-    def tuned(kept: Place | None, steps: int = 0) -> Tuned:
+    def tuned(journal: Path, steps: int = 0) -> Tuned:
         """With `steps`, of a search that is killed behind them."""
 
         def advance(tokens: int) -> None:
@@ -122,19 +122,19 @@ def test_a_search_by_gradient_goes_on(trained: Path, tmp_path: Path) -> None:
 
         seen: list[int] = []
         wanted = Wanted("256", windows=4, steps=4, targets=16, start="ntk", regularise=0.01)
-        return tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted, Progress(advance=advance), kept)
+        return tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted, Progress(advance=advance), journal)
 
-    kept = Place(tmp_path / "j.jsonl")
+    journal = tmp_path / "j.jsonl"
     for steps in (1, 3):
         with suppress(Killed):
-            tuned(kept, steps)
-    passes = len(kept.path.read_text().splitlines())  # type: ignore[union-attr]
+            tuned(journal, steps)
+    passes = len(journal.read_text().splitlines())
     assert passes == 1 + 3 * 4 + 4, "gradients of three steps, and the formula to begin with"
-    found, expected = tuned(kept), tuned(None)
+    found, expected = tuned(journal), tuned(tmp_path / "other.jsonl")
     assert found.recipe == expected.recipe
     assert found.trace == expected.trace
     assert found.rows == expected.rows
-    keys = [json.loads(line)["key"] for line in kept.path.read_text().splitlines()[1:]]  # type: ignore[union-attr]
+    keys = [json.loads(line)["key"] for line in journal.read_text().splitlines()[1:]]
     assert len(keys) == len(set(keys))
 
 

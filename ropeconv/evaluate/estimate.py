@@ -149,12 +149,12 @@ def what_fits(cases: Sequence[Case], costs: Costs, asked: Asked, budget: float) 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
-def parse_duration(text: str) -> float:
-    """`"90s"`, `"20m"` or `"1.5h"` in seconds. Raises UsageError for anything else."""
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", text.strip())
+def parse_duration(text: str, units: Mapping[str, int] = UNITS) -> float:
+    """`"90s"`, `"20m"` or `"1.5h"` in seconds. units: in seconds, by letter. Raises UsageError for anything else."""
+    match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?)([{''.join(units)}])", text.strip())
     if not match or float(match[1]) <= 0:
         raise UsageError(f"{text!r} is no time; write it like 90s, 20m or 2h")
-    return float(match[1]) * UNITS[match[2]]
+    return float(match[1]) * units[match[2]]
 
 
 def duration(seconds: float) -> str:

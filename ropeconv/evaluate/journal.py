@@ -14,6 +14,7 @@ from .case import Observation
 
 FORMAT = 2
 """Of the keys and lines; a journal of another one is not read."""
+OTHER_VERSION = "is the journal of another version of ropeconv; give another --journal, or --fresh"
 OTHER_MODEL = "is the journal of another model; give another --journal, or --fresh"
 REFUSALS = Refusals(
     "another run writes to {path}; wait for its end, or give another --journal",
@@ -57,7 +58,7 @@ class Journal:
     def __init__(self, path: Path, source: str, fresh: bool = False) -> None:
         def check(head: Head) -> str:
             if head.ropeconv_eval != FORMAT:
-                return "is the journal of another version of ropeconv; give another --journal, or --fresh"
+                return OTHER_VERSION
             return OTHER_MODEL if head.source != source else ""
 
         self.path = path

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..evaluate.journal import OTHER_MODEL, default_path
+from ..evaluate.journal import OTHER_MODEL, OTHER_VERSION, default_path
 from ..formats.json_lines import JsonLines, Refusals
 
 FORMAT = 1
@@ -55,7 +55,7 @@ class Journal:
     def __init__(self, place: Place | None = None, source: str = "", by: str = "") -> None:
         def check(head: Head) -> str:
             if head.ropeconv_tune_journal != FORMAT:
-                return "is the journal of another version of ropeconv; give another --journal, or --fresh"
+                return OTHER_VERSION
             return OTHER_MODEL if head.source != source else ""
 
         self.by, self.known = by, dict[str, list[float]]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -94,7 +94,7 @@ class Scorer:
                 for number in missing:
                     window = self.windows[number]
                     what = ("loss", schedule.digest, window.digest)
-                    *tokens, needle = self.journal.numbers(what, lambda window=window: _read(engine, window))  # type: ignore[misc]
+                    *tokens, needle = self.journal.numbers(what, partial(_read, engine, window))
                     self.seen[schedule.digest, number] = Losses(np.array(tokens), window.beyond, needle)
         return [self.seen[schedule.digest, number] for number in numbers]
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,9 +20,9 @@ import httpx
 
 from ropeconv.ui.space import files
 
+from ..waiting import free_ports, until
 from .provider import CLIENT_ID, CLIENT_SECRET, SCOPES
 from .space_hub import OWNER, SpaceHub
-from .visitor import until
 
 PROGRAM = "    serve_space()"
 
@@ -47,12 +46,6 @@ def environment(hub: SpaceHub, folder: Path, port: int) -> dict[str, str]:
 def temporary(folder: Path) -> Path:
     """The folder for temporary files of a Space, by a path that is short enough for a socket. folder: of the Space."""
     return Path(tempfile.gettempdir()) / f"space-{hashlib.sha1(str(folder).encode()).hexdigest()[:8]}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -81,7 +74,7 @@ def space(hub: SpaceHub, folder: Path, arguments: str = "") -> Iterator[Space]:
     folder.mkdir(exist_ok=True)
     temporary(folder).mkdir()
     (folder / "app.py").write_text(texts["app.py"].replace(PROGRAM, PROGRAM.replace("()", f"({arguments})")))
-    port = free_port()
+    [port] = free_ports(1)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "app.py"], cwd=folder, env=environment(hub, folder, port), stdout=log, stderr=log

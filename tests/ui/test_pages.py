@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ..conftest import hashes, run_in
+from ..waiting import until
 from .conftest import Site
-from .visitor import Visitor, until
+from .visitor import Visitor
 
 FORMS = {
     "": {"source": "model"},

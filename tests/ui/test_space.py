@@ -13,10 +13,11 @@ from ropeconv.ui.pages.login import SIGN_IN
 
 from ..browser import browser
 from ..conftest import hashes
+from ..waiting import until
 from .space_fixtures import SHOUT, hub, running
 from .space_hub import TOKENS, SpaceHub
 from .space_program import Space, environment
-from .visitor import Visitor, until
+from .visitor import Visitor
 
 __all__ = ["hub", "running"]
 MODEL = {"source": "them/llama", "method": "yarn", "value": "4"}

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ..waiting import until
 from .space_fixtures import hub
 from .space_hub import SpaceHub
 from .space_program import Caller, Space, space, text_of
 from .test_stopping import workers
-from .visitor import until
 
 __all__ = ["hub"]
 MODEL = {"source": "them/llama", "method": "yarn", "value": "4"}

@@ -21,8 +21,9 @@ from ropeconv.ui.rules import LOCAL, SPACE, Rules
 
 from ..conftest import run_in
 from ..hub_writing import WritingHub, serving_writes
+from ..waiting import until
 from .conftest import Site
-from .visitor import Visitor, served, until
+from .visitor import Visitor, served
 
 
 def workers(root: int) -> list[int]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from ..browser import Browser
-
-PATIENCE = 60.0
+from ..waiting import until
 
 
 @contextmanager
@@ -32,17 +30,6 @@ def served(folder: Path, environment: dict[str, str] | None = None) -> Iterator[
         finally:
             process.terminate()
             process.wait(60)
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    """What a function finds, as soon as it finds something."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not come")
 
 
 class Visitor:

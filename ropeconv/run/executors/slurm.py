@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RopeconvError, UsageError
+from ...evaluate.estimate import UNITS, parse_duration
 from ...extras import require
 from ..slurm_queue import Queue, Watch
 from .executor import Executor, Factory, Pool, call, lost
@@ -20,8 +20,6 @@ LARGEST = 1_000
 """Jobs of an array: Slurm's MaxArraySize is 1,001 where nobody has changed it."""
 POLL = 2.0
 """Seconds between two looks for results."""
-UNITS = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}
-"""Minutes."""
 
 
 class Slurm(Executor):
@@ -71,11 +69,8 @@ class Slurm(Executor):
 
 
 def minutes(timeout: str) -> int:
-    """A time such as "2h" or "90m" in whole minutes, 1 at least. Raises UsageError for other texts."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", timeout)
-    if found is None:
-        raise UsageError(f'the timeout {timeout!r} is no time; give a number with s, m, h or d, such as "2h"')
-    return max(1, round(float(found[1]) * UNITS[found[2]]))
+    """A time such as "2h" or "1d" in whole minutes, 1 at least. Raises UsageError for other texts."""
+    return max(1, round(parse_duration(timeout, UNITS | {"d": 24 * 3600}) / 60))
 
 
 class Arrays(Pool):

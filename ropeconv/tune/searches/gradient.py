@@ -50,11 +50,16 @@ class Gradient(Search):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, RATE / 20)
         draw, order = np.random.default_rng(task.seed), list[int]()
         logs = np.log(start.divisors(first))
+
+        def point() -> list[float]:
+            """Logarithms of the divisors, and of the attention factor."""
+            return [*(logs + moved.detach().numpy() * speed), float(scaled.detach())]
+
         for number in range(steps):
             while len(order) < BATCH:
                 order += draw.permutation(len(task.scorer.windows)).tolist()
             batch, order = order[:BATCH], order[BATCH:]
-            at = [*(logs + moved.detach().numpy() * speed), float(scaled.detach())]
+            at = point()
             slopes = np.mean([_kept(task, at, task.scorer.windows[index]) for index in batch], axis=0)
             moved.grad = torch.from_numpy(slopes[:-1] * speed)
             scaled.grad = torch.tensor(slopes[-1]) if free else None
@@ -63,8 +68,8 @@ class Gradient(Search):
             optimizer.step()
             schedule.step()
             if (number + 1) % CHECKED == 0 or number + 1 == steps:
-                divisors = np.exp(logs + moved.detach().numpy() * speed)
-                task.offer(start.factors(divisors, math.exp(float(scaled.detach())), "tuned factors"))
+                *divisors, factor = np.exp(point()).tolist()
+                task.offer(start.factors(divisors, factor, "tuned factors"))
             if task.ended(PATIENCE * CHECKED):
                 break
         return task.best

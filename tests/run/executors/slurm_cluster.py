@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from ...waiting import free_ports
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "scancel")
 CONFIG = """\
 ClusterName=here
@@ -43,14 +45,6 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs=2
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE
 PartitionName=short Nodes={host} MaxTime=5
 """
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in found]
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def test_a_timeout_is_minutes_for_slurm(timeout: str, found: int, tmp_path: Path
 
 @pytest.mark.parametrize("timeout", ["", "2", "h", "-1h", "2 hours", "1e3m"])
 def test_what_is_no_timeout_is_refused(timeout: str) -> None:
-    with pytest.raises(UsageError, match="is no time; give a number with s, m, h or d"):
+    with pytest.raises(UsageError, match="is no time; write it like 90s, 20m or 2h"):
         minutes(timeout)
 
 

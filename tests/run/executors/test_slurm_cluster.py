@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from ropeconv.run.executors.slurm import Slurm
 from ropeconv.run.slurm_queue import Queue
 
 from ...conftest import run_in
+from ...waiting import until
 from ..plans import EVAL, lines, models, plan_text
 from .slurm_cluster import slurm
 from .workers import Squares, all_ends
@@ -102,16 +102,10 @@ def test_ctrl_c_cancels_what_is_left(tmp_path: Path, tiny: Callable[[str], Path]
     running = subprocess.Popen(
         [sys.executable, "-m", "ropeconv", "run", "plan.toml", "--on", "slurm"], cwd=place, stderr=subprocess.PIPE
     )
-    end = time.monotonic() + 60
-    while len(slurm_queue.queued() or {}) < 3:
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    until(lambda: len(slurm_queue.queued() or {}) >= 3, "the queue")
     running.send_signal(signal.SIGINT)
     assert running.wait(60) == 130
-    end = time.monotonic() + 60
-    while slurm_queue.queued():
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    until(lambda: slurm_queue.queued() == {}, "the end of all jobs")
 
 
 def test_where_slurm_does_not_answer_nothing_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

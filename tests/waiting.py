@@ -1,0 +1,30 @@
+"""Servers of tests: free ports for them, and waiting until they are there."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+PATIENCE = 60.0
+
+
+def until(found: Callable[[], Any], what: str) -> Any:
+    """What a function finds, as soon as it finds something."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not come")
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in found]

@@ -1,4 +1,4 @@
-"""Case, a sequence that a model reads; Observation, a number that was measured with it."""
+"""Case, a sequence that a model reads; Observation, a number that was measured with it; and what a journal keeps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ..formats.journal import Kind, Line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,3 +67,16 @@ class Observation:
     def pair(self) -> tuple[Any, ...]:
         """What two rows have to share for their numbers to be paired."""
         return self.measure, self.metric, self.column, self.document, self.window, self.depth
+
+
+class EvalLine(Line, frozen=True):
+    """One case for one row, in the journal. seconds: it took. observations: what was measured.
+
+    Document and window of an observation are numbers of the run that wrote it; another run with more texts has others.
+    """
+
+    seconds: float
+    observations: list[Observation]
+
+
+EVAL = Kind("eval", 3, EvalLine)

@@ -8,11 +8,11 @@ from functools import cached_property
 
 from ..engines import Progress
 from ..errors import RopeconvError, UsageError
+from ..formats.journal import Journal
 from ..version import __version__
 from .asked import Asked
-from .case import Case
+from .case import Case, EvalLine
 from .estimate import Costs, Estimate, estimate, probe
-from .journal import Journal
 from .measures import REGISTRY, Measure
 from .measures.lm_eval import LmEval
 from .outcome import Outcome
@@ -24,7 +24,7 @@ from .statistics.summary import summarise
 from .texts.documents import Texts
 from .units import Unit, all_cases, plan_units
 
-RunUnits = Callable[[Sequence[Unit], Runner, Journal, Progress, Outcome], None]
+RunUnits = Callable[[Sequence[Unit], Runner, Journal[EvalLine], Progress, Outcome], None]
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Evaluation:
             raise UsageError(f"no row can be run: {self._first_reason}")
         return found
 
-    def missing(self, journal: Journal) -> list[Case]:
+    def missing(self, journal: Journal[EvalLine]) -> list[Case]:
         """The cases that are to be run. journal: of finished units."""
-        return [unit.case for unit in self.units if unit.key not in journal.done]
+        return [unit.case for unit in self.units if unit.key not in journal.lines]
 
     def costs(self) -> Costs:
         """The costs of sequences, from short ones run with the first row that loads; empty where none does."""
@@ -70,13 +70,16 @@ class Evaluation:
         """What some cases cost, by default all of them. Tasks of lm_eval are not in it."""
         return estimate([unit.case for unit in self.units] if cases is None else cases, self.costs())
 
-    def run(self, journal: Journal, progress: Progress | None = None, by: RunUnits = run_units) -> Outcome:
+    def run(self, journal: Journal[EvalLine], progress: Progress | None = None, by: RunUnits = run_units) -> Outcome:
         """Runs what the journal does not have, and returns everything that was measured.
 
         journal: of finished units. progress: callbacks; the total is in tokens. by: runs them, by default in this
         process. Raises RopeconvError where every row failed.
         """
-        by(self.units, self.runner, journal, progress or Progress(), self.outcome)
+        heard = progress or Progress()
+        for sentence in journal.notes:
+            heard.note(sentence)
+        by(self.units, self.runner, journal, heard, self.outcome)
         if not self.outcome.observations and not self.outcome.stopped:
             raise RopeconvError(f"no row was run: {self._first_reason}")
         return self.outcome

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..engines import Progress
+from ..formats.journal import Journal, default_path
 from .asked import Asked, parse_lengths
+from .case import EVAL
 from .evaluation import Evaluation, parse_measures
-from .journal import Journal, default_path
 from .result import Result
 from .row import parse_rows
 from .runners.opening import open_runner
@@ -82,6 +83,6 @@ def evaluate_model(
     opening = Opening(str(model), parse_rows(methods) if methods else [], **options)
     with open_evaluation(opening, sizes or Sizes(), read_files([str(name) for name in texts])) as found:
         source = found.runner.source
-        with Journal(default_path(source) if journal is None else Path(journal), source) as opened:
+        with Journal(default_path(source) if journal is None else Path(journal), EVAL, source) as opened:
             found.run(opened, progress)
     return found.result(str(model))

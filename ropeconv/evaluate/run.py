@@ -9,8 +9,8 @@ import numpy as np
 
 from ..engines import Engine, Progress, TokenLosses
 from ..errors import NotFinite, RopeconvError
-from .case import Observation
-from .journal import Journal, Line
+from ..formats.journal import Journal
+from .case import EvalLine, Observation
 from .outcome import Outcome, Refusal
 from .row import Row
 from .runners import Runner
@@ -18,7 +18,9 @@ from .texts.documents import Tokenizer
 from .units import Unit
 
 
-def run_units(units: Sequence[Unit], runner: Runner, journal: Journal, progress: Progress, outcome: Outcome) -> None:
+def run_units(
+    units: Sequence[Unit], runner: Runner, journal: Journal[EvalLine], progress: Progress, outcome: Outcome
+) -> None:
     """Runs units that the journal does not have, and adds what was measured to `outcome`.
 
     A column of a measure that fails for a row is refused for that row alone, and has no cell, not even from the windows
@@ -27,7 +29,7 @@ def run_units(units: Sequence[Unit], runner: Runner, journal: Journal, progress:
     """
     progress.total(sum(len(unit.case.ids) for unit in units))
     for row, part in _by_row(units):
-        missing = [unit for unit in part if unit.key not in journal.done and not _refused(unit, outcome)]
+        missing = [unit for unit in part if unit.key not in journal.lines and not _refused(unit, outcome)]
         progress.advance(sum(len(unit.case.ids) for unit in part) - sum(len(unit.case.ids) for unit in missing))
         if missing:
             try:
@@ -40,15 +42,14 @@ def run_units(units: Sequence[Unit], runner: Runner, journal: Journal, progress:
 
 
 def _run_row(
-    missing: Sequence[Unit], row: Row, runner: Runner, journal: Journal, progress: Progress, outcome: Outcome
+    missing: Sequence[Unit], row: Row, runner: Runner, journal: Journal[EvalLine], progress: Progress, outcome: Outcome
 ) -> None:
     """Runs units of one row. Its engine is let go at the end, before that of another row is loaded."""
     with runner.engine(row) as engine:
         for unit in missing:
             if not _refused(unit, outcome):
                 try:
-                    line = measured(unit, engine, runner.tokenizer)
-                    journal.add(line.key, line.seconds, line.observations)
+                    journal.add(measured(unit, engine, runner.tokenizer))
                 except RopeconvError as problem:
                     outcome.refusals.append(Refusal(row.name, str(problem), unit.measure.name, unit.case.column))
             progress.advance(len(unit.case.ids))
@@ -61,10 +62,10 @@ def _refused(unit: Unit, outcome: Outcome) -> bool:
     return bool(outcome.refused(unit.row.name, unit.measure.name, unit.case.column))
 
 
-def gather(units: Sequence[Unit], journal: Journal, outcome: Outcome) -> None:
+def gather(units: Sequence[Unit], journal: Journal[EvalLine], outcome: Outcome) -> None:
     """Adds what the journal has of units to an outcome, in their order."""
     for unit in units:
-        found = journal.done.get(unit.key)
+        found = journal.lines.get(unit.key)
         if found is not None and not _refused(unit, outcome):
             own: list[Observation] = outcome.observations.setdefault(unit.row.name, [])
             own += [unit.measure.placed(unit.case, one) for one in found.observations]
@@ -89,7 +90,7 @@ def measured(
     engine: Engine,
     tokenizer: Tokenizer,
     clock: Callable[[], float] = time.perf_counter,
-) -> Line:
+) -> EvalLine:
     """Runs one unit, and returns its line for the journal.
 
     unit: to run. engine: of its row. tokenizer: of the model. clock: in seconds. Raises NotFinite where a loss is NaN
@@ -106,7 +107,7 @@ def measured(
         if not np.isfinite(losses.loss).all():
             raise _not_finite(unit, engine, losses)
         found = unit.measure.observe(case, losses)
-    return Line(unit.key, clock() - start, list(found))
+    return EvalLine(unit.key, clock() - start, list(found))
 
 
 def _not_finite(unit: Unit, engine: Engine, losses: TokenLosses) -> NotFinite:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import RopeconvError
+from ..formats.digest import text_digest
 from .asked import Asked
 from .case import Case
-from .journal import key_of
 from .measures import Measure
 from .outcome import Outcome, Refusal
 from .row import Row
@@ -18,7 +18,7 @@ from .texts.documents import Texts
 
 @dataclass(frozen=True)
 class Unit:
-    """A case to run for a row. key: of both, in the journal."""
+    """A case to run for a row. key: of both and of what computes them, in the journal."""
 
     row: Row
     measure: Measure
@@ -62,7 +62,7 @@ def plan_units(
         possible.append((row, digest, without))
 
     def unit(row: Row, digest: str, measure: Measure, case: Case) -> Unit:
-        return Unit(row, measure, case, key_of(runner.runtime, runner.device, runner.dtype, digest, case.digest))
+        return Unit(row, measure, case, text_digest(runner.runtime, runner.device, runner.dtype, digest, case.digest))
 
     if runner.swaps:
         return [unit(r, d, m, c) for m, c in cases for r, d, without in possible if m.name not in without]

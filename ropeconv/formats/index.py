@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import BadSource, shown
+from ..errors import TOO_MANY, BadSource, shown
 from . import jsontext
 
 INDEX = "model.safetensors.index.json"
@@ -71,7 +71,7 @@ def index_of(shard: str, sizes: Mapping[str, int]) -> str:
 
 def _weight_map(text: str) -> dict[str, str]:
     if len(text) > LONGEST:
-        raise BadSource(f"{INDEX} has {len(text):,} characters, and at most {LONGEST:,} are read; download it again")
+        raise BadSource(f"{INDEX} has {len(text):,} characters, and at most {LONGEST:,} are read; {TOO_MANY}")
     try:
         entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         weight_map = msgspec.json.decode(entries.pop("weight_map", b"null"), type=dict[str, str])
@@ -81,7 +81,7 @@ def _weight_map(text: str) -> dict[str, str]:
     if len(weight_map) > MOST_TENSORS or rest > LONGEST_REST:
         raise BadSource(
             f"{INDEX} names {len(weight_map):,} tensors and has {rest:,} bytes beside them, and at most "
-            f"{MOST_TENSORS:,} and {LONGEST_REST:,} are read; download it again"
+            f"{MOST_TENSORS:,} and {LONGEST_REST:,} are read; {TOO_MANY}"
         )
     return weight_map
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ..errors import BadSource
@@ -12,6 +16,9 @@ LONGEST = 8 << 20
 """Characters that are read; as objects they may take 50 times as many bytes. Published configs have up to a million."""
 DEEPEST = 64
 """Levels of lists and objects; published files have up to ten, and Python's own recursion ends at 1,000."""
+LONGEST_STRING = 1 << 20
+"""Bytes of a string in a text that is read in blocks; the longest in a published tokenizer.json has some thousand."""
+TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]:]|-?\d[\d.eE+-]*', re.DOTALL)
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -64,3 +71,67 @@ def dump(data: dict[str, Any], like: str = "") -> str:
     found = re.search(r'^\{\r?\n([ \t]+)"', like)
     indent = found[1] if found else "  "
     return json.dumps(data, indent=indent, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in a JSON text. path: the keys that lead to it. value: rounded to float. start, stop: its bytes."""
+
+    path: tuple[str, ...]
+    value: float
+    start: int
+    stop: int
+
+
+def numbers(blocks: Iterable[bytes], name: str, outer: Collection[str], first: bool = False) -> Iterator[Number]:
+    """Yields the numbers under some keys of a JSON object, in bounded memory; whether it is valid is not checked.
+
+    blocks: the text in pieces. name: of the file, for messages. outer: keys of the outermost object, under which
+    numbers are wanted, except those in lists. first: read nothing after the first value of each of these keys. Raises
+    BadSource for a string that is too long.
+    """
+    keys: list[str | None] = []  # of each open level, None for a list
+    deeper, at, rest, string, missing = 0, 0, b"", b"", set(outer)
+    for block in chain(blocks, (None,)):
+        data = rest + (block or b"")
+        rest = data[-1:]  # a sign, whose digits come with the next block
+        for token in TOKEN.finditer(data):
+            if token.end() == len(data) and block is not None:
+                rest = data[token.start() :]
+                break
+            begin = token[0][:1]
+            if begin == b'"':
+                string = token[0]
+            elif begin == b":":
+                if keys and keys[-1] is not None and not deeper:
+                    if first and len(keys) == 1 and not missing:
+                        return
+                    keys[-1] = _key(string) if len(keys) == 1 or keys[0] in outer else ""
+                    missing -= {keys[-1]} if len(keys) == 1 else set()
+            elif begin in b"{[":
+                if len(keys) == DEEPEST:
+                    deeper += 1
+                else:
+                    keys.append("" if begin == b"{" else None)
+            elif begin in b"}]":
+                if deeper:
+                    deeper -= 1
+                elif keys:
+                    keys.pop()
+            elif not deeper and keys and keys[0] in outer and None not in keys:
+                path = tuple(key or "" for key in keys)
+                with suppress(ValueError):
+                    yield Number(path, float(token[0]), at + token.start(), at + token.end())
+        if len(rest) > LONGEST_STRING:
+            raise BadSource(f"{name} has a string of more than {LONGEST_STRING:,} bytes; fix it or download it again")
+        at += len(data) - len(rest)
+
+
+def _key(string: bytes) -> str:
+    """The key in a JSON string; empty where it is damaged."""
+    if b"\\" not in string:
+        return string[1:-1].decode(errors="replace")
+    try:
+        return str(json.loads(string))
+    except ValueError:
+        return ""

@@ -17,6 +17,14 @@ KINDS = {
 }  # fmt: skip
 
 
+def expanded(path: str) -> Path:
+    """A path in which `~` stands for a home. Raises BadSource for the home of a user who is not known."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise BadSource(f"{path!r} is in the home of a user who is not known here; write the whole path") from None
+
+
 def check_regular(mode: int, path: Path) -> None:
     """Raises BadSource for what is not a regular file. mode: as `os.stat` gives it. path: for the message."""
     if not stat.S_ISREG(mode):

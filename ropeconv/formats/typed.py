@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ..errors import BadSource
+from ..errors import BadSource, DamagedPackage
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 T = TypeVar("T")
 
@@ -21,3 +28,30 @@ def typed(data: Any, kind: type[T], name: str) -> T:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, RecursionError, UnicodeError) as problem:
         raise BadSource(f"{name} is not as it has to be ({problem}); correct it or download it again") from None
+
+
+def package_files(package: str, folder: str, suffix: str) -> list[Traversable]:
+    """The data files of a package, by name. folder: in it. suffix: of their names."""
+    found = (files(package) / folder).iterdir()
+    return sorted((entry for entry in found if entry.name.endswith(suffix)), key=lambda entry: entry.name)
+
+
+def package_data(entry: Traversable, kind: type[T]) -> T:
+    """The content of a data file of the package, TOML or JSON by its name. Raises DamagedPackage for a damaged one."""
+    with described(entry):
+        data = entry.read_bytes()
+        if entry.name.endswith(".toml"):
+            return msgspec.convert(tomllib.loads(data.decode()), kind)
+        return msgspec.json.decode(data, type=kind)
+
+
+@contextmanager
+def described(entry: Traversable) -> Iterator[None]:
+    """A context in which errors about a data file of the package become DamagedPackage, with the file and the field."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as problem:
+        what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
+        raise DamagedPackage(
+            f"{entry} belongs to ropeconv and is not as it has to be ({what}); install ropeconv again, or correct it"
+        ) from None

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ..engines import Engine, Progress
 from ..engines.transformers.device import out_of_memory
 from ..errors import RopeconvError, UsageError
-from ..evaluate.case import Case
+from ..evaluate.case import Case, EvalLine
 from ..evaluate.estimate import Costs, Estimate, estimate
 from ..evaluate.evaluation import Evaluation
-from ..evaluate.journal import Journal, Line
 from ..evaluate.opening import Sizes, open_evaluation
 from ..evaluate.outcome import Outcome, Refusal
 from ..evaluate.row import Row
@@ -23,6 +21,8 @@ from ..evaluate.run import gather, measured
 from ..evaluate.runners import Runner
 from ..evaluate.runners.request import Opening
 from ..evaluate.units import Unit
+from ..formats.journal import Journal
+from ..formats.regular import expanded
 from .executors import Executor, Failure, Pool
 
 ABOUT = ""
@@ -58,7 +58,7 @@ class EvalWorker:
         self.of_row = self.stack.enter_context(ExitStack())
         self.loaded: Engine | None = None
 
-    def __call__(self, item: str) -> About | Line | Refused:
+    def __call__(self, item: str) -> About | EvalLine | Refused:
         """What a worker is, or what it measured. item: ABOUT, or the key of a unit."""
         runner = self.evaluation.runner
         if item == ABOUT:
@@ -74,7 +74,7 @@ class EvalWorker:
         except RopeconvError as problem:
             return Refused(str(problem), True)
         try:
-            line: Line = out_of_memory(lambda: measured(unit, engine, runner.tokenizer))
+            line: EvalLine = out_of_memory(lambda: measured(unit, engine, runner.tokenizer))
             return line
         except RopeconvError as problem:
             return Refused(str(problem), False)
@@ -99,10 +99,10 @@ class Spread:
         return replace(found, seconds=found.seconds / self.at_once)
 
     def run_units(
-        self, units: Sequence[Unit], runner: Runner, journal: Journal, progress: Progress, outcome: Outcome
+        self, units: Sequence[Unit], runner: Runner, journal: Journal[EvalLine], progress: Progress, outcome: Outcome
     ) -> None:
         """As `run_units` of one process, with the same outcome. Parameters are those of it."""
-        missing = [unit for unit in units if unit.key not in journal.done]
+        missing = [unit for unit in units if unit.key not in journal.lines]
         everything = sum(len(unit.case.ids) for unit in units)
         progress.total(everything)
         progress.advance(everything - sum(len(unit.case.ids) for unit in missing))
@@ -110,8 +110,8 @@ class Spread:
         with closing(self.pool.run([unit.key for unit in missing])) as results:
             for index, found in results:
                 unit = missing[index]
-                if isinstance(found, Line):
-                    journal.add(found.key, found.seconds, found.observations)
+                if isinstance(found, EvalLine):
+                    journal.add(found)
                 else:
                     refused[index] = _refusal(unit, found)
                 progress.advance(len(unit.case.ids))
@@ -135,10 +135,10 @@ def _absolute(opening: Opening) -> Opening:
     """The same for a worker, which runs in another folder."""
 
     def found(name: str) -> str:
-        path = Path(name).expanduser()
+        path = expanded(name)
         return str(path.absolute()) if name and path.exists() else name
 
-    rows = [replace(row, path=row.path and row.path.expanduser().absolute()) for row in opening.rows]
+    rows = [replace(row, path=row.path and expanded(str(row.path)).absolute()) for row in opening.rows]
     return replace(opening, model=found(opening.model), against=found(opening.against), rows=rows)
 
 

@@ -1,36 +1,29 @@
-"""Journal of a run: every unit that has ended, in a file of JSON lines, so that a killed run can go on."""
+"""RunJournal: every unit of a run that has ended, so that a killed run can go on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from ..formats.json_lines import JsonLines, Refusals
+from ..errors import RopeconvError
+from ..formats.digest import sha256, text_digest
+from ..formats.journal import Journal, Kind, Line
+from ..receipts import read_receipt
+from ..sources import GgufSource
+from ..validate.comparison import Comparison
+from ..verify import verify_output
+from ..verify.earlier import made_from
+from ..verify.extra_files import is_document
 from .unit import Unit
 
-FORMAT = 1
-REFUSALS = Refusals(
-    "another run writes to {path}; wait for its end, or give the plan another `out`",
-    "{path} is no journal of a run; give the plan another `out`, or --fresh",
-)
 
-
-class RunHead(msgspec.Struct, frozen=True):
-    """The first line."""
-
-    ropeconv_run: int
-
-
-class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+class RunLine(Line, frozen=True, kw_only=True):
     """A unit that has ended.
 
     key: of the unit. task, source, recipe, target: what it was. seconds: it took. failed: why it failed, in a sentence;
     empty where it did not. result: of its task.
     """
 
-    key: str
     task: str
     source: str
     recipe: str = ""
@@ -49,35 +42,62 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-class RunJournal:
-    """A journal that is open for appending.
+RUN = Kind("run", 2, RunLine, "give the plan another `out`")
 
-    path: of its file. fresh: start an empty one. Raises BadSource for a file that is no journal, and while another run
-    writes to it.
-    """
+
+class RunJournal(Journal[RunLine]):
+    """A journal that is open for appending. path, fresh: as in `Journal`, and it raises the same."""
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
-        def check(head: RunHead) -> str:
-            other = "is the journal of another version of ropeconv; give the plan another `out`, or --fresh"
-            return "" if head.ropeconv_run == FORMAT else other
+        super().__init__(path, RUN, fresh=fresh)
+        self._intact: dict[str, bool] = {}
 
-        self.file = JsonLines(path, RunHead(FORMAT), RunLine, check, REFUSALS, fresh)
-        self.last = {line.key: line for line in self.file.lines}
-
-    def add(self, line: RunLine) -> None:
-        """Appends a unit, and returns when it is on the disk."""
-        self.file.append(line)
-        self.last[line.key] = line
+    def add(self, line: RunLine) -> RunLine:
+        """Appends a unit, and returns it when it is on the disk."""
+        self._intact.pop(line.key, None)
+        return super().add(line)
 
     def done(self, unit: Unit) -> RunLine | None:
-        """The line of a unit that has succeeded; None for others, and where its output is gone."""
-        line = self.last.get(unit.key)
-        if line is None or line.failed or (unit.task in ("apply", "eval") and not Path(unit.out).exists()):
+        """The line of a unit that has succeeded; None for others, and where its output is not as it was left."""
+        line = self.lines.get(unit.key)
+        if line is None or line.failed:
             return None
-        return line
+        if unit.key not in self._intact:
+            self._intact[unit.key] = _intact(line)
+        return line if self._intact[unit.key] else None
 
-    def __enter__(self) -> RunJournal:
-        return self
+    def verify(self, unit: Unit) -> None:
+        """Compares the output of a unit that has succeeded, byte by byte, with what its source and its recipe give.
 
-    def __exit__(self, *problem: object) -> None:
-        self.file.close()
+        One that differs is not done any more.
+        """
+        line = self.done(unit)
+        if unit.task == "apply" and line is not None:
+            try:
+                verify_output(Comparison.open(Path(line.result["path"]), unit.source))
+            except (RopeconvError, OSError):
+                self._intact[unit.key] = False
+
+
+def stamp(path: Path) -> str:
+    """Digest of what an output was made of, and of the sizes of its files; documents in it may change.
+
+    path: a folder or GGUF file, or the result of an evaluation, whose whole content counts. Raises BadSource for
+    something else, OSError.
+    """
+    if path.suffix == ".json":
+        return sha256(path)
+    receipt = read_receipt(path)
+    files = GgufSource(path).file.paths if path.suffix == ".gguf" else [path / one.name for one in receipt.files]
+    sizes = sorted((one.name, one.stat().st_size) for one in files if not is_document(one.name))
+    return text_digest(made_from(receipt).decode(), repr(sizes))
+
+
+def _intact(line: RunLine) -> bool:
+    """Whether what a unit left is as it was left; of tasks that leave nothing here always."""
+    if "stamp" not in line.result:
+        return True
+    try:
+        return stamp(Path(line.result["path"])) == str(line.result["stamp"])
+    except (RopeconvError, OSError):
+        return False

@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from ..encode import FoldTarget, GgufTarget, Target
-from ..encode.target import FoldDtype, FoldInto, Format
+from ..encode.target import DualChunk, FoldDtype, FoldInto, Format
 from ..errors import RopeconvError, UsageError
+from ..evaluate.estimate import UNITS, parse_duration
 from ..evaluate.opening import Sizes
 from ..evaluate.row import Row, parse_rows
 from ..formats.regular import read_text
@@ -20,6 +21,8 @@ from ..formats.regular import read_text
 TaskName = Literal["apply", "validate", "eval", "push"]
 LONGEST = 1 << 20
 """Characters of a plan; ten thousand sources have some 400,000."""
+DAYS = UNITS | {"d": 24 * 3600}
+"""Units of time that limits have."""
 BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -44,6 +47,7 @@ class TargetTable(Table, frozen=True):
     allow_approximate: bool = False
     all_files: bool = False
     replace: bool = False
+    dual_chunk: DualChunk | None = None
 
     @property
     def gguf(self) -> GgufTarget:
@@ -60,7 +64,7 @@ class TargetTable(Table, frozen=True):
             to=self.to, out=out, encoding=self.encoding, runtimes=tuple(self.runtimes),
             gguf=self.gguf,
             fold=FoldTarget(self.fold_into, self.fold_dtype), allow_approximate=self.allow_approximate,
-            all_files=self.all_files, replace=self.replace,
+            all_files=self.all_files, replace=self.replace, dual_chunk=self.dual_chunk,
         )  # fmt: skip
 
 
@@ -111,12 +115,21 @@ class ValidateTable(Table, frozen=True):
 
 class LimitsTable(Table, frozen=True):
     """[limits]: jobs at once (0 for what the machine has), how often the work of a killed worker is tried again, hours
-    after which nothing is started, bytes that outputs may have."""
+    after which the run ends, the time that a unit may take, bytes that outputs may have."""
 
     jobs: int = 0
     retries: int = 2
     hours: float | None = None
+    unit_timeout: str = "24h"
     bytes: str = ""
+
+    @property
+    def unit_seconds(self) -> float:
+        """The time that a unit may take. Raises UsageError for a text that is not one."""
+        try:
+            return parse_duration(self.unit_timeout, DAYS)
+        except UsageError as problem:
+            raise UsageError(f"limits.unit_timeout: {problem}") from None
 
 
 class ExecutorTable(Table, frozen=True):
@@ -229,5 +242,6 @@ def _check(plan: RunPlan) -> None:
             raise UsageError(f"limits.{key} is {getattr(plan.limits, key)}; give a number from {low} to 10,000")
     if plan.limits.hours is not None and not plan.limits.hours > 0:
         raise UsageError(f"limits.hours is {plan.limits.hours}; give a positive number")
+    assert plan.limits.unit_seconds
     if plan.eval is not None:
         plan.eval.sizes().asked(4096)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
+from ..evaluate.estimate import duration
 from ..failures import reason
 from ..sources import hub_client
 from .executors import Failure, Pool
@@ -18,11 +21,46 @@ PATIENCE = 12
 """How often a request is sent again that the Hub is too busy for: over ten minutes, more than its window of five."""
 
 
-class TaskWorker:
-    """Runs the units of a job one after the other, until one fails. It is made in the process that runs them."""
+GRACE = 60.0
+"""Seconds beyond the limits of its units after which the process of a job is killed."""
+AGAIN = 60.0
+"""Seconds after which a limit of time is raised again, where a library has caught it."""
 
-    def __init__(self) -> None:
-        self.tools = Tools()
+
+class TimeLimit(BaseException):
+    """The end of a limit of time, which nothing takes for an error of its own."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeLimit in what runs longer, as Ctrl-C does. seconds: 0 for no limit.
+
+    Without effect outside the main thread, on systems without timers, and in compiled code that never returns.
+    """
+    if not seconds or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TimeLimit
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class TaskWorker:
+    """Runs the units of a job one after the other, until one fails. It is made in the process that runs them.
+
+    limit: seconds that a unit may take, 0 for any time.
+    """
+
+    def __init__(self, limit: float = 0.0) -> None:
+        self.tools, self.limit = Tools(), limit
         hub_client.patience = PATIENCE
 
     def __call__(self, job: Job) -> list[RunLine]:
@@ -38,10 +76,18 @@ class TaskWorker:
         begun = time.perf_counter()
         failed, result = "", dict[str, Any]()
         try:
-            result = TASKS[unit.task](unit, self.tools)
+            with time_limit(self.limit):
+                result = TASKS[unit.task](unit, self.tools)
+        except TimeLimit:
+            failed, self.tools = too_long(self.limit), Tools()
         except Exception as problem:
             failed = reason(problem)
         return RunLine.of(unit, time.perf_counter() - begun, failed, result)
+
+
+def too_long(limit: float) -> str:
+    """Why a unit failed that reached its limit, which is in seconds."""
+    return f"it took longer than {duration(limit)} and was stopped; raise unit_timeout in [limits] if it needs more"
 
 
 def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
@@ -93,7 +139,7 @@ def states(job: Job, journal: RunJournal, problem: str = "") -> dict[str, tuple[
     """
     found, before = dict[str, tuple[str, str]](), problem
     for unit in job.units:
-        line = journal.last.get(unit.key)
+        line = journal.lines.get(unit.key)
         if before:
             found[unit.task] = ("failed" if before is problem and not found else "not run", before)
         elif line is not None and line.failed:

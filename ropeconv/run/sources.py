@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,8 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..failures import reason
+from ..formats.regular import expanded
+from ..sources import open_source
 from ..sources.hub import HubSource
 from ..sources.hub_client import answers
 from ..sources.open import HUB_FILE, HUB_ID
@@ -28,9 +29,8 @@ MODELS = ("*.gguf", "config.json", "params.json")
 class Named:
     """A source of a plan.
 
-    reference: as `open_source` takes it, with the commit. name: in outputs and tables. identity: what tells its content
-    from others: the commit, or a digest of names, sizes and times of its files. problem: why it cannot be had, or
-    empty.
+    reference: as `open_source` takes it, with the commit. name: in outputs and tables. identity: as sources have it.
+    problem: why it cannot be had, or empty.
     """
 
     reference: str
@@ -57,11 +57,11 @@ def _expanded(text: str, folder: Path) -> Iterator[str]:
     elif QUERY.fullmatch(text):
         found = _query(text)
     elif any(mark in text for mark in "*?["):
-        base = Path(text).expanduser()
+        base = expanded(text)
         start, pattern = (Path(base.anchor), str(base)[len(base.anchor) :]) if base.is_absolute() else (folder, text)
         found = [str(path) for path in sorted(start.glob(pattern)) if _is_model(path)]
     else:
-        local = (folder / Path(text).expanduser()).resolve()
+        local = (folder / expanded(text)).resolve()
         found = [str(local) if local.exists() else resolved(text)]
     if not found:
         raise UsageError(f"the source {text!r} gives no model; correct it, or leave it out")
@@ -99,29 +99,17 @@ def _named(reference: str) -> Named:
     name = (path.stem if reference.endswith(".gguf") else path.name) or reference
     try:
         if path.exists():
-            return Named(reference, name, _of_files(path))
+            return Named(reference, name, open_source(reference).identity)
         found = re.fullmatch(HUB_FILE, reference) or re.fullmatch(HUB_ID, reference)
         if found is None:
             return Named(reference, name, problem=f"{reference} is neither a path nor a Hub id; correct it")
         source = HubSource(found[1], found[2])
-        source.files()
+        identity = source.identity
         file = f"/{found[3]}" if found.re.groups > 2 else ""
         name = Path(file).stem if file else source.name
-        return Named(f"{found[1]}@{source.commit}{file}", name, source.commit or "")
+        return Named(f"{found[1]}@{source.commit}{file}", name, identity)
     except Exception as problem:
         return Named(reference, name, problem=reason(problem))
-
-
-def _of_files(path: Path) -> str:
-    """A digest of names, sizes and times of the files of a model."""
-    shards = re.sub(r"-\d{5}-of-(\d{5})", r"-*-of-\1", path.name)
-    files = sorted(path.rglob("*")) if path.is_dir() else sorted(path.parent.glob(shards))
-    digest = hashlib.sha256()
-    for file in files:
-        if file.is_file():
-            found = file.stat()
-            digest.update(f"{file.name} {found.st_size} {found.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
 
 
 def _told_apart(found: list[Named]) -> list[Named]:

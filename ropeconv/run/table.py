@@ -82,7 +82,7 @@ def table_of(plan: RunPlan, jobs: Sequence[Job], sources: Sequence[Named], journ
     for job in jobs:
         first = job.units[0]
         found = states(job, journal, problems.get(first.source, ""))
-        lines = {unit.task: journal.last[unit.key] for unit in job.units if unit.key in journal.last}
+        lines = {unit.task: journal.lines[unit.key] for unit in job.units if unit.key in journal.lines}
         reason = next((words for state, words in found.values() if state != "done"), "")
         rows.append(
             RunRow(

@@ -14,7 +14,7 @@ from ..evaluate.runners.patched import Patched
 from ..evaluate.runners.request import Opening
 from ..evaluate.texts.read import read_files, tokenized
 from ..rope.lengths import parse_tokens
-from .journal import Journal, Place
+from .passes import Passes, Place
 from .result import Tuned
 from .tuning import Tuning
 from .wanted import Wanted
@@ -44,7 +44,7 @@ def tune_texts(
     files: Sequence[tuple[str, str]],
     wanted: Wanted,
     progress: Progress | None = None,
-    kept: Place | None = None,
+    kept: Place = Place(),
     **options: str | bool | int,
 ) -> Tuned:
     """As `tune_model`, with texts that have been read.
@@ -65,7 +65,9 @@ def tune_texts(
                 f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to extend it to"
             )
         texts, by = tokenized(files, runner.tokenizer), f"{runner.runtime} {runner.device} {runner.dtype}"
-        with Journal(kept, runner.source, by) as journal:
-            if journal.known:
-                heard.note(f"{counted(len(journal.known), 'pass is', 'passes are')} in the journal, {journal.path}.")
-            return Tuning(model, runner, texts, context, search, wanted, journal, heard).run()
+        with kept.opened(runner.source) as journal:
+            for sentence in journal.notes:
+                heard.note(sentence)
+            if journal.lines:
+                heard.note(f"{counted(len(journal.lines), 'pass is', 'passes are')} in the journal, {journal.path}.")
+            return Tuning(model, runner, texts, context, search, wanted, Passes(journal, by), heard).run()

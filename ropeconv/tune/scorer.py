@@ -14,7 +14,7 @@ from ..engines import Engine
 from ..errors import NotFinite
 from ..evaluate.result import decided
 from ..rope.schedule import Schedule
-from .journal import Journal
+from .passes import Passes
 from .windows import Window
 
 if TYPE_CHECKING:
@@ -75,14 +75,14 @@ class Patching(Protocol):
 class Scorer:
     """Reads windows with schedules, and remembers what it has read.
 
-    runner: patches a schedule into the model. windows: at least one. price: of the parts of a loss. journal: of passes.
-    seen: what was read.
+    runner: patches a schedule into the model. windows: at least one. price: of the parts of a loss. passes: of earlier
+    runs. seen: what was read.
     """
 
     runner: Patching
     windows: Sequence[Window]
     price: Price
-    journal: Journal = field(default_factory=Journal)
+    passes: Passes = field(default_factory=Passes)
     seen: dict[tuple[str, int], Losses] = field(default_factory=dict)
 
     def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
@@ -94,7 +94,7 @@ class Scorer:
                 for number in missing:
                     window = self.windows[number]
                     what = ("loss", schedule.digest, window.digest)
-                    *tokens, needle = self.journal.numbers(what, partial(_read, engine, window))
+                    *tokens, needle = self.passes.numbers(what, partial(_read, engine, window))
                     self.seen[schedule.digest, number] = Losses(np.array(tokens), window.beyond, needle)
         return [self.seen[schedule.digest, number] for number in numbers]
 

@@ -14,7 +14,7 @@ from ..evaluate.texts.documents import Texts
 from ..rope.lengths import format_tokens
 from .candidate import Candidate, Start
 from .held_out import blocks, rows
-from .journal import Journal
+from .passes import Passes
 from .result import Tuned, TunedRow
 from .scorer import Price, Scorer
 from .searches import Search, Task
@@ -27,7 +27,7 @@ class Tuning:
     """A search with its surroundings.
 
     model: as the user named it. runner: with the model loaded. texts: all of them. context: tokens to reach. search: by
-    which. wanted: as the user wrote it. journal: of passes. progress: callbacks.
+    which. wanted: as the user wrote it. passes: of earlier runs. progress: callbacks.
     """
 
     model: str
@@ -36,7 +36,7 @@ class Tuning:
     context: int
     search: Search
     wanted: Wanted
-    journal: Journal
+    passes: Passes
     progress: Progress
 
     @cached_property
@@ -54,9 +54,9 @@ class Tuning:
         wanted, heard = self.wanted, self.progress
         searched, held, held_note = split(self.texts, self.context)
         price = Price(wanted.inside, wanted.needles)
-        scorer = Scorer(self.runner, windows(searched, self._size(wanted.windows)), price, self.journal)
+        scorer = Scorer(self.runner, windows(searched, self._size(wanted.windows)), price, self.passes)
         judge = Scorer(
-            self.runner, windows(held, self._size(wanted.held_windows or wanted.windows)), price, self.journal
+            self.runner, windows(held, self._size(wanted.held_windows or wanted.windows)), price, self.passes
         )
         task = self._task(scorer, self._ranked(scorer))
         heard.total(wanted.steps or self.search.steps)

@@ -14,7 +14,7 @@ from ropeconv.engines import Engine, Progress
 from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.engines.transformers.finite import first_not_finite
 from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.journal import Journal
+from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.measures import REGISTRY
 from ropeconv.evaluate.outcome import Outcome
 from ropeconv.evaluate.row import Row
@@ -23,6 +23,7 @@ from ropeconv.evaluate.runners import Runner
 from ropeconv.evaluate.texts.documents import Texts
 from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer
 from ropeconv.evaluate.units import all_cases, plan_units
+from ropeconv.formats.journal import Journal
 
 from .reading import ANSWERS, Reader, WordTokenizer, prose
 
@@ -48,7 +49,7 @@ class OneEngine(Runner):
 
 def outcome(folder: Path, model: Engine, texts: Texts, asked: Asked, name: str = "passkey") -> Outcome:
     runner, found = OneEngine(model, texts), Outcome({})
-    journal = Journal(folder / "journal.jsonl", runner.source)
+    journal = Journal(folder / "journal.jsonl", EVAL, runner.source)
     units = plan_units([Row("base")], all_cases([REGISTRY[name]], texts, asked), runner, found)
     with journal:
         run_units(units, runner, journal, Progress(), found)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.evaluate.case import Observation
-from ropeconv.evaluate.journal import Journal, default_path, key_of
+from ropeconv.evaluate.case import EVAL, EvalLine, Observation
+from ropeconv.formats.digest import text_digest
+from ropeconv.formats.journal import Head, Journal, default_path, encoded
 
 FOUND = [
     Observation("growth", "loss", 64, 0, 3, 0.1 + 0.2),
@@ -19,19 +20,19 @@ FOUND = [
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     found = tmp_path / "cache" / "journal.jsonl"
-    with Journal(found, "model a") as journal:
-        journal.add("first", 1.5, FOUND)
-        journal.add("second", 2.5, FOUND[:1])
+    with Journal(found, EVAL, "model a") as journal:
+        journal.add(EvalLine("first", 1.5, FOUND))
+        journal.add(EvalLine("second", 2.5, FOUND[:1]))
     return found
 
 
 def test_a_second_run_finds_what_the_first_measured_bit_for_bit(path: Path) -> None:
-    with Journal(path, "model a") as journal:
-        assert journal.done["first"].observations == FOUND
-        assert journal.done["second"].seconds == 2.5
-        journal.add("third", 0.0, [])
-    with Journal(path, "model a") as journal:
-        assert list(journal.done) == ["first", "second", "third"]
+    with Journal(path, EVAL, "model a") as journal:
+        assert journal.lines["first"].observations == FOUND
+        assert journal.lines["second"].seconds == 2.5
+        journal.add(EvalLine("third", 0.0, []))
+    with Journal(path, EVAL, "model a") as journal:
+        assert list(journal.lines) == ["first", "second", "third"]
 
 
 def test_every_cut_of_the_file_loses_at_most_the_last_line(path: Path) -> None:
@@ -39,23 +40,23 @@ def test_every_cut_of_the_file_loses_at_most_the_last_line(path: Path) -> None:
     ends = [index + 1 for index, byte in enumerate(whole) if byte == ord("\n")]
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
-        with Journal(path, "model a") as journal:
-            assert len(journal.done) == max(sum(end <= length for end in ends) - 1, 0)
-            journal.add("after", 0.0, [])
-        with Journal(path, "model a") as journal:
-            assert "after" in journal.done
+        with Journal(path, EVAL, "model a") as journal:
+            assert len(journal.lines) == max(sum(end <= length for end in ends) - 1, 0)
+            journal.add(EvalLine("after", 0.0, []))
+        with Journal(path, EVAL, "model a") as journal:
+            assert "after" in journal.lines
 
 
 def test_fresh_begins_an_empty_one(path: Path) -> None:
-    with Journal(path, "model a", fresh=True) as journal:
-        assert not journal.done
-    with Journal(path, "model a") as journal:
-        assert not journal.done
+    with Journal(path, EVAL, "model a", fresh=True) as journal:
+        assert not journal.lines
+    with Journal(path, EVAL, "model a") as journal:
+        assert not journal.lines
 
 
 def test_the_journal_of_another_model_is_refused(path: Path) -> None:
     with pytest.raises(BadSource, match="the journal of another model; give another --journal, or --fresh"):
-        Journal(path, "model b")
+        Journal(path, EVAL, "model b")
     assert b"second" in path.read_bytes()
 
 
@@ -64,25 +65,25 @@ def test_the_journal_of_another_model_is_refused(path: Path) -> None:
 )
 def test_another_file_is_refused_and_stays(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(BadSource, match="is no journal"):
-        Journal(path, "model a")
+    with pytest.raises(BadSource, match="is not a journal of `ropeconv eval`; give another --journal$"):
+        Journal(path, EVAL, "model a")
     assert path.read_bytes() == content
 
 
 def test_a_journal_of_another_version_is_refused(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"ropeconv_eval":2', b'"ropeconv_eval":1'))
+    path.write_bytes(encoded(Head("ropeconv eval", 1, "model a")))
     with pytest.raises(BadSource, match="the journal of another version of ropeconv; give another --journal"):
-        Journal(path, "model a")
+        Journal(path, EVAL, "model a")
 
 
 def test_two_runs_at_once_are_refused(path: Path) -> None:
-    with Journal(path, "model a"), pytest.raises(BadSource, match="another run writes to"):
-        Journal(path, "model a")
+    with Journal(path, EVAL, "model a"), pytest.raises(BadSource, match="another run writes to"):
+        Journal(path, EVAL, "model a")
 
 
 def test_keys_tell_runtimes_rows_and_sequences_apart() -> None:
     parts = ["transformers 5", "cpu", "float32", "row", "case"]
-    keys = {key_of(*parts)} | {key_of(*[*parts[:at], "other", *parts[at + 1 :]]) for at in range(5)}
+    keys = {text_digest(*parts)} | {text_digest(*[*parts[:at], "other", *parts[at + 1 :]]) for at in range(5)}
     assert len(keys) == 6
 
 

@@ -13,11 +13,12 @@ import pytest
 from ropeconv.engines import Engine, Progress
 from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
+from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
-from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.outcome import Outcome, Refusal
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.texts.documents import Texts
+from ropeconv.formats.journal import Journal
 
 from .engines import ByHand, Computed, Loss, numbered
 
@@ -32,7 +33,7 @@ def evaluation(runner: ByHand, measures: str = "growth") -> Evaluation:
 
 def run(runner: ByHand, path: Path, progress: Progress | None = None, measures: str = "growth") -> Outcome:
     asked = evaluation(runner, measures)
-    with Journal(path, runner.source) as journal:
+    with Journal(path, EVAL, runner.source) as journal:
         return asked.run(journal, progress)
 
 
@@ -113,8 +114,8 @@ def test_a_length_with_nan_has_no_cell_and_all_others_run(tmp_path: Path, swaps:
     assert columns["broken"] == {("growth", 16)}
     assert columns["base"] == columns["better"] > columns["broken"]
     assert {measure for measure, _ in columns["base"]} == {"growth", "position"}
-    with Journal(tmp_path / "journal", "source") as journal:
-        values = [one.value for line in journal.done.values() for one in line.observations]
+    with Journal(tmp_path / "journal", EVAL, "source") as journal:
+        values = [one.value for line in journal.lines.values() for one in line.observations]
     assert np.isfinite(values).all()
 
 
@@ -143,7 +144,7 @@ def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_
         texts = Texts(tuple(texts.documents[name] for name in names), texts.tokenizer)
         runner = ByHand(rows)
         asked = Evaluation([Row(name) for name in rows], parse_measures("growth")[0], texts, ASKED, runner)
-        with Journal(tmp_path / "journal", runner.source) as journal:
+        with Journal(tmp_path / "journal", EVAL, runner.source) as journal:
             return asked.run(journal)
 
     measured([1], {"base": of_text})

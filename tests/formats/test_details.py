@@ -23,7 +23,6 @@ from ropeconv.formats.floats import STORED, widened
 from ropeconv.formats.index import INDEX, index_of, safe_name, shards, tensors, with_shard, with_size
 from ropeconv.formats.safetensors import BITS, header_bytes, read_header, tensor_bytes, write_stream
 from ropeconv.formats.template import render
-from ropeconv.formats.tokenizer_config import limit, raised
 from ropeconv.formats.vectors import read_lists
 
 
@@ -324,27 +323,6 @@ def test_json_is_indented_as_before_or_by_2() -> None:
     assert jsontext.dump({"a": {"b": "\u00e9"}}) == '{\n  "a": {\n    "b": "\u00e9"\n  }\n}\n'
     assert jsontext.dump({"a": 1}, like='{\n\t"b": 2}') == '{\n\t"a": 1\n}\n'
     assert jsontext.dump({"a": 1}, like='{\r\n   "b": 2}') == '{\n   "a": 1\n}\n'
-
-
-@pytest.mark.parametrize(
-    ("value", "tokens"),
-    [("4096", 4096), ("4096.0", 4096), ("1e3", 1000), ("1", 1), ("0", None), ("-1", None), ("true", None),
-     ("null", None),
-     (str(10**15), None), (str(10**15 - 1), 10**15 - 1), ("1000000000000000019884624838656", None), ('"4096"', None)],
-)  # fmt: skip
-def test_the_limit_of_a_tokenizer(value: str, tokens: int | None) -> None:
-    assert limit(f'{{"model_max_length": {value}}}') == tokens
-
-
-def test_the_limit_is_raised_in_place_and_never_lowered() -> None:
-    assert (limit(None), limit("{}"), raised(None, 8), raised("{}", 8)) == (None, None, None, None)
-    text = '{"a":1,  "model_max_length" : 4096.0,"b":2}'
-    assert raised(text, 8192) == '{"a":1,  "model_max_length" : 8192,"b":2}'
-    assert raised(text, 4097) is not None
-    assert raised(text, 4096) is None
-    assert raised(text, 4095) is None
-    twice = '{"x": {"model_max_length": 1}, "model_max_length": 4096}'
-    assert json.loads(raised(twice, 8192) or "") == {"x": {"model_max_length": 1}, "model_max_length": 8192}
 
 
 def test_lists_of_numbers(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from ropeconv.evaluate.journal import Journal
+from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.request import Opening
 from ropeconv.evaluate.texts.read import read_files
+from ropeconv.formats.journal import Journal
 from ropeconv.run.evaluation import About, EvalWorker, open_spread
 from ropeconv.run.executors import Executor, Pool
 from ropeconv.run.executors.local import Local
@@ -69,7 +70,7 @@ def comparable(result: Result) -> dict[str, Any]:
 
 def alone(place: Path, asked: Opening, journal: Path) -> Result:
     with open_evaluation(asked, SIZES, read_files([str(place / "text.txt")])) as found:
-        with Journal(journal, found.runner.source) as opened:
+        with Journal(journal, EVAL, found.runner.source) as opened:
             found.run(opened)
         return found.result("a")
 
@@ -78,7 +79,7 @@ def test_a_killed_worker_loses_nothing_and_the_table_is_that_of_one_process(plac
     asked, files = opening(place), read_files([str(place / "text.txt")])
     with open_spread(WithMortals(tmp_path / "mark"), asked, SIZES, files) as (evaluation, spread):
         assert "loaded" not in vars(evaluation.runner)
-        with Journal(tmp_path / "j.jsonl", evaluation.runner.source) as journal:
+        with Journal(tmp_path / "j.jsonl", EVAL, evaluation.runner.source) as journal:
             evaluation.run(journal, by=spread.run_units)
         result = evaluation.result("a")
         assert "loaded" not in vars(evaluation.runner)
@@ -140,12 +141,12 @@ def test_a_row_and_a_column_are_refused_as_in_one_process(place: Path, tmp_path:
             patch.setattr(Patched, "engine", engine_of)
             if spread_over:
                 with open_spread(Here(), asked, SIZES, files) as (evaluation, spread):
-                    with Journal(tmp_path / "a.jsonl", evaluation.runner.source) as journal:
+                    with Journal(tmp_path / "a.jsonl", EVAL, evaluation.runner.source) as journal:
                         evaluation.run(journal, by=spread.run_units)
                     outcomes.append((evaluation.outcome.refusals, comparable(evaluation.result("a"))))
             else:
                 with open_evaluation(asked, SIZES, files) as evaluation:
-                    with Journal(tmp_path / "b.jsonl", evaluation.runner.source) as journal:
+                    with Journal(tmp_path / "b.jsonl", EVAL, evaluation.runner.source) as journal:
                         evaluation.run(journal)
                     outcomes.append((evaluation.outcome.refusals, comparable(evaluation.result("a"))))
     assert sorted(map(str, outcomes[0][0])) == sorted(map(str, outcomes[1][0]))
@@ -164,7 +165,7 @@ def test_what_workers_compute_with_is_what_the_table_says(place: Path, tmp_path:
         from ropeconv.errors import RopeconvError
 
         with (
-            Journal(tmp_path / "j.jsonl", evaluation.runner.source) as journal,
+            Journal(tmp_path / "j.jsonl", EVAL, evaluation.runner.source) as journal,
             pytest.raises(RopeconvError, match="give workers of one kind"),
         ):
             evaluation.run(journal, by=spread.run_units)

@@ -70,7 +70,7 @@ def test_without_retries_it_fails_and_the_next_run_does_it(place: Path) -> None:
     with RunJournal(place / "plan" / "journal.jsonl") as journal:
         with Local(1).pool(partial(Killed, mark), retries=0) as pool:
             assert run_jobs(missing(jobs, journal), pool, journal)
-        assert [bool(one.failed) for one in journal.last.values()].count(True) == 1
+        assert [bool(one.failed) for one in journal.lines.values()].count(True) == 1
         left = missing(jobs, journal)
         assert len(left) == 1
         with Local(1).pool(partial(Killed, mark), retries=0) as pool:

@@ -68,6 +68,7 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
         (plan_text("apply", '[limits]\nbytes = "many"\n'), "limits.bytes is 'many'; write it like 200GB"),
         (plan_text("apply", "[limits]\nretries = -1\n"), "limits.retries is -1; give a number from 0 to 10,000"),
         (plan_text("apply", "[limits]\nhours = 0\n"), "limits.hours is 0.0; give a positive number"),
+        (plan_text("apply", '[limits]\nunit_timeout = "soon"\n'), "limits.unit_timeout: 'soon' is .* write it like"),
         (plan_text("eval", EVAL + 'measures = "grow"\n'), "--measure grow is not known; choose"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from ropeconv.rope.forms import Plain
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.tune.candidate import Start
-from ropeconv.tune.journal import Journal
+from ropeconv.tune.passes import Passes
 from ropeconv.tune.scorer import Price, Scorer
 from ropeconv.tune.searches import Task
 from ropeconv.tune.windows import Window
@@ -48,8 +48,8 @@ def window(number: int) -> Window:
     return Window(Case("tune", 16, number, number, ids, targets), 4)
 
 
-def task(engine: Known, over: str = "factors", windows: int = 6, journal: Journal | None = None, **given: Any) -> Task:
+def task(engine: Known, over: str = "factors", windows: int = 6, passes: Passes = Passes(), **given: Any) -> Task:
     start = Start(SPEC, CONTEXT, lambda recipe: recipe.schedule(SPEC))
-    scorer = Scorer(engine, [window(number) for number in range(windows)], Price(inside=0.0), journal or Journal())
+    scorer = Scorer(engine, [window(number) for number in range(windows)], Price(inside=0.0), passes)
     formulas = sorted(start.formulas(), key=lambda one: float(scorer.values(one.schedule).mean()))
     return Task(start, None, SPEC, scorer, formulas, over, **given)

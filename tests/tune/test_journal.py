@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ropeconv.engines import Progress
 from ropeconv.errors import BadSource
 from ropeconv.rope.recipe import Recipe
 from ropeconv.tune import Tuned, Wanted, tune_model
-from ropeconv.tune.journal import Journal, Place
+from ropeconv.tune.passes import Passes, Place
 from ropeconv.tune.searches import REGISTRY
 
 from ..conftest import Run
@@ -49,8 +49,8 @@ class Mortal(Known):
 
 def searched(engine: Known, path: Path | None, over: str, by: str) -> tuple[Recipe | None, list[float]]:
     """What a search finds, and its trace."""
-    with Journal(path and Place(path), "model", "here") as journal:
-        work = task(engine, over, journal=journal, steps=6)
+    with Place(path).opened("model") if path else nullcontext() as journal:
+        work = task(engine, over, passes=Passes(journal, "here"), steps=6)
         return REGISTRY[by].run(work).recipe, work.trace
 
 
@@ -84,8 +84,8 @@ def test_no_pass_is_done_twice_and_the_result_is_that_of_one_run(over: str, by: 
 
 def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_path: Path) -> None:
     def computed(by: str, what: tuple[str, ...], value: float) -> float:
-        with Journal(Place(tmp_path / "j.jsonl"), "model", by) as journal:
-            return journal.numbers(what, lambda: [value])[0]
+        with Place(tmp_path / "j.jsonl").opened("model") as journal:
+            return Passes(journal, by).numbers(what, lambda: [value])[0]
 
     assert computed("cpu float32", ("loss", "a"), 1 / 3) == 1 / 3
     assert computed("cpu float32", ("loss", "a"), 2.0) == 1 / 3, "to the last digit"
@@ -96,19 +96,20 @@ def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_pa
 
 def test_journals_of_others_are_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
-    with Journal(Place(path), "model", "here") as journal:
-        journal.numbers(["a"], lambda: [1.0])
-        with pytest.raises(BadSource, match="another search writes to"):
-            Journal(Place(path), "model", "here")
+    with Place(path).opened("model") as journal:
+        Passes(journal, "here").numbers(["a"], lambda: [1.0])
+        with pytest.raises(BadSource, match="another run writes to"):
+            Place(path).opened("model")
     before = path.read_bytes()
     with pytest.raises(BadSource, match="is the journal of another model; give another --journal, or --fresh"):
-        Journal(Place(path), "other", "here")
+        Place(path).opened("other")
     assert path.read_bytes() == before
-    with Journal(Place(path, fresh=True), "other", "here") as journal:
-        assert journal.known == {}
+    with Place(path, fresh=True).opened("other") as journal:
+        assert journal.lines == {}
+    assert path.with_name("j.jsonl.old").read_bytes() == before
     path.write_text('{"ropeconv_eval": 2, "source": "model"}\n')
-    with pytest.raises(BadSource, match="is no journal of a search"):
-        Journal(Place(path), "model", "here")
+    with pytest.raises(BadSource, match="is not a journal of `ropeconv tune`"):
+        Place(path).opened("model")
 
 
 def test_a_search_by_gradient_goes_on(trained: Path, tmp_path: Path) -> None:

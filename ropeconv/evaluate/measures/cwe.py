@@ -27,7 +27,7 @@ class CommonWords(Retrieval):
 
     name = "cwe"
     summary = "the ten words that occur most often in a list of words"
-    with_depth = False
+    sizes = frozenset({"generate", "chat"})
 
     def prompt(self, haystack: Haystack, depth: float, length: int, draw: np.random.Generator) -> Prompt:
         words, seed = haystack.words(2 * LEAST, draw), int(draw.integers(1 << 32))

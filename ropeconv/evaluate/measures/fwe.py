@@ -22,7 +22,7 @@ class FrequentWords(Retrieval):
 
     name = "fwe"
     summary = "the three most frequent words of a list with Zipf's law"
-    with_depth = False
+    sizes = frozenset({"generate", "chat"})
 
     def prompt(self, haystack: Haystack, depth: float, length: int, draw: np.random.Generator) -> Prompt:
         words, seed = haystack.words(2 * LEAST, draw), int(draw.integers(1 << 32))

@@ -24,6 +24,7 @@ class Growth(Measure):
 
     name = "growth"
     summary = "loss of the same tokens under a growing context"
+    sizes = frozenset({"targets"})
 
     def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
         shortest = asked.lengths[0] - len(texts.prefix)

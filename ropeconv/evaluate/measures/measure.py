@@ -20,13 +20,15 @@ class Measure(ABC):
     """Something that can be measured with sequences of tokens, the same ones for all rows.
 
     name: on the command line. summary: a phrase for help and docs. metrics: what it yields, the headline first.
-    runs_model: whether it runs the model of a row itself.
+    runs_model: whether it runs the model of a row itself. sizes: fields of `Asked` that change its sequences, besides
+    lengths, windows and seed, which all measures read.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
     runs_model: ClassVar[bool] = False
+    sizes: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,12 +25,10 @@ class Retrieval(Measure):
     share of them that were the likeliest; `log_prob`: their mean log-probability), and nothing is generated. With
     `Asked.generate`, greedy decoding follows the question, and `accuracy` is the share of the answers that occur in it.
     Sequences of all lengths with the same sample and depth have the same question and answer.
-
-    with_depth: whether the facts stand at a depth.
     """
 
     metrics = ("accuracy", "log_prob")
-    with_depth: ClassVar[bool] = True
+    sizes = frozenset({"depths", "generate", "chat"})
 
     @abstractmethod
     def prompt(self, haystack: Haystack, depth: float, length: int, draw: np.random.Generator) -> Prompt:
@@ -43,7 +40,7 @@ class Retrieval(Measure):
 
     def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
         depths: list[float | None] = [None]
-        if self.with_depth:
+        if "depths" in self.sizes:
             depths = [float(depth) for depth in np.linspace(0, 1, asked.depths)] if asked.depths > 1 else [0.5]
         for window, haystack in enumerate(haystacks(texts, asked.windows, asked.seed, asked.chat)):
             for length in asked.lengths:

@@ -17,6 +17,7 @@ from ...engines.transformers.device import device_spec
 from ...engines.transformers.load import folder_of, stored_dtype
 from ...errors import BadSource, RopeconvError
 from ...formats import jsontext
+from ...formats.digest import text_digest
 from ...formats.regular import read_text
 from ...formats.scratch import scratch
 from ...receipts import Receipt, read_receipt
@@ -33,7 +34,6 @@ from ..row import BASE, Row
 from ..texts.documents import Tokenizer
 from ..texts.of_checkpoint import CheckpointTokenizer
 from ..texts.of_gguf import gguf_tokenizer
-from .identity import converted, identity_of
 from .llamacpp import HowToRun
 from .request import Opening
 from .runner import Runner
@@ -108,12 +108,13 @@ def _in_transformers(
     trust = needs_trust(baked, asked.trust_remote_code)
     config = jsontext.parse(read_text(baked / "config.json", "config.json"), "config.json")
     at = device_spec(asked.device, asked.dtype, asked.device_map, stored_dtype(config))
+    at = replace(at, pickles=asked.trust_remote_code)
     models = []
     if comparison is not None:
         at = replace(at, stands_for=comparison.stands_for)
         models.append(_folder(Row(BASE), comparison.spec.current(), comparison.checkpoint, at, chunk=asked.chunk))
     models.append(_folder(Row(baked.name, path=baked), stated(receipt), FolderSource(baked), at, trust, asked.chunk))
-    tokenizer, where = CheckpointTokenizer(baked, trust), at.device_map or at.device
+    tokenizer, where = CheckpointTokenizer(baked, trust or at.pickles), at.device_map or at.device
     return Baked(models, receipt, tokenizer, f"transformers {stock_version()}", where, at.dtype)
 
 
@@ -133,7 +134,7 @@ def _folder(
         with folder_of(source, at.dtype) as folder:
             yield TransformersEngine.load(folder, at, trust, chunk)
 
-    return Model(row, schedule, identity_of(source), opened)
+    return Model(row, schedule, source.identity, opened)
 
 
 def _in_llamacpp(
@@ -156,7 +157,7 @@ def _in_llamacpp(
 
 def _file(row: Row, schedule: Schedule | None, file: GgufSource, how: HowToRun) -> Model:
     """A GGUF file in llama.cpp. row, schedule: as in Model. file: of the weights. how: llama.cpp runs it."""
-    return Model(row, schedule, identity_of(file), lambda: how.engine(file.file.path).opened())
+    return Model(row, schedule, file.identity, lambda: how.engine(file.file.path).opened())
 
 
 def _exported(row: Row, schedule: Schedule, source: Source, receipt: Receipt, how: HowToRun) -> Model:
@@ -174,7 +175,7 @@ def _exported(row: Row, schedule: Schedule, source: Source, receipt: Receipt, ho
             with how.engine(apply(plan, fsync=False, check=False).path).opened() as engine:
                 yield engine
 
-    return Model(row, schedule, converted(identity_of(source), f"{options.outtype} {options.pre}"), opened)
+    return Model(row, schedule, text_digest(source.identity, f"{options.outtype} {options.pre}"), opened)
 
 
 def stated(receipt: Receipt) -> Schedule | None:

@@ -24,7 +24,6 @@ from ...runtimes.llamacpp.read_file import arch_of
 from ...sources import RECEIPT, GgufSource
 from ..row import Row
 from ..texts.documents import Tokenizer
-from .identity import identity_of
 from .request import Opening
 from .runner import Runner, memory_sentence
 
@@ -84,7 +83,7 @@ class LlamaCppRunner(Runner):
 
     def __init__(self, source: GgufSource, tokenizer: Tokenizer, how: HowToRun) -> None:
         self.file, self.how, self.tokenizer = source, how, tokenizer
-        self.source, self.inspection = identity_of(source), inspect_gguf(source)
+        self.source, self.inspection = source.identity, inspect_gguf(source)
         self.trained = self.inspection.spec.unscaled().original_context
         self.runtime, self.device, self.dtype = runtime(), how.device, how.dtype(source)
         self.plans = dict[str, GgufPlan]()

@@ -11,6 +11,7 @@ from ...engines.transformers.load import folder_of, stored_dtype
 from ...errors import UsageError
 from ...extras import require
 from ...inspection.inspect import inspect_config
+from ...pretrained import needs_permission
 from ...receipts import has_receipt
 from ...sources import GgufSource, Source, open_source
 from ..row import DEFAULT, Row, parse_rows
@@ -52,9 +53,12 @@ def open_checkpoint(asked: Opening) -> Iterator[Opened]:
     if seen.encoder:
         raise UsageError(f"{asked.model} is an encoder, which predicts no next token; evaluate it on its own task")
     at = device_spec(asked.device, asked.dtype, asked.device_map, stored_dtype(source.config()))
+    at = replace(at, pickles=asked.trust_remote_code)
     if source.family.assumed:
         at = replace(at, stands_for=source.family.text_type)
     with folder_of(source, at.dtype) as folder:
+        if asked.trust_remote_code and not needs_permission(folder):
+            raise UsageError(UNNEEDED)
         yield Patched(source, folder, seen, at, asked.chunk), asked.rows or parse_rows(DEFAULT)
 
 
@@ -87,6 +91,7 @@ OPENERS: tuple[tuple[Callable[[Opening], bool], Callable[[Opening], AbstractCont
 )
 """How a model is opened, by what it is; the first that fits."""
 
+UNNEEDED = "--trust-remote-code is for checkpoints that bring code, and nothing here does; leave it out"
 NONSENSE: tuple[tuple[Callable[[Opening], bool], str], ...] = (
     (
         lambda asked: bool(asked.servers and asked.rows),
@@ -118,8 +123,8 @@ NONSENSE: tuple[tuple[Callable[[Opening], bool], str], ...] = (
         "the receipt of an output says its family; leave --family out",
     ),
     (
-        lambda asked: asked.trust_remote_code and not asked.servers and (bool(asked.rows) or _is_gguf(asked)),
-        "--trust-remote-code runs code that an output in the HF layout brings, and nothing here does; leave it out",
+        lambda asked: asked.trust_remote_code and not asked.servers and _is_gguf(asked),
+        UNNEEDED,
     ),
 )
 """Options that do not go together, and what to do."""

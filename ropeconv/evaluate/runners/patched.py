@@ -19,7 +19,6 @@ from ...sources import Source
 from ...validate.checkpoint import stock_version
 from ..row import Row
 from ..texts.of_checkpoint import CheckpointTokenizer
-from .identity import identity_of
 from .runner import Runner, memory_sentence
 from .two_lists import TwoLists
 
@@ -30,11 +29,11 @@ class Patched(Runner):
     swaps = True
 
     def __init__(self, source: Source, folder: Path, seen: ConfigInspection, at: DeviceSpec, chunk: int = 4096) -> None:
-        self.source = identity_of(source)
+        self.source = source.identity
         self.inspection, self.family, self.at = seen, source.family, at
         self.mscale = mscale_of_config(source.config(), seen)
         self.trained = seen.spec.unscaled().original_context
-        self.tokenizer = CheckpointTokenizer(folder)
+        self.tokenizer = CheckpointTokenizer(folder, at.pickles)
         self.folder, self.chunk = folder, chunk
         self.runtime, self.device, self.dtype = f"transformers {stock_version()}", at.device_map or at.device, at.dtype
 

@@ -14,7 +14,7 @@ class Opening:
     model: a checkpoint, a GGUF file, or an output of `apply`. rows: from --methods; empty where that is not given.
     against: the source of an output. servers: URLs, or NAME=URL. device, dtype, device_map: as in `device_spec`. chunk:
     tokens that a model reads at a time. family: that the model is of, whatever its model_type. trust_remote_code: run
-    code in an output that ropeconv has not written.
+    code of a checkpoint that ropeconv has not written, and load pickled weights.
     """
 
     model: str

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from ...engines import Engine, Output
 from ...engines.servers import Served, Server, connect
+from ...engines.transformers.load import folder_of
 from ...errors import BadSource, RopeconvError, UsageError
 from ...inspection import Inspection, inspect_source
 from ...receipts import has_receipt
 from ...rope.schedule import Schedule
-from ...sources import GgufSource, Source, open_source
+from ...sources import GgufSource, open_source
 from ..row import Row
 from ..texts.documents import Tokenizer
 from ..texts.of_checkpoint import CheckpointTokenizer
@@ -24,8 +25,6 @@ from .runner import Runner
 
 SAMPLE = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`."
 """A text whose tokens tell vocabularies apart."""
-SMALL = 64 << 20
-"""Bytes of the largest file that a tokenizer is read from."""
 
 
 class ServerRunner(Runner):
@@ -114,16 +113,8 @@ def _local(asked: Opening, stack: ExitStack) -> tuple[Tokenizer | None, Inspecti
     source = open_source(asked.model, asked.family)
     if isinstance(source, GgufSource):
         return stack.enter_context(gguf_tokenizer(source.file.path)), inspect_source(source)
-    return CheckpointTokenizer(_texts_of(source), asked.trust_remote_code), inspect_source(source)
-
-
-def _texts_of(source: Source) -> Path:
-    """The folder with the config and the tokenizer of a checkpoint; of one on the Hub these are fetched."""
-    weights = set(source.weights())
-    for file in source.copied_files()[0]:
-        if file.name not in weights and file.size < SMALL:
-            source.path(file.name)
-    return source.path("config.json").parent
+    folder = stack.enter_context(folder_of(source, weights=False))
+    return CheckpointTokenizer(folder, asked.trust_remote_code), inspect_source(source)
 
 
 def _refuse_other(server: Server, tokenizer: Tokenizer, name: str) -> None:

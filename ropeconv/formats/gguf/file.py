@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource
+from ...errors import TOO_MANY, BadSource
 from .header import MAX_HEADER, MAX_TENSORS, Header, TensorInfo
 from .shard import LocalShard, Shard
 
@@ -70,7 +70,7 @@ class GgufFile:
             if size > MAX_HEADER or len(tensors) > MAX_TENSORS:
                 raise BadSource(
                     f"the headers of {first.name} and its shards have more than {MAX_HEADER:,} bytes or "
-                    f"{MAX_TENSORS:,} tensors together, and those of no model have as many; download it again"
+                    f"{MAX_TENSORS:,} tensors together, and those of no model have as many; {TOO_MANY}"
                 )
         return cls(shards, tuple(headers))
 

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource, RopeconvError, shown
+from ...errors import TOO_MANY, BadSource, RopeconvError, shown
 from .types import TYPES
 from .values import ARRAY, NAMES, SIZES, STRING, Value
 
@@ -184,10 +184,10 @@ class _Reader:
         return BadSource(f"{self.name} {what}" if ";" in what else f"{self.name} {what}; download it again")
 
     def _plausible(self, count: int, least: int, what: str, most: int) -> None:
-        if count > most:
-            raise self._bad(f"claims {count} {what}, and no model has more than {most}")
         if count * least > self.size - self.at:
             raise self._bad(f"claims {count} {what}, more than a file of {self.size} bytes can hold")
+        if count > most:
+            raise self._bad(f"claims {count} {what}, and no model has more than {most}; {TOO_MANY}")
 
     def _take(self, length: int) -> bytes:
         stop = self.at + length
@@ -201,7 +201,7 @@ class _Reader:
     def _reach(self, stop: int) -> None:
         """Raises BadSource where a header of so many bytes is too long, Beyond where they are not there yet."""
         if stop > MAX_HEADER:
-            raise self._bad(f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many")
+            raise self._bad(f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many; {TOO_MANY}")
         if stop > len(self.view):
             raise Beyond(stop)
 
@@ -241,7 +241,9 @@ class _Reader:
     def _refuse_long(self, length: int, key: str) -> None:
         """Raises BadSource where a value of so many bytes is too much, before more of the file is asked for."""
         if self.values + length > MAX_VALUES:
-            raise self._bad(f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as many")
+            raise self._bad(
+                f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as many; {TOO_MANY}"
+            )
 
     def _take_over(self, length: int, key: str) -> None:
         if length > self.size - self.at:

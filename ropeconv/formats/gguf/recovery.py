@@ -65,7 +65,7 @@ def recover(path: Path) -> bool:
         except OSError as problem:
             raise RopeconvError(
                 f"an interrupted change of {path} could not be undone ({problem.strerror}); do not use it before the "
-                "same command has run again, which undoes it first"
+                f"same command has run again, which undoes it first from {journal_of(path).name}"
             ) from None
         finally:
             os.close(kept)
@@ -101,12 +101,15 @@ def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseExc
             return RopeconvError(
                 f"{path} could not be changed in place ({reason}), nor put back "
                 f"({getattr(worse, 'strerror', None) or worse}); do not use it before the same command has run again, "
-                "which undoes the change first"
+                f"which undoes the change first from {journal_of(path).name}"
             )
     with suppress(OSError):
         draft_of(path).unlink()
+    left = f"; remove {draft_of(path).name}" if os.path.lexists(draft_of(path)) else ""
     if isinstance(problem, KeyboardInterrupt):
-        return Interrupted(f"interrupted; {path} is as it was")
+        return Interrupted(f"interrupted; {path} is as it was{left}")
     if not isinstance(problem, OSError | RopeconvError):
         return problem
-    return RopeconvError(f"{path} could not be changed in place ({reason}) and is as it was; write a new file with -o")
+    return RopeconvError(
+        f"{path} could not be changed in place ({reason}) and is as it was; write a new file with -o{left}"
+    )

@@ -41,10 +41,12 @@ class Pool(ABC):
 class Executor(ABC):
     """A place with workers.
 
-    at_once: how many items run at a time; 0 where that is not known.
+    at_once: how many items run at a time; 0 where that is not known. longest: seconds after which the process of an
+    item is ended, where it is one of this machine; None for no limit. An item that hangs in compiled code needs that.
     """
 
     at_once: int = 0
+    longest: Callable[[Any], float] | None = None
 
     @abstractmethod
     def pool(self, factory: Factory, retries: int = 2) -> AbstractContextManager[Pool]:

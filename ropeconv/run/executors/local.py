@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +16,10 @@ from pebble import ProcessExpired, ProcessPool
 from ...formats.locks import try_lock
 from ...formats.scratch import scratch
 from ...formats.threads import cores
-from .executor import Executor, Factory, Pool, call, lost
+from .executor import Executor, Factory, Failure, Pool, call, lost
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+HANGS = "it did not end in its time and its process was killed; raise unit_timeout in [limits] if it needs more"
 
 
 def gpus() -> list[str]:
@@ -61,17 +62,22 @@ class Local(Executor):
                 self.at_once, initializer=prepare, initargs=given, context=multiprocessing.get_context("spawn")
             )
             try:
-                yield Processes(pool, pickle.dumps(factory), retries)
+                yield Processes(pool, pickle.dumps(factory), retries, self.longest)
             finally:
                 pool.stop()  # type: ignore[no-untyped-call]
                 pool.join()
 
 
 class Processes(Pool):
-    """The processes of a pool. pool: of pebble. made: the pickled factory. retries: as in `Executor.pool`."""
+    """The processes of a pool.
 
-    def __init__(self, pool: ProcessPool, made: bytes, retries: int) -> None:
-        self.processes, self.made, self.retries = pool, made, retries
+    pool: of pebble. made: the pickled factory. retries: as in `Executor.pool`. longest: as in `Executor`.
+    """
+
+    def __init__(
+        self, pool: ProcessPool, made: bytes, retries: int, longest: Callable[[Any], float] | None = None
+    ) -> None:
+        self.processes, self.made, self.retries, self.longest = pool, made, retries, longest
 
     def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
         """As in `Pool`."""
@@ -80,7 +86,8 @@ class Processes(Pool):
 
         def start(index: int) -> None:
             tries[index] += 1
-            pending[self.processes.schedule(call, args=(self.made, items[index]))] = index
+            limit = self.longest and self.longest(items[index])
+            pending[self.processes.schedule(call, args=(self.made, items[index]), timeout=limit)] = index
 
         for index in range(len(items)):
             start(index)
@@ -95,6 +102,8 @@ class Processes(Pool):
                             yield index, lost(tries[index])
                         else:
                             start(index)
+                    except TimeoutError:
+                        yield index, Failure(HANGS)
                     except CancelledError:
                         yield index, lost(tries[index])
         finally:

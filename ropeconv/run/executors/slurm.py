@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RopeconvError, UsageError
-from ...evaluate.estimate import UNITS, parse_duration
+from ...evaluate.estimate import parse_duration
 from ...extras import require
+from ..plan_file import DAYS
 from ..slurm_queue import Queue, Watch
 from .executor import Executor, Factory, Pool, call, lost
 
@@ -70,7 +71,7 @@ class Slurm(Executor):
 
 def minutes(timeout: str) -> int:
     """A time such as "2h" or "1d" in whole minutes, 1 at least. Raises UsageError for other texts."""
-    return max(1, round(parse_duration(timeout, UNITS | {"d": 24 * 3600}) / 60))
+    return max(1, round(parse_duration(timeout, DAYS) / 60))
 
 
 class Arrays(Pool):

@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 
 from ...engines.transformers.device import out_of_memory
+from ...evaluate.case import EVAL
 from ...evaluate.evaluation import Evaluation
-from ...evaluate.journal import Journal
 from ...evaluate.metric import metric_of
 from ...evaluate.opening import open_evaluation
 from ...evaluate.result import Result, write_result
 from ...evaluate.runners.request import Opening
 from ...evaluate.tables import headline, measures_of
 from ...evaluate.texts.read import read_files
+from ...formats.journal import Journal
+from ..journal import stamp
 from ..plan_file import EvalTable
 from ..unit import Unit
 from .task import Tools, task
@@ -44,11 +46,12 @@ def eval_unit(unit: Unit, tools: Tools) -> dict[str, Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with evaluation_of(unit) as found:
         source = found.runner.source
-        with Journal(path.with_name(f"{path.stem}-{source[:16]}.jsonl"), source) as journal:
+        with Journal(path.with_name(f"{path.stem}-{source[:16]}.jsonl"), EVAL, source) as journal:
+            damaged = list(journal.notes)
             out_of_memory(lambda: found.run(journal))
         result = found.result(unit.name)
     write_result(result, path)
-    return {"path": unit.out, "rows": headlines(result)}
+    return {"path": unit.out, "rows": headlines(result), "notes": damaged, "stamp": stamp(path)}
 
 
 def headlines(result: Result) -> dict[str, str]:

@@ -79,7 +79,7 @@ def _kept(task: Task, at: Sequence[float], window: Window) -> list[float]:
     """`slopes`, where the journal does not have them."""
     scorer = task.scorer
     what = ("gradient", task.first.schedule.digest, np.array(at).tobytes().hex(), repr(scorer.price), window.digest)
-    return scorer.journal.numbers(what, lambda: slopes(task, at, window))
+    return scorer.passes.numbers(what, lambda: slopes(task, at, window))
 
 
 def slopes(task: Task, at: Sequence[float], window: Window) -> list[float]:

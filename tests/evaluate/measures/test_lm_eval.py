@@ -16,11 +16,12 @@ import torch
 
 from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
+from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
-from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.outcome import Outcome
 from ropeconv.evaluate.row import Row, parse_rows
 from ropeconv.evaluate.runners import Opening, Runner, open_runner
+from ropeconv.formats.journal import Journal
 
 from ..engines import ByHand, numbered
 from ..reading import prose
@@ -79,7 +80,7 @@ def run(runner: Runner, folder: Path, task: str, rows: str = "base,linear:4") ->
     measures, stride = parse_measures(f"lm-eval:{task}")
     assert stride == 0
     asked = Evaluation(parse_rows(rows), measures, prose(runner.tokenizer), ASKED, runner)
-    with Journal(folder / "journal.jsonl", runner.source) as journal:
+    with Journal(folder / "journal.jsonl", EVAL, runner.source) as journal:
         return asked.run(journal)
 
 
@@ -137,7 +138,7 @@ def test_models_outside_transformers_are_refused(standin: Standin, tmp_path: Pat
         [Row("base")], parse_measures("lm-eval:task")[0], numbered(200), ASKED, ByHand({"base": lambda ids, at: 1.0})
     )
     with (
-        Journal(tmp_path / "journal", "source") as journal,
+        Journal(tmp_path / "journal", EVAL, "source") as journal,
         pytest.raises(RopeconvError, match="lm-eval:task runs models in transformers, and not in by hand; leave"),
     ):
         asked.run(journal)
@@ -174,7 +175,7 @@ def test_lm_eval_itself_runs_a_task_of_two_choices(
     monkeypatch.setattr(measure, "task", task)
     with open_runner(Opening(str(tiny_llama), [], device="cpu")) as (runner, _):
         asked = Evaluation(parse_rows("base,linear:4"), [measure], prose(runner.tokenizer), ASKED, runner)
-        with Journal(tmp_path / "journal.jsonl", runner.source) as journal:
+        with Journal(tmp_path / "journal.jsonl", EVAL, runner.source) as journal:
             found = asked.run(journal).observations
     for seen in found.values():
         assert [(one.metric, one.document) for one in seen] == [("acc", 0), ("acc", 1), ("acc", 2)]

@@ -14,10 +14,11 @@ from tokenizers import Tokenizer
 
 from ropeconv.engines.servers import sglang
 from ropeconv.errors import RopeconvError, UsageError
-from ropeconv.evaluate.journal import Journal
+from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import Row, parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
+from ropeconv.formats.journal import Journal
 
 from ...baking import apply, make_plan
 from ...llamacpp import checkpoint
@@ -114,7 +115,7 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
     sizes = Sizes("growth,passkey", "768", windows=1, depths=2, generate=True)
     with (
         open_evaluation(opening(made, url, model=""), sizes, [("a text", text)]) as (found),
-        Journal(tmp_path / "journal", found.runner.source) as journal,
+        Journal(tmp_path / "journal", EVAL, found.runner.source) as journal,
     ):
         assert set(found.costs()) == {True}
         assert found.estimate().seconds > 0

@@ -66,7 +66,9 @@ def test_ten_million_keys(tmp_path: Path) -> None:
 def test_more_tensors_than_any_model(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(header(0, MAX_TENSORS + 1, bytes(24 * (MAX_TENSORS + 1))))
-    refused(path, "claims 65537 tensors")
+    refused(path, "claims 65537 tensors, and no model has more than 65536; ropeconv reads no more, so report it")
+    path.write_bytes(header(0, MAX_TENSORS + 1, bytes(24)))
+    refused(path, "claims 65537 tensors, more than a file of .* bytes can hold; download it again")
 
 
 @pytest.mark.parametrize(("element", "size"), [(0, 1), (10, 8), (8, 8)])

@@ -13,12 +13,13 @@ import pytest
 
 from ropeconv.engines import Progress
 from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.journal import Journal
+from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.opening import Sizes
 from ropeconv.evaluate.result import read_result
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.request import Opening
 from ropeconv.evaluate.texts.read import read_files
+from ropeconv.formats.journal import Journal
 from ropeconv.run.evaluation import open_spread
 from ropeconv.run.executors import Executor, Failure, executor_of
 from ropeconv.run.executors.ray import RayCluster
@@ -142,7 +143,7 @@ def test_a_killed_worker_and_a_removed_node_change_nothing(cluster: Any, place: 
             cluster.remove_node(cluster.nodes[1], allow_graceful=False)
 
     with open_spread(Disturbed(cluster.address, tmp_path / "mark"), asked, SIZES, files) as (evaluation, spread):
-        with Journal(tmp_path / "j.jsonl", evaluation.runner.source) as journal:
+        with Journal(tmp_path / "j.jsonl", EVAL, evaluation.runner.source) as journal:
             evaluation.run(journal, Progress(advance=advance), spread.run_units)
         result, keys = evaluation.result("a"), [unit.key for unit in evaluation.units]
     assert (tmp_path / "mark").exists()

@@ -1,0 +1,172 @@
+"""A journal: what a run wrote is there for the next one, damage costs one line, and other files stay as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.formats.journal import Head, Journal, Kind, Line, encoded
+
+
+class Number(Line, frozen=True):
+    value: int
+
+
+KIND = Kind("count", 1, Number)
+OTHER = Kind("weigh", 1, Number)
+
+
+def opened(path: Path, of: str = "a", fresh: bool = False) -> Journal[Number]:
+    return Journal(path, KIND, of, fresh)
+
+
+def kept(path: Path, count: int = 3) -> Path:
+    """A journal with lines."""
+    with opened(path) as journal:
+        for number in range(count):
+            journal.add(Number(str(number), number))
+    return path
+
+
+def values(path: Path) -> dict[str, int]:
+    with opened(path) as journal:
+        return {key: line.value for key, line in journal.lines.items()}
+
+
+def test_lines_are_there_again_and_the_last_of_a_key_holds(tmp_path: Path) -> None:
+    path = kept(tmp_path / "new" / "x.jsonl", 2)
+    with opened(path) as journal:
+        assert (list(journal.lines.values()), journal.notes) == ([Number("0", 0), Number("1", 1)], [])
+        journal.add(Number("0", 5))
+    assert values(path) == {"0": 5, "1": 1}
+    assert path.read_text().count("\n") == 4
+
+
+def test_checksums_are_those_that_the_schema_says(tmp_path: Path) -> None:
+    first, second, *_ = kept(tmp_path / "x.jsonl").read_text().splitlines()
+    assert json.loads(first).items() >= {"journal": "ropeconv count", "format": 1, "source": "a"}.items()
+    head, line = (text.partition(',"crc32":')[0].encode() for text in (first, second))
+    assert int(json.loads(first)["crc32"], 16) == zlib.crc32(head)
+    assert int(json.loads(second)["crc32"], 16) == zlib.crc32(line, zlib.crc32(head))
+
+
+def test_a_changed_byte_anywhere_costs_one_line_and_is_told(tmp_path: Path) -> None:
+    path = kept(tmp_path / "x.jsonl")
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 3):
+        for byte in (whole[place] ^ 1, 0, ord("\n")):
+            data = whole[:place] + bytes([byte]) + whole[place + 1 :]
+            if data == whole:
+                continue
+            path.write_bytes(data)
+            with opened(path) as journal:
+                found = {key: line.value for key, line in journal.lines.items()}
+                assert found.items() <= {"0": 0, "1": 1, "2": 2}.items()
+                lost = 3 - len(found)
+                assert lost <= (2 if whole[place] == ord("\n") else 1), place
+                assert len(journal.notes) == 1, place
+                assert journal.notes[0].endswith(" damaged and skipped.")
+                journal.add(Number("after", 9))
+            assert values(path).items() >= found.items() | {"after": 9}.items()
+
+
+def test_damaged_lines_are_counted(tmp_path: Path) -> None:
+    path = kept(tmp_path / "x.jsonl", 5)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2], lines[4] = lines[2].replace(b'"value":1', b'"value":7'), bytes(len(lines[4]) - 1) + b"\n"
+    path.write_bytes(b"".join(lines))
+    with opened(path) as journal:
+        assert journal.notes == [f"2 lines of {path} are damaged and skipped."]
+        assert list(journal.lines) == ["0", "2", "4"]
+
+
+def test_a_line_of_another_journal_is_not_taken(tmp_path: Path) -> None:
+    path = kept(tmp_path / "x.jsonl")
+    with opened(tmp_path / "other.jsonl", "b") as other:
+        other.add(Number("9", 9))
+    with path.open("ab") as file:
+        file.write((tmp_path / "other.jsonl").read_bytes().splitlines(keepends=True)[1])
+    assert list(values(path)) == ["0", "1", "2"]
+
+
+def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
+    path = kept(tmp_path / "x.jsonl")
+    before, names = path.read_bytes(), []
+    for number in range(3):
+        with opened(path, fresh=True) as journal:
+            assert journal.lines == {}
+            journal.add(Number("new", number))
+            names.append(journal.notes)
+    aside = [tmp_path / f"x.jsonl.old{end}" for end in ("", "2", "3")]
+    assert names == [[f"The earlier journal is now {name}."] for name in aside]
+    assert aside[0].read_bytes() == before
+    assert values(aside[2]) == {"new": 1}
+    assert values(path) == {"new": 2}
+
+
+def test_fresh_moves_journals_of_other_models_and_versions_and_damaged_ones(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with opened(path, "b") as journal:
+        journal.add(Number("9", 9))
+    damaged = kept(tmp_path / "damaged").read_bytes()[5:]
+    contents = path.read_bytes(), encoded(Head("ropeconv count", 7, "a")) + b"[]\n", damaged
+    for number, content in enumerate(contents):
+        path.write_bytes(content)
+        with opened(path, fresh=True) as journal:
+            assert journal.lines == {}
+        assert (tmp_path / f"x.jsonl.old{number + 1 if number else ''}").read_bytes() == content
+        assert values(path) == {}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"text", b"my thesis\n", b'{"value":1}\n', b'{"format":1,"of":"a"}\n{"value":"b"}\n', b"\0" * 100, b"\n",
+        b'{"journal":"of a traveller"}\n', b'{"ropeconv_eval":2,"source":"a"}\n', b"x" * (1 << 21),
+        encoded(Head("ropeconv weigh", 1, "a")) + encoded(Number("0", 0)),
+        encoded(Head("ropeconv weigh", 1, "a"))[5:] + encoded(Number("0", 0)),
+    ],
+)  # fmt: skip
+def test_a_file_of_the_user_stays_and_no_advice_destroys_it(tmp_path: Path, content: bytes, fresh: bool) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(BadSource) as told:
+        opened(path, fresh=fresh)
+    assert str(told.value) == f"{path} is not a journal of `ropeconv count`; give another --journal"
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("x.jsonl", content)]
+
+
+def test_a_journal_of_another_model_another_version_and_another_writer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with opened(path), pytest.raises(BadSource, match="^another run writes to .*; wait for its end, or give another"):
+        opened(path, fresh=True)
+    with pytest.raises(BadSource, match=r"^.* is the journal of another model; give another --journal, or --fresh"):
+        opened(path, of="b")
+    path.write_bytes(encoded(Head("ropeconv count", 2, "a")))
+    with pytest.raises(BadSource, match=r"^.* is the journal of another version of ropeconv; give another"):
+        opened(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def test_a_journal_that_was_moved_meanwhile_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, moved = kept(tmp_path / "x.jsonl"), tmp_path / "moved"
+    taken = [True]
+
+    def try_lock(file: object) -> str:
+        if taken.pop() if taken else False:
+            os.rename(path, moved)
+        return "taken"
+
+    monkeypatch.setattr("ropeconv.formats.journal.try_lock", try_lock)
+    before = path.read_bytes()
+    with opened(path) as journal:
+        assert journal.lines == {}
+        journal.add(Number("9", 9))
+    assert moved.read_bytes() == before
+    assert values(path) == {"9": 9}

@@ -1,0 +1,197 @@
+"""What `run` takes for done: outputs as they were written; and units and runs that do not end by themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake import Target, apply, make_plan
+from ropeconv.evaluate.row import parse_rows
+from ropeconv.receipts import add_validation, read_receipt
+from ropeconv.run.executors import Failure
+from ropeconv.run.executors.local import HANGS, Local
+from ropeconv.run.jobs import jobs_of
+from ropeconv.run.journal import RunJournal, RunLine
+from ropeconv.run.plan_file import read_plan
+from ropeconv.run.running import TaskWorker, TimeLimit, missing, run_jobs, time_limit
+from ropeconv.run.sources import named_sources
+from ropeconv.run.tasks import TASKS
+from ropeconv.run.unit import Job
+from ropeconv.sources import open_source
+
+from ..conftest import run_in
+from .executors.workers import Squares
+from .plans import EVAL, models, plan_text
+
+TARGETS = '[[targets]]\n[[targets]]\nname = "g"\nto = "gguf"\nouttype = "f32"\n'
+DAMAGED = "move it away and run the plan again, which writes it anew"
+OTHER = "is there and is not what this unit writes; move it away, or give the plan another `out`"
+FOLDER, GGUF, RESULT = "a-yarn4", "a-yarn4-g.gguf", "eval/a.json"
+
+
+def jobs_in(place: Path) -> list[Job]:
+    plan = read_plan(place / "plan.toml")
+    return jobs_of(plan, named_sources(plan.sources, place), place, place / "plan")
+
+
+def again(place: Path, verify: bool = False) -> list[RunLine]:
+    """Runs what is not done, and returns the lines of it."""
+    jobs, found = jobs_in(place), list[RunLine]()
+    with RunJournal(place / "plan" / "journal.jsonl") as journal:
+        for unit in [unit for job in jobs for unit in job.units] if verify else ():
+            journal.verify(unit)
+        for job in missing(jobs, journal):
+            found += [journal.add(line) for line in TaskWorker()(job)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
+    folder = models(tmp_path_factory.mktemp("done"), tiny("llama"), "a")
+    (folder / "plan.toml").write_text(plan_text("apply eval", TARGETS + EVAL, recipes='"yarn:4"'))
+    assert [line.failed for line in again(folder)] == ["", "", ""]
+    return folder
+
+
+@pytest.fixture
+def place(finished: Path, tmp_path: Path) -> Iterator[Path]:
+    """A place of its own; the journal has absolute paths, so the whole takes the place of the first."""
+    kept = tmp_path / "kept"
+    subprocess.run(["cp", "-rp", str(finished), str(kept)], check=True)
+    yield finished
+    shutil.rmtree(finished)
+    subprocess.run(["cp", "-rp", str(kept), str(finished)], check=True)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 4)
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def foreign_folder(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+    (path / "thesis.txt").write_text("mine")
+
+
+def of_another_recipe(path: Path) -> None:
+    shutil.rmtree(path)
+    recipe = parse_rows("yarn:2")[0].recipe
+    assert recipe is not None
+    apply(make_plan(open_source(str(path.parent.parent / "models" / "a")), recipe, Target(out=path)), check=False)
+
+
+def text(path: Path) -> None:
+    path.write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        (f"{FOLDER}/model.safetensors", cut, DAMAGED), (f"{FOLDER}/config.json", cut, DAMAGED),
+        (FOLDER, foreign_folder, "is there and is not what this unit writes; move it away, or give the plan another"),
+        (
+            FOLDER,
+            of_another_recipe,
+            "is there and is not what this unit writes; move it away, or give the plan another",
+        ),
+        (GGUF, cut, "is there and is not what this unit writes; move it away, or give the plan another `out`"),
+        (GGUF, text, "is there and is not what this unit writes; move it away, or give the plan another `out`"),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_it_was_written_is_not_done(
+    place: Path, name: str, damage: Callable[[Path], None], said: str
+) -> None:
+    damage(place / "plan" / name)
+    before = {path: path.read_bytes() for path in (place / "plan" / name.split("/")[0]).rglob("*") if path.is_file()}
+    (line,) = again(place)
+    assert (line.task, said in line.failed) == ("apply", True), line.failed
+    assert all(path.read_bytes() == data for path, data in before.items()), "nothing of it was replaced"
+    assert again(place)[0].failed == line.failed, "and not the next time either"
+    shutil.move(place / "plan" / name.split("/")[0], place / "away")
+    (line,) = again(place)
+    assert line.failed == ""
+    assert again(place) == []
+
+
+def test_bytes_are_compared_where_that_is_asked_for(place: Path) -> None:
+    assert again(place, verify=True) == []
+    for name in (f"{FOLDER}/model.safetensors", GGUF):
+        flipped(place / "plan" / name)
+    assert again(place) == []
+    done = run_in(place, "run", "plan.toml", "--verify")
+    assert (done.returncode, "1 done, 2 failed, 0 not run." in done.stdout) == (1, True), done.stdout
+    assert done.stdout.count("move it away and run the plan again, which writes it anew") == 2
+
+
+def test_what_may_change_leaves_it_done_and_a_changed_result_is_measured_again(place: Path) -> None:
+    (place / "plan" / FOLDER / "README.md").write_text("a card")
+    add_validation(place / "plan" / FOLDER, read_receipt(place / "plan" / FOLDER), {"agrees": True})
+    assert again(place) == []
+    result = place / "plan" / RESULT
+    before = result.read_text()
+    result.write_text(before.replace('"seed":0', '"seed":1') if '"seed":0' in before else before + " ")
+    (line,) = again(place)
+    assert (line.task, line.failed) == ("eval", "")
+    assert result.read_text().rstrip() == before.rstrip()
+
+
+def test_a_unit_that_hangs_fails_at_its_limit_and_the_next_one_runs(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, worker, begun = jobs_in(place), TaskWorker(1.0), time.monotonic()
+    with monkeypatch.context() as patched:
+        patched.setitem(TASKS, "apply", lambda unit, tools: time.sleep(60))
+        (line,) = worker(jobs[0])
+    assert line.failed == "it took longer than 1 s and was stopped; raise unit_timeout in [limits] if it needs more"
+    assert time.monotonic() - begun < 30
+    worker.limit = 600.0
+    assert worker(jobs[0])[0].failed == ""
+
+
+def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
+    executor, begun = Local(1), time.monotonic()
+    executor.longest = lambda item: 2.0
+    with executor.pool(partial(Squares, str(tmp_path)), retries=2) as pool:
+        found = dict(pool.run([2, "long", 3]))
+    assert found == {0: 4, 1: Failure(HANGS), 2: 9}
+    assert (tmp_path / "run-long").read_text() == "x"
+    assert time.monotonic() - begun < 120
+
+
+class Hung(TaskWorker):
+    """A worker that never answers jobs. mark: gets its process id."""
+
+    def __init__(self, mark: Path) -> None:
+        super().__init__()
+        mark.write_text(str(os.getpid()))
+
+    def __call__(self, job: Job) -> list[RunLine]:
+        time.sleep(300 if isinstance(job, Job) else 0)
+        return []
+
+
+def test_the_hours_of_a_run_end_a_unit_that_hangs(tmp_path: Path, place: Path) -> None:
+    mark = tmp_path / "mark"
+    with RunJournal(tmp_path / "journal.jsonl") as journal, Local(1).pool(partial(Hung, mark)) as pool:
+        dict(pool.run(["until it has started"]))
+        begun = time.monotonic()
+        with pytest.raises(TimeLimit), time_limit(1.0):
+            run_jobs(jobs_in(place), pool, journal)
+    assert time.monotonic() - begun < 120
+    assert not Path("/proc", mark.read_text()).exists()
+    with time_limit(0.2):
+        pass
+    time.sleep(0.4)  # nothing is raised behind the limit

@@ -10,9 +10,11 @@ from typing import Any
 
 from ..engines.llamacpp import loading
 from ..engines.probe import Probe, ProbeCache
-from ..errors import Disagreement
+from ..errors import Disagreement, RopeconvError
 from ..receipts.receipt import CheckRecord
-from ..runtimes.rules import RUNS
+from ..runtimes import find
+from ..runtimes.find import ALL
+from ..runtimes.rules import RUNS, SILENT
 from ..validate.checks.frequencies import compare
 from .checkpoint import CheckpointPlan
 from .plan import GgufOutput
@@ -37,14 +39,23 @@ class OutputCheck:
     def __call__(self, folder: Path) -> CheckRecord | None:
         """The result; None where no verdict predicts that the installed transformers computes the schedule.
 
-        Raises Disagreement where one does, and it computes something else.
+        Raises Disagreement where one does and it computes something else, and where one says that it computes another
+        RoPE without an error, unless the plan is for other runtimes alone.
         """
         if self.query is None:
             self.reason = NOT_INSTALLED
             return None
         answer = self.query(folder)
         version = answer.get("transformers", "")
-        if self.plan.predicted(version) not in RUNS:
+        predicted, runtimes = self.plan.predicted(version), self.plan.target.runtimes
+        if predicted in SILENT and any(name in (ALL, "transformers") for name in runtimes or ("transformers",)):
+            verdict = self.plan.result.verdict_of(find(f"transformers@{version}")[0])
+            raise Disagreement(
+                f"transformers {version}, which is installed here, computes another RoPE from this output "
+                f"({verdict.reason or predicted}); install a version that `ropeconv runtimes` names, or say what the "
+                "output is for, as in --runtime vllm; nothing was kept"
+            )
+        if predicted not in RUNS:
             self.reason = f"transformers {version or 'as installed here'} is not among those that read it exactly"
             return None
         result = self.plan.result
@@ -59,18 +70,25 @@ class OutputCheck:
         return self.found
 
 
-def loads(plan: GgufOutput, folder: Path) -> None:
-    """Raises Disagreement where the installed llama.cpp does not load a converted file.
+@dataclass
+class Decoding:
+    """The check of a converted file by the installed llama.cpp, called with the folder that it is in.
 
-    plan: of the file. folder: that it is in before it has its final name.
+    plan: of the file. reason: why it was not checked, or empty.
     """
-    if loading.available():
-        problem = loading.why_not_loaded(folder / plan.files[0].name)
-        if problem:
-            raise Disagreement(
-                f"llama.cpp does not load what was converted: {problem}; convert it with llama.cpp and patch that, "
-                "or keep safetensors; nothing was kept"
-            )
+
+    plan: GgufOutput
+    reason: str = ""
+
+    def __call__(self, folder: Path) -> None:
+        """Raises RopeconvError where llama.cpp does not load the file or does not decode a few tokens with it."""
+        if loading.available():
+            problem, self.reason = loading.why_not_run(folder / self.plan.files[0].name)
+            if problem:
+                raise RopeconvError(
+                    f"llama.cpp cannot run what was converted: {problem}; convert it with llama.cpp and patch that, or "
+                    "keep safetensors; nothing was kept"
+                )
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..encode import CheckpointResult, EncodeRequest, Target, select
 from ..encode.fold.shards import dtype_notes, folded_shards, grown_index
 from ..errors import BadSource, UsageError
 from ..families import Family
+from ..families.schema import DUAL_CHUNK
 from ..formats import jsontext
 from ..formats.index import INDEX
 from ..formats.safetensors import Tensor
-from ..formats.tokenizer_config import raised
-from ..inspection.inspect import TOKENIZER
+from ..formats.splice import Splice, write_blocks
 from ..rope.errors import RecipeError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes import find
 from ..runtimes.two_lists import switching
 from ..sources import Source
+from ..sources.length_limits import SMALL, LengthLimit, length_limits, limits_in_text, raised
 from .extra_shard import extra_shard
 from .inherited import inherit_mscale, inherited_notes, mscale_of_config
 from .original import original_of_folder
 from .plan import Plan, PlannedFile
 from .start import derivation, first_inspection, scheduled, start_spec
 from .warnings import warnings
-
-CONVERTED = {"meta": "Meta's layout", "gguf": "a GGUF file"}
-"""Kinds of sources whose safetensors files are generated, and what they are."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,12 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     if source.kind != "config" and not source.weights() and not _pickled(source):
         raise _no_weights(source)
     config, family = source.config(), first.family
+    chunked = next((one for one in seen.problems if one.code == "dual-chunk"), None)
+    if target.dual_chunk and chunked is None:
+        raise UsageError(
+            f"--dual-chunk {target.dual_chunk} is about {DUAL_CHUNK}, which {source.reference} does not have; leave it "
+            "out"
+        )
     spec = start_spec(first, recipe, target)
     given, recipe = recipe, inherit_mscale(recipe, mscale_of_config(config, first))
     schedule = scheduled(first, recipe, spec, seen.spec.context)
@@ -67,7 +73,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         _refuse_other_tokens(source, result.family)
     if result.context != schedule.context:
         schedule = replace(schedule, context=result.context)
-    files, skipped = _files(source, result, schedule, target)
+    files, skipped, limits = _files(source, result, schedule, target)
     return CheckpointPlan(
         source=source,
         target=target,
@@ -82,6 +88,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         skipped=skipped,
         warnings=(
             *warnings(seen, recipe, spec, schedule),
+            *((chunked.message,) if chunked and not target.dual_chunk else ()),
             *result.notes,
             *source.conversion_notes(),
             *dtype_notes(target.fold.dtype or "stored"),
@@ -91,6 +98,8 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             *derivation(seen, recipe, spec),
             *inherited_notes(given, recipe, schedule),
             *_two_lists(result, schedule),
+            *((f"the config is written without {DUAL_CHUNK}",) if target.dual_chunk == "drop" else ()),
+            *_raised_note(limits, schedule.context),
         ),
         kv_cache=seen.kv_cache,
         original=original_of_folder(source, files, skipped, result.fold),
@@ -137,9 +146,7 @@ def _no_weights(source: Source) -> BadSource:
 
 
 def _tensors(source: Source) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name. Raises UsageError for one that is converted and has no headers yet."""
-    if source.kind in CONVERTED:
-        raise UsageError(f"{CONVERTED[source.kind]} is folded in two steps: apply it to a folder first, then fold that")
+    """The tensors of a checkpoint by name, from its headers. Raises BadSource where it has no safetensors weights."""
     if source.kind != "config" and not source.weights():
         raise _no_weights(source)
     return source.tensors
@@ -147,15 +154,23 @@ def _tensors(source: Source) -> dict[str, Tensor]:
 
 def _files(
     source: Source, result: CheckpointResult, schedule: Schedule, target: Target
-) -> tuple[tuple[PlannedFile, ...], tuple[str, ...]]:
-    """The files of the output, sorted by name, and the names of files of the source that it leaves out."""
+) -> tuple[tuple[PlannedFile, ...], tuple[str, ...], list[LengthLimit]]:
+    """The files of the output by name, names of files that it leaves out, and limits of the length that it raises."""
     copied, skipped = source.copied_files(target.all_files)
     dtype = target.fold.dtype or "stored"
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
-    tokenizer = raised(source.text(TOKENIZER), schedule.context)
-    if tokenizer is not None:
-        texts[TOKENIZER] = tokenizer
+    limits, named = _limits(source, texts["config.json"], result.family, schedule.context)
+    sizes, splices = {file.name: file.size for file in copied}, dict[str, Splice]()
+    for name in dict.fromkeys(limit.file for limit in limits):
+        own = [limit for limit in limits if limit.file == name]
+        if name in texts or sizes[name] <= SMALL:
+            content = (texts.get(name) or source.text(name) or "").encode()
+            splice = raised(own, schedule.context, content[own[0].start : own[-1].stop])
+            texts[name] = b"".join(splice.applied((content,))).decode()
+        else:
+            between = source.read(name, own[0].start, own[-1].stop)
+            splices[name] = raised(own, schedule.context, between)
     texts |= result.texts
     generated = {item.name: item for item in source.generated_files()}
     folded = {shard.name: shard for shard in folded_shards(source, result.fold, dtype)}
@@ -166,10 +181,38 @@ def _files(
         if file.name in folded:
             shard = folded[file.name]
             files.append(PlannedFile("patch", shard.name, shard.size, make=shard.write))
+        elif file.name in splices:
+            splice = splices[file.name]
+            make = partial(write_blocks, partial(_spliced, source, file.name, splice))
+            files.append(PlannedFile("patch", file.name, splice.size(file.size), make=make, splice=splice))
         elif file.name in generated:
             made, estimated = generated[file.name], not file.name.endswith(".safetensors")
-            files.append(PlannedFile("convert", file.name, file.size, make=made.write, estimated=estimated))
+            name, origin = extra.renamed.get(file.name, file.name), file.name if file.name in extra.renamed else ""
+            files.append(PlannedFile("convert", name, file.size, make=made.write, origin=origin, estimated=estimated))
         elif file.name not in texts:
             name = extra.renamed.get(file.name, file.name)
             files.append(PlannedFile("copy", name, file.size, file.sha256, origin=file.name))
-    return tuple(sorted(files, key=lambda file: file.name)), tuple(file.name for file in skipped)
+    return tuple(sorted(files, key=lambda file: file.name)), tuple(file.name for file in skipped), named
+
+
+def _limits(source: Source, config: str, family: Family, context: int) -> tuple[list[LengthLimit], list[LengthLimit]]:
+    """The limits below a context that the files of the output have still, and those that the source has.
+
+    config: the text of config.json in the output. context: in tokens.
+    """
+    found = [limit for limit in length_limits(source) if limit.tokens < context]
+    left = [limit for limit in limits_in_text("config.json", config) if limit.tokens < context]
+    left += [limit for limit in found if limit.file != "config.json"]
+    return left, [limit for limit in found if not limit.declares(family.keys.context)]
+
+
+def _spliced(source: Source, name: str, splice: Splice) -> Iterator[bytes]:
+    return splice.applied(source.stream(name))
+
+
+def _raised_note(limits: list[LengthLimit], context: int) -> tuple[str, ...]:
+    """Which limits of the length are raised; empty without any."""
+    if not limits:
+        return ()
+    named = ", ".join(f"{limit.key} in {limit.file} ({limit.tokens:,})" for limit in limits)
+    return (f"raises to {context:,} tokens what limited prompts to fewer: {named}",)

@@ -58,10 +58,13 @@ def execute_plan(
             hidden.clear()
             refuse_changed(plan.seen)  # which may be why, and says more
             raise
-        refuse_occupied(plan, options.force)
         # the first shard of several last, since the others cannot be loaded without it
         names = [plan.out.name] if plan.is_folder else [file.name for file in reversed(plan.files)]
-        take_names(hidden, journal, names, options.force, options.fsync)
+        try:
+            refuse_occupied(plan, options.force)
+            take_names(hidden, journal, names, options.force, options.fsync)
+        except RopeconvError as problem:
+            raise RopeconvError(f"{problem}{_kept(plan)}") from None
         hidden.clear()
     if options.fsync:
         with suppress(OSError):  # of the removal of the hidden folder alone: the output is on the disk
@@ -113,7 +116,7 @@ def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
     seen = [(str(path), msgspec.to_builtins(found)) for path, found in plan.seen.items()]
     boot = "" if options.fsync or not BOOT.exists() else BOOT.read_text()  # a loss of power undoes what was not synced
     how = [options.link, options.checksum, options.fsync, boot, __version__]
-    common = [plan.source.reference, plan.source.commit, plan.resume_key, how, files, seen]
+    common = [plan.source.reference, plan.source.identity, plan.resume_key, how, files, seen]
     return hashlib.sha256(json.dumps(common).encode()).hexdigest()
 
 
@@ -128,8 +131,15 @@ def _sentences(plan: FilePlan) -> Iterator[None]:
         if problem.errno in FULL:
             raise RopeconvError(
                 f"the disk is full; {human(plan.bytes)} are needed at {plan.out.parent}, free some or use -o"
+                + _kept(plan)
             ) from None
         raise RopeconvError(
             f"{plan.out} cannot be written ({problem.strerror}: {problem.filename or plan.out.parent}); check the disk "
-            "and its permissions, or choose another place with -o"
+            "and its permissions, or choose another place with -o" + _kept(plan)
         ) from None
+
+
+def _kept(plan: FilePlan) -> str:
+    """What an error leaves beside the output, and how to go on from it; empty where nothing is left."""
+    root = Hidden.beside(plan.out).root
+    return f". {root} has what is finished: the same command goes on from it; else remove it" if root.is_dir() else ""

@@ -130,11 +130,16 @@ def _write_floats(exported: Exported, made: Rewritten, edit: Edit, target: Path,
 
 def _notes(source: Source, seen: ConfigInspection, exported: Exported) -> list[str]:
     found = []
-    spec, rules = seen.spec, seen.family.gguf
-    if rules and not rules.window and any(size is not None and size < spec.context for size in spec.windows):
+    spec, arch = seen.spec, arch_of_header(exported.model)
+    if arch.window is None and any(size is not None and size < spec.context for size in spec.windows):
         found.append("llama.cpp ignores the sliding window of this model: there every layer sees the whole context")
     if exported.without_prediction:
         found.append("layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter")
+    if exported.composes:
+        found.append(
+            "llama.cpp does not compose characters (NFC) as tokenizer.json does: text with decomposed ones, such as e "
+            "and a combining accent, becomes other tokens; compose such text before it is sent"
+        )
     if "vision_config" in source.config():
         found.append("only the language model is converted; llama.cpp takes the vision part from a file of its own")
     return found

@@ -24,6 +24,7 @@ from .inherited import inherit_mscale, inherited_notes, mscale_of_gguf
 from .original import original_of_gguf
 from .plan import GgufOutput, PlannedFile
 from .record import receipt_of
+from .running import modelfile_notes
 from .start import derivation, scheduled, start_spec
 from .warnings import list_notes, warnings
 
@@ -79,7 +80,12 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         files=files,
         skipped=(),
         warnings=(*warnings(seen, recipe, spec, schedule), *result.notes),
-        notes=(*derivation(seen, recipe, spec), *inherited_notes(given, recipe, schedule), *list_notes(schedule)),
+        notes=(
+            *derivation(seen, recipe, spec),
+            *inherited_notes(given, recipe, schedule),
+            *list_notes(schedule),
+            *modelfile_notes(source, schedule.context),
+        ),
         kv_cache=seen.kv_cache,
         edit=edit,
     )

@@ -32,10 +32,13 @@ def original_of_folder(
     source, files, skipped: of its plan. fold: factors in weights, None without.
     """
     texts = {file.name: file.text for file in files if file.text is not None}
-    made = [file.name for file in files if file.action in ("write", "convert") and file.text is None]
+    made = [
+        file.name for file in files if file.action in ("write", "convert") and file.text is None and not file.origin
+    ]
     renamed = {file.name: file.origin for file in files if file.origin and file.origin != file.name}
     scaled, rounded = _scalings(fold, source.tensors) if fold is not None else ((), ())
-    record = folder_record(source, texts, made, renamed, skipped, scaled, rounded)
+    splices = {file.name: file.splice for file in files if file.splice is not None}
+    record = folder_record(source, texts, made, renamed, skipped, scaled, rounded, splices)
     return OriginalRecord(first_record(source, source_record(source)), folder=record, steps=_steps(stated(source)))
 
 

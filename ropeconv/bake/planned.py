@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..formats.identity import FileIdentity
+from ..formats.splice import Splice
 from ..receipts import Receipt
 from ..receipts.receipt import Action
 from ..sources import Origin
@@ -19,7 +20,7 @@ class PlannedFile:
     action: "copy" takes it from the source, unchanged; other files are written from `text` or by make(target, advance).
     name: relative to the output. size: in bytes, 0 where the Hub does not say. sha256: None where it is not known
     without hashing. text: its content. origin: its name in the source, empty where that is the same. estimated: whether
-    `size` is not exact.
+    `size` is not exact. splice: what `make` changes in the file of that name in the source, where that is all.
     """
 
     action: Action
@@ -30,6 +31,7 @@ class PlannedFile:
     make: Callable[[Path, Callable[[int], None]], None] | None = None
     origin: str = ""
     estimated: bool = False
+    splice: Splice | None = None
 
 
 @dataclass(frozen=True)

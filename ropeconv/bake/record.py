@@ -43,7 +43,7 @@ def target_record(target: Target, to_gguf: bool) -> TargetRecord:
     return TargetRecord(
         "gguf" if to_gguf else "safetensors", target.encoding, target.runtimes, target.gguf.outtype, target.gguf.pre,
         target.gguf.carrier, target.fold.into, target.fold.dtype, target.allow_approximate, target.all_files,
-        target.replace, target.gguf.assume_arch_keys, target.gguf.quantized_by,
+        target.replace, target.gguf.assume_arch_keys, target.gguf.quantized_by, target.dual_chunk,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..encode import EncodeRequest, Target, select
+from ..encode.target import DualChunk
 from ..errors import RopeconvError
 from ..families.config import Config
 from ..inspection import Inspection, Problem
@@ -40,25 +41,31 @@ def repairs(config: Config, seen: ConfigInspection) -> Iterator[Problem]:
             wrong[name] = verdict
     candidates = _candidates(seen)
     for name, verdict in wrong.items():
-        found = next((flags for flags, recipe in candidates if _helps(config, seen, recipe, newest(name))), "")
+        row = newest(name)
+        helping = (flags for flags, recipe, chunks in candidates if _helps(config, seen, row, recipe, chunks))
+        found = next(helping, "")
         if found:
             message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
             yield Problem("runtime", message, f"{found} --runtime {name}")
 
 
-def _candidates(seen: ConfigInspection) -> list[tuple[str, Recipe]]:
+def _candidates(seen: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
     """Recipes that give a runtime the same context: the same RoPE in both schemas, else one that only needs a base."""
-    found = [("--as-is", Recipe(AsIs()))]
+    found: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
+    if any(problem.code == "dual-chunk" for problem in seen.problems):
+        found.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
     spec = seen.spec
     if spec.scaled and spec.context > spec.original_context:
         factor = spec.context / spec.original_context
-        found.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor))))
+        found.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor)), None))
     return found
 
 
-def _helps(config: Config, seen: ConfigInspection, recipe: Recipe, runtime: Runtime) -> bool:
+def _helps(
+    config: Config, seen: ConfigInspection, runtime: Runtime, recipe: Recipe, dual_chunk: DualChunk | None
+) -> bool:
     spec = seen.spec if isinstance(recipe.method, AsIs) else seen.spec.unscaled()
-    target = Target(runtimes=(runtime.key,))
+    target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:
         result = select(EncodeRequest(recipe.schedule(spec), spec, seen.family, config, target))
     except (RopeconvError, RecipeError):

@@ -128,7 +128,7 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
             )
         if name in made:
             estimated = not name.endswith(".safetensors")
-            files.append(PlannedFile("convert", name, known.size, make=made[name].write, estimated=estimated))
+            files.append(PlannedFile("convert", name, made[name].size, make=made[name].write, estimated=estimated))
         else:
             make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
             files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))

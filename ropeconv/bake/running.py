@@ -6,8 +6,12 @@ import shlex
 from pathlib import Path
 
 from ..errors import RopeconvError, UsageError
+from ..formats.regular import read_text
 from ..formats.template import render
 from ..runtimes.rules import RUNS
+from ..sources import GgufSource
+from ..sources.length_limits import limits_in, modelfile_limits, raised
+from ..sources.reference import FROM
 from .plan import GgufOutput, Plan
 
 
@@ -44,5 +48,24 @@ def write_modelfile(plan: Plan) -> Path:
     return path
 
 
+def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
+    """What the Modelfile of a source limits below the context of an output; empty for others. context: in tokens."""
+    low = [limit for limit in modelfile_limits(source) if limit.tokens < context]
+    return tuple(
+        f"{source.modelfile} has {limit.key} {limit.tokens}; --ollama writes a Modelfile with {context} for the output"
+        for limit in low
+    )
+
+
 def _text(plan: Plan) -> str:
-    return render("Modelfile.jinja", path=f"./{plan.out.name}", context=plan.schedule.context)
+    """The Modelfile of an output: that of the source with the output and its context, else a new one."""
+    path, context = f"./{plan.out.name}", plan.schedule.context
+    if plan.source.modelfile is None:
+        return render("Modelfile.jinja", path=path, context=context)
+    content = read_text(plan.source.modelfile, plan.source.modelfile.name).encode()
+    limits = limits_in("Modelfile", (content,))
+    low = [limit for limit in limits if limit.tokens < context]
+    if low:
+        content = b"".join(raised(low, context, content[low[0].start : low[-1].stop]).applied((content,)))
+    text = FROM.sub(lambda line: line[0].replace(line[1], path), content.decode(), count=1)
+    return text if limits else f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"

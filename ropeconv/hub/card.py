@@ -66,7 +66,7 @@ def card(
         receipt=receipt,
         before=step.before,
         method=method,
-        runtimes=grouped(receipt.runtimes),
+        runtimes=grouped(receipt.runtimes, receipt.source.family),
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
         weights=weights,

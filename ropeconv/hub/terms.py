@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-import tomllib
 from fnmatch import fnmatch
 from functools import cache
 from importlib.resources import files
-from typing import Any
+
+import msgspec
+
+from ..formats.typed import package_data
+
+
+class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a licence says. license: a pattern of its names. says: what follows its name. forbids: derivatives."""
+
+    license: str
+    says: str
+    forbids: bool = False
+
+
+class TermTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schema of terms.toml."""
+
+    terms: tuple[Term, ...]
 
 
 @cache
-def _terms() -> list[dict[str, Any]]:
-    text = (files("ropeconv.hub") / "data" / "terms.toml").read_text("utf-8")
-    found: list[dict[str, Any]] = tomllib.loads(text)["terms"]
-    return found
+def _terms() -> tuple[Term, ...]:
+    return package_data(files("ropeconv.hub") / "data" / "terms.toml", TermTable).terms
 
 
 def terms_of(license: str) -> tuple[str, bool]:
@@ -22,6 +36,6 @@ def terms_of(license: str) -> tuple[str, bool]:
     license: its name in the metadata of a model card.
     """
     for entry in _terms():
-        if license and fnmatch(license.lower(), entry["license"]):
-            return f"the licence {license} {entry['says']}", bool(entry.get("forbids"))
+        if license and fnmatch(license.lower(), entry.license):
+            return f"the licence {license} {entry.says}", entry.forbids
     return "", False

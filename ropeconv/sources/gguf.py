@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import BadSource
+from ..formats.digest import text_digest, weights_digest
 from ..formats.gguf import GgufFile
 from ..formats.gguf.file import SHARD
 from ..formats.gguf.journal import refuse_changing
@@ -43,6 +44,14 @@ class GgufSource(Origin):
         found.refuse_changed()
         return found
 
+    @cached_property
+    def identity(self) -> str:
+        parts = []
+        for shard, header in zip(self.file.shards, self.file.headers, strict=True):
+            places = ((header.data_start + one.offset, one.size) for one in header.tensors.values())
+            parts.append(f"{shard.name} {weights_digest(shard.path(), header.data_start, places)}")
+        return text_digest(*parts)
+
     def place_to_change(self) -> Path:
         """The path of the file, for a change in place. Raises BadSource where it is not to be changed."""
         return self._path
@@ -69,6 +78,10 @@ class HubGguf(GgufSource):
     def file(self) -> GgufFile:
         """The file with its headers. Raises BadSource for damaged files, and for what a Hub should not answer."""
         return GgufFile.of(self.first)
+
+    @cached_property
+    def identity(self) -> str:
+        return text_digest(self.first.repo_id, self.first.commit, self.first.place)
 
     def place_to_change(self) -> Path:
         raise BadSource(

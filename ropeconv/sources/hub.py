@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import BadSource
-from ..formats.digest import sha256
+from ..formats.digest import sha256, text_digest
 from ..formats.safetensors import Header, parse_header, read_header
 from .folder import FolderSource
 from .hub_client import READ, answers
@@ -17,6 +17,8 @@ from .source import Source, SourceFile, whole
 
 BLOCK = 1 << 16  # bytes asked for at a time
 AT_ONCE = 8  # requests for sizes, and for headers
+CONFIGS = ("config.json", "params.json")
+"""Files of which every checkpoint has one, in the HF layout and in Meta's."""
 
 
 class HubSource(Source):
@@ -72,13 +74,19 @@ class HubSource(Source):
     def _cached(self) -> tuple[SourceFile, ...]:
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(self.repo_id, "config.json", revision=self.revision)
-        if not isinstance(found, str):
+        cached = (try_to_load_from_cache(self.repo_id, name, revision=self.revision) for name in CONFIGS)
+        found = next((path for path in cached if isinstance(path, str)), None)
+        if found is None:
             raise BadSource(
                 f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or download it once"
             )
         self.commit = Path(found).parent.name
         return FolderSource(Path(found).parent).files()
+
+    @cached_property
+    def identity(self) -> str:
+        self.files()  # which fixes the commit
+        return text_digest(self.repo_id, self.commit or "")
 
     def header(self, name: str) -> Header:
         """The header of a safetensors file: from the cache, else from its first bytes. name: as in `files`."""
@@ -131,7 +139,7 @@ class HubSource(Source):
         from huggingface_hub import hf_hub_download
 
         listed = self._listed(name)
-        if name == "config.json" and self.revision != self.commit:
+        if name in CONFIGS and self.revision != self.commit:
             # by its branch once, so that the cache knows where the branch is when it is used offline
             with answers(self.reference, listed.size):
                 path = Path(hf_hub_download(self.repo_id, name, revision=self.revision, library_name="ropeconv"))

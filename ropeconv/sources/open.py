@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..errors import BadSource, UsageError
+from ..errors import BadSource, UsageError, shown
+from ..formats.regular import expanded
 from .folder import ConfigSource, FolderSource
 from .gguf import GgufSource, HubGguf
 from .hub import HubSource
 from .hub_shard import HubShard
 from .meta import MetaSource, is_meta
-from .reference import resolved
+from .reference import modelfile_in, resolved
 from .source import Source
 
 REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
@@ -30,15 +31,16 @@ def open_source(reference: str, family: str = "") -> Source | GgufSource:
     source = _open(resolved(reference))
     if family and isinstance(source, GgufSource):
         raise UsageError(f"--family goes with checkpoints, and {reference} names its architecture itself; leave it out")
-    source.treat_as = family
+    source.treat_as, source.modelfile = family, modelfile_in(reference)
     return source
 
 
 def _open(reference: str) -> Source | GgufSource:
-    path = Path(reference).expanduser()
+    path = expanded(reference)
     if reference.endswith(".gguf"):
         on_hub = re.fullmatch(HUB_FILE, reference)
         if on_hub and not path.exists() and not Path(reference.split("/")[0]).exists():
+            _check_address(reference, on_hub[1], on_hub[2], on_hub[3])
             return HubGguf(HubShard.find(on_hub[1], on_hub[3], on_hub[2]))
         return GgufSource(path)
     if path.is_dir():
@@ -47,9 +49,30 @@ def _open(reference: str) -> Source | GgufSource:
         return ConfigSource(path)
     match = re.fullmatch(HUB_ID, reference)
     if match and not reference.startswith((".", "/", "~")):
+        _check_address(reference, match[1], match[2])
         source = HubSource(match[1], match[2])
         return MetaSource.from_hub(source) if is_meta(file.name for file in source.files()) else source
     raise BadSource(f"{reference} is neither a folder nor a Hub id; give a path, or owner/name[@revision]")
+
+
+def _check_address(reference: str, repository: str, *paths: str | None) -> None:
+    """Raises BadSource for what the Hub cannot have, such as a file outside of its repository.
+
+    reference: for the message. repository: owner/name. paths: a revision and a file, None without.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+        good = all(part not in ("", ".", "..") for path in paths if path for part in path.split("/"))
+    except HFValidationError:
+        good = False
+    if not good:
+        raise BadSource(
+            f"{shown(reference)} is not an address on the Hub; write owner/name[@revision][/FILE.gguf], without '.' or "
+            "'..' as a part of it"
+        )
 
 
 def open_checkpoint(reference: str) -> Source:

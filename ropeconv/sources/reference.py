@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from ..errors import BadSource, shown
 from ..formats.jsontext import parse
-from ..formats.regular import read_text
+from ..formats.regular import expanded, read_text
 
 PAGE = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+?)"
@@ -26,9 +26,11 @@ def resolved(reference: str) -> str:
 
     reference: as the user wrote it. Raises BadSource for a Modelfile whose model is in Ollama's own store.
     """
-    path = Path(reference).expanduser()
-    if path.exists():
-        return _of_modelfile(path) if path.name.startswith("Modelfile") and path.is_file() else reference
+    modelfile = modelfile_in(reference)
+    if modelfile is not None:
+        return _of_modelfile(modelfile)
+    if expanded(reference).exists():
+        return reference
     tagged = OLLAMA_TAG.fullmatch(reference)
     if tagged:
         name = "/".join(tagged["page"].split("/")[1:])
@@ -44,13 +46,19 @@ def resolved(reference: str) -> str:
     return reference
 
 
+def modelfile_in(reference: str) -> Path | None:
+    """The path of the Modelfile that a reference is; None for others."""
+    path = expanded(reference)
+    return path if path.name.startswith("Modelfile") and path.is_file() else None
+
+
 def _of_modelfile(path: Path) -> str:
     """The model of a Modelfile: a path beside it, or a reference to the Hub."""
     found = FROM.search(read_text(path, path.name))
     if found is None:
         raise BadSource(f"{path} has no FROM line; give the GGUF file or checkpoint that it is about")
     named = found[1].strip("\"'")
-    beside = path.parent / Path(named).expanduser()
+    beside = path.parent / expanded(named)
     if beside.exists():
         return str(beside)
     if PAGE.fullmatch(named) or OLLAMA_TAG.fullmatch(named):

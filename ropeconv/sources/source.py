@@ -10,10 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import BadSource, shown
+from ..errors import BadSource, RopeconvError, shown
 from ..families import Family
 from ..families.config import Config, detect
 from ..formats import jsontext
+from ..formats.copying import BLOCK, Advance, copy_file, copy_part
+from ..formats.digest import sha256, text_digest, weights_digest
 from ..formats.identity import FileIdentity
 from ..formats.index import INDEX, MOST_TENSORS, safe_name, shards, tensors
 from ..formats.regular import open_regular, read_text
@@ -28,6 +30,10 @@ OTHER_WEIGHTS = (
 RECEIPT = "ropeconv.json"
 MOST_FILES = 100_000
 """Files of a folder or repository; published checkpoints have up to some hundred."""
+LARGE = 64 << 20
+"""Bytes of a file from which on `identity` samples it; tokenizers have up to some 30 million."""
+PIECE = 1 << 20
+"""Bytes of a file that `stream` reads at a time."""
 MAX_HEADERS = 48 << 20
 """Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have 35 million."""
 
@@ -63,7 +69,8 @@ class Origin:
 
     name: the first part of the default name of an output. reference: how the user named the source. kind: "folder",
     "hub", "meta", "config" or "gguf". commit: on the Hub; None for others. treat_as: the name of the family that the
-    user says the model is of; empty to go by its model_type.
+    user says the model is of; empty to go by its model_type. modelfile: the Modelfile that the user named, None for
+    other sources.
     """
 
     name: str
@@ -71,6 +78,16 @@ class Origin:
     kind: str = "folder"
     commit: str | None = None
     treat_as: str = ""
+    modelfile: Path | None = None
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells the model from every other one, in hexadecimal: the same for `eval`, `tune`, `run` and `apply`.
+
+        On the Hub by repository and commit. Of files on this disk by their contents: whole for configs, tokenizers and
+        code, by `weights_digest` for weights. Cards (*.md) do not count.
+        """
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, str | None]:
         """Reference, kind and commit as JSON-ready data."""
@@ -103,6 +120,12 @@ class Source(Origin, ABC):
         with open_regular(self.path(name)) as file:
             return whole(file, name, start, stop)
 
+    def stream(self, name: str) -> Iterator[bytes]:
+        """The bytes of a file in pieces; the file is fetched where it is not local. name: as in `files`."""
+        with open_regular(self.path(name)) as file:
+            while block := file.read(PIECE):
+                yield block
+
     def text(self, name: str) -> str | None:
         """The content of a small text file with its own line ends; None where there is no file of that name.
 
@@ -119,10 +142,42 @@ class Source(Origin, ABC):
             raise without_config(self.reference, (file.name for file in self.files()), self.text(ADAPTER))
         return jsontext.parse(text, "config.json")
 
+    @cached_property
+    def identity(self) -> str:
+        weights = set(self.weights())
+        parts = list[str]()
+        for file in self.copied_files()[0]:
+            if file.name.endswith(".md"):
+                continue
+            path = self.path(file.name)
+            if file.name in weights or file.size > LARGE:
+                parts.append(f"{file.name} {weights_digest(path, *self._layout(file.name))}")
+            else:
+                parts.append(f"{file.name} {sha256(path)}")
+        return text_digest(*parts)
+
+    def _layout(self, name: str) -> tuple[int, Iterator[tuple[int, int]]]:
+        """Where the data of a file begins, and where each tensor is; of other files than safetensors nothing."""
+        try:
+            header = self.header(name) if name.endswith(".safetensors") else Header({}, {}, 0)
+        except BadSource:
+            header = Header({}, {}, 0)  # of a damaged file, which is told where it is read
+        start = header.data_start
+        return start, ((start + one.start, one.stop - one.start) for one in header.tensors.values())
+
     @property
     def family(self) -> Family:
         """The family of its config.json. Raises what `detect` raises."""
-        return detect(self.config(), self.treat_as)
+        return detect(self.config(), self.treat_as, self._shapes)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of all tensors by name, from the headers of a folder; empty ones where the index alone is read."""
+        try:
+            if self.kind == "folder" and self.weights():
+                return {name: tensor.shape for name, tensor in self.tensors.items()}
+            return dict.fromkeys(self.tensor_names() or (), ())
+        except RopeconvError:
+            return {}
 
     def weights(self) -> tuple[str, ...]:
         """Names of the model's safetensors files, empty where it has none. Raises BadSource where some are missing."""
@@ -190,6 +245,35 @@ class Source(Origin, ABC):
     def generated_files(self) -> tuple[GeneratedFile, ...]:
         """Large files that a conversion has to make; empty for a checkpoint in the HF layout."""
         return ()
+
+    def is_generated(self, name: str) -> bool:
+        """Whether a file has to be made, so that `path` does not have it and `copy` makes it. name: as in `files`."""
+        return name in self.generated_texts() or any(item.name == name for item in self.generated_files())
+
+    def copy(self, name: str, target: Path, advance: Advance = lambda done: None) -> None:
+        """Writes a file to a path: a copy, or what a conversion makes.
+
+        name: as in `files`. advance: called with the bytes done since the last call. Raises OSError.
+        """
+        made = next((item for item in self.generated_files() if item.name == name), None)
+        if made is not None:
+            made.write(target, advance)
+        elif name in self.generated_texts():
+            target.write_bytes((self.text(name) or "").encode())
+        else:
+            copy_file(self.path(name), target, advance)
+
+    def copy_part(
+        self, name: str, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance = lambda done: None
+    ) -> None:
+        """Copies a range of a file into an open file, as `formats.copying.copy_part`. name: as in `files`."""
+        if not self.is_generated(name):
+            with open_regular(self.path(name)) as reader:
+                copy_part(reader, origin, writer, goal, size, advance)
+            return
+        writer.seek(goal)
+        for at in range(origin, origin + size, BLOCK):
+            advance(writer.write(self.read(name, at, min(at + BLOCK, origin + size))))
 
     def conversion_notes(self) -> tuple[str, ...]:
         """Sentences on what a conversion cannot keep."""

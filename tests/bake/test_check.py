@@ -104,10 +104,9 @@ def test_a_wrong_answer_stops(plan: CheckpointPlan, folder: Path) -> None:
     assert checking.found is None
 
 
-def test_versions_that_are_known_to_read_it_otherwise_prove_nothing(plan: CheckpointPlan, folder: Path) -> None:
+def test_versions_that_nothing_is_known_of_prove_nothing(plan: CheckpointPlan, folder: Path) -> None:
     """Neither a right answer nor a wrong one, where no verdict says that this version reads it."""
     for version, words in (
-        ("4.50.3", "transformers 4.50.3 is"),
         ("4.30.0", "transformers 4.30.0 is"),
         ("", "as installed"),
     ):
@@ -117,6 +116,23 @@ def test_versions_that_are_known_to_read_it_otherwise_prove_nothing(plan: Checkp
             assert words in checking.reason
             assert checking.reason.endswith("not among those that read it exactly")
     assert OutputCheck(plan, lambda place: {"modules": {}})(folder) is None
+
+
+def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(llama: Path, tmp_path: Path) -> None:
+    """transformers reads `truncate` from 4.55 on. An output for other runtimes alone is not its business."""
+    made = make_plan(llama, Recipe(REGISTRY["yarn"](4.0, truncate=False)), tmp_path / "out", encoding="native")
+    assert isinstance(made, CheckpointPlan)
+    assert (made.predicted("4.51.0"), made.predicted("4.56.0")) == ("differs", "exact")
+    for runtimes in ((), ("all",), ("vllm", "transformers")):
+        plan = replace(made, target=replace(made.target, runtimes=runtimes))
+        with pytest.raises(Disagreement, match=r"transformers 4\.51\.0, .*another RoPE .*other freq.*nothing was kept"):
+            OutputCheck(plan, lambda place: right(made, "4.51.0"))(tmp_path)
+        assert OutputCheck(plan, lambda place: right(made, "4.56.0"))(tmp_path) is not None
+    for runtimes in (("vllm",), ("transformers@4.56",)):
+        plan = replace(made, target=replace(made.target, runtimes=runtimes))
+        checking = OutputCheck(plan, lambda place: right(made, "4.51.0"))
+        assert checking(tmp_path) is None
+        assert checking.reason == "transformers 4.51.0 is not among those that read it exactly"
 
 
 def test_a_model_type_that_transformers_lacks_is_an_error_where_it_should_have_it(

@@ -153,13 +153,12 @@ def test_a_file_without_a_content_is_a_mistake_of_ours(tmp_path: Path) -> None:
     (False, (None, 64), []), (False, (None, 63), ["llama.cpp ignores the sliding window of this model"]),
 ])  # fmt: skip
 def test_what_a_conversion_leaves_out(prediction: bool, windows: tuple[int | None, ...], said: list[str]) -> None:
-    rules: Any = SimpleNamespace(window="")
-    seen: Any = SimpleNamespace(spec=SimpleNamespace(windows=windows, context=64), family=SimpleNamespace(gguf=rules))
+    seen: Any = SimpleNamespace(spec=SimpleNamespace(windows=windows, context=64))
+    exported: Any = SimpleNamespace(
+        model={"general.architecture": "llama"}, without_prediction=prediction, composes=False
+    )
     for config, vision in (({}, []), ({"vision_config": {}}, ["only the language model is converted"])):
-        found = _notes(SimpleNamespace(config=lambda c=config: c), seen, SimpleNamespace(without_prediction=prediction))  # type: ignore[arg-type]
+        found = _notes(SimpleNamespace(config=lambda c=config: c), seen, exported)  # type: ignore[arg-type]
         assert [one.startswith(words) for one, words in zip(found, said + vision, strict=True)] == [True] * len(found)
-    rules.window = "attention.sliding_window"
-    assert not any(
-        "sliding window" in one
-        for one in _notes(SimpleNamespace(config=dict), seen, SimpleNamespace(without_prediction=False))
-    )  # type: ignore[arg-type]
+    exported.model = {"general.architecture": "gpt-oss"}
+    assert not any("sliding window" in one for one in _notes(SimpleNamespace(config=dict), seen, exported))  # type: ignore[arg-type]

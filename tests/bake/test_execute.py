@@ -100,7 +100,7 @@ def test_the_receipt(llama: Path, tmp_path: Path) -> None:
     receipt = json.loads((tmp_path / "out" / "ropeconv.json").read_text())
     assert Recipe.from_dict(receipt["recipe"]) == YARN
     assert receipt["schedule"]["digest"] == plan.schedule.digest
-    assert receipt["check"] == {"transformers": "5", "max_ulp": 1, "attention_factor": 1.0}
+    assert receipt["check"] == {"transformers": "5", "max_ulp": 1, "attention_factor": 1.0, "read_as": ""}
     files = {file["name"]: file["sha256"] for file in receipt["files"]}
     arrived = hashes(tmp_path / "out")
     del arrived["ropeconv.json"]

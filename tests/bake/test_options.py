@@ -19,7 +19,7 @@ from ropeconv.bake.execute import ApplyOptions, _stamp
 from ropeconv.bake.export import ExportPlan
 from ropeconv.bake.planned import PlannedFile
 from ropeconv.bake.restore import RestorePlan, restore, restore_plan
-from ropeconv.errors import Disagreement
+from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
@@ -100,19 +100,17 @@ def conversion() -> ExportPlan:
 
 
 @pytest.mark.parametrize(("available", "problem"), [(True, "no tensor"), (True, ""), (False, "no tensor")])
-def test_a_conversion_is_loaded_by_the_installed_llama_cpp(
+def test_a_conversion_is_run_by_the_installed_llama_cpp(
     monkeypatch: pytest.MonkeyPatch, available: bool, problem: str
 ) -> None:
     made, asked, loaded = conversion(), list[Any](), list[Path]()
     monkeypatch.setattr(applying, "execute_plan", remembered(asked))
     monkeypatch.setattr(check.loading, "available", lambda: available)
-    monkeypatch.setattr(check.loading, "why_not_loaded", lambda path: loaded.append(path) or problem)
+    monkeypatch.setattr(check.loading, "why_not_run", lambda path: loaded.append(path) or (problem, "too large"))
     applying.apply(made)
     verify = asked[-1][2]
     if available and problem:
-        with pytest.raises(
-            Disagreement, match="llama.cpp does not load what was converted: no tensor; convert it with"
-        ):
+        with pytest.raises(RopeconvError, match="llama.cpp cannot run what was converted: no tensor; convert it with"):
             verify(Path("made"))
     else:
         assert verify(Path("made")) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from safetensors.numpy import save_file
 
 import ropeconv
 from ropeconv.bake import GgufTarget, Target
-from ropeconv.bake.checkpoint import CheckpointPlan, _tensors
+from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.planner import _as_checkpoint
 from ropeconv.bake.restore import _default_out, restore_plan
 from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake, UsageError
@@ -40,7 +39,8 @@ def folder(root: Path, *names: str, weights: bool = False, **config: Any) -> Pat
     for name in names:
         (root / name).write_text("{}" if name.endswith(".json") else "")
     if weights:
-        rows = {f"model.layers.0.self_attn.{name}_proj.weight": np.ones((16, 16), np.float32) for name in "qk"}
+        parts = ["qkv"] if config.get("model_type") == "phi3" else ["q", "k"]
+        rows = {f"model.layers.0.self_attn.{name}_proj.weight": np.ones((16, 16), np.float32) for name in parts}
         save_file(rows, root / "model.safetensors")
     return root
 
@@ -93,14 +93,6 @@ def test_options_of_folding_go_with_folded_weights(tmp_path: Path) -> None:
     folded = make_plan(source, YARN, encoding="weights", fold_into="q")
     assert {file.name: file.action for file in folded.files} == {"config.json": "write", "model.safetensors": "patch"}
     assert not any("float32" in words for words in folded.warnings)
-
-
-@pytest.mark.parametrize(("kind", "name"), [("meta", "Meta's layout"), ("gguf", "a GGUF file")])
-def test_what_is_converted_is_folded_in_a_second_step(kind: str, name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is folded in two steps: apply it to a folder first, then fold that"):
-        _tensors(SimpleNamespace(kind=kind, tensors={}))  # type: ignore[arg-type]
-    with_weights = SimpleNamespace(kind="folder", tensors={"a": 1}, weights=lambda: ("model.safetensors",))
-    assert _tensors(with_weights) == {"a": 1}  # type: ignore[arg-type]
 
 
 def test_a_file_that_llama_cpp_does_not_load(tmp_path: Path) -> None:

@@ -32,7 +32,19 @@ def test_planning_fetches_only_small_files(run: Run, hub: Hub, tmp_path: Path) -
     assert plan["source"] == {"reference": "me/tiny", "kind": "hub", "commit": hub.commit("me/tiny")}
     assert plan["out"] == "tiny-yarn4"
     assert plan["skipped"] == ["pytorch_model.bin"]
-    assert set(hub.sent) == {"config.json", "tokenizer_config.json"}
+    assert set(hub.sent) == {"config.json", "generation_config.json", "tokenizer_config.json"}
+
+
+def test_inspect_reads_the_beginning_of_a_large_tokenizer(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:
+    text = '{"version": "1.0", "truncation": {"max_length": 32}, "model": {"vocab": {"' + "x" * (4 << 20) + '": 0}}}'
+    (llama / "tokenizer.json").write_text(text)
+    (llama / "generation_config.json").write_text('{"max_length": 16}')
+    done = run("inspect", "me/tiny", "--json", env=hub.environment(tmp_path / "home"))
+    messages = [problem["message"] for problem in json.loads(done.stdout)["problems"]]
+    assert [message.split(", below")[0] for message in messages] == [
+        "generation_config.json has max_length = 16", "tokenizer.json has truncation.max_length = 32",
+    ]  # fmt: skip
+    assert 0 < hub.sent["tokenizer.json"] < len(text) // 10
 
 
 def test_applying_fetches_the_rest_once_without_pickles(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:
@@ -59,9 +71,10 @@ def test_the_local_folder_is_that_of_the_config_whatever_lies_deeper(hub: Hub, l
     (llama / "zz").mkdir()
     (llama / "zz" / "notes.txt").write_text("last by name, and in a folder of its own")
     program = (
-        "from ropeconv.engines.transformers.load import local_folder\n"
+        "from ropeconv.engines.transformers.load import folder_of\n"
         "from ropeconv.sources import open_checkpoint\n"
-        "print(local_folder(open_checkpoint('me/tiny')))"
+        "with folder_of(open_checkpoint('me/tiny')) as folder:\n"
+        "    print(folder)"
     )
     environment = {**os.environ, **hub.environment(tmp_path / "home")}
     command = [sys.executable, "-c", program]
@@ -123,7 +136,7 @@ def test_a_token_opens_what_is_gated_and_is_written_nowhere(run: Run, hub: Hub, 
 
 def test_stale_frequencies_are_seen_in_the_index(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:
     (llama / "model.safetensors").rename(llama / "model-00001-of-00001.safetensors")
-    names = ["lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"]
+    names = [f"model.layers.0.self_attn.{name}" for name in ("q_proj.weight", "k_proj.weight", "rotary_emb.inv_freq")]
     index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
     (llama / "model.safetensors.index.json").write_text(json.dumps(index))
     done = run("inspect", "me/tiny", "--json", env=hub.environment(tmp_path / "home"))
@@ -165,6 +178,11 @@ def test_metas_layout_on_the_hub(run: Run, hub: Hub, tmp_path: Path) -> None:
     done = run("apply", "meta-llama/Llama-2-7b", "--yarn", "16", "-q", env=environment)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "Llama-2-7b-yarn16" / "model.safetensors").exists()
+    done = run("bound", "meta-llama/Llama-2-7b", "--weights", env=environment)
+    assert (done.returncode, "cannot be read in part from the Hub" in done.stderr) == (1, True), done.stderr
+    offline = run("inspect", "meta-llama/Llama-2-7b", "--json", env={**environment, "HF_HUB_OFFLINE": "1"})
+    assert offline.returncode == 0, offline.stderr
+    assert json.loads(offline.stdout)["source"]["commit"] == hub.commit("meta-llama/Llama-2-7b")
 
 
 def test_a_gguf_file_of_a_repository_with_all_its_shards(run: Run, hub: Hub, llama: Path, tmp_path: Path) -> None:

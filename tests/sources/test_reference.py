@@ -58,6 +58,30 @@ def test_a_tag_of_ollama_is_told_what_to_give() -> None:
         resolved("hf.co/me/m-GGUF:Q4_K_M")
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "a/..", "a/b@..", "a/b@../../c", "a/b/../c.gguf", "a/b@v/../c.gguf", "a/b//c.gguf", "a/b@v/./c.gguf", "hf://a/..",
+        "a--b/c", "a/b.git", f"a/{'b' * 97}", "https://huggingface.co/a/b/tree/..%2F..",
+        "https://huggingface.co/a/b/blob/..%2F../c.gguf", "https://hf.co/a/b/resolve/main/../c.gguf",
+    ],
+)  # fmt: skip
+def test_what_the_hub_cannot_have_is_a_sentence(typed: str) -> None:
+    with pytest.raises(BadSource, match="is not an address on the Hub; write owner/name"):
+        open_source(typed)
+
+
+def test_what_the_hub_can_have_is_looked_up() -> None:
+    for typed in ("a/b", "a/b@v1.0", "a/b@refs/pr/3", "a-b/c_d.e@main"):
+        with pytest.raises(BadSource, match="is not in the cache and HF_HUB_OFFLINE is set"):
+            open_source(typed)
+
+
+def test_the_home_of_nobody_is_a_sentence() -> None:
+    with pytest.raises(BadSource, match="'~nobody-of-that-name/model' is in the home of a user"):
+        open_source("~nobody-of-that-name/model")
+
+
 def test_a_modelfile(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "Modelfile"
     write(tmp_path / "m.gguf")
@@ -73,6 +97,23 @@ def test_a_modelfile(run: Run, tmp_path: Path) -> None:
     file.write_text("PARAMETER num_ctx 64\n")
     with pytest.raises(BadSource, match="has no FROM line"):
         resolved(str(file))
+
+
+def test_a_modelfile_with_a_smaller_window_is_named_and_raised(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf")
+    text = 'FROM ./m.gguf\nPARAMETER num_ctx 16\nSYSTEM """\nShort.\n"""\n'
+    (tmp_path / "Modelfile").write_text(text)
+    problems = json.loads(run("inspect", "Modelfile", "--json").stdout)["problems"]
+    named = [problem for problem in problems if problem["code"] == "modelfile"]
+    assert [problem["repair"] for problem in named] == ["--as-is --ollama"]
+    assert named[0]["message"].startswith("Modelfile has PARAMETER num_ctx = 16, below the declared context of ")
+    assert "modelfile" not in run("inspect", "m.gguf", "--json").stdout
+    done = run("apply", "Modelfile", "--yarn", "4", "-o", "out.gguf", "--ollama", "--json")
+    plan = json.loads(done.stdout)
+    context = plan["schedule"]["context"]
+    assert f"Modelfile has PARAMETER num_ctx 16; --ollama writes a Modelfile with {context}" in " ".join(plan["notes"])
+    assert (tmp_path / "out.Modelfile").read_text() == text.replace("m.gguf", "out.gguf").replace("16", str(context))
+    assert json.loads(run("inspect", "out.gguf", "--json").stdout)["context"] == context
 
 
 def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
@@ -110,7 +151,9 @@ def test_pickled_weights_are_copied_where_only_the_config_changes(tiny: Callable
     source = pickled(tiny("llama"), tmp_path / "pickled")
     out = apply(make_plan(source, YARN, tmp_path / "out"))
     assert (out / "pytorch_model.bin").read_bytes() == (source / "pytorch_model.bin").read_bytes()
-    assert validate(out, source, device="cpu", tokens=64).agrees
+    with pytest.raises(BadSource, match=r"pytorch_model\.bin is a pickle, .*pass --trust-remote-code"):
+        validate(out, source, device="cpu", tokens=64)
+    assert validate(out, source, device="cpu", tokens=64, trust_remote_code=True).agrees
     for encoding in ("weights", "buffers"):
         with pytest.raises(
             BadSource, match=r"only as pickle \(pytorch_model\.bin\).*take --encoding native or factors"

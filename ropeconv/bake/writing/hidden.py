@@ -126,6 +126,10 @@ def _take(hidden: Hidden) -> BinaryIO:
             file = path.open("ab")
         except FileNotFoundError:
             continue  # another process has just removed the folder
+        except OSError:
+            with suppress(OSError):
+                hidden.root.rmdir()
+            raise
         if try_lock(file) == "busy":
             file.close()
             raise RopeconvError(

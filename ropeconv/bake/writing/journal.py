@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from ...formats.identity import FileIdentity
+from ...formats.journal import decoded, encoded
 
 
 class Begun(msgspec.Struct, frozen=True, tag="plan"):
@@ -45,7 +45,6 @@ class Moves(msgspec.Struct, frozen=True, tag="moves"):
 
 
 Line = Begun | Finished | Moves
-_decoder = msgspec.json.Decoder(Line)
 
 
 @dataclass
@@ -62,14 +61,15 @@ class Journal:
         """Reads a journal without its damaged lines, which a kill or a loss of power leaves; empty without one."""
         found = cls(path)
         for text in path.read_bytes().split(b"\n") if path.is_file() else ():
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
-                found._take(_decoder.decode(text))
+            line: Line | None = decoded(text, Line)
+            if line is not None:
+                found._take(line)
         return found
 
     def add(self, line: Line, sync: bool = False) -> None:
         """Adds a line. sync: wait until it is on the disk. Raises OSError."""
         with self.path.open("ab") as file:
-            file.write(b"\n" + msgspec.json.encode(line) + b"\n")  # the line before it may have been cut off
+            file.write(b"\n" + encoded(line))  # the line before it may have been cut off
             file.flush()
             if sync:
                 os.fsync(file.fileno())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...errors import RopeconvError
@@ -16,9 +16,11 @@ from .place import is_empty, refuse_foreign
 def take_names(hidden: Hidden, journal: Journal, names: Iterable[str], force: bool, fsync: bool) -> None:
     """Moves files or folders to their final names; what is there is kept in the hidden folder.
 
-    hidden: where they are. journal: of it. names: in the order of the moves. force: replace an earlier output. fsync:
-    wait until the names are on the disk. Raises RopeconvError where a name was taken meanwhile, and where somebody has
-    added to what is replaced; OSError where a move fails. All moves are undone then.
+    While several names are replaced, the last of them is free: shards of two outputs are never complete together.
+
+    hidden: where they are. journal: of it. names: in the order of the moves, the first shard last. force: replace an
+    earlier output. fsync: wait until the names are on the disk. Raises RopeconvError where a name was taken meanwhile,
+    and where somebody has added to what is replaced; OSError where a move fails. All moves are undone then.
     """
     hidden.old().mkdir(exist_ok=True)
     moves = tuple(
@@ -30,11 +32,14 @@ def take_names(hidden: Hidden, journal: Journal, names: Iterable[str], force: bo
         for folder in (hidden.new(), hidden.root, parent):
             sync_folder(folder)
     try:
+        if len(moves) > 1 and moves[-1].old is not None:
+            hidden.final(moves[-1].name).rename(hidden.old(moves[-1].name))
         for move in moves:
             _move(hidden, move)
+        first = _replaced(hidden, moves[-1])
         for move in moves:
             if move.old is not None:
-                refuse_foreign(hidden.new(move.name), hidden.new(hidden.out.name), hidden.final(move.name))
+                refuse_foreign(_replaced(hidden, move), first, hidden.final(move.name))
         if fsync:
             sync_folder(parent)
     except BaseException:
@@ -58,7 +63,7 @@ def settle(hidden: Hidden, journal: Journal) -> Journal:
 
 def _move(hidden: Hidden, move: Move) -> None:
     new, final = hidden.new(move.name), hidden.final(move.name)
-    if move.old is not None:
+    if move.old is not None and _inode(hidden.old(move.name)) is None:
         exchange(new, final, hidden.old(move.name))
         return
     try:
@@ -67,13 +72,20 @@ def _move(hidden: Hidden, move: Move) -> None:
         if problem.errno not in TAKEN:
             raise
         raise RopeconvError(
-            f"{final} came into being while it was written; move that away and run again, which goes on from the "
-            "finished files, or choose another place with -o"
+            f"{final} came into being while it was written; move that away and run again, or choose another place with "
+            "-o"
         ) from None
 
 
-def _undo(hidden: Hidden, moves: Iterable[Move]) -> None:
-    for move in reversed(tuple(moves)):
+def _replaced(hidden: Hidden, move: Move) -> Path:
+    """Where that is which had a name before."""
+    old = hidden.old(move.name)
+    return hidden.new(move.name) if _inode(old) is None else old
+
+
+def _undo(hidden: Hidden, moves: Sequence[Move]) -> None:
+    """Undoes moves; the name that is taken last is freed first, and what had it before comes back last."""
+    for move in reversed(moves):
         new, final, old = hidden.new(move.name), hidden.final(move.name), hidden.old(move.name)
         if _inode(final) == move.new:
             if _inode(new) == move.new:  # between link and unlink, where the system has no rename that does not replace
@@ -82,6 +94,8 @@ def _undo(hidden: Hidden, moves: Iterable[Move]) -> None:
                 exchange(new, final, old)
             else:
                 rename_new(final, new)
+    for move in moves:
+        new, final, old = hidden.new(move.name), hidden.final(move.name), hidden.old(move.name)
         for place in (new, old):
             if move.old is not None and _inode(place) == move.old and _inode(final) is None:
                 rename_new(place, final)

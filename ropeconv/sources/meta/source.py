@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,15 +11,16 @@ from ...errors import BadSource
 from ...extras import require
 from ...families.config import Config
 from ...formats import jsontext
+from ...formats.digest import sha256, text_digest
 from ...formats.identity import FileIdentity, identity
 from ...formats.typed import typed
+from ..converted import ConvertedSource, Shard
 from ..folder import FolderSource
-from ..generated import generated_shards, made_files
 from ..links import check_link
 from ..source import GeneratedFile, Source, SourceFile
-from .layout import Shard, index_text, shard_layout
+from .layout import Target, shard_layout
 from .params import Params, hf_config
-from .tensors import peek_dtype, shard_blocks, write_shard
+from .tensors import PthFiles, peek_dtype
 from .tokenizer import is_tiktoken, tokenizer_config, vocabulary_size, write_tokenizer_json
 
 PART = re.compile(r"consolidated\.(\d\d)\.pth")
@@ -33,8 +34,8 @@ def is_meta(names: Iterable[str]) -> bool:
     return "params.json" in found and "config.json" not in found and any(PART.fullmatch(name) for name in found)
 
 
-class MetaSource(Source):
-    """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are generated from its files.
+class MetaSource(ConvertedSource[Target]):
+    """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are made from its files.
 
     root: a local folder, or inner: the source of the files; one of the two is given. tokenizer.model may also be one
     level above the folder, where Meta's download of several sizes has it.
@@ -69,7 +70,7 @@ class MetaSource(Source):
         return tuple(names)
 
     @cached_property
-    def _dtype(self) -> str:
+    def dtype(self) -> str:
         if self.inner.kind == "hub":
             return "bfloat16"  # what every release has; checked against the file when it is there
         return peek_dtype(self.inner.path(self.parts[0]))
@@ -77,7 +78,7 @@ class MetaSource(Source):
     @cached_property
     def _config(self) -> Config:
         size = self.params.vocab_size
-        return hf_config(self.params, size if size > 0 else vocabulary_size(self._tokenizer), self._dtype)
+        return hf_config(self.params, size if size > 0 else vocabulary_size(self._tokenizer), self.dtype)
 
     @cached_property
     def _above(self) -> tuple[Path, FileIdentity | None] | None:
@@ -111,35 +112,37 @@ class MetaSource(Source):
         return self.inner.path(TOKENIZER)
 
     @cached_property
-    def _shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> tuple[Shard[Target], ...]:
         return shard_layout(self._config)
 
     @cached_property
-    def _made(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
         version, config = self.params.version, self._config
         generation = {"_from_model_config": True, **{key: config[key] for key in ("bos_token_id", "eos_token_id")}}
-        made = {
+        return {
             "config.json": jsontext.dump(config),
             "generation_config.json": jsontext.dump(generation),
             "tokenizer_config.json": jsontext.dump(tokenizer_config(version, config["max_position_embeddings"])),
+            **self.index(),
         }
-        if len(self._shards) > 1:
-            made["model.safetensors.index.json"] = index_text(self._shards)
-        return made
 
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
         kept = [file for file in self.inner.files() if file.name not in LEFT and not PART.fullmatch(file.name)]
         if self._above is not None:
             kept.append(SourceFile(TOKENIZER, self._above[0].stat().st_size))
-        made = made_files(self._made, self.generated_files())
-        return tuple(sorted([*kept, *made], key=lambda file: file.name))
+        return tuple(sorted([*kept, *self.made_files()], key=lambda file: file.name))
 
     def files(self) -> tuple[SourceFile, ...]:
         return self._files
 
     def path(self, name: str) -> Path:
         return self._above[0] if name == TOKENIZER and self._above is not None else self.inner.path(name)
+
+    @cached_property
+    def identity(self) -> str:
+        above = self._above
+        return self.inner.identity if above is None else text_digest(self.inner.identity, sha256(above[0]))
 
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         above = {} if self._above is None or TOKENIZER in unread else dict([self._above])
@@ -150,39 +153,29 @@ class MetaSource(Source):
         return () if self._above is None else (f"{TOKENIZER} is that of {self._above[0].parent}",)
 
     def text(self, name: str) -> str | None:
-        return self._made[name] if name in self._made else self.inner.text(name)
+        return self.texts[name] if name in self.texts else self.inner.text(name)
 
-    def generated_texts(self) -> tuple[str, ...]:
-        return tuple(self._made)
+    def tokenizer(self) -> GeneratedFile | None:
+        model, version = self._tokenizer, self.params.version
+        if not is_tiktoken(model):
+            return None
+        return GeneratedFile(
+            "tokenizer.json", model.stat().st_size, lambda target, _: write_tokenizer_json(model, target, version)
+        )
 
-    def generated_files(self) -> tuple[GeneratedFile, ...]:
-        made = generated_shards(self._shards, self._writer, self._stream)
-        if is_tiktoken(self._tokenizer):
-            version, model = self.params.version, self._tokenizer
-            made.append(
-                GeneratedFile(
-                    "tokenizer.json",
-                    model.stat().st_size,
-                    lambda target, _: write_tokenizer_json(model, target, version),
-                )
-            )
-        return tuple(made)
+    def blocks(self, tensors: Sequence[Target]) -> Iterator[memoryview]:
+        yield from self._weights.blocks(tensors)
 
-    def _writer(self, shard: Shard) -> Callable[[Path, Callable[[int], None]], None]:
-        def write(target: Path, advance: Callable[[int], None]) -> None:
-            write_shard(shard, self._paths(), target, advance)
+    def part(self, tensor: Target, start: int, stop: int) -> bytes:
+        return self._weights.bytes(tensor, start, stop)
 
-        return write
-
-    def _stream(self, shard: Shard) -> Iterator[bytes | memoryview]:
-        yield shard.header()
-        yield from shard_blocks(shard, self._paths())
-
-    def _paths(self) -> list[Path]:
-        """The local paths of the parts. Raises BadSource where they hold another type than was planned with."""
+    @cached_property
+    def _weights(self) -> PthFiles:
+        """The .pth files, which are fetched whole. Raises BadSource where one holds another dtype than the first."""
         require("torch", "converting .pth files", "meta")
-        paths = [self.inner.path(part) for part in self.parts]
-        for path in paths:
-            if (found := peek_dtype(path)) != self._dtype:
-                raise BadSource(f"{path.name} holds {found}, not {self._dtype}; fetch the folder and give its path")
-        return paths
+        paths = []
+        for part in self.parts:
+            paths.append(self.inner.path(part))
+            if (found := peek_dtype(paths[-1])) != self.dtype:
+                raise BadSource(f"{part} holds {found}, not {self.dtype}; fetch the folder and give its path")
+        return PthFiles(paths)

@@ -1,4 +1,4 @@
-"""Converts consolidated.NN.pth to safetensors, one tensor at a time, from memory-mapped files loaded weights-only."""
+"""Reads tensors of consolidated.NN.pth in the HF layout, by rows, from memory-mapped files loaded weights-only."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import pickletools
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadSource, counted, shown
-from ...formats.safetensors import write_stream
-from .layout import DTYPES, Shard, Target
+from ...errors import TOO_MANY, BadSource, counted, shown
+from ...formats.safetensors import tensor_bytes
+from ...pretrained import load_pickled
+from .layout import DTYPES, Target
 
+PIECE = 8 << 20  # bytes of a tensor that are converted at a time
 MOST_DIRECTORY, MOST_PICKLE = 2 << 20, 1 << 20
 """Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part, which take 100 kB, and a
 pickle of 200 kB."""
@@ -33,9 +36,7 @@ class BoundedFile(io.BufferedReader):
     def read(self, size: int | None = -1) -> bytes:
         """Raises BadSource for more bytes than the table of entries of any model has."""
         if size is not None and size > MOST_DIRECTORY:
-            raise BadSource(
-                f"{Path(self.name).name} has {size:,} bytes of entries, more than any model; download it again"
-            )
+            raise BadSource(f"{Path(self.name).name} has {size:,} bytes of entries, more than any model; {TOO_MANY}")
         return super().read(size)
 
 
@@ -104,68 +105,85 @@ def _stored(operations: Any) -> Iterator[tuple[str, str]]:
             texts = (texts[1], last)
 
 
-def write_shard(shard: Shard, parts: list[Path], path: Path, advance: Callable[[int], None]) -> None:
-    """Writes one safetensors file, tensor by tensor.
+class PthFiles:
+    """The model-parallel parts of a checkpoint, memory-mapped: rows of their tensors in the HF layout.
 
-    shard, parts: as in `shard_blocks`, whose errors it raises. path: the file to write. advance: called with the bytes
-    of each tensor.
+    paths: the .pth files, in order. Raises BadSource for files that torch cannot load as plain weights.
     """
 
-    def blocks() -> Iterator[memoryview]:
-        for block in shard_blocks(shard, parts):
-            yield block
-            advance(len(block))
+    def __init__(self, paths: Sequence[Path]) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.parts = [load_pickled(path) for path in paths]
+        except Exception as problem:
+            raise BadSource(
+                f"{paths[0].name} cannot be read as plain weights ({type(problem).__name__}); download it again"
+            ) from None
+        for path, found in zip(paths, self.parts, strict=True):
+            if not isinstance(found, dict):
+                raise BadSource(f"{path.name} holds no tensors by name; download it again")
 
-    write_stream(path, shard.header(), blocks())
+    def blocks(self, targets: Iterable[Target]) -> Iterator[memoryview]:
+        """Yields the data of tensors in order, in pieces. Raises what `rows` raises."""
+        for target in targets:
+            unit = target.head or 1
+            step = max(1, PIECE // _row_bytes(target) // unit) * unit
+            for first in range(0, target.shape[0], step):
+                yield self.rows(target, first, min(first + step, target.shape[0]))
+
+    def bytes(self, target: Target, start: int, stop: int) -> bytes:
+        """Bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
+        row = _row_bytes(target)
+        first = start // row
+        return bytes(self.rows(target, first, -(-stop // row))[start - first * row : stop - first * row])
+
+    def rows(self, target: Target, first: int, stop: int) -> memoryview:
+        """Rows first .. stop - 1 of a tensor, as bytes; elements of a vector are rows of one.
+
+        Raises BadSource for tensors that are missing or of another dtype or shape.
+        """
+        import torch
+
+        pieces, join = self._pieces(target)
+        head = target.head or 1
+        begin, end = first // head * head, -(-stop // head) * head
+        if join is None or len(pieces) == 1:
+            found = pieces[0][begin:end]
+        elif join == 1:
+            found = torch.cat([piece[begin:end] for piece in pieces], dim=1)
+        else:
+            starts = accumulate((len(piece) for piece in pieces[:-1]), initial=0)
+            inside = [(piece, max(begin - at, 0), end - at) for piece, at in zip(pieces, starts, strict=True)]
+            found = torch.cat([piece[at:to] for piece, at, to in inside if at < len(piece) and to > 0])
+        if target.head:
+            found = _halves(found, target.head)[first - begin : stop - begin]
+        return memoryview(found.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
+
+    def _pieces(self, target: Target) -> tuple[list[Any], int | None]:
+        """The tensor in each part, and the axis along which they are concatenated."""
+        if any(target.origin not in part for part in self.parts):
+            raise BadSource(f"the .pth files have no {target.origin}; download the checkpoint again")
+        pieces = [part[target.origin] for part in self.parts]
+        dtype = next(name for name, stored in DTYPES.items() if stored == target.dtype)
+        if not all(_plain(piece, dtype) for piece in pieces):
+            raise BadSource(
+                f"{target.origin} is not a tensor of {dtype} in the .pth files; download the checkpoint again"
+            )
+        join = target.join
+        if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
+            join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
+        if _joined([tuple(piece.shape) for piece in pieces], join) != target.shape:
+            raise BadSource(
+                f"{target.origin} has shape {list(pieces[0].shape)} in each of {counted(len(pieces), 'file')} where "
+                f"params.json implies {list(target.shape)} in all; the files do not belong together, download the "
+                "checkpoint again"
+            )
+        return pieces, join
 
 
-def shard_blocks(shard: Shard, parts: list[Path]) -> Iterator[memoryview]:
-    """Yields the data of one safetensors file, tensor by tensor.
-
-    shard: what it holds. parts: the .pth files of all model-parallel parts, in order. Raises BadSource for .pth files
-    that torch cannot load as plain weights, and for tensors that are missing or of another shape.
-    """
-    import torch
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loaded = [torch.load(part, map_location="cpu", weights_only=True, mmap=True) for part in parts]
-    except Exception as problem:
-        raise BadSource(
-            f"{parts[0].name} cannot be read as plain weights ({type(problem).__name__}); download it again"
-        ) from None
-
-    for part, found in zip(parts, loaded, strict=True):
-        if not isinstance(found, dict):
-            raise BadSource(f"{part.name} holds no tensors by name; download it again")
-    dtype = next(name for name, stored in DTYPES.items() if stored == shard.dtype)
-    for target in shard.targets:
-        tensor = _make(target, dtype, loaded)
-        yield memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
-
-
-def _make(target: Target, dtype: str, parts: list[dict[str, Any]]) -> Any:
-    import torch
-
-    missing = [part for part in parts if target.origin not in part]
-    if missing:
-        raise BadSource(f"the .pth files have no {target.origin}; download the checkpoint again")
-    pieces = [part[target.origin] for part in parts]
-    for piece in pieces:
-        if not _plain(piece, dtype):
-            raise BadSource(f"{target.origin} is no tensor of {dtype} in the .pth files; download the checkpoint again")
-    join = target.join
-    if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
-        join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
-    if _joined([tuple(piece.shape) for piece in pieces], join) != target.shape:
-        raise BadSource(
-            f"{target.origin} has shape {list(pieces[0].shape)} in each of {counted(len(pieces), 'file')} where "
-            f"params.json implies {list(target.shape)} in all; the files do not belong together, download the "
-            "checkpoint again"
-        )
-    whole = pieces[0] if join is None or len(pieces) == 1 else torch.cat(pieces, dim=join)
-    return _halves(whole, target.heads) if target.heads else whole
+def _row_bytes(target: Target) -> int:
+    return tensor_bytes(target.dtype, target.shape[1:])
 
 
 def _plain(piece: Any, dtype: str) -> bool:
@@ -187,8 +205,7 @@ def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
     return (*first[:join], sum(shape[join] for shape in shapes), *first[join + 1 :])
 
 
-def _halves(weight: Any, heads: int) -> Any:
+def _halves(rows: Any, head: int) -> Any:
     """Rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ..."""
-    rows, columns = weight.shape
-    pairs = weight.view(heads, rows // heads // 2, 2, columns)
-    return pairs.transpose(1, 2).reshape(rows, columns)
+    pairs = rows.view(-1, head // 2, 2, rows.shape[1])
+    return pairs.transpose(1, 2).reshape(rows.shape)

@@ -160,6 +160,27 @@ def test_a_source_that_has_changed_starts_again(tmp_path: Path) -> None:
     assert tree(tmp_path / "out")["model.safetensors"] == bytes(SIZE)
 
 
+def test_a_source_that_has_changed_at_the_same_time_and_size_starts_again(tmp_path: Path) -> None:
+    """A patched file is not compared with its source, so only the plan can say what it was made of."""
+    folder = source_folder(tmp_path)
+    weights = folder / "model.safetensors"
+
+    def make(target: Path, advance: Callable[[int], None]) -> None:
+        target.write_bytes(weights.read_bytes()[::-1])
+
+    def plan() -> SmallPlan:
+        return small_plan(folder, tmp_path / "out", extra=(PlannedFile("patch", "folded", SIZE, make=make),))
+
+    interrupted(plan())
+    status, data = weights.stat(), weights.read_bytes()
+    with weights.open("r+b") as file:
+        file.write(data[1000::-1])
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert identity(weights) == FileIdentity(status.st_ino, status.st_size, status.st_mtime_ns)
+    write(plan())
+    assert tree(tmp_path / "out")["folded"] == weights.read_bytes()[::-1]
+
+
 def test_the_receipt_says_what_was_planned_and_what_is_there(tmp_path: Path) -> None:
     plan = small_plan(source_folder(tmp_path), tmp_path / "out")
     interrupted(plan)

@@ -1,0 +1,187 @@
+"""A prompt of the declared length passes in transformers, tokenizers, Sentence Transformers and llama.cpp.
+
+Each test puts the source's own file back into the output, and sees the runtime refuse or cut the same prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from llama_cpp import Llama
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, CLIPImageProcessorPil, LlavaProcessor
+
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+from .. import llamacpp
+from ..baking import apply, make_plan
+from ..models import TRAINED
+
+CONTEXT = 4 * TRAINED
+YARN = Recipe(REGISTRY["yarn"](4.0))
+SENTENCE = "sentence_bert_config.json"
+MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+]
+POOLING = {"word_embedding_dimension": 128, "pooling_mode_mean_tokens": True}
+
+
+def write(path: Path, data: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(data, indent=2) + "\n")
+
+
+def edit(path: Path, **keys: Any) -> None:
+    """Sets keys of a JSON file; a key whose value is None is removed."""
+    data = json.loads(path.read_text()) | keys
+    write(path, {key: value for key, value in data.items() if value is not None})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tiny Llama that limits prompts to its trained length in every file, and its extension to four times that."""
+    root = tmp_path_factory.mktemp("lengths")
+    source = llamacpp.checkpoint("llama", root / "source")
+    edit(source / "generation_config.json", max_length=TRAINED, eos_token_id=None)
+    edit(source / "tokenizer_config.json", model_max_length=TRAINED, max_length=TRAINED, pad_token="</s>")
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer.enable_truncation(TRAINED)
+    tokenizer.save(str(source / "tokenizer.json"))
+    write(source / SENTENCE, {"max_seq_length": TRAINED, "do_lower_case": False})
+    write(source / "modules.json", MODULES)
+    write(source / "1_Pooling" / "config.json", POOLING)
+    return source, apply(make_plan(source, YARN, root / "out"))
+
+
+@pytest.fixture
+def with_old(folders: tuple[Path, Path], tmp_path: Path) -> Callable[..., Path]:
+    """The output with some files as they are in the source."""
+    source, out = folders
+
+    def made(*names: str) -> Path:
+        folder = tmp_path / "with old files"
+        shutil.copytree(out, folder)
+        for name in names:
+            shutil.copy(source / name, folder / name)
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def prompt(folders: tuple[Path, Path]) -> str:
+    """A text of exactly the declared length in tokens."""
+    tokenizer = Tokenizer.from_file(str(folders[0] / "tokenizer.json"))
+    tokenizer.no_truncation()
+    text = ""
+    while len(tokenizer.encode(text).ids) < CONTEXT:
+        text += "qzxjkvwy"[len(text) % 8]
+    assert len(tokenizer.encode(text).ids) == CONTEXT
+    return text
+
+
+def generated(folder: Path, tokens: list[int], **options: Any) -> int:
+    """The length of what `generate` returns for a prompt."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.generation_config.eos_token_id = None
+    return int(model.generate(torch.tensor([tokens]), **options).shape[1])
+
+
+def test_generate_fills_the_declared_context(folders: tuple[Path, Path], with_old: Callable[..., Path]) -> None:
+    tokens = llamacpp.sequence(CONTEXT)
+    assert generated(folders[1], tokens[:-1]) == CONTEXT
+    assert generated(folders[1], tokens, max_new_tokens=1) == CONTEXT + 1
+    with pytest.raises(ValueError, match=f"`max_length` is set to {TRAINED}"):
+        generated(with_old("generation_config.json"), tokens[:-1])
+
+
+def test_generate_with_a_limit_in_config_json(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Without generation_config.json transformers takes the generation parameters from config.json."""
+    source = tmp_path / "source"
+    shutil.copytree(folders[0], source)
+    (source / "generation_config.json").unlink()
+    edit(source / "config.json", max_length=TRAINED)
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    tokens = llamacpp.sequence(CONTEXT - 1)
+    assert generated(out, tokens) == CONTEXT
+    edit(out / "config.json", max_length=TRAINED)
+    with pytest.raises(ValueError, match=f"`max_length` is set to {TRAINED}"):
+        generated(out, tokens)
+
+
+@pytest.mark.parametrize("key", ["model_max_length", "max_len"])
+def test_a_tokenizer_that_truncates_keeps_the_prompt(
+    folders: tuple[Path, Path], tmp_path: Path, prompt: str, key: str
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(folders[0], source)
+    edit(source / "tokenizer_config.json", **{"model_max_length": None, key: TRAINED})
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    kept = {
+        folder: len(AutoTokenizer.from_pretrained(folder)(prompt, truncation=True).input_ids)
+        for folder in (source, out)
+    }
+    assert kept == {source: TRAINED, out: CONTEXT}
+
+
+def test_the_tokenizers_library_keeps_the_prompt(folders: tuple[Path, Path], prompt: str) -> None:
+    kept = [len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(prompt).ids) for folder in folders]
+    assert kept == [TRAINED, CONTEXT]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_processor_keeps_the_prompt(
+    folders: tuple[Path, Path], with_old: Callable[..., Path], prompt: str, name: str
+) -> None:
+    """Processors pass on `max_length` of tokenizer_config.json, else that of the truncation in tokenizer.json."""
+
+    def kept(folder: Path) -> int:
+        processor = LlavaProcessor(CLIPImageProcessorPil(), AutoTokenizer.from_pretrained(folder))
+        return int(processor(text=prompt, return_tensors="pt").input_ids.shape[1])
+
+    assert kept(folders[1]) == CONTEXT
+    old = with_old(name)
+    if name == "tokenizer.json":
+        edit(old / "tokenizer_config.json", max_length=None)
+    assert kept(old) == TRAINED
+
+
+def test_sentence_transformers_encodes_the_whole_prompt(
+    folders: tuple[Path, Path], with_old: Callable[..., Path], prompt: str
+) -> None:
+    model = SentenceTransformer(str(folders[1]), device="cpu")
+    assert model.preprocess([prompt])["input_ids"].shape[1] == CONTEXT
+    whole = model.encode(prompt)
+    cut = SentenceTransformer(str(with_old(SENTENCE)), device="cpu")
+    assert cut.preprocess([prompt])["input_ids"].shape[1] == TRAINED
+    assert abs(whole - cut.encode(prompt)).max() > 1e-3
+    hidden = model[0].auto_model(torch.tensor([model.tokenizer(prompt).input_ids])).last_hidden_state[0]
+    assert hidden.shape[0] == CONTEXT
+    assert abs(torch.from_numpy(whole) - hidden.mean(0)).max() < 1e-4
+
+
+def test_llamacpp_evaluates_the_whole_prompt(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """With a window of 0 llama.cpp takes that of the file, and at least 256."""
+    source, length = folders[0], 8 * TRAINED
+    tokens, windows = llamacpp.sequence(length), {}
+    for method in (REGISTRY["yarn"](8.0), REGISTRY["as-is"]()):
+        path = tmp_path / f"{method.name}.gguf"
+        llamacpp.bake(source, Recipe(method), path)
+        model = Llama(str(path), n_ctx=0, verbose=False)
+        windows[method.name] = model.n_ctx()
+        if method.name == "as-is":
+            with pytest.raises((RuntimeError, ValueError)):
+                model.eval(tokens)
+        else:
+            model.eval(tokens)
+            assert model.n_tokens == length
+    assert windows == {"yarn": length, "as-is": 256}

@@ -1,0 +1,179 @@
+"""The main example, `ropeconv apply meta-llama/Llama-2-7b --yarn 16`, on a Hub of this machine, from plan to card.
+
+The release is there as Meta has it and in the HF layout, in one file and in two. The tensors that an output has to hold
+are made here, from torch.load of the .pth files alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.cli.app import app
+
+from ..conftest import Run
+from ..extent import ALL
+from ..hub_server import talk_to
+from ..hub_writing import WritingHub, serving_writes
+from ..sources.test_meta import PARAMS, VOCABULARY, meta_logits, release
+
+REPOSITORY = "meta-llama/Llama-2-7b"
+CARD = "---\nlicense: llama2\npipeline_tag: text-generation\n---\n# Llama 2\n"
+LAYERS = {
+    "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.w2": "mlp.down_proj", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+}  # fmt: skip
+Command = Callable[..., str]
+
+
+def hf_tensors(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tensors of a release under the names and in the order of rows that `transformers` has."""
+    import torch
+
+    def joined(name: str, axis: int) -> Any:
+        return torch.cat([part[name] for part in parts], dim=axis)
+
+    def halves(weight: Any) -> Any:
+        width = PARAMS["dim"] // PARAMS["n_heads"]  # type: ignore[operator]
+        order = [*range(0, width, 2), *range(1, width, 2)]
+        return weight[[head + row for head in range(0, len(weight), int(width)) for row in order]]
+
+    made = {"model.embed_tokens.weight": joined("tok_embeddings.weight", 1)}
+    made |= {"lm_head.weight": joined("output.weight", 0), "model.norm.weight": parts[0]["norm.weight"]}
+    for layer in range(int(PARAMS["n_layers"])):
+        for old, new in LAYERS.items():
+            name, axis = f"layers.{layer}.{old}.weight", int(old.endswith(("wo", "w2")))
+            whole = parts[0][name] if old.endswith("norm") else joined(name, axis)
+            made[f"model.layers.{layer}.{new}.weight"] = halves(whole) if old.endswith(("wq", "wk")) else whole
+    return made
+
+
+def hf_folder(meta: Path, folder: Path, tensors: dict[str, Any], files: int) -> None:
+    """The same model in the HF layout, saved by safetensors, with a config.json by hand."""
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": PARAMS["dim"],
+        "intermediate_size": 352, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
+        "vocab_size": VOCABULARY, "max_position_embeddings": 4096, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
+        "torch_dtype": "bfloat16", "tie_word_embeddings": False, "hidden_act": "silu", "bos_token_id": 1,
+        "eos_token_id": 2,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer", "model_max_length": 4096}')
+    for name in ("tokenizer.model", "LICENSE.txt", "README.md"):
+        (folder / name).write_bytes((meta / name).read_bytes())
+    names = ["model.safetensors"] if files == 1 else [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    places = {tensor: names[at * files // len(tensors)] for at, tensor in enumerate(tensors)}
+    for name in names:
+        inside = {tensor: tensors[tensor].contiguous() for tensor, place in places.items() if place == name}
+        save_file(inside, folder / name, {"format": "pt"})
+    if files > 1:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+def loaded(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {name: one for path in folder.glob("*.safetensors") for name, one in load_file(path).items()}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WritingHub]:
+    with serving_writes(tmp_path / "hub") as ready:
+        talk_to(ready, tmp_path / "home" / "hub", monkeypatch)
+        monkeypatch.chdir(tmp_path)
+        yield ready
+
+
+@pytest.fixture
+def command(hub: WritingHub) -> Iterator[Command]:
+    import torch
+    from typer.testing import CliRunner
+
+    def run(*words: object, code: int = 0) -> str:
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        assert done.exit_code == code, (words, done.output, done.exception)
+        return done.output + str(done.exception or "")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of a model as small as this one, threads wait for each other
+    yield run
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("layout", "parts"), [("meta", 2), ("hf", 1), *([("meta", 1), ("hf", 2)] if ALL else [])])
+def test_from_plan_to_card(
+    layout: str, parts: int, hub: WritingHub, command: Command, run: Run, tmp_path: Path
+) -> None:
+    import gguf
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    meta = tmp_path / "release"
+    made = release(meta, parts, dtype="bfloat16")
+    (meta / "README.md").write_text(CARD)
+    stored = [torch.load(path, weights_only=True) for path in sorted(meta.glob("*.pth"))]
+    expected = hf_tensors(stored)
+    if layout == "hf":
+        hf_folder(meta, tmp_path / "hf", expected, parts)
+    hub.repos[REPOSITORY] = meta if layout == "meta" else tmp_path / "hf"
+    weights = [path for path in hub.repos[REPOSITORY].iterdir() if path.suffix in (".pth", ".safetensors")]
+
+    plan = json.loads(command("apply", REPOSITORY, "--yarn", "16", "--dry-run", "--json"))
+    assert plan["schedule"]["context"] == 65536
+    assert all(hub.sent.get(path.name, 0) < path.stat().st_size / 2 for path in weights)
+    assert layout == "hf" or not any(path.name in hub.sent for path in weights)
+
+    command("apply", REPOSITORY, "--yarn", "16", "-o", "out", "-q")
+    found = loaded(tmp_path / "out")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+    said = command("validate", "out", "--against", REPOSITORY, "--device", "cpu", "--tokens", "24")
+    assert "Agrees everywhere, and the unscaled source does not." in said
+    assert all(hub.sent[path.name] < 2 * path.stat().st_size for path in weights)  # downloaded once
+
+    command("restore", "out", "-o", "back", "-q")
+    assert {name: one.tolist() for name, one in loaded(tmp_path / "back").items()} == {
+        name: one.tolist() for name, one in expected.items()
+    }
+    ids = torch.arange(40) * 7 % VOCABULARY
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype=torch.float32)(ids[None]).logits[0]
+    wanted = meta_logits(made, PARAMS, ids, 10000.0)
+    assert (logits - wanted).abs().max() < 1e-3 * wanted.std()
+
+    command("apply", REPOSITORY, "--yarn", "16", "--to", "gguf", "--outtype", "f32", "-o", "out.gguf", "-q")
+    tensors = {one.name: one.data for one in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
+    assert len(tensors) == len(expected)
+    for layer in range(2):  # GGUF has the rows of q in Meta's order
+        wq = torch.cat([part[f"layers.{layer}.attention.wq.weight"] for part in stored])
+        assert (tensors[f"blk.{layer}.attn_q.weight"] == wq.float().numpy()).all()
+    said = command("validate", "out.gguf", "--against", REPOSITORY, "--tokens", "256")
+    assert "Agrees everywhere, and the unscaled source does not." in said
+
+    done = run("push", "out", "me/Llama-2-7b-64k", env=hub.environment(tmp_path / "home") | {"HF_TOKEN": "hf_sesame"})
+    assert done.returncode == 0, done.stderr
+    pushed = hub.repos["me/Llama-2-7b-64k"]
+    assert json.loads((pushed / "config.json").read_text())["max_position_embeddings"] == 65536
+    assert all(torch.equal(one, expected[name]) for name, one in loaded(pushed).items())
+    assert not list(pushed.glob("*.pth"))
+    card = (pushed / "README.md").read_text()
+    assert f"base_model: {REPOSITORY}" in card
+    assert "license: llama2" in card
+    assert "extended to 65,536 tokens" in card
+
+    name, other = weights[0].name, bytearray(weights[0].read_bytes())
+    other[len(other) // 2] ^= 64
+    (hub.repos[REPOSITORY] / name).write_bytes(other)
+    hub.version[REPOSITORY] = 1
+    assert "is not what its recipe and source give" in command(
+        "validate", "out", "--against", REPOSITORY, "--device", "cpu", code=1
+    )

@@ -1,0 +1,268 @@
+"""The table of keys that limit a prompt, and how they are found and raised in files of any size."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+import ropeconv
+from ropeconv.bake.restore import restore, restore_plan
+from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.formats.jsontext import LONGEST_STRING, numbers
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources.length_limits import SMALL, limit_rules, limits_in, raised
+from ropeconv.validate.comparison import Comparison
+from ropeconv.verify import verify_output
+
+from ..baking import apply, make_plan
+from ..conftest import Run, hashes
+from ..models import TRAINED
+
+YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](8.0))
+TOKENIZER = "tokenizer_config.json"
+
+
+def values(name: str, text: str) -> dict[str, int]:
+    return {one.key: one.tokens for one in limits_in(name, (text.encode(),))}
+
+
+def rewritten(name: str, text: str, context: int) -> str:
+    """The text with every limit below a context raised to it."""
+    content = text.encode()
+    low = [one for one in limits_in(name, (content,)) if one.tokens < context]
+    if not low:
+        return text
+    splice = raised(low, context, content[low[0].start : low[-1].stop])
+    return b"".join(splice.applied((content,))).decode()
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens"),
+    [("4096", 4096), ("4096.0", 4096), ("1e3", 1000), ("1", 1), ("0", None), ("-1", None), ("true", None),
+     ("null", None),
+     (str(10**15), None), (str(10**15 - 1), 10**15 - 1), ("1000000000000000019884624838656", None), ('"4096"', None)],
+)  # fmt: skip
+def test_the_limit_of_a_tokenizer(value: str, tokens: int | None) -> None:
+    assert values(TOKENIZER, f'{{"model_max_length": {value}}}').get("model_max_length") == tokens
+
+
+def test_the_limit_is_raised_in_place_and_never_lowered() -> None:
+    assert (values(TOKENIZER, "{}"), rewritten(TOKENIZER, "{}", 8)) == ({}, "{}")
+    text = '{"a":1,  "model_max_length" : 4096.0,"b":2}'
+    assert rewritten(TOKENIZER, text, 8192) == '{"a":1,  "model_max_length" : 8192,"b":2}'
+    assert rewritten(TOKENIZER, text, 4097) != text
+    assert rewritten(TOKENIZER, text, 4096) == text
+    assert rewritten(TOKENIZER, text, 4095) == text
+    twice = '{"x": {"model_max_length": 1}, "model_max_length": 4096}'
+    assert json.loads(rewritten(TOKENIZER, twice, 8192)) == {"x": {"model_max_length": 1}, "model_max_length": 8192}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("generation_config.json", '{"max_length": 64, "max_new_tokens": 8, "min_length": 2}', {"max_length": 64}),
+        ("config.json", '{"sliding_window": 8, "text_config": {"max_length": 9}, "vision_config": {"max_length": 1}}',
+         {"text_config.max_length": 9}),
+        ("config.json", '{"task_specific_params": {"text-generation": {"max_length": 50, "min_length": 1}}}',
+         {"task_specific_params.text-generation.max_length": 50}),
+        ("config.json", '{"seq_length": 5, "n_positions": 6, "original_max_position_embeddings": 1}',
+         {"seq_length": 5, "n_positions": 6}),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"max_length": 7}, "max_len": 512, "max_length": 8}',
+         {"max_len": 512, "max_length": 8}),
+        ("tokenizer.json", '{"truncation": {"max_length": 8, "stride": 1}, "padding": {"strategy": {"Fixed": 4}}}',
+         {"truncation.max_length": 8}),
+        ("tokenizer.json", '{"truncation": null, "model": {"truncation": {"max_length": 8}}}', {}),
+        ("sentence_xlm-roberta_config.json", '{"max_seq_length": 512, "query_expansion": {"length": 32}}',
+         {"max_seq_length": 512}),
+        ("sentence_bert_config.json", '{"processing_kwargs": {"text": {"max_length": 9}}, "document_length": 180}',
+         {"processing_kwargs.text.max_length": 9, "document_length": 180}),
+        ("config_sentence_transformers.json", '{"query_length": 32, "document_length": 300}', {"document_length": 300}),
+        ("processor_config.json", '{"text_max_length": 512, "protein_max_length": 1}', {"text_max_length": 512}),
+        ("Modelfile", "FROM .\nparameter  num_ctx 4096 \r\nPARAMETER num_predict 9\n# PARAMETER num_ctx 3\n",
+         {"PARAMETER num_ctx": 4096}),
+        ("1_Pooling/config.json", '{"max_length": 64}', {}),
+        ("notes.json", '{"max_length": 64}', {}),
+    ],
+)  # fmt: skip
+def test_keys_that_limit_a_prompt_and_keys_that_do_not(name: str, text: str, found: dict[str, int]) -> None:
+    assert values(name, text) == found
+
+
+def test_a_modelfile_is_raised_and_keeps_its_other_lines() -> None:
+    text = 'FROM .\nPARAMETER num_ctx 4096\r\nTEMPLATE """\nPARAMETER stop x\n"""\n'
+    assert rewritten("Modelfile", text, 16384) == text.replace("4096", "16384")
+
+
+def test_numbers_are_found_wherever_a_text_is_divided() -> None:
+    data = {"a": {'é\\"{': [1, {"b": 2}], "c": {"d": -3.5e2, "e": 'x": 7'}}, "f": 4, "b": {"c": 5}}
+    text = json.dumps(data, ensure_ascii=False).encode()
+    wanted = [(("a", "c", "d"), -350.0), (("b", "c"), 5.0)]
+    for size in (1, 2, 3, 5, len(text)):
+        found = list(numbers((text[i : i + size] for i in range(0, len(text), size)), "x.json", ("a", "b")))
+        assert [(one.path, one.value) for one in found] == wanted
+        assert [float(text[one.start : one.stop]) for one in found] == [-350.0, 5.0]
+
+
+def test_a_string_without_end_is_refused() -> None:
+    blocks = [b'{"a": "', *[b"x" * (1 << 18)] * 8]
+    assert sum(map(len, blocks)) > LONGEST_STRING
+    with pytest.raises(BadSource, match="x.json has a string of more than"):
+        list(numbers(blocks, "x.json", ("a",)))
+
+
+def test_the_table_says_where_each_key_was_seen() -> None:
+    assert all(rule.keys and rule.files and rule.effect and rule.evidence for rule in limit_rules())
+    page = (Path(__file__).parents[2] / "docs" / "writing.md").read_text()
+    unnamed = {key for rule in limit_rules() for key in rule.keys if f"`{key}`" not in page}
+    assert unnamed == set()
+
+
+# Folders
+
+
+def large_tokenizer(folder: Path, limit: int, ordered: bool = True) -> Path:
+    """A tokenizer.json of 8 MB with a truncation: as tokenizers writes it, or with its keys in another order."""
+    vocabulary = ",".join(f'"\u65e5\u672c {i:30}": {i}' for i in range(170_000))
+    keys = [
+        '"version": "1.0"',
+        f'"truncation": {{"direction": "Right", "max_length": {limit}, "strategy": "LongestFirst", "stride": 0}}',
+        f'"model": {{"vocab": {{{vocabulary}}}}}',
+    ]
+    path = folder / "tokenizer.json"
+    path.write_text("{" + ", ".join(keys if ordered else keys[::-1]) + "}")
+    json.loads(path.read_text())
+    assert path.stat().st_size > 7 * SMALL
+    return path
+
+
+def traced(llama: Path, out: Path) -> int:
+    """The most memory at a time, in bytes, of a bake, one that replaces it, and a restore."""
+    tracemalloc.start()
+    try:
+        apply(make_plan(llama, YARN, out / "once"))
+        apply(make_plan(out / "once", MIXED, out / "twice", replace=True))
+        restore(restore_plan(ropeconv.open_source(str(out / "twice")), out / "back"))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_tokenizer_changes_in_a_range_with_little_memory(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "large").mkdir()
+    small = traced(llama, tmp_path / "small")
+    before = large_tokenizer(llama, TRAINED).read_bytes()
+    assert traced(llama, tmp_path / "large") - small < len(before) / 2
+    old = b'"max_length": 64,'
+    assert before.count(old) == 1
+    written = [(tmp_path / "large" / name / "tokenizer.json").read_bytes() for name in ("once", "twice")]
+    assert written == [before.replace(old, b'"max_length": 256,'), before.replace(old, b'"max_length": 512,')]
+    assert hashes(tmp_path / "large" / "back") == hashes(llama)
+
+
+def test_bakes_over_each_other_keep_the_record_of_a_large_tokenizer(llama: Path, tmp_path: Path) -> None:
+    large_tokenizer(llama, TRAINED)
+    once = apply(make_plan(llama, YARN, tmp_path / "once"))
+    twice = apply(make_plan(once, Recipe(REGISTRY["as-is"](), context=1024), tmp_path / "twice"))
+    assert b'"max_length": 1024,' in (twice / "tokenizer.json").read_bytes()[:300]
+    back = restore(restore_plan(ropeconv.open_source(str(twice)), tmp_path / "back"))
+    assert hashes(back) == hashes(llama)
+    content = (twice / "tokenizer.json").read_bytes()
+    (twice / "tokenizer.json").write_bytes(content[:-20] + b"x" + content[-19:])
+    with pytest.raises(BadSource, match="no longer gives tokenizer.json as it was"):
+        restore(restore_plan(ropeconv.open_source(str(twice)), tmp_path / "altered"))
+
+
+def test_the_keys_of_a_large_tokenizer_may_have_any_order(llama: Path, tmp_path: Path) -> None:
+    before = large_tokenizer(llama, TRAINED, ordered=False).read_bytes()
+    out = apply(make_plan(llama, YARN, tmp_path / "out"))
+    assert (out / "tokenizer.json").read_bytes() == before.replace(b'"max_length": 64,', b'"max_length": 256,')
+
+
+LIMITED: dict[str, str] = {
+    "generation_config.json": '{"max_length":64,  "é": [1]}\n',
+    "tokenizer_config.json": '{\r\n  "model_max_length": 64.0,\r\n  "é": 2\r\n}\r\n',
+    "tokenizer.json": '{"version": "1.0", "truncation": {"max_length": 64}, "model": {"vocab": {"é": 0}}}',
+    "sentence_bert_config.json": '{"max_seq_length": 64}',
+    "Modelfile": "FROM .\nPARAMETER num_ctx 64\n",
+}
+
+
+@pytest.fixture
+def limited(llama: Path) -> Path:
+    """A tiny Llama with files that limit a prompt to its trained length."""
+    for name, text in LIMITED.items():
+        (llama / name).write_bytes(text.encode())
+    return llama
+
+
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def furnished(limited: Path, request: pytest.FixtureRequest) -> Path:
+    """The same with a small and with a large tokenizer.json."""
+    if request.param:
+        large_tokenizer(limited, TRAINED)
+    return limited
+
+
+def test_the_plan_raises_every_file_and_says_so(furnished: Path, tmp_path: Path) -> None:
+    plan = make_plan(furnished, YARN, tmp_path / "out")
+    note = next(note for note in plan.notes if note.startswith("raises to 256 tokens what limited prompts to fewer:"))
+    out = apply(plan)
+    for name in LIMITED:
+        was = (furnished / name).read_bytes()
+        assert (out / name).read_bytes() == was.replace(b"64.0", b"64").replace(b"64", b"256", 1), name
+        assert f"in {name} (64)" in note
+    assert hashes(restore(restore_plan(ropeconv.open_source(str(out)), tmp_path / "back"))) == hashes(furnished)
+    assert not ropeconv.inspect_source(ropeconv.open_source(str(out))).problems
+
+
+def test_verify_accepts_raised_files_and_no_other_change(furnished: Path, tmp_path: Path) -> None:
+    out = apply(make_plan(furnished, YARN, tmp_path / "out"))
+    comparison = Comparison.open(out, str(furnished))
+    verify_output(comparison)
+    for name in LIMITED:
+        content = (out / name).read_bytes()
+        for changed in (content.replace(b"256", b"64", 1), content.replace(b"256", b"257", 1)):
+            (out / name).write_bytes(changed)
+            with pytest.raises(RopeconvError, match=name):
+                verify_output(Comparison.open(out, str(furnished)))
+        (out / name).write_bytes(content)
+    large = out / "tokenizer.json"
+    content = large.read_bytes()
+    large.write_bytes(content.replace(b": 0", b": 1", 1))
+    with pytest.raises(RopeconvError, match="tokenizer.json"):
+        verify_output(Comparison.open(out, str(furnished)))
+
+
+def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(limited: Path, run: Run) -> None:
+    config = json.loads((limited / "config.json").read_text())
+    assert not json.loads(run("inspect", limited, "--json").stdout)["problems"]
+    edited = config | {"max_position_embeddings": 256, "seq_length": 64, "max_length": 64}
+    (limited / "config.json").write_text(json.dumps(edited))
+    problems = json.loads(run("inspect", limited, "--json").stdout)["problems"]
+    named = {problem["message"].split(" has ")[0]: problem for problem in problems}
+    assert named.keys() == {*LIMITED, "config.json"}
+    said = " ".join(problem["message"] for problem in problems)
+    assert "config.json has seq_length = 64, below the declared context of 256" in said
+    assert "config.json has max_length = 64, below the declared context of 256" in said
+    note = " ".join(json.loads(run("apply", limited, "--as-is", "--dry-run", "--json").stdout)["notes"])
+    assert "seq_length in config.json (64)" in note
+    assert "max_length in config.json (64)" in note
+    assert {problem["code"] for problem in problems} == {
+        "generation", "tokenizer", "sentence-transformers", "modelfile", "config",
+    }  # fmt: skip
+    assert {problem["repair"] for problem in problems} == {"--as-is"}
+    assert run("apply", limited, "--as-is", "-q", "-o", "out").returncode == 0
+    assert json.loads(run("inspect", "out", "--json").stdout)["problems"] == []
+
+
+@pytest.mark.parametrize("text", ["", "[", '{"max_length": ', '{"max_length": 64', "\x00", '{"max_length": {"a": 1}}'])
+def test_a_damaged_file_is_copied_as_it_is(llama: Path, tmp_path: Path, text: str) -> None:
+    """Whether a file is valid JSON is for the runtime that loads it: generation_config.json is optional."""
+    (llama / "generation_config.json").write_text(text)
+    out = apply(make_plan(llama, YARN, tmp_path / "out"))
+    assert (out / "generation_config.json").read_text().replace("256", "64") == text

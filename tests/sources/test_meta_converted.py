@@ -1,0 +1,222 @@
+"""Meta's layout in one step: ranges of its tensors, GGUF, stored buffers, comparisons with its outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeconv.bake.restore import restore, restore_plan
+from ropeconv.engines.transformers.load import folder_of
+from ropeconv.errors import BadSource, Disagreement
+from ropeconv.inspection import inspect_source
+from ropeconv.inspection.head_bound import head_reading
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import Source, open_source
+from ropeconv.sources.meta.tensors import PthFiles
+from ropeconv.validate.comparison import Comparison
+from ropeconv.verify import Options, verify_output
+
+from ..baking import apply, make_plan
+from ..hub.test_llama_2 import hf_tensors, loaded
+from .test_meta import AS_IS, PARAMS, VOCABULARY, meta_logits, release
+
+YARN = Recipe(REGISTRY["yarn"](16.0))
+THETA = Recipe(REGISTRY["theta"](20000.0))
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def meta(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release in one file, and in two."""
+    folder = tmp_path_factory.mktemp("release") / "llama"
+    release(folder, request.param, dtype="bfloat16")
+    return folder
+
+
+def stored(meta: Path) -> list[dict[str, Any]]:
+    import torch
+
+    return [torch.load(path, weights_only=True) for path in sorted(meta.glob("*.pth"))]
+
+
+def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tensors of all parts together, in Meta's order."""
+    import torch
+
+    made = dict(parts[0])
+    for name, tensor in parts[0].items():
+        if tensor.ndim == 2:
+            wide = name.endswith(("wo.weight", "w2.weight", "tok_embeddings.weight"))
+            made[name] = torch.cat([part[name] for part in parts], dim=int(wide))
+    return made
+
+
+def checkpoint(folder: Path) -> Source:
+    found = open_source(str(folder))
+    assert isinstance(found, Source)
+    return found
+
+
+def raw(tensor: Any) -> bytes:
+    import torch
+
+    return bytes(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def agrees(out: Path, source: Path, quick: bool = False) -> None:
+    verify_output(Comparison.open(out, str(source)), Options(quick=quick))
+
+
+def test_ranges_are_those_of_the_pth_files(meta: Path) -> None:
+    source, expected = checkpoint(meta), hf_tensors(stored(meta))
+    assert source.tensors.keys() == expected.keys()
+    start = source.headers["model.safetensors"].data_start
+    generator = np.random.default_rng(0)
+    for name, tensor in source.tensors.items():
+        data = raw(expected[name])
+        assert (tensor.shape, tensor.dtype) == (tuple(expected[name].shape), "BF16")
+        ranges = [(0, len(data)), *(sorted(generator.integers(0, len(data) + 1, 2).tolist()) for _ in range(6))]
+        for first, last in ranges:
+            at = start + tensor.start
+            assert source.read("model.safetensors", at + first, at + last) == data[first:last], (name, first, last)
+    size = next(file.size for file in source.files() if file.name == "model.safetensors")
+    digest = hashlib.sha256(source.read("model.safetensors", 0, size)).hexdigest()
+    out = meta.parent / "as-is"
+    if not out.exists():
+        apply(make_plan(meta, AS_IS, out))
+    assert hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest() == digest
+    with pytest.raises(BadSource, match="ends before byte"):
+        source.read("model.safetensors", 0, size + 1)
+
+
+def test_a_range_converts_no_more_than_its_heads(meta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, rows = list[int](), PthFiles.rows
+
+    def counted(self: PthFiles, target: Any, first: int, stop: int) -> memoryview:
+        found = rows(self, target, first, stop)
+        asked.append(len(found))
+        return found
+
+    monkeypatch.setattr(PthFiles, "rows", counted)
+    source = checkpoint(meta)
+    tensor = source.tensors["model.layers.1.self_attn.q_proj.weight"]
+    at = source.headers["model.safetensors"].data_start + tensor.start
+    assert len(source.read("model.safetensors", at + 1000, at + 1002)) == 2
+    assert asked == [tensor.shape[1] * 2]
+
+
+def test_gguf_in_one_step(meta: Path, tmp_path: Path) -> None:
+    """Its rows of q and k are in Meta's order again, which a conversion to the HF layout changes."""
+    import gguf
+
+    out = apply(make_plan(meta, YARN, tmp_path / "out.gguf", to="gguf", outtype="f32"))
+    found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(out).tensors}
+    names = {
+        "attention.wq": "attn_q", "attention.wk": "attn_k", "attention.wv": "attn_v", "attention.wo": "attn_output",
+        "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
+    }  # fmt: skip
+    tensors = whole(stored(meta))
+    for layer in range(2):
+        for origin, name in names.items():
+            expected = tensors[f"layers.{layer}.{origin}.weight"].float().numpy()
+            assert (found[f"blk.{layer}.{name}.weight"] == expected).all(), name
+    agrees(out, meta)
+    folder = apply(make_plan(meta, AS_IS, tmp_path / "folder"))
+    two = apply(make_plan(folder, YARN, tmp_path / "two.gguf", to="gguf", outtype="f32", replace=True))
+    other = {tensor.name: tensor.data for tensor in gguf.GGUFReader(two).tensors}
+    assert list(found) == list(other)
+    assert all((found[name] == other[name]).all() for name in other)
+
+
+def test_stored_buffers_in_one_step(meta: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    out = apply(make_plan(meta, THETA, tmp_path / "out", encoding="buffers"))
+    agrees(out, meta)
+    expected = hf_tensors(stored(meta))
+    assert all(torch.equal(one, expected[name]) for name, one in loaded(out).items() if "inv_freq" not in name)
+    ids = torch.arange(40) * 7 % VOCABULARY
+    with torch.no_grad():
+        model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True, dtype=torch.float32)
+        logits = model(ids[None]).logits[0]
+    wanted, unlike = (meta_logits(whole(stored(meta)), PARAMS, ids, theta) for theta in (20000.0, 10000.0))
+    assert (logits - wanted).abs().max() < 1e-3 * wanted.std()
+    assert (logits - unlike).abs().max() > 0.1 * wanted.std()
+    back = restore(restore_plan(checkpoint(out), tmp_path / "back"))
+    assert sorted(path.name for path in back.glob("*.safetensors*")) == ["model.safetensors"]
+    assert "auto_map" not in json.loads((back / "config.json").read_text())
+
+
+def test_folded_weights_in_one_step(meta: Path, tmp_path: Path) -> None:
+    """YaRN's attention factor, squared, is in the rows of k alone."""
+    out = apply(make_plan(meta, YARN, tmp_path / "out", encoding="weights"))
+    agrees(out, meta)
+    expected, found = hf_tensors(stored(meta)), loaded(out)
+    factor = (0.1 * np.log(16) + 1) ** 2
+    changed = {name for name, one in found.items() if not bool((one == expected[name]).all())}
+    assert changed == {f"model.layers.{layer}.self_attn.k_proj.weight" for layer in range(2)}
+    for name in changed:
+        assert bool((found[name] == (expected[name].float() * np.float32(factor)).bfloat16()).all())
+    data = bytearray((out / "model.safetensors").read_bytes())
+    data[-1] ^= 64
+    (out / "model.safetensors").write_bytes(data)
+    with pytest.raises(Disagreement, match="differs from byte"):
+        agrees(out, meta)
+
+
+def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, tmp_path: Path) -> None:
+    out = apply(make_plan(meta, YARN, tmp_path / "out"))
+    as_is = apply(make_plan(meta, AS_IS, tmp_path / "as-is"))
+    agrees(out, meta)
+    agrees(out, as_is)
+    data = bytearray((as_is / "model.safetensors").read_bytes())
+    data[-1] ^= 64
+    (as_is / "model.safetensors").write_bytes(data)
+    with pytest.raises(Disagreement, match="of model.safetensors differs from byte"):
+        agrees(out, as_is)
+    agrees(out, as_is, quick=True)
+
+
+def test_an_output_of_the_same_source_stands_for_it_too(meta: Path, tmp_path: Path) -> None:
+    """One of two bakes does not: it was made from what its first one wrote."""
+    from transformers import AutoConfig
+
+    as_is = apply(make_plan(meta, AS_IS, tmp_path / "as-is"))
+    out, theta = apply(make_plan(meta, YARN, tmp_path / "out")), apply(make_plan(meta, THETA, tmp_path / "theta"))
+    comparison = Comparison.open(out, str(theta))
+    verify_output(comparison)
+    with folder_of(comparison.checkpoint) as folder:
+        assert AutoConfig.from_pretrained(folder).rope_parameters["rope_theta"] == 10000.0
+        assert AutoConfig.from_pretrained(theta).rope_parameters["rope_theta"] == 20000.0
+    two = apply(make_plan(as_is, YARN, tmp_path / "two"))
+    agrees(two, as_is)
+    with pytest.raises(BadSource, match="give no such output"):
+        agrees(two, theta)
+
+
+def test_the_reference_is_written_and_removed(meta: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    with folder_of(checkpoint(meta)) as folder:
+        assert loaded(folder).keys() == hf_tensors(stored(meta)).keys()
+        AutoModelForCausalLM.from_pretrained(folder)
+    assert not folder.exists()
+    with folder_of(checkpoint(meta), weights=False) as folder:
+        assert {path.name for path in folder.iterdir()} >= {"config.json", "tokenizer.model"}
+        assert not list(folder.glob("*.safetensors"))
+
+
+def test_the_weights_of_heads_are_read_by_range(meta: Path) -> None:
+    found, as_is = [], meta.parent / "as-is"
+    if not as_is.exists():
+        apply(make_plan(meta, AS_IS, as_is))
+    for folder in (meta, as_is):
+        reading = head_reading(inspect_source(checkpoint(folder)))
+        found.append([(layer, weights.rotated.tolist()) for layer, weights in reading.weights().layers])
+    assert found[0] == found[1]

@@ -100,7 +100,7 @@ def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") ->
 def _kept(part: Config, family: Family, sizes: Geometry, kind: Kind, heads: int) -> tuple[int, int]:
     """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
     rules, local = family.cache, kind == "local"
-    own = own_settings(part, sizes.layers.index("global")) if not local and "global" in sizes.layers else {}
+    own = own_settings(part).get(sizes.layers.index("global"), {}) if not local and "global" in sizes.layers else {}
     count = positive_int(own, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
     width = sizes.local_head_dim if local else sizes.head_dim
     values = positive_int(part, (rules.values,), width) if rules.values else width

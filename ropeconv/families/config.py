@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BadSource, UnknownModelType, counted, shown
+from ..rope.spec import WIDEST_HEAD
 from .assumed import assumed_family, assumption
 from .family import Family
 from .keys import Config, first_present, positive_int, text_config
@@ -15,8 +16,8 @@ from .layer_rules import Kind
 from .layers import kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
 from .refused import refused
 from .registry import by_model_type
-from .schema import check_config
-from .suggest import suggestion
+from .schema import check_config, check_quantisation
+from .suggest import Shapes, suggestion
 
 __all__ = [
     "STORED_ROPE",
@@ -56,24 +57,26 @@ class Geometry:
     notes: tuple[str, ...]
 
 
-def detect(config: Config, assumed: str = "") -> Family:
+def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dict) -> Family:
     """The family of a config.json, whose keys are checked.
 
     Every config from outside comes by here, before any of its keys is read.
 
-    assumed: the name of the family that the user says it is of; empty to go by its `model_type`.
+    assumed: the name of the family that the user says it is of; empty to go by its `model_type`. shapes: of the tensors
+    of the model by name, for a suggestion where that is not known.
 
     Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended,
     and where a key that is read has another type or a number out of range, UsageError for an assumed family that is not
     known.
     """
-    family = assumed_family(config, assumed) if assumed else _by_model_type(config)
+    family = assumed_family(config, assumed) if assumed else _by_model_type(config, shapes)
     for part in text_parts(config, family):
         check_config(part, family)
+    check_quantisation(config)
     return family
 
 
-def _by_model_type(config: Config) -> Family:
+def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
     """The family of a config by its `model_type`. Raises as `detect` does."""
     text = text_config(config)
     names = [part.get("model_type") for part in (text, config) if part is not None]
@@ -95,7 +98,7 @@ def _by_model_type(config: Config) -> Family:
             raise BadSource(f"model_type {shown(known)} {refused()[known]}")
     raise UnknownModelType(
         f"model_type {shown(name)} is not known to ropeconv, and guessing its RoPE would be wrong sooner or later; "
-        + suggestion(config)
+        + suggestion(config, shapes())
     )
 
 
@@ -151,7 +154,7 @@ def geometry(config: Config, family: Family) -> Geometry:
     notes = [assumption(family)] if family.assumed else []
     count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
-    own = own_settings(part, kinds.index("global")) if "global" in kinds else {}
+    own = own_settings(part).get(kinds.index("global"), {}) if "global" in kinds else {}
     head_dim = positive_int(own, ("head_dim",)) or positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
@@ -187,7 +190,13 @@ def _head_dim(part: Config, family: Family) -> int:
         raise BadSource(
             f"config.json has {keys.hidden[0]} = {hidden}, less than its {counted(heads, 'head')}; correct it"
         )
-    return family.defaults.hidden_times * hidden // heads
+    times = family.defaults.hidden_times
+    if times * hidden // heads > WIDEST_HEAD:
+        raise BadSource(
+            f"config.json has {keys.hidden[0]} = {hidden} for {counted(heads, 'head')}, which makes heads of "
+            f"{times * hidden // heads:,} dimensions, and published models have up to 576; correct it"
+        )
+    return times * hidden // heads
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
@@ -240,4 +249,6 @@ def _paired(rotary_dim: int, head_dim: int) -> int:
     """The number of rotating dimensions, which has to be even. head_dim: of the head, for the message."""
     if rotary_dim % 2:
         raise BadSource(f"config.json rotates {rotary_dim} of {head_dim} dimensions, which rotate in pairs; correct it")
+    if rotary_dim > head_dim:
+        raise BadSource(f"config.json rotates {rotary_dim} dimensions of heads that have {head_dim}; correct it")
     return rotary_dim

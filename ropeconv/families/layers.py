@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ..errors import BadSource, counted
@@ -9,6 +10,7 @@ from .family import Family
 from .keys import Config, positive_int
 from .layer_rules import Kind, Layers
 
+LAYER_NUMBER = re.compile(r"[0-9]{1,5}")
 WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
 
 
@@ -40,10 +42,10 @@ def settings_name(part: Config, family: Family, kind: Kind) -> str:
     return next((name for name, known in layer_types(part, family).items() if known == kind), "")
 
 
-def own_settings(part: Config, layer: int) -> Config:
-    """What a config sets for one layer alone, in transformers' `per_layer_config`. part: its text part."""
+def own_settings(part: Config) -> dict[int, Config]:
+    """What a config sets for single layers, by their numbers: transformers' `per_layer_config`. part: its text part."""
     found = part.get("per_layer_config") or {}
-    return next((own for number, own in found.items() if number.isdecimal() and int(number) == layer), {})
+    return {int(number): own for number, own in found.items() if LAYER_NUMBER.fullmatch(number)}
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
@@ -72,6 +74,7 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
 def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
     numbers = part.get(rules.indices) if rules.indices else None
     if isinstance(numbers, list):
+        numbers = set(numbers)
         return [rules.last if index in numbers else rules.rest for index in range(count)]
     ratios = part.get(rules.ratios) if rules.ratios else None
     if isinstance(ratios, list):
@@ -174,5 +177,7 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
             f"config.json has {window.key} = 0, with which a layer sees no token; write how many tokens it sees, or "
             "null for all"
         )
-    own = [positive_int(own_settings(part, layer), (window.key,), size, least=0) for layer in range(len(kinds))]
-    return tuple(length if flag else None for length, flag in zip(own, flags, strict=False))
+    own = {
+        layer: positive_int(settings, (window.key,), size, least=0) for layer, settings in own_settings(part).items()
+    }
+    return tuple(own.get(layer, size) if flag else None for layer, flag in zip(range(len(kinds)), flags, strict=False))

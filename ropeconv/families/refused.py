@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from importlib.resources import files
 
 import msgspec
+
+from ..formats.typed import package_data
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -16,9 +17,14 @@ class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_types: tuple[str, ...]
 
 
+class RefusedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schema of refused.toml."""
+
+    refused: tuple[Refused, ...]
+
+
 @cache
 def refused() -> dict[str, str]:
     """Why each model type is refused that no family has, by its name."""
-    text = (files("ropeconv.families") / "refused.toml").read_text("utf-8")
-    groups = msgspec.convert(tomllib.loads(text)["refused"], tuple[Refused, ...])
-    return {model_type: group.reason for group in groups for model_type in group.model_types}
+    table = package_data(files("ropeconv.families") / "refused.toml", RefusedTable)
+    return {model_type: group.reason for group in table.refused for model_type in group.model_types}

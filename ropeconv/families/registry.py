@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 
-import msgspec
-
+from ..formats.typed import package_data, package_files
 from .family import Family
 from .user import user_families
 
@@ -15,12 +12,7 @@ from .user import user_families
 @cache
 def packaged() -> tuple[Family, ...]:
     """The families of the package, sorted by name."""
-    data = files("ropeconv.families") / "data"
-    found = [
-        msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Family)
-        for entry in data.iterdir()
-        if entry.name.endswith(".toml")
-    ]
+    found = [package_data(entry, Family) for entry in package_files("ropeconv.families", "data", ".toml")]
     return tuple(sorted(found, key=lambda family: family.name))
 
 

@@ -11,10 +11,10 @@ from msgspec import Meta
 
 from ..errors import BadSource, shown
 from ..rope.lengths import MOST_TOKENS
+from ..rope.spec import MOST_LAYERS, WIDEST_HEAD
 from .family import Family
+from .keys import Config, first_present
 
-MOST_LAYERS = 10_000
-WIDEST_HEAD = 2_048
 LARGEST = 1e30
 """A bound on every other number, so that their products stay within float64."""
 
@@ -68,6 +68,7 @@ WORDS: dict[Any, str] = {
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 PER_LAYER = "per_layer_config"
+DUAL_CHUNK = "dual_chunk_attention_config"
 SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, Any] = {
@@ -81,22 +82,28 @@ ROPE: dict[str, Any] = {
 """The keys of a RoPE dictionary."""
 TOP: dict[str, Any] = {
     "layer_types": Names, "original_max_position_embeddings": Length, "max_sequence_length": Length,
-    PER_LAYER: Object, "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag, "tie_word_embeddings": Flag,
+    PER_LAYER: Object, DUAL_CHUNK: Object, "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag,
+    "tie_word_embeddings": Flag,
 }  # fmt: skip
 """Keys that mean the same in all families."""
 
 
-def check_config(part: Mapping[str, Any], family: Family) -> None:
+def check_config(part: Config, family: Family) -> None:
     """Raises BadSource where a key that is read has another type or a number out of range.
 
     part: the text part of a config. family: of the model, which says how its keys are named.
     """
-    _check(part, _types_of(family), "")
+    types = _types_of(family)
+    _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
+    for key, kind in types.items():
+        if "." in key and (value := first_present(part, (key,))) is not None:
+            _check_one(key, value, kind, "")
     for own in (part.get(PER_LAYER) or {}).values():
         if not isinstance(own, dict):
             raise BadSource(f"config.json has {shown(own)} in {PER_LAYER}; write an object there")
         window = {family.window.key: Index} if family.window.key else {}
         _check(own, {"head_dim": Width, "num_key_value_heads": Size, **window}, f" in its {PER_LAYER}")
+    _check(part.get(DUAL_CHUNK) or {}, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
     for key in SETTINGS:
         found = part.get(key)
         if found:
@@ -104,6 +111,12 @@ def check_config(part: Mapping[str, Any], family: Family) -> None:
             for name in (*LAYER_TYPES, *family.layers.types):
                 if isinstance(found, dict) and found.get(name):
                     _check_rope(found[name])
+
+
+def check_quantisation(config: Mapping[str, Any]) -> None:
+    """Raises BadSource where the quantisation of the weights is not stated by an object with a name."""
+    _check(config, {"quantization_config": Object}, "")
+    _check(config.get("quantization_config") or {}, {"quant_method": Name}, " in its quantization_config")
 
 
 def _check_rope(found: Any) -> None:
@@ -160,11 +173,14 @@ def _types_of(family: Family) -> dict[str, Any]:
         ((window.key,), Index), ((window.switch,), Switch),
         ((window.first_key,), Index), ((window.before_key,), Index), ((family.cache.shared[0],), Index),
         ((layers.key,), Names), (tuple(key for key, _ in family.cache.cycles), Layers),
-        ((family.weights.input_after,), Flag),
+        ((family.weights.input_after,), Flag), ((family.cache.values, family.cache.index_key), Size),
+        (family.cache.global_heads[:1], Size),
     )  # fmt: skip
+    if family.mla:
+        groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
     if family.query_temperature is not None:
         rules = family.query_temperature
         groups += (((rules.switch[0],), Switch), ((rules.beta[0],), Number), ((rules.length[0],), Tokens))
     for names, kind in groups:
-        found |= {name: kind for name in names if name and "." not in name}
+        found |= {name: kind for name in names if name}
     return found

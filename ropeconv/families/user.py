@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import BadSource
-from ..formats.regular import open_regular
+from ..formats.regular import expanded, open_regular
 from .family import Family
 
 VARIABLE = "ROPECONV_FAMILIES"
@@ -25,7 +25,7 @@ def folder() -> Path:
     """Where files of the user are: $ROPECONV_FAMILIES, else `ropeconv/families` below the folder of settings."""
     named = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(named).expanduser() if named else Path(base) / "ropeconv" / "families"
+    return expanded(named) if named else Path(base) / "ropeconv" / "families"
 
 
 def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:

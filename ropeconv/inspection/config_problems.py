@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
@@ -12,12 +16,15 @@ import msgspec
 from ..errors import BadSource, counted
 from ..families import Family
 from ..families.config import Config, text_part
+from ..families.schema import DUAL_CHUNK
 from ..rope.forms import DynamicNtk, Interpolated, Yarn
 from ..rope.spec import RopeSpec
-from ..runtimes import Runtime, find, newest
+from ..runtimes import Runtime, find, newest, runtimes
 from ..runtimes.compare import describe
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
+from ..runtimes.read_keys import stated_key
 from ..runtimes.verdict import Verdict, without_config
+from ..sources.length_limits import LengthLimit
 from .document import ProblemDocument
 
 ROPE_KEYS = frozenset(
@@ -29,6 +36,10 @@ ROPE_KEYS = frozenset(
     ).split()
 )
 """Keys of the RoPE dictionary that some runtime reads, or that publishers write."""
+
+
+ROPE_KEY = re.compile(r"(^|_)(rope|yarn|ntk)(_|$)|rotary_|theta|original_max_position_embeddings")
+"""Names of keys of a config.json that are about RoPE."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,8 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         message = f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored"
         yield Problem("flat", message, "--as-is")
     yield from _misspelt(found, family)
+    yield from _ignored_keys(part, family)
+    yield from _dual_chunk(config, family)
     if isinstance(form, DynamicNtk):
         repair = f"--dynamic ntk:{form.factor:g} --at {round(form.factor * form.original_context)} --replace"
         yield Problem("dynamic", "dynamic scaling changes with the sequence, and files hold fixed frequencies", repair)
@@ -70,6 +83,8 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     if isinstance(form, Yarn):
         yield from _yarn(form, spec, found)
     for known in family.trained:
+        if spec.original_context == known.trained:
+            continue
         if known.doubt and known.declared == spec.context and all(part.get(k) == v for k, v in known.when.items()):
             yield Problem(
                 "trained",
@@ -85,6 +100,37 @@ def custom_code(config: Config) -> str:
     if not config.get("auto_map"):
         return ""
     return "auto_map names code of the checkpoint, which runs instead of the stock class with trust_remote_code"
+
+
+@cache
+def class_keys() -> dict[str, frozenset[str]]:
+    """The keys about RoPE that the class of each family computes with, by its name: `rope_keys.json`."""
+    data = json.loads((files("ropeconv.families") / "rope_keys.json").read_text("utf-8"))
+    return {name: frozenset(keys) for name, keys in data.items()}
+
+
+def _ignored_keys(part: Config, family: Family) -> Iterator[Problem]:
+    """The problem of keys about RoPE that the stock class of a family does not compute with."""
+    known = class_keys().get(family.name)
+    if known is None or family.assumed:
+        return
+    ignored = [key for key, value in part.items() if value and ROPE_KEY.search(key) and key not in known]
+    if ignored:
+        message = f"the {family.name} class of transformers ignores {' and '.join(ignored)} of config.json"
+        reads = [key for key in part if key in known and ROPE_KEY.search(key)]
+        yield Problem("ignored-key", f"{message} and computes with {' and '.join(reads) or 'its defaults'}", "--as-is")
+
+
+def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
+    """The problem of dual_chunk_attention_config, which some runtimes compute in place of any method."""
+    chunked = text_part(config, family).get(DUAL_CHUNK)
+    if not chunked:
+        return
+    rows = {row.name: row for row in runtimes() if without_config(row, family, str(config.get("model_type"))) is None}
+    stated = {row.display_name: stated_key(config, family, row) for row in rows.values()}
+    said = [f"{name}: {found[1].reason}" for name, found in stated.items() if found]
+    message = "; ".join([f"{DUAL_CHUNK} is ignored by transformers", *said])
+    yield Problem("dual-chunk", f"{message} (`ropeconv apply --dual-chunk drop` removes it)")
 
 
 def _reach(factor: float, spec: RopeSpec) -> Iterator[Problem]:
@@ -151,10 +197,27 @@ def load_problem(verdicts: Iterable[Verdict]) -> Iterator[Problem]:
             yield Problem("load", f"{one.display_name} does not load it: {one.reason}")
 
 
-def limit_problem(limit: int | None, spec: RopeSpec) -> Iterator[Problem]:
-    """The problem of a tokenizer whose model_max_length, `limit` in tokens, is below the declared context."""
-    if limit is not None and limit < spec.context:
-        yield Problem("tokenizer", f"the tokenizer stops at {limit} tokens, below the context of {spec.context}")
+def limit_problems(limits: Iterable[LengthLimit], config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
+    """The problems of files that limit prompts below the declared context.
+
+    limits: in the files of the checkpoint. config: its config.json. spec: its RoPE.
+    """
+    part = text_part(config, family)
+    declared = [key for key in family.keys.context if part.get(key) is not None][:1]
+    for limit in limits:
+        if not limit.declares(declared):
+            yield from limit_problem(limit, spec, "--as-is")
+
+
+def limit_problem(limit: LengthLimit, spec: RopeSpec, repair: str) -> Iterator[Problem]:
+    """The problem of a limit, if it is below the declared context. spec: the RoPE. repair: as in `Problem`."""
+    if limit.tokens < spec.context:
+        yield Problem(
+            limit.rule.code,
+            f"{limit.file} has {limit.key} = {limit.tokens:,}, below the declared context of {spec.context:,}: "
+            f"{limit.rule.effect}",
+            repair,
+        )
 
 
 def tensor_problems(names: tuple[str, ...] | None) -> Iterator[Problem]:

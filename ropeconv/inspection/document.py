@@ -106,6 +106,13 @@ class ProblemDocument(Document, frozen=True, kw_only=True):
     repair: str | None
 
 
+class CodeFileDocument(Document, frozen=True, kw_only=True):
+    """A file of a checkpoint that can make a runtime run code. name: relative to its folder. reason: how it can."""
+
+    name: str
+    reason: str
+
+
 class InspectionDocument(Document, frozen=True, kw_only=True):
     """What a checkpoint or GGUF file computes as it is: `Inspection.to_dict`.
 
@@ -139,6 +146,7 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     mrope_section: tuple[int, ...]
     nope_query_scaling: QueryScaling | None
     custom_code: str | None
+    code_files: tuple[CodeFileDocument, ...]
     local_theta: float | None
     refuse: str | None
     notes: tuple[str, ...]

@@ -184,9 +184,10 @@ def head_reading(seen: Inspection) -> HeadReading:
         raise BadSource(
             f"{source.reference} is GGUF, and only safetensors are measured; give the checkpoint it is from"
         )
-    if source.kind == "meta":
+    if source.kind == "meta" and source.commit:
         raise BadSource(
-            f"{source.reference} is in Meta's layout, and only safetensors are measured; convert it by apply"
+            f"{source.reference} is in Meta's layout, whose files cannot be read in part from the Hub; download it "
+            "with `hf download`, and name its folder"
         )
     if not source.weights():
         raise BadSource(f"{source.reference} has no safetensors weights; give a checkpoint folder or a Hub id")

@@ -11,7 +11,8 @@ from msgspec import UNSET
 from ..errors import BadSource
 from ..families import Family
 from ..families.assumed import assumption
-from ..formats.tokenizer_config import limit
+from ..formats import jsontext
+from ..pretrained import CodeFile, code_files
 from ..receipts import Receipt
 from ..receipts.folder_original import first_spec, stated
 from ..receipts.gguf_original import first_reading, gguf_stated
@@ -24,17 +25,26 @@ from ..runtimes.llamacpp.read_file import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.verdict import Verdict, judge_all
 from ..sources.gguf import GgufSource
+from ..sources.length_limits import length_limits, modelfile_limits
 from ..sources.source import Origin, Source
-from .assumed_weights import check_assumed_weights
-from .config_problems import Problem, config_problems, custom_code, limit_problem, load_problem, tensor_problems
-from .document import InspectionDocument, schedule_document, source_document, verdict_document
+from .assumed_weights import check_weights
+from .config_problems import (
+    Problem,
+    config_problems,
+    custom_code,
+    limit_problem,
+    limit_problems,
+    load_problem,
+    tensor_problems,
+)
+from .document import CodeFileDocument, InspectionDocument, schedule_document, source_document, verdict_document
 from .gguf_problems import gguf_problems
 from .halves import check_halves
 from .kv_cache import KvCache, config_cache, gguf_cache
 from .layers import layer_groups
 
 TOKENIZER = "tokenizer_config.json"
-PLANNED = ("context", "original", "schemas")
+PLANNED = ("context", "original", "schemas", "ignored-key")
 """Codes of problems that are none where ropeconv wrote the settings: its plan said what every runtime reads."""
 
 
@@ -44,9 +54,9 @@ class Inspection:
 
     name: of the model family or GGUF architecture. display_name: for people. spec: its RoPE. refuse: why nothing can be
     baked for it, or empty. verdicts: what each runtime does with it as it is. kv_cache: its key-value cache, None where
-    the number of heads is not stated. custom_code: a sentence about code that the checkpoint brings, or empty. first:
-    of an output of ropeconv, the RoPE of its first source; None for others. encoder: whether it reads in both
-    directions and has no logits of the next token.
+    the number of heads is not stated. custom_code: a sentence about code that the checkpoint brings, or empty.
+    code_files: its files that can make a runtime run code. first: of an output of ropeconv, the RoPE of its first
+    source; None for others. encoder: whether it reads in both directions and has no logits of the next token.
     """
 
     source: Origin
@@ -58,6 +68,7 @@ class Inspection:
     verdicts: tuple[Verdict, ...] = ()
     kv_cache: KvCache | None = None
     custom_code: str = ""
+    code_files: tuple[CodeFile, ...] = ()
     first: RopeSpec | None = None
     encoder: bool = False
 
@@ -109,6 +120,7 @@ class Inspection:
             mrope_section=spec.mrope_section,
             nope_query_scaling=spec.nope_query_scaling,
             custom_code=self.custom_code or None,
+            code_files=tuple(CodeFileDocument(name=file.name, reason=file.reason) for file in self.code_files),
             local_theta=spec.local_form.theta if spec.local_form else None,
             refuse=self.refuse or None,
             notes=spec.notes,
@@ -149,7 +161,10 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     if receipt is not None:
         first = first_reading(source.file, receipt)
         spec = _trained(spec, receipt, first)
-    problems = _unplanned(gguf_problems(reading, source.file, rope_tensors(source.file)), spec, receipt)
+    found = list(gguf_problems(reading, source.file, rope_tensors(source.file)))
+    for limit in modelfile_limits(source):
+        found += limit_problem(limit, spec, "--as-is --ollama")
+    problems = _unplanned(found, spec, receipt)
     cache = gguf_cache(source.file, reading.arch)
     return Inspection(source, reading.arch.name, display_name, spec, problems, kv_cache=cache, first=first)
 
@@ -167,24 +182,28 @@ def inspect_config(source: Source) -> ConfigInspection:
         check_halves(config, family, spec)
     except UnknownRopeType as kind:
         raise BadSource(f"config.json has the rope_type {kind}, which transformers does not know; correct it") from None
-    check_assumed_weights(source, family, len(spec.layers))
+    check_weights(source, config, family, len(spec.layers))
     first = None
     if receipt is not None:
         first = first_spec(source, receipt)
         spec = _trained(spec, receipt, first)
     verdicts = judge_all(config, family, spec.current(), spec)
+    tokenizer = source.text(TOKENIZER)
+    configs = {"config.json": config} | ({} if tokenizer is None else {TOKENIZER: jsontext.parse(tokenizer, TOKENIZER)})
     problems = [
         *load_problem(verdicts),
         *config_problems(config, family, spec),
-        *limit_problem(limit(source.text(TOKENIZER)), spec),
+        *limit_problems(length_limits(source), config, family, spec),
         *tensor_problems(source.tensor_names()),
     ]
+    if family.refuse:  # then `apply` repairs nothing
+        problems = [replace(problem, repair="") for problem in problems]
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
         source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
         verdicts, config_cache(config, family), custom_code(config), first=first, encoder=family.encoder,
-        family=family,
+        family=family, code_files=tuple(code_files((file.name for file in source.files()), configs)),
     )  # fmt: skip
 
 

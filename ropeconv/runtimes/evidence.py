@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
 import msgspec
 
+from ..formats.typed import package_data, package_files
 from .runtime import Runtime
 
 Grade = Literal["run", "read", ""]
@@ -59,11 +59,7 @@ class Evidence:
 @cache
 def records() -> tuple[Record, ...]:
     """All records of the package, by runtime and version."""
-    found = []
-    for entry in sorted((files("ropeconv.runtimes") / "lab").iterdir(), key=lambda entry: entry.name):
-        if entry.name.endswith(".json"):
-            found.append(msgspec.json.decode(entry.read_bytes(), type=Record))
-    return tuple(found)
+    return tuple(package_data(entry, Record) for entry in package_files("ropeconv.runtimes", "lab", ".json"))
 
 
 def evidence(runtime: Runtime, family: str, kind: str | None = None) -> Evidence:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Collection
 from functools import cache
-from importlib.resources import files
 from typing import Literal, get_args
 
 import msgspec
 
+from ..formats.typed import package_data, package_files
 from .evidence import Evidence
 from .find import canonical, find
 from .rules import Status
@@ -96,9 +95,7 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 @cache
 def gguf_readers() -> tuple[Reader, ...]:
     """All readers of the package, by name and version."""
-    data = files("ropeconv.runtimes") / "readers"
-    texts = [entry.read_text("utf-8") for entry in data.iterdir() if entry.name.endswith(".toml")]
-    rows = [msgspec.convert(tomllib.loads(text), Reader) for text in texts]
+    rows = [package_data(entry, Reader) for entry in package_files("ropeconv.runtimes", "readers", ".toml")]
     return tuple(sorted(rows, key=lambda row: (row.name, version_key(row.version))))
 
 

@@ -11,6 +11,8 @@ from typing import Protocol, get_args
 from .rules import Status
 from .versions import version_key
 
+UNREAD = ("unsupported", "unknown")
+"""Statuses of runtimes that do not read the config."""
 VERSIONS = re.compile(r"(?P<title>.+) (?P<first>[\d.]+)(?:-(?P<last>[\d.]+))?")
 
 
@@ -48,10 +50,11 @@ class _Range:
         return self.first if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def grouped(verdicts: Iterable[Stated]) -> list[tuple[str, str]]:
+def grouped(verdicts: Iterable[Stated], read_as: str = "") -> list[tuple[str, str]]:
     """Pairs of a status, best first, and its runtimes: `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`.
 
-    verdicts: in the order of `runtimes()`. Consecutive versions become a range. What was executed comes first.
+    verdicts: in the order of `runtimes()`. Consecutive versions become a range. What was executed comes first. read_as:
+    the family that a model of an unknown model type is treated as, which goes before the runtimes: "as llama: ...".
     """
     ranges: dict[str, list[_Range]] = {}
     for _, of_runtime in groupby(verdicts, key=lambda one: one.runtime.partition("@")[0]):
@@ -64,7 +67,9 @@ def grouped(verdicts: Iterable[Stated]) -> list[tuple[str, str]]:
             found.append(new)
             previous = one.status
     return [
-        (status, _labels(ranges[status])) for status in dict.fromkeys((*get_args(Status), *ranges)) if status in ranges
+        (status, f"as {read_as}: " * (bool(read_as) and status not in UNREAD) + _labels(ranges[status]))
+        for status in dict.fromkeys((*get_args(Status), *ranges))
+        if status in ranges
     ]
 
 

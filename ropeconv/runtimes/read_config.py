@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..errors import BadSource, RopeconvError, shown
+from ..errors import BadSource, ImpossibleSize, RecipeError, RopeconvError, shown
 from ..families.config import Config, Geometry, first_present, geometry, nested_settings, positive_int, text_part
 from ..families.family import Family
 from ..families.layer_rules import Kind
 from ..families.layers import kinds_of, layer_names, layer_types
+from ..families.schema import DUAL_CHUNK
 from ..rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ..rope.laws import temperature_attention_factor
 from ..rope.log_n import QueryScaling
@@ -38,18 +39,23 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     config: the whole file. family: of the model. runtime: by default the newest transformers. Raises BadSource for
     values of the wrong kind, UnknownRopeType for a rope type that the runtime has no code for.
     """
+    reading = (runtime or newest("transformers")).rule_set(family.name, str(config.get("model_type", "")))
     try:
-        return _read_spec(config, family, runtime or newest("transformers"))
-    except RopeconvError:
-        raise
-    except (ArithmeticError, ValueError) as problem:
+        spec = _read_spec(config, family, reading)
+        if runtime is None:
+            spec.current()  # the numbers of the model itself have to be finite
+    except ImpossibleSize as problem:
+        raise BadSource(f"config.json describes {problem}; correct it") from None
+    except (ArithmeticError, RecipeError) as problem:
+        found = str(problem).partition(";")[0]
         raise BadSource(
-            f"config.json has RoPE settings whose numbers do not fit together ({problem}); correct them"
+            f"config.json has RoPE settings whose numbers do not fit together ({found}); correct them"
         ) from None
+    return spec
 
 
-def _read_spec(config: Config, family: Family, reader: Runtime) -> RopeSpec:
-    part, sizes, reading = text_part(config, family), geometry(config, family), _rules_for(config, family, reader)
+def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
+    part, sizes = text_part(config, family), geometry(config, family)
     found, notes = rope_dict(part, family, reading)
     theta = _theta(part, found, family, reading)
     if theta is None:
@@ -99,10 +105,6 @@ def _read_spec(config: Config, family: Family, reader: Runtime) -> RopeSpec:
     )
     tokens, known, reference = _trained(part, found, form, family, sizes)
     return replace(spec, original_context=tokens, original_context_source=known, original_context_reference=reference)
-
-
-def _rules_for(config: Config, family: Family, runtime: Runtime) -> RuleSet:
-    return runtime.rule_set(family.name, str(config.get("model_type", "")))
 
 
 def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[dict[str, Any], list[str]]:
@@ -237,6 +239,9 @@ def _trained(
         if part.get("max_sequence_length") == sizes.context * form.factor:  # Vicuna 16k, LongChat
             return sizes.context, "config", ""
         return max(1, round(sizes.context / form.factor)), "factor", ""
+    chunked = (part.get(DUAL_CHUNK) or {}).get("original_max_position_embeddings")
+    if chunked and chunked < sizes.context:
+        return int(chunked), "config", ""
     for known in family.trained:
         if known.declared == sizes.context and not known.doubt:
             return known.trained, "family", known.source

@@ -12,7 +12,8 @@ Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refus
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
 GOOD: tuple[Status, ...] = ("exact", "rounded")
 RUNS: tuple[Status, ...] = (*GOOD, "approximate")
-WRONG: tuple[Status, ...] = ("differs", "ignored", "refused")
+SILENT: tuple[Status, ...] = ("differs", "ignored")
+WRONG: tuple[Status, ...] = (*SILENT, "refused")
 
 Source = Literal["attention_factor", "mscale", "short_mscale", "formula", "1"]
 
@@ -129,4 +130,18 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: str = ""
     unsupported: str = ""
     unknown: str = ""
+    source: str = ""
+
+
+class KeyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a runtime does with a config key that changes what its attention computes.
+
+    names: of the keys. families: those whose model files read them; empty for those that the extracted keys say.
+    status, reason: the outcome where one of them is in a config. source: where that is stated.
+    """
+
+    names: tuple[str, ...]
+    status: Literal["differs", "ignored", "refused", "unknown"]
+    reason: str
+    families: tuple[str, ...] = ()
     source: str = ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
 
-from .rules import FamilyStatement, RuleSet
+from ..formats.typed import described, package_data, package_files
+from .rules import FamilyStatement, KeyStatement, RuleSet
 from .versions import VersionRange, version_key
 
 LLAMA_CPP = "llama-cpp"
@@ -21,6 +20,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     rules: rule sets by name; `generic` is the reader that most model files share.
     families: what is stated about families, the last statement on one counts.
+    keys: what is stated about config keys that its attention reads beside those of the rules.
     quantization: the quantisation methods (`quant_method`) whose checkpoints it loads, and on what that depends; None
     where nobody looked.
     custom_code: what becomes of checkpoints with a modelling file of their own, "exact" (it is run), "refused" or
@@ -29,6 +29,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     rules: dict[str, RuleSet]
     families: tuple[FamilyStatement, ...] = ()
+    keys: tuple[KeyStatement, ...] = ()
     quantization: dict[str, str] | None = None
     custom_code: Literal["exact", "refused", "unknown"] = "unknown"
     custom_code_reason: str = ""
@@ -52,25 +53,24 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 @cache
 def runtimes() -> tuple[Runtime, ...]:
     """All runtimes of the package, by name and version. A file with `inherits` starts from the file that it names."""
-    data = files("ropeconv.runtimes") / "data"
-    raw = {
-        entry.name[: -len(".toml")]: tomllib.loads(entry.read_text("utf-8"))
-        for entry in data.iterdir()
-        if entry.name.endswith(".toml")
-    }
-    rows = [row_from(_inherit(name, raw)) for name in raw]
+    entries = {entry.name.removesuffix(".toml"): entry for entry in package_files("ropeconv.runtimes", "data", ".toml")}
+    raw = {name: package_data(entry, dict[str, Any]) for name, entry in entries.items()}
+    rows = []
+    for name, entry in entries.items():
+        with described(entry):
+            rows.append(row_from(_inherit(name, raw)))
     return tuple(sorted(rows, key=lambda row: (row.name != "transformers", row.name, version_key(row.version))))
 
 
 def row_from(data: dict[str, Any]) -> Runtime:
-    """A row from the content of its file. Raises ValidationError for data of another form, KeyError for an unknown set.
+    """A row from the content of its file. Raises ValueError for data of another form, KeyError for an unknown set.
 
     data: with rule sets that may name, in `inherits`, the one that they start from.
     """
     row = msgspec.convert({**data, "rules": {name: _rules(name, data["rules"]) for name in data["rules"]}}, Runtime)
     for stated in row.families:
         if sum(map(bool, (stated.rules, stated.unsupported, stated.unknown))) != 1:
-            raise KeyError(f"{row.key}: a statement on families has one of rules, unsupported and unknown")
+            raise ValueError(f"{row.key}: a statement on families has one of rules, unsupported and unknown")
         if stated.rules:
             row.rules[stated.rules]
     return row

@@ -16,11 +16,12 @@ from .compare import difference, unscaled
 from .evidence import Evidence, evidence
 from .find import newest
 from .read_config import read_spec, rope_dict, rope_type
+from .read_keys import stated_key, unknown_key
 from .rules import Status
 from .runtime import Runtime, runtimes
 from .versions import VersionRange, before, version_key, within
 
-CUSTOM_CODE = "custom code"
+CUSTOM_CODE, OTHER_KEY = "custom code", "another key"
 LISTS: dict[str, tuple[Status, str]] = {
     "refused": ("refused", "it fails on two different factor lists"),
     "long": ("differs", "it takes the long list for every position"),
@@ -113,6 +114,10 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return made.verdict(reading.own_text_config, reading.own_text_config_reason, reading.source, kind)
     if reading.status:
         return made.verdict(reading.status, reading.reason, reading.source, kind)
+    stated = stated_key(config, family, runtime)
+    if stated is not None:
+        key, said = stated
+        return made.verdict(said.status, f"{key}: {said.reason}", said.source, OTHER_KEY)
     for key, status in reading.required.items():
         if part.get(key) is None and (reading.theta != "dict" or found.get(key) is None):
             reason = f"it fails without {key}" if status == "refused" else f"it reads {key} alone, which is absent"
@@ -155,6 +160,9 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     weights = _quantised(config, runtime)
     if weights:
         return made.verdict(*weights, runtime.source, kind)
+    unread = unknown_key(part, found, family, runtime, reading)
+    if unread:
+        return made.verdict("unknown", f"its attention reads {unread}, whose effect on the RoPE is untested", source)
     at_its_own_length = kind == "longrope" and found.get("original_max_position_embeddings") == schedule.context
     return made.verdict("exact", "" if at_its_own_length else rules.window, source, kind)
 
@@ -238,8 +246,8 @@ class _Judge:
         said = status == "unknown" or self.family.assumed or self.family.origin
         known = Evidence() if said else evidence(self.runtime, self.family.name, kind)
         row = self.runtime
-        if self.family.assumed and not reason:
-            reason = f"where it runs {self.family.assumed} as {self.family.name}"
+        if self.family.assumed:
+            reason = "; ".join(filter(None, [f"where it runs {self.family.assumed} as {self.family.name}", reason]))
         stated = row.statement(self.family.name, self.model_type)
         place = source or (stated.source if stated else "") or row.source
         return Verdict(row.key, row.display_name, status, reason, place, row.last, known)

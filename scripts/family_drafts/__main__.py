@@ -8,7 +8,7 @@ that is there, it says below that where the draft and the file disagree, and the
 unknown, and then it exits with 1. `scripts/families --unknown` prints the names of the unknown ones alone.
 
 `scripts/families --keys` writes the keys of the config classes of all families anew, by which `ropeconv` suggests a
-family for an unknown model type: do that with every new family.
+family for an unknown model type, and those about RoPE that they compute with: do that with every new family.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 
 from ropeconv.families import by_model_type
 
-from . import config_keys
+from . import config_keys, rope_keys
 from .compare import disagreements
 from .draft import draft
 from .render import render
@@ -35,13 +35,16 @@ def main() -> int:
     parser.add_argument("model_type", nargs="?", help="whose family to draft")
     parser.add_argument("--check", action="store_true", help="list every model type that rotates")
     parser.add_argument("--unknown", action="store_true", help="print the names of those that are unknown")
-    parser.add_argument("--keys", action="store_true", help="write ropeconv/families/config_keys.json anew")
+    parser.add_argument(
+        "--keys", action="store_true", help="write config_keys.json and rope_keys.json of ropeconv/families anew"
+    )
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     if given.model_type:
         return show(given.model_type)
     if given.keys:
         config_keys.FILE.write_text(config_keys.text(), "utf-8")
+        rope_keys.FILE.write_text(rope_keys.text(), "utf-8")
         return 0
     if not given.check and not given.unknown:
         parser.error("give a model type, --check, --unknown or --keys")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from ropeconv.bake import Target, apply, make_plan
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource, Disagreement, UnknownModelType, UsageError
 from ropeconv.families.config import detect
+from ropeconv.families.suggest import best_family, suggestion
 from ropeconv.inspection import inspect_source
 from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
@@ -107,6 +109,26 @@ def test_it_is_baked_checked_and_brought_back_without_naming_the_family_again(
     assert (tmp_path / "restored" / "config.json").read_text() == before
 
 
+def test_the_plan_the_check_and_the_receipt_say_as_which_family_it_was_read(
+    stand_in: Callable[[str], Path], tiny: Tiny, tmp_path: Path, run: Run
+) -> None:
+    from transformers import AutoConfig
+
+    folder, out = stand_in("renamed_llama"), tmp_path / "baked"
+    done = run("apply", str(folder), "--family", "llama", "--yarn", "4", "-o", str(out))
+    assert re.search(r"exact +as llama: transformers", done.stdout)
+    assert "does not have its model_type; its llama, given this config, computes the schedule" in done.stdout
+    assert "loads it" not in done.stdout
+    with pytest.raises(ValueError, match="renamed_llama"):
+        AutoConfig.from_pretrained(out)
+    check = read_receipt(out).check
+    assert check is not None
+    assert check.read_as == "llama"
+    known = run("apply", str(tiny("llama")), "--family", "mistral", "--yarn", "4", "-o", str(tmp_path / "known"))
+    assert "loads it and computes the schedule" in known.stdout
+    assert AutoConfig.from_pretrained(tmp_path / "known").model_type == "llama"
+
+
 def test_its_logits_are_validated_and_a_wrong_bake_is_caught(stand_in: Callable[[str], Path], tmp_path: Path) -> None:
     folder, out = stand_in("renamed_llama"), tmp_path / "baked"
     apply(make_plan(open_source(str(folder), "llama"), MIXED, Target(out=out)))
@@ -175,6 +197,67 @@ def test_fields_decide_where_no_class_is_named() -> None:
     config = json.loads((CONFIGS / "Qwen--Qwen2-7B.json").read_text())
     with pytest.raises(UnknownModelType, match="pass --family qwen2 "):
         detect({**config, "model_type": "something_new", "architectures": None})
+
+
+FALCON_3 = {
+    "activation": "swiglu", "attention_bias": False, "attention_dropout": 0.0, "head_dim": 256, "hidden_act": "silu",
+    "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 23040, "mlp_bias": False,
+    "num_attention_heads": 12, "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+    "rope_scaling": None, "rope_theta": 1000042, "tie_word_embeddings": False, "vocab_size": 131072,
+}  # fmt: skip
+FEWEST = {
+    "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 16,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "vocab_size": 128256, "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta-llama--Llama-2-7b-hf", "meta-llama--Meta-Llama-3-8B", "meta-llama--Llama-3.2-1B-Instruct",
+        "01-ai--Yi-34B", "HuggingFaceTB--SmolLM2-1.7B-Instruct",
+    ],
+)  # fmt: skip
+def test_fields_of_llama_without_a_class_are_those_of_llama(name: str) -> None:
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    assert best_family({**config, "model_type": "new", "architectures": ["NewForCausalLM"]}) == "llama"
+
+
+@pytest.mark.parametrize("fields", [FALCON_3, FEWEST])
+def test_the_most_common_family_goes_first_and_its_pairs_are_said(fields: dict[str, Any]) -> None:
+    said = suggestion({**fields, "model_type": "new"}, {})
+    assert "pass --family llama to treat it as that, where pairs (i, i + r/2) rotate, and" in said
+
+
+TENSORS = "model.layers.0.self_attn."
+
+
+@pytest.mark.parametrize(
+    ("fields", "tensors", "family"),
+    [
+        (FEWEST, {"q_proj": 2048, "k_proj": 512}, "llama"),
+        (FEWEST, {"q_proj": 2048, "k_proj": 512, "q_norm": 64, "k_norm": 64}, "qwen3"),
+        (FEWEST, {"query_key_value": 3072}, ""),
+    ],
+)
+def test_tensors_decide_between_families_with_the_same_fields(
+    fields: dict[str, Any], tensors: dict[str, int], family: str
+) -> None:
+    shapes = {f"{TENSORS}{name}.weight": (rows, 2048) for name, rows in tensors.items()}
+    shapes["model.layers.0.input_layernorm.weight"] = (2048,)
+    assert best_family({**fields, "model_type": "new"}, shapes) == family
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "gemma", "olmo2", "glm4", "cohere", "phi3"])
+def test_a_checkpoint_of_another_name_gets_its_own_family(model_type: str, tiny: Tiny, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny(model_type), folder)
+    edit_config(folder, model_type="new", architectures=None)
+    with pytest.raises(UnknownModelType, match="its fields and tensors are those of") as unknown:
+        inspect_source(open_source(str(folder)))
+    found = re.search(r"--family (\S+) ", str(unknown.value))
+    assert found
+    assert found[1] == model_type
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ..conftest import CONFIGS
 FACTS = {
     "01-ai--Yi-34B": ("llama", "default", 5e06, 128, 128, 4096, 4096, []),
     "CohereForAI--aya-23-8B": ("cohere", "default", 10000, 128, 128, 8192, 8192, []),
-    "EleutherAI--gpt-j-6b": ("gptj", "default", 10000, 256, 64, 2048, 2048, []),
+    "EleutherAI--gpt-j-6b": ("gptj", "default", 10000, 256, 64, 2048, 2048, ["generation"]),
     "EleutherAI--pythia-14m": ("gpt_neox", "default", 10000, 32, 8, 2048, 2048, []),
     "HuggingFaceTB--SmolLM2-1.7B-Instruct": ("llama", "default", 130000, 64, 64, 8192, 8192, []),
     "HuggingFaceTB--SmolLM3-3B": ("smollm3", "default", 5e06, 128, 128, 65536, 65536, []),

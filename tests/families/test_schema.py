@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +13,9 @@ from ropeconv.families import config as opened
 from ropeconv.families import families
 from ropeconv.families.config import detect
 from ropeconv.families.schema import ROPE, WORDS, _types_of
+from ropeconv.rope.errors import ImpossibleSize
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes import runtimes
 from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
 
@@ -138,3 +143,58 @@ def test_every_type_has_its_words() -> None:
     for family in families():
         assert set(_types_of(family).values()) <= set(WORDS)
     assert set(ROPE.values()) <= set(WORDS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [value for value in HOSTILE if value is not None and not isinstance(value, str)],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_quantisation_has_a_name(value: Any) -> None:
+    config = small_config("llama")
+    assert "quant_method" in sentence({**config, "quantization_config": {"quant_method": value}})
+    if not isinstance(value, dict):
+        assert "quantization_config" in sentence({**config, "quantization_config": value})
+    for good in (None, {}, {"quant_method": "fp8"}, {"quant_method": None, "bits": 4}):
+        read({**config, "quantization_config": good})
+
+
+TEN_KEYS = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1 << 23, "num_attention_heads": 1,
+    "num_key_value_heads": 1, "num_hidden_layers": 2, "max_position_embeddings": 4096, "vocab_size": 100,
+    "intermediate_size": 64, "rope_theta": 10000.0,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "factor": 1e-9}
+YARN = {"rope_type": "yarn", "factor": 5e-324, "original_max_position_embeddings": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "hidden_size = 8388608 for 1 head, which makes heads of 8,388,608 dimensions"),
+        ({"head_dim": 64, "rope_scaling": LINEAR}, "describes a trained context of 4,096,000,000,000 tokens"),
+        ({"head_dim": 64, "rope_scaling": YARN}, "do not fit together \\(the method gives frequencies that are neg"),
+        ({"head_dim": 64, "per_layer_config": {"9" * 5000: {}}}, ""),
+        ({"model_type": "gptj", "n_embd": 64, "n_head": 1, "rotary_dim": 2048}, "rotates 2048 dimensions of heads tha"),
+        ({"model_type": "dbrx", "d_model": 64, "n_heads": 1, "attn_config": {"kv_n_heads": 10**30}}, "kv_n_heads = 1"),
+        ({"model_type": "longcat_flash", "num_layers": 10_000, "hidden_size": 64}, "20,000 layers, and models have at"),
+        ({"model_type": "mistral3", "text_config": {**TEN_KEYS, "model_type": "mistral"}}, "heads of 8,388,608 dimens"),
+    ],
+)  # fmt: skip
+def test_sizes_that_follow_from_others_are_bounded(changes: dict[str, Any], words: str) -> None:
+    found = sentence({**TEN_KEYS, **changes})
+    assert re.search(words, found) if words else not found
+
+
+def test_a_config_at_the_bounds_is_read_in_time() -> None:
+    layers = {str(layer): {"head_dim": 256} for layer in range(10_000)}
+    widest = {"model_type": "gemma3_text", "hidden_size": 2048, "sliding_window": 1024, "num_hidden_layers": 10_000}
+    start = time.process_time()
+    read({**TEN_KEYS, **widest, "per_layer_config": layers, "num_attention_heads": 8})
+    assert time.process_time() - start < 2
+
+
+def test_a_model_in_numbers_has_the_same_bounds() -> None:
+    with pytest.raises(ImpossibleSize, match="a head_dim of 4,096, and models have at most 2,048"):
+        RopeSpec(4096, 64, Plain(1e4), 4096, 4096)
+    assert RopeSpec(2048, 2048, Plain(1e4), 4096, 4096).current().inv_freq.shape == (1024,)

@@ -118,3 +118,46 @@ def test_as_is_with_a_context_corrects_a_window_that_was_not_raised(tmp_path: Pa
     mended = tmp_path / "mended"
     mended.mkdir()
     assert set(problems(mended, plan.result.config)) == set()
+
+
+MIMO: dict[str, Any] = {
+    "model_type": "mimo_v2_flash", "hidden_size": 4096, "num_attention_heads": 64, "num_hidden_layers": 2,
+    "head_dim": 192, "max_position_embeddings": 262144, "layer_types": ["full_attention", "sliding_attention"],
+    "rope_theta": 5000000, "swa_rope_theta": 10000, "partial_rotary_factor": 0.334,
+}  # fmt: skip
+IGNORED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    (MIMO, ("rope_theta", "swa_rope_theta", "partial_rotary_factor")),
+    ({**LLAMA, "swa_rope_theta": 10000.0}, ("swa_rope_theta",)),
+    ({**LLAMA, "rope_theta_scale": 2.0, "rotary_base": 500000}, ("rope_theta_scale", "rotary_base")),
+    ({**LLAMA, "model_type": "gpt_neox", "rotary_pct": 0.25}, ("rope_theta",)),
+    (GEMMA3, ()),
+    ({**GEMMA3, "rope_local_base_freq": 10000.0}, ()),
+    ({**LLAMA, "model_type": "phi3", "original_max_position_embeddings": 32768}, ()),
+    ({**LLAMA, "rope_scaling": None, "swa_rope_theta": None, "num_rope": 0}, ()),
+    (
+        {**LLAMA, "model_type": "chatglm", "num_layers": 2, "seq_length": 8192, "rope_ratio": 50},
+        (),
+    ),  # not in transformers
+]
+
+
+@pytest.mark.parametrize(("config", "keys"), IGNORED)
+def test_keys_that_the_class_ignores(tmp_path: Path, config: dict[str, Any], keys: tuple[str, ...]) -> None:
+    message = problems(tmp_path, config).get("ignored-key", "")
+    assert message.partition(" ignores ")[2].startswith(" and ".join(keys))
+    assert bool(message) is bool(keys)
+
+
+@pytest.mark.parametrize(("config", "keys"), [case for case in IGNORED if case[1]])
+def test_the_installed_class_computes_the_same_without_them(config: dict[str, Any], keys: tuple[str, ...]) -> None:
+    transformers = pytest.importorskip("transformers")
+    kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[config["model_type"]]
+
+    def rope(**changes: Any) -> Any:
+        return kind(**{**config, **changes}).rope_parameters
+
+    settings = rope()
+    for key in keys:
+        assert rope(**{key: 54321.0}) == settings
+    if config["model_type"] == "llama":
+        assert rope(rope_theta=54321.0) != settings

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropeconv.families.registry import by_name
@@ -68,6 +69,9 @@ def test_an_architecture_is_as_the_sources_say(arch: Arch) -> None:
     assert arch.pattern is ("attention.rope_pattern" in keys)
     assert bool(arch.query_length) is ("attention.temperature_scale" in keys)
     assert arch.full_attention_interval == entry["full_attention_interval"]
+    assert arch.heads_by_layer is entry["heads_by_layer"]
+    assert (msgspec.to_builtins(arch.shared_kv) if arch.shared_kv else None) == entry["shared_kv"]
+    assert bool(arch.shared_kv) is bool(arch.kv_layers)
 
 
 @pytest.mark.parametrize("arch", TABLE.arch.values(), ids=lambda arch: arch.name)
@@ -100,6 +104,8 @@ def test_the_digest_reads_the_sources_and_not_names() -> None:
     assert ARCHS["qwen35"]["rope"] == ["imrope"]
     assert (ARCHS["bert"]["rotates"], ARCHS["nomic-bert"]["rotates"]) == (False, True)
     assert ARCHS["gemma3"]["window"]["interval"] == 6
+    assert (ARCHS["gemma4"]["shared_kv"], ARCHS["gemma3"]["shared_kv"]) == ({"window": 2, "other": 1}, None)
+    assert (ARCHS["lfm2"]["heads_by_layer"], ARCHS["llama"]["heads_by_layer"]) == (True, False)
     assert "rope.scaling.finetuned" not in ARCHS["granite_swa"]["keys"] + ARCHS["granitemoe"]["keys"]
 
 

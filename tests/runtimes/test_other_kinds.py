@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ropeconv.formats.gguf import GgufFile
@@ -13,6 +14,8 @@ from ropeconv.runtimes.llamacpp.other_kinds import other_kind
 from ..gguf_files import plain_tensors, write
 
 NEXT = {name.replace("blk.0.", "blk.1."): value for name, value in plain_tensors().items()}
+SUMS = {"blk.0.attn_q.weight.in_sum2": np.ones(32, np.float32), "blk.0.attn_q.weight.counts": np.ones(1, np.float32)}
+"""As llama-imatrix writes them, see tools/imatrix/imatrix.cpp of llama.cpp."""
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,7 @@ NEXT = {name.replace("blk.0.", "blk.1."): value for name, value in plain_tensors
         ("llama", {"general.type": "mmproj"}, plain_tensors(), "is a multimodal projector"),
         ("clip", {}, plain_tensors(), "is a multimodal projector"),
         ("llama", {"general.type": "imatrix"}, plain_tensors(), "is an importance matrix"),
+        ("llama", {}, SUMS, "is an importance matrix"),
         ("llama", {"nextn_predict_layers": 1}, NEXT, "holds only layers that predict further tokens"),
         ("llama", {"nextn_predict_layers": 1}, plain_tensors(), ""),
         ("llama", {}, NEXT, ""),

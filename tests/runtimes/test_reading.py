@@ -90,7 +90,7 @@ def test_what_is_predicted_to_differ_does(
 ) -> None:
     """truncate: false per layer type, which transformers 5 looks for in the wrong place."""
     recipe = Recipe(REGISTRY["yarn"](4.0, truncate=False))
-    plan = make_plan(tiny(model_type), recipe, encoding="native")
+    plan = make_plan(tiny(model_type), recipe, encoding="native", runtimes=("exllamav3",))
     (tmp_path / "config.json").write_text(next(s.text or "" for s in plan.files if s.name == "config.json"))
     answer = probe.ask(tmp_path, plan.schedule.context)
     assert plan.result.status_of(find(f"transformers@{answer['transformers']}")[0]) == "differs"

@@ -100,7 +100,7 @@ def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -
     assert (assumed.status, assumed.reason, assumed.grade) == ("exact", "where it runs mystery as llama", "")
     assert verdict(family(origin="own.toml")).grade == ""
     said = verdict(family(assumed="mystery"), runtime(types={"linear": {"window": "says less"}}))
-    assert said.reason == "says less"
+    assert said.reason == "where it runs mystery as llama; says less"
 
 
 @pytest.mark.parametrize(

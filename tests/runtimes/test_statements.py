@@ -163,5 +163,5 @@ def test_rules_that_do_not_exist_are_refused() -> None:
     }  # fmt: skip
     with pytest.raises(KeyError, match="typo"):
         row_from(data)
-    with pytest.raises(KeyError, match="one of rules, unsupported and unknown"):
+    with pytest.raises(ValueError, match="one of rules, unsupported and unknown"):
         row_from({**data, "families": [{"names": ["llama"]}]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +13,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ...errors import BadSource, shown
+from ...formats.typed import package_data
 
 
 class Keys(Protocol):
@@ -36,6 +36,13 @@ class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dense_first: bool = False
     size: int = 0
     chunked: bool = False
+
+
+class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where layers without keys of their own take them: so many layers before the first such layer."""
+
+    window: int
+    other: int
 
 
 class PositionScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +85,8 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     full_attention_interval: int = 0
     finetuned: bool = False
     kv_layers: str = ""
+    shared_kv: SharedKeys | None = None
+    heads_by_layer: bool = False
     halved: bool = False
     pattern: bool = False
     only_layers: int = 0
@@ -110,8 +119,7 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def arch_table() -> ArchTable:
     """The table of the package, archs.toml."""
-    text = (files("ropeconv.runtimes.llamacpp") / "archs.toml").read_text("utf-8")
-    table = msgspec.convert(tomllib.loads(text), ArchTable)
+    table = package_data(files("ropeconv.runtimes.llamacpp") / "archs.toml", ArchTable)
     named = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
     return msgspec.structs.replace(table, arch=named)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import BadSource
-from ...rope.spec import LayerKind
+from ...rope.spec import MOST_LAYERS, LayerKind
 from .archs import Arch, Window
 from .keys import ArchKeys
 
@@ -27,7 +27,7 @@ def layer_kinds(file: ArchKeys, arch: Arch) -> tuple[LayerKind, ...]:
 def layer_windows(file: ArchKeys, arch: Arch) -> tuple[int | None, ...]:
     """Per layer the sliding window that llama.cpp gives it, whatever it rotates with, in tokens; None without one."""
     count, window = len(layer_kinds(file, arch)), arch.window
-    if window is None or not _has_window(file, window, count):
+    if window is None or not has_window(file, window, count):
         return (None,) * count
     size = window.size or file.whole("attention.sliding_window", DEFAULT_WINDOW)
     return tuple(size if inside else None for inside in _window_layers(file, window, count))
@@ -51,7 +51,7 @@ def layers_with_attention(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
 def layer_count(file: ArchKeys, arch: Arch) -> int:
     """The layers of the model itself, without those that predict further tokens. Raises as `layer_kinds`."""
     count = file.whole("block_count") - file.whole("nextn_predict_layers", 0)
-    if not 0 <= count <= 10_000:
+    if not 0 <= count <= MOST_LAYERS:
         raise BadSource(f"the header has block_count {count}; fetch the file again")
     if arch.only_layers and count != arch.only_layers:
         raise BadSource(f"{arch.name} rotates only with {arch.only_layers} layers, and this file has {count}")
@@ -63,7 +63,7 @@ def _still(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
     pattern = file.get("attention.rope_pattern") if arch.pattern else None
     rotates = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
     rotates += [True] * (count - len(rotates))
-    window = arch.window if arch.window and _has_window(file, arch.window, count) else None
+    window = arch.window if arch.window and has_window(file, arch.window, count) else None
     interval = arch.nope_interval
     if arch.nope_with_window and window is None:
         interval = 0 if arch.nope_first else count  # llama4.cpp: the interval is then the number of layers
@@ -85,7 +85,7 @@ def _own_frequencies(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
             raise BadSource(f"the header of {arch.name} needs attention.compress_ratios with one number per layer")
         return [ratio == 0 for ratio in ratios[:count]]
     window = arch.window
-    if window is None or window.rotates == "window" or not _has_window(file, window, count):
+    if window is None or window.rotates == "window" or not has_window(file, window, count):
         return [False] * count
     theta = file.number("rope.freq_base", 10000.0)
     if window.scaling == "same" and window_theta(file, window, theta) == theta:
@@ -93,7 +93,8 @@ def _own_frequencies(file: ArchKeys, arch: Arch, count: int) -> list[bool]:
     return _window_layers(file, window, count)
 
 
-def _has_window(file: ArchKeys, window: Window, count: int) -> bool:
+def has_window(file: ArchKeys, window: Window, count: int) -> bool:
+    """Whether llama.cpp computes with windows in a model of `count` layers, in whichever of them."""
     if window.present == "key":
         return file.whole("attention.sliding_window", 0) > 0
     if window.present == "unless 0":

@@ -16,7 +16,7 @@ KINDS: tuple[tuple[Callable[[GgufFile], bool], str], ...] = (
         "is a multimodal projector (mmproj), which is not extended; give the file of the language model beside it",
     ),
     (
-        lambda file: file.get("general.type") == "imatrix",
+        lambda file: file.get("general.type") == "imatrix" or _sums(file),
         "is an importance matrix and no model; give the model itself",
     ),
     (
@@ -39,6 +39,11 @@ KINDS: tuple[tuple[Callable[[GgufFile], bool], str], ...] = (
 def other_kind(file: GgufFile) -> str:
     """What a file is instead of a language model, with the repair, to be said after its name; empty for a model."""
     return next((words for applies, words in KINDS if applies(file)), "")
+
+
+def _sums(file: GgufFile) -> bool:
+    """Whether the tensors are the sums and counts of an importance matrix, as of llama-imatrix."""
+    return any(name.endswith(".in_sum2") for name in file.tensors)
 
 
 def _further(file: GgufFile) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import BadSource, counted, shown
+from ...errors import BadSource, ImpossibleSize, RecipeError, counted, shown
 from ...families.registry import by_name
 from ...rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Vector, Yarn
 from ...rope.log_n import QueryScaling
@@ -50,7 +50,18 @@ def read(keys: Keys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     keys: of the header. vectors: the rope tensors of the file by name, float64 [rotary_dim / 2]. arch: the
     architecture. Raises BadSource where llama.cpp would refuse the file or abort.
     """
-    file = ArchKeys(keys, arch)
+    try:
+        found = _read(ArchKeys(keys, arch), vectors, arch)
+        found.spec.current()  # its frequencies have to be finite
+    except ImpossibleSize as problem:
+        raise BadSource(f"the header describes {problem}; fetch the file again") from None
+    except (ArithmeticError, RecipeError) as problem:
+        reason = str(problem).partition(";")[0]
+        raise BadSource(f"the header has RoPE keys that do not fit together ({reason}); fetch the file again") from None
+    return found
+
+
+def _read(file: ArchKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     head_dim, rotary_dim = _widths(file)
     scaling, sections = read_scaling(file, head_dim), _sections(file)
     net, window_attention_factor, softmax = attention_factors(file, arch, scaling)

@@ -1,0 +1,97 @@
+"""Draft models for speculative decoding have the config of a model and other tensors: they are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from ropeconv.errors import BadSource
+from ropeconv.inspection import inspect_source
+from ropeconv.inspection.assumed_weights import DRAFT_CLASS, DRAFT_TENSOR
+from ropeconv.sources import open_source
+
+Tiny = Callable[[str], Path]
+ATTENTION = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.o_proj.weight")
+EAGLE = [f"layers.0.{name}" for name in ATTENTION] + ["embed_tokens.weight", "fc.weight"]
+EAGLE_3 = [f"midlayer.{name}" for name in ATTENTION] + ["fc.weight", "d2t", "t2d", "norm.weight", "lm_head.weight"]
+MEDUSA = ["0.0.linear.weight", "0.1.weight", "1.0.linear.weight"]
+MTP = [f"model.layers.61.{name}" for name in (*ATTENTION, "eh_proj.weight", "enorm.weight", "hnorm.weight")]
+QWEN_MTP = [f"mtp.layers.0.{name}" for name in ATTENTION] + ["mtp.fc.weight", "mtp.norm.weight"]
+
+
+def folder_with(tiny: Tiny, tmp_path: Path, names: list[str], **changes: object) -> str:
+    """A folder with the config of a tiny Llama after changes, and tensors of these names."""
+    folder = tmp_path / "draft"
+    folder.mkdir()
+    config = {**json.loads((tiny("llama") / "config.json").read_text()), **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: np.ones((2, 2), np.float32) for name in names}, folder / "model.safetensors")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (EAGLE, "the tensor fc.weight"),
+        (EAGLE_3, "the tensor (midlayer|fc|d2t|t2d)"),
+        (MEDUSA, "none of its 2 layers has self_attn.q_proj"),
+        (MTP, "none of its 2 layers has self_attn.q_proj"),
+        (QWEN_MTP, "none of its 2 layers has self_attn.q_proj"),
+    ],
+    ids=["EAGLE", "EAGLE-3", "Medusa", "MTP", "Qwen's MTP"],
+)
+def test_draft_models_are_refused_by_their_tensors(tiny: Tiny, tmp_path: Path, names: list[str], said: str) -> None:
+    with pytest.raises(BadSource, match=f"{said}.* speculative decoding.*give the model it is for"):
+        inspect_source(open_source(folder_with(tiny, tmp_path, names)))
+
+
+@pytest.mark.parametrize(
+    "name", ["LlamaForCausalLMEagle3", "EagleLlamaForCausalLM", "MedusaModel", "DeepSeekMTPModel", "DFlashDraftModel"]
+)
+def test_a_config_alone_is_refused_by_its_class(tiny: Tiny, tmp_path: Path, name: str) -> None:
+    path = Path(folder_with(tiny, tmp_path, [], architectures=[name])) / "config.json"
+    with pytest.raises(BadSource, match=f"names '{name}' in architectures, a draft model"):
+        inspect_source(open_source(str(path)))
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: name,
+        lambda name: name.removeprefix("model."),  # saved by AutoModel
+        lambda name: f"language_model.{name}",  # inside LLaVA
+        lambda name: re.sub(r"_proj\.weight$", "_proj.qweight", name),  # GPTQ
+    ],
+)
+def test_models_are_not(tiny: Tiny, tmp_path: Path, rename: Callable[[str], str]) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny("llama"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({rename(name): value for name, value in tensors.items()}, folder / "model.safetensors")
+    assert inspect_source(open_source(str(folder))).name == "llama"
+
+
+def test_layers_that_predict_further_tokens_beside_a_model_are_no_reason(tiny: Tiny, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny("llama"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {name: np.ones((2, 2), np.float32) for name in MTP + QWEN_MTP}, folder / "model.safetensors")
+    assert inspect_source(open_source(str(folder))).name == "llama"
+
+
+def test_no_class_of_transformers_is_taken_for_a_draft_model() -> None:
+    modeling_auto = pytest.importorskip("transformers.models.auto.modeling_auto")
+    listed = [names for name, names in vars(modeling_auto).items() if name.endswith("_MAPPING_NAMES")]
+    classes = {
+        one for names in listed for found in names.values() for one in ([found] if isinstance(found, str) else found)
+    }
+    assert [name for name in sorted(classes) if DRAFT_CLASS.search(name)] == []
+    assert DRAFT_CLASS.search("Eagle2_5_VLForConditionalGeneration") is None
+    assert DRAFT_TENSOR.match("model.layers.0.fc.weight") is None

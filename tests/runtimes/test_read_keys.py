@@ -1,0 +1,215 @@
+"""Config keys that the attention of a runtime reads: what nobody looked at is unknown, and never exact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.families import by_model_type
+from ropeconv.families.config import detect
+from ropeconv.families.registry import packaged
+from ropeconv.families.suggest import config_keys
+from ropeconv.runtimes import find, runtimes
+from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.read_keys import read_keys, understood, unknown_key
+from ropeconv.runtimes.verdict import Verdict, judge, without_config
+from scripts.laboratory.key_files import Model, model_of, vllm
+from scripts.laboratory.key_reader import attention_keys, configured_keys
+from scripts.laboratory.key_records import record
+
+from ..conftest import CONFIGS
+
+QWEN: dict[str, Any] = {
+    "model_type": "qwen2", "hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2,
+    "max_position_embeddings": 4096, "rope_theta": 10000.0,
+}  # fmt: skip
+CHUNKS = {"dual_chunk_attention_config": {"chunk_size": 1024, "local_size": 128}}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "attention_factor": 1.13862944}
+
+
+def judged(runtime: str, config: dict[str, Any]) -> Verdict:
+    family = detect(config)
+    spec = read_spec(config, family)
+    return judge(config, family, spec.current(), spec, find(runtime)[-1])
+
+
+@pytest.mark.parametrize(
+    ("runtime", "model_type", "changes", "key"),
+    [
+        # mlx_lm/models/llama.py 0.32: pairs are neighbours where it is true
+        ("mlx-lm", "llama", {"rope_traditional": True}, "rope_traditional"),
+        # sglang/srt/layers/rotary_embedding/factory.py
+        ("sglang", "llama", {"rope_scaling": {**YARN, "extrapolation_factor": 0.5}}, "extrapolation_factor"),
+        ("vllm", "qwen2", {"rope_parameters": {"rope_type": "default", "use_fope": True}}, "use_fope"),
+        # vllm/model_executor/models/llama.py makes window layers
+        ("vllm", "llama", {"sliding_window": 512}, "sliding_window"),
+        # transformers/models/deepseek_v3: pairs are halves where it is false
+        ("transformers", "deepseek_v3", {"rope_interleave": False}, "rope_interleave"),
+    ],
+)
+def test_a_key_that_nobody_looked_at_is_unknown(
+    runtime: str, model_type: str, changes: dict[str, Any], key: str
+) -> None:
+    config = {**QWEN, "model_type": model_type, **changes}
+    found = judged(runtime, config)
+    assert (found.status, key in found.reason) == ("unknown", True), found.reason
+
+
+@pytest.mark.parametrize(
+    ("runtime", "model_type", "changes"),
+    [
+        ("mlx-lm", "llama", {}),
+        ("mlx-lm", "llama", {"rope_traditional": False}),
+        ("mlx-lm", "llama", {"use_fope": True, "dual_chunk_attention_config": {"chunk_size": 8}}),
+        ("sglang", "llama", {"sliding_window": None, "rope_is_neox_style": None}),
+        ("vllm", "qwen2", {"sliding_window": 512, "use_sliding_window": False}),
+        ("vllm", "llama", {"attention_bias": True, "head_dim": 64}),
+        ("transformers", "deepseek_v3", {"rope_interleave": True}),
+        ("transformers", "llama", {"rope_traditional": True}),
+    ],
+)
+def test_other_keys_change_no_verdict(runtime: str, model_type: str, changes: dict[str, Any]) -> None:
+    assert judged(runtime, {**QWEN, "model_type": model_type, **changes}).status == "exact"
+
+
+def test_verdicts_that_are_not_exact_stay() -> None:
+    config = {**QWEN, "model_type": "starcoder2", "rope_scaling": YARN, "rope_traditional": True}
+    assert judged("mlx-lm", config).status == "ignored"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "model_type", "status"),
+    [
+        ("vllm", "qwen2", "refused"), ("vllm@0.11", "qwen2", "refused"), ("vllm@0.20", "qwen3_moe", "refused"),
+        ("sglang", "qwen2", "refused"), ("transformers", "qwen2", "exact"), ("mlx-lm", "qwen2", "exact"),
+        ("exllamav3", "qwen2", "exact"), ("vllm", "llama", "exact"), ("sglang", "qwen3", "refused"),
+    ],
+)  # fmt: skip
+def test_dual_chunk_attention(runtime: str, model_type: str, status: str) -> None:
+    config = {**QWEN, "model_type": model_type}
+    assert judged(runtime, config).status == "exact"
+    found = judged(runtime, {**config, **CHUNKS})
+    assert found.status == status
+    assert ("dual_chunk_attention_config" in found.reason) is (status != "exact")
+
+
+def test_the_trained_length_is_that_of_the_chunks() -> None:
+    stated = {**CHUNKS["dual_chunk_attention_config"], "original_max_position_embeddings": 1024}
+    config = {**QWEN, "dual_chunk_attention_config": stated}
+    spec = read_spec(config, detect(config))
+    assert (spec.original_context, spec.original_context_source) == (1024, "config")
+    with pytest.raises(BadSource, match="in its dual_chunk_attention_config; write"):
+        detect({**config, "dual_chunk_attention_config": {"original_max_position_embeddings": "many"}})
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
+def test_published_configs_have_no_key_that_nobody_looked_at(path: Path) -> None:
+    config = json.loads(path.read_text())
+    try:
+        family = detect(config)
+    except BadSource:
+        return
+    spec = read_spec(config, family)
+    found = [judge(config, family, spec.current(), spec, row) for row in runtimes()]
+    assert [one.reason for one in found if one.status == "unknown" and "its attention reads" in one.reason] == []
+
+
+MODEL = """
+from .made_base import BaseAttention, unused
+
+
+class MadeAttention(BaseAttention):
+    def __init__(self, config):
+        self.heads = config.read_in_attention
+        self.base = getattr(config, "with_getattr", 1)
+        rope = config.rope_scaling or {}
+        self.kind = config.rope_scaling["in_dictionary"]
+
+
+class MadeMLP:
+    def __init__(self, config):
+        self.width = config.of_the_mlp
+
+
+class MadeLayer:
+    def __init__(self, config):
+        far = getattr(config, "through_a_variable", None)
+        self.self_attn = MadeAttention(config, far=far, near=config.as_argument)
+        self.mlp = MadeMLP(config.elsewhere)
+
+
+class MadeVisionAttention:
+    def __init__(self, config):
+        self.patch = config.of_images
+"""
+BASE = """
+class BaseAttention:
+    def __init__(self, config):
+        self.scale = config.in_the_base
+
+
+class OtherAttention:
+    def __init__(self, config):
+        self.scale = config.not_used
+"""
+
+
+def test_keys_are_those_that_reach_attention(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(MODEL)
+    (tmp_path / "made_base.py").write_text(BASE)
+    found = attention_keys(tmp_path / "made.py")
+    assert found.top == {
+        "read_in_attention", "with_getattr", "rope_scaling", "through_a_variable", "as_argument", "in_the_base",
+    }  # fmt: skip
+    assert found.rope == {"in_dictionary"}
+    (tmp_path / "asked.py").write_text('class A:\n  x = self.read_cfg(int, ["text_config->rope_theta", "b->c"], 1)\n')
+    assert configured_keys(tmp_path / "asked.py").top == {"rope_theta", "b"}
+
+
+def test_a_registry_leads_to_the_class_of_an_architecture(tmp_path: Path) -> None:
+    folder = tmp_path / "vllm" / "model_executor" / "models"
+    (folder.parent / "layers" / "rotary_embedding").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "registry.py").write_text('MODELS = {"MadeForCausalLM": ("made", "MadeLayer")}\n')
+    (folder / "made.py").write_text(MODEL)
+    (folder / "made_base.py").write_text(BASE)
+    models = [Model("made", ("made",), ("MadeForCausalLM",)), Model("other", ("other",), ("OtherForCausalLM",))]
+    found = [(name, keys.top) for name, keys in vllm(tmp_path, models) if name]
+    assert [name for name, _ in found] == ["made"]
+    assert "as_argument" in found[0][1]
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gemma3", "phi3"])
+def test_the_record_is_what_the_installed_transformers_reads(family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    row = find(f"transformers@{transformers.__version__}")[0]
+    stated = read_keys(row)
+    assert stated is not None
+    found = record("transformers", Path(transformers.__file__).parents[1], [model_of(by_model_type()[family])])
+    assert sorted(found["config"]) == sorted(key for key, names in stated.config.items() if family in names)
+    assert found["rope"] == list(stated.rope)
+
+
+def test_understood_keys_are_in_no_record() -> None:
+    known = understood()
+    for row in runtimes():
+        stated = read_keys(row)
+        if stated is not None:
+            assert not set(stated.config) & set(known.config)
+            assert not set(stated.rope) & set(known.rope)
+
+
+def test_no_key_of_a_config_class_is_one_that_nobody_looked_at() -> None:
+    found = []
+    for row in runtimes():
+        for family in packaged():
+            if without_config(row, family) is None:
+                whole = dict.fromkeys(config_keys().get(family.name, ()), "set")
+                rules = row.rule_set(family.name)
+                key = unknown_key(whole, {}, family, row, rules)
+                found += [(row.key, family.name, key)] if key and key not in understood().values else []
+    assert found == []

@@ -16,6 +16,7 @@ from ..runtimes.runtime import LLAMA_CPP
 Format = Literal["safetensors", "gguf"]
 FoldInto = Literal["q", "k", "qk"]
 FoldDtype = Literal["stored", "f32"]
+DualChunk = Literal["keep", "drop"]
 FLOATS = ("auto", "f32", "f16", "bf16")
 """Values of `outtype` that quantise nothing."""
 
@@ -66,6 +67,8 @@ class Target:
     (default: transformers, and llama.cpp for GGUF, where readers of GGUF can be named too). gguf, fold: options of GGUF
     output and of folding. allow_approximate: accept the log-n approximation where the formula has no encoding.
     all_files: copy the same weights in other formats too. replace: start a scaled model from its unscaled RoPE.
+    dual_chunk: whether the config keeps its dual_chunk_attention_config, with which some runtimes ignore the method
+    (None keeps it, and warns).
     """
 
     to: Format | None = None
@@ -79,6 +82,7 @@ class Target:
     allow_approximate: bool = False
     all_files: bool = False
     replace: bool = False
+    dual_chunk: DualChunk | None = None
 
     def __post_init__(self) -> None:
         if self.out is not None:
@@ -97,6 +101,8 @@ class Target:
             raise UsageError("--on-top keeps the scaling that --replace would take away; give one of them")
         if self.allow_approximate and recipe.log_n is None:
             raise UsageError("--allow-approximate goes with --log-n, the only thing that is approximated; leave it out")
+        if self.gguf.assume_arch_keys and not from_gguf:
+            raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         self._check_place(from_gguf, to_gguf)
         if to_gguf:
             self._check_gguf(recipe, from_gguf)
@@ -114,6 +120,7 @@ class Target:
             "--to": (self.to, get_args(Format)),
             "--fold-into": (self.fold.into, get_args(FoldInto)),
             "--fold-dtype": (self.fold.dtype, get_args(FoldDtype)),
+            "--dual-chunk": (self.dual_chunk, get_args(DualChunk)),
         }
         for flag, (value, known) in given.items():
             if value is not None and value not in known:
@@ -138,8 +145,6 @@ class Target:
         for flag, value in (("--outtype", made.outtype), ("--pre", made.pre), ("--quantized-by", made.quantized_by)):
             if from_gguf and value is not None:
                 raise UsageError(f"a GGUF file stays as it is quantised, so {flag} has no effect; leave it out")
-        if self.gguf.assume_arch_keys and not from_gguf:
-            raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         known = (LLAMA_CPP, *reader_names())
         others = [name for name in self.runtimes if canonical(name).partition("@")[0] not in known]
         if others:
@@ -153,6 +158,8 @@ class Target:
             )
         if self.all_files:
             raise UsageError("--all-files goes with a folder as output, and this is GGUF; leave it out")
+        if self.dual_chunk is not None:
+            raise UsageError("--dual-chunk goes with a folder as output, and GGUF has no such key; leave it out")
         if self.gguf.carrier and self.encoding not in ("auto", "carrier"):
             raise UsageError(
                 f"--carrier is an encoding of its own, so --encoding {self.encoding} does not go with it; leave one out"

@@ -30,13 +30,18 @@ def computed(function: Computed) -> Computed:
 @computed
 def kv_heads_of_layers(sizes: Sizes, family: Family) -> Value:
     """Heads of keys and values of each layer, 0 for a layer with a state instead."""
+    return array(UINT32, heads_of_layers(sizes, family))
+
+
+def heads_of_layers(sizes: Sizes, family: Family) -> list[int]:
+    """Heads of keys and values of each layer, 0 for a layer with a state instead. sizes, family: of the checkpoint."""
     part, kinds = sizes.config, layer_kinds(sizes.config, family, sizes.layers)
     names = layer_names(part, family, sizes.layers)
-    found = []
+    found, settings = [], own_settings(part)
     for layer, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        own = positive_int(own_settings(part, layer), family.keys.kv_heads)
+        own = positive_int(settings.get(layer, {}), family.keys.kv_heads)
         found.append(0 if name in STATES else own or kv_heads(part, family, sizes.heads, kind))
-    return array(UINT32, found)
+    return found
 
 
 @computed

@@ -1,4 +1,4 @@
-"""Whether a converted model has the keys and tensors that llama.cpp's loader of its architecture wants.
+"""Whether a converted model has the keys, tensors and layers that llama.cpp's code of its architecture wants.
 
 `demands.json` is written by `scripts/gguf_demands.py` from llama.cpp's source, commit 0c1e570.
 """
@@ -11,8 +11,17 @@ from typing import Any
 
 import msgspec
 
-from ..errors import BadSource, UnsupportedBake
+from ..errors import BadSource, UnsupportedBake, counted, shown
+from ..families import Family
+from ..families.layers import key_layers
 from ..formats.gguf import Header
+from ..formats.typed import package_data
+from ..rope.spec import RopeSpec
+from ..runtimes.llamacpp import Arch, find_arch
+from ..runtimes.llamacpp.keys import ArchKeys
+from ..runtimes.llamacpp.layers import has_window, layer_kinds, layer_windows, layers_with_attention
+from .computed import heads_of_layers
+from .conversions import Sizes
 from .expression import value_of
 
 SIZES = {
@@ -29,18 +38,19 @@ class Demands(msgspec.Struct, frozen=True):
 
     keys: that have no default, without the name of the architecture. required, optional: tensors with their shapes,
     dimensions as expressions of SIZES or "?". Names with {} are of every layer; optional ones may have several shapes.
+    float32: tensors that llama.cpp's converter keeps in F32 whatever the type of the others is.
     """
 
     keys: tuple[str, ...]
     required: dict[str, str]
     optional: dict[str, tuple[str, ...]]
+    float32: tuple[str, ...]
 
 
 @cache
 def demands() -> dict[str, Demands]:
     """The demands of all architectures by name."""
-    data = (files("ropeconv.export") / "demands.json").read_bytes()
-    return msgspec.json.decode(data, type=dict[str, Demands])
+    return package_data(files("ropeconv.export") / "demands.json", dict[str, Demands])
 
 
 def check_demands(header: Header, arch: str) -> None:
@@ -63,7 +73,7 @@ def check_demands(header: Header, arch: str) -> None:
                 )
     sizes = _sizes(header, arch)
     for name, tensor in header.tensors.items():
-        general = _general(name)
+        general = general_name(name)
         shapes = (wanted.required[general],) if general in wanted.required else wanted.optional.get(general)
         if shapes is None:
             raise UnsupportedBake(
@@ -74,6 +84,79 @@ def check_demands(header: Header, arch: str) -> None:
                 f"{name} has the shape {list(tensor.shape)}, and llama.cpp's {arch} wants {shapes[0]} by the sizes in "
                 "config.json; the config is of another checkpoint or of a variant that llama.cpp does not know"
             )
+
+
+def check_layers(header: Header, sizes: Sizes, family: Family, spec: RopeSpec) -> None:
+    """Compares the layers that llama.cpp computes from a header with those of the checkpoint.
+
+    header: of the converted model. sizes, family, spec: of the checkpoint. Raises UnsupportedBake where llama.cpp
+    rotates other layers, has windows in others or of another size, takes the keys of another layer, or computes with
+    another number of key heads. An architecture that has no windows at all is not refused: the plan says so.
+    """
+    part, arch, count = sizes.config, find_arch(header.get("general.architecture")), len(spec.layers)
+    file = ArchKeys(header, arch)
+    _check_windows(file, arch, family, spec, part)
+    kinds = layer_kinds(file, arch)
+    for layer, (kind, wanted) in enumerate(zip(kinds, spec.layers, strict=True)):
+        if (kind == "none") is not (wanted == "none"):
+            flags = family.layers.flags or family.layers.key
+            rotates = f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the first is 0)"
+            raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
+    makers, used = key_layers(part, family, count), _key_layers(file, arch, count)
+    own = sum(maker == layer for layer, maker in enumerate(makers))
+    if list(makers) != used:
+        what = f"{family.cache.shared[0]} = {count - own} with {counted(count, 'layer')}"
+        raise _other_layers(what, arch, _where_keys_differ(arch, makers, used))
+    if arch.shared_kv and own < 2:
+        raise _other_layers(f"{own} layer that makes keys", arch, "llama.cpp stops with fewer than two")
+    if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
+        _check_heads(file, arch, heads_of_layers(sizes, family))
+
+
+def _check_heads(file: ArchKeys, arch: Arch, wanted: list[int]) -> None:
+    attention, heads = layers_with_attention(file, arch, len(wanted)), file.get("attention.head_count_kv")
+    used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * len(wanted)
+    for layer, count in enumerate(wanted):
+        if attention[layer] and used[layer] != count:
+            what = f"{counted(count, 'head')} of keys in layer {layer} (the first is 0)"
+            raise _other_layers(what, arch, f"llama.cpp computes {used[layer]}")
+
+
+def _check_windows(file: ArchKeys, arch: Arch, family: Family, spec: RopeSpec, part: dict[str, Any]) -> None:
+    if arch.window is None:
+        return
+    windows, count = layer_windows(file, arch), len(spec.layers)
+    stated = f"{family.layers.key} = {shown(part.get(family.layers.key))}"
+    for layer, (window, wanted) in enumerate(zip(windows, spec.windows or (None,) * count, strict=True)):
+        if window != wanted:
+            has = f"a window of {window} tokens" if window else "no window"
+            why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
+            if arch.window.present.isdigit() and count != int(arch.window.present):
+                stated = f"{family.window.key} = {wanted} with {counted(count, 'layer')}"
+                why = f"llama.cpp has windows there in models of {arch.window.present} layers alone"
+            raise _other_layers(stated, arch, why)
+    if has_window(file, arch.window, count) and not any(windows):
+        raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
+
+
+def _key_layers(file: ArchKeys, arch: Arch, count: int) -> list[int]:
+    """The layer whose keys llama.cpp uses in each layer."""
+    if not arch.shared_kv:
+        return list(range(count))
+    first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
+    back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file, arch)]
+    return [layer if layer < first else first - back[layer] for layer in range(count)]
+
+
+def _where_keys_differ(arch: Arch, makers: tuple[int, ...], used: list[int]) -> str:
+    if arch.kv_layers.isdigit():
+        return f"llama.cpp makes keys in the first {arch.kv_layers} layers"
+    layer = next(layer for layer, maker in enumerate(makers) if maker != used[layer])
+    return f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those of {makers[layer]}"
+
+
+def _other_layers(what: str, arch: Arch, why: str) -> UnsupportedBake:
+    return UnsupportedBake(what, f"GGUF as {arch.name}", why, "keep safetensors")
 
 
 def _sizes(header: Header, arch: str) -> dict[str, Any]:
@@ -93,7 +176,7 @@ def _sizes(header: Header, arch: str) -> dict[str, Any]:
     return found | {"n_embd_gqa": found["n_embd_v_gqa"]}
 
 
-def _general(name: str) -> str:
+def general_name(name: str) -> str:
     """The name of a tensor with {} for the number of its layer."""
     start, _, rest = name.partition(".")
     number, _, end = rest.partition(".")

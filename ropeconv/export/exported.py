@@ -21,7 +21,7 @@ from ..rope.spec import RopeSpec
 from ..rope.zero_frequencies import divisors
 from ..runtimes.llamacpp.read_header import FREQS
 from ..sources import Source
-from .demands import check_demands
+from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
 from .metadata import Parameters, describe, metadata_keys
 from .prediction import as_layer, count_layers, predicts
@@ -29,7 +29,7 @@ from .quantise import FTYPES
 from .rows import DTYPES, OutTensor, Weights
 from .scalars import scalars
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
-from .tokenizer import tokenizer_keys
+from .tokenizer import composes_characters, tokenizer_keys
 from .write import converted
 
 MOST_TOKENS = 1 << 22
@@ -48,7 +48,8 @@ class Exported:
     model: header and tensors with the unscaled RoPE. tensors: the same with the rows of the checkpoint that they
     consist of. description: gguf-py's Metadata. outtype: the type of the weights as in file names. quantised: the type
     to which llama.cpp quantises the file afterwards, or empty. unlabelled: the header without the label of a method in
-    its names. without_prediction: layers that predict further tokens are left out.
+    its names. without_prediction: layers that predict further tokens are left out. composes: tokenizer.json composes
+    characters (NFC), which llama.cpp does not do.
     """
 
     model: GgufModel
@@ -58,6 +59,7 @@ class Exported:
     unlabelled: Header
     quantised: str = ""
     without_prediction: bool = False
+    composes: bool = False
 
 
 def export(source: Source, family: Family, spec: RopeSpec, label: str, options: GgufTarget) -> Exported:
@@ -65,11 +67,9 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
 
     source: the checkpoint. family: of its model. spec: its unscaled RoPE. label: of the method, for names, or empty.
     options: type of the weights and pre-tokenizer. Raises BadSource and UnsupportedBake for a checkpoint that cannot be
-    converted, UsageError for an unknown outtype and Meta's layout.
+    converted, UsageError for an unknown outtype.
     """
     outtype = options.outtype or "auto"
-    if source.kind == "meta":
-        raise UsageError("Meta's layout is converted in two steps: apply it to a folder first, then that to GGUF")
     if not source.weights():
         raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
     headers = [(Weights(source, name), header) for name, header in source.headers.items()]
@@ -89,24 +89,28 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     with scratch() as folder:
         present = {file.name for file in source.files()}
         for file in SMALL:
-            if file in present:
+            if file in present and source.is_generated(file):
+                source.copy(file, folder / file)
+            elif file in present:
                 (folder / file).write_bytes(read_bytes(source.path(file), file))
-        repository = source.reference if source.kind == "hub" else None
+        repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
         size = _parameters(tensors, values)
         described = describe(folder, source.name, repository, label, size)
         general = metadata_keys(described, name, options.quantized_by)
         bare = metadata_keys(describe(folder, source.name, repository, "", size), name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
+        composed = composes_characters(folder, tokens)
     arch = values.pop("general.architecture")
     header, unlabelled = (
         Header(3, {"general.architecture": arch, **names, **values, **tokens}, infos(tensors), 32, 0, 0)
         for names in (general, bare)
     )
     check_demands(header, rules.arch)
+    check_layers(header, sizes, family, spec)
     by_name = {tensor.name: tensor for tensor in tensors}
     vectors = {one.name: np.frombuffer(one.data, "<f4").astype(np.float64) for one in tensors if one.data}
     model = GgufModel(header, header.tensors, vectors, lambda name: converted(by_name[name]))
-    return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out)
+    return Exported(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
 
 
 def _rope_freqs(spec: RopeSpec, rules: Gguf) -> list[OutTensor]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from ..errors import BadSource, UnsupportedBake, counted, shown
+from ..errors import BadSource, UnsupportedBake, shown
 from ..families import Family
 from ..families.cached_layers import kv_heads
 from ..families.config import Config, positive_int, text_part
 from ..families.gguf import Gguf
-from ..families.layers import key_layers, layer_names
+from ..families.layers import layer_names
 from ..formats.gguf import Value, boolean, f32, string, u32
 from ..formats.gguf.values import array, bools
 from ..rope.spec import RopeSpec
-from ..runtimes.llamacpp import find_arch
 from .computed import COMPUTED
 from .conversions import Sizes
 from .expression import count, number, value_of, whole
@@ -149,20 +148,6 @@ def _check(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
         raise _unsupported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
     if rules.scale_layers:
         _check_scale(part, rules, spec)
-    _check_shared(part, family, rules, spec)
-    if family.layers.flags and "none" in spec.layers:
-        interval = find_arch(rules.arch).nope_interval
-        expected = tuple("none" if (i + 1) % interval == 0 else "global" for i in range(len(spec.layers)))
-        if spec.layers != expected:
-            raise _unsupported("no_rope_layers", rules, f"llama.cpp leaves out every {interval}th")
-
-
-def _check_shared(part: Config, family: Family, rules: Gguf, spec: RopeSpec) -> None:
-    kept, count = find_arch(rules.arch).kv_layers, len(spec.layers)
-    own = sum(maker == layer for layer, maker in enumerate(key_layers(part, family, count)))
-    if kept.isdigit() and own != int(kept):
-        key, why = family.cache.shared[0], f"llama.cpp makes keys in the first {kept} layers"
-        raise _unsupported(f"{key} = {count - own} with {counted(count, 'layer')}", rules, why)
 
 
 def _finite_or_not(value: Any) -> Any:
@@ -186,13 +171,7 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, Value]:
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
-    names, rules = layer_names(part, family, len(spec.layers)), gguf_rules(family)
-    window = find_arch(rules.arch).window
-    if window is not None and window.present.isdigit() and len(names) != int(window.present):
-        raise _unsupported(
-            f"sliding_window = {size} with {counted(len(names), 'layer')}", rules,
-            f"llama.cpp has windows there in models of {window.present} layers alone",
-        )  # fmt: skip
+    names = layer_names(part, family, len(spec.layers))
     pattern = [name == "sliding_attention" for name in names]
     found = {"attention.sliding_window": u32(size), "attention.sliding_window_pattern": bools(pattern)}
     if spec.local_form is not None:

@@ -33,7 +33,7 @@ def quantise(source: Path, target: Path, outtype: str) -> None:
     outtype: a key of FTYPES. Raises RopeconvError where llama.cpp is not installed or fails.
     """
     require("llama_cpp", f"--outtype {outtype}")
-    command = [sys.executable, "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
+    command = [sys.executable, "-P", "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
     if done.returncode != 0:
         said = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower() or "fail" in line.lower()]

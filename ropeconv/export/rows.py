@@ -6,7 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadSource
 from ..formats.gguf.types import BF16, F16, F32, MXFP4, TYPES
 from ..sources import Source
 
@@ -17,7 +22,7 @@ NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
 
 @dataclass(frozen=True)
 class Weights:
-    """A safetensors file of a checkpoint. Its path is asked for when its numbers are read: on the Hub that fetches it.
+    """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are read.
 
     source: the checkpoint, None for a file of which only the header is known. name: of the file.
     """
@@ -26,15 +31,30 @@ class Weights:
     name: str
 
     @cached_property
-    def path(self) -> Path:
-        """Where the file is on this machine."""
+    def path(self) -> Path | None:
+        """Where the file is on this machine; None for one that is made when it is read."""
         assert self.source is not None, self.name
-        return self.source.path(self.name)
+        return None if self.source.is_generated(self.name) else self.source.path(self.name)
 
     def read(self, start: int, stop: int) -> bytes:
         """A few bytes of the file, which is not fetched for them."""
         assert self.source is not None, self.name
         return self.source.read(self.name, start, stop)
+
+    def numbers(self, dtype: str, start: int, count: int, sparse: bool = False) -> NDArray[Any]:
+        """Numbers of the file as numpy reads them.
+
+        dtype: of numpy. start: where they begin, in bytes. count: how many. sparse: whether few of them are needed, so
+        that a file of this machine is mapped and not read. Raises BadSource where it has been cut off.
+        """
+        kind = np.dtype(dtype)
+        if self.path is None:
+            return np.frombuffer(self.read(start, start + count * kind.itemsize), kind)
+        if self.path.stat().st_size < start + count * kind.itemsize:
+            raise BadSource(f"{self.path.name} was cut off while it was read; run again")
+        if sparse:
+            return np.memmap(self.path, kind, "r", start, (count,))
+        return np.fromfile(self.path, kind, count, offset=start)
 
 
 @dataclass(frozen=True)
@@ -57,11 +77,6 @@ class Rows:
     scales: int = 0
     factors: tuple[float, ...] = ()
     zeros: bool = False
-
-    @property
-    def path(self) -> Path:
-        """Where the file is on this machine."""
-        return self.file.path
 
     @property
     def packed(self) -> bool:

@@ -15,6 +15,7 @@ from ..formats.gguf.header import TensorInfo, padded
 from ..formats.gguf.types import F16, F32, MXFP4, Q8_0, TYPES
 from ..formats.safetensors import Header, Tensor
 from .conversions import Sizes, convert
+from .demands import demands, general_name
 from .prediction import as_layer, gguf_name, predicts
 from .rows import DTYPES, OutTensor, Rows, Stored, Weights
 
@@ -22,8 +23,6 @@ UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector|visual)\."
 )
 EMBEDDINGS = ("embed_tokens.weight", "embed_in.weight", "wte.weight", "word_embeddings.weight")
-EXACT = ("_norm.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
-"""Ends of names of tensors that stay in F32 whatever the type of the others is."""
 
 
 def out_tensors(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes, type: int) -> list[OutTensor]:
@@ -150,15 +149,17 @@ def _out(tensor: Stored, names: Any, rules: Gguf, type: int) -> OutTensor:
             f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another architecture?"
         )
     shape = tuple(reversed(tensor.shape)) or (1,)
-    kind = MXFP4 if tensor.parts[0].dtype == "MXFP4" else _type_of(target, tensor.shape, type)
+    kind = MXFP4 if tensor.parts[0].dtype == "MXFP4" else _type_of(target, tensor.shape, rules.arch, type)
     return OutTensor(target, shape, kind, tensor.parts, tensor.interleave, tensor.values, tensor.tiles)
 
 
-def _type_of(name: str, shape: tuple[int, ...], type: int) -> int:
+def _type_of(name: str, shape: tuple[int, ...], arch: str, type: int) -> int:
     """ggml's type of a tensor, as llama.cpp's converter chooses it.
 
-    F32 for vectors, norms and routers; F16 in place of Q8_0 for rows that are no whole number of blocks; else `type`.
+    F32 for vectors, norms and what demands.json says of `arch`, such as routers and convolutions; F16 in place of Q8_0
+    for rows that are no whole number of blocks; else `type`.
     """
-    if len(shape) <= 1 or name.endswith(EXACT) or not name.endswith(".weight"):
+    kept = general_name(name) in demands()[arch].float32
+    if len(shape) <= 1 or kept or name.endswith("_norm.weight") or not name.endswith(".weight"):
         return F32
     return F16 if type == Q8_0 and shape[-1] % TYPES[Q8_0].block else type

@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadSource
 from ..formats.copying import Advance, copy_part, write_at
 from ..formats.floats import STORED, widened
 from ..formats.gguf.header import TensorInfo
@@ -75,8 +74,10 @@ def converted(tensor: OutTensor) -> Iterator[bytes]:
 
 
 def _as_is(tensor: OutTensor) -> bool:
+    """Whether the bytes of a tensor are those of local files, so that the kernel copies them."""
     same = all(part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
-    return same and not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
+    plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
+    return same and plain and all(part.file.path is not None for part in tensor.parts)
 
 
 def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
@@ -86,9 +87,10 @@ def _tasks(tensor: OutTensor, place: int, target: BinaryIO) -> Iterator[Task]:
         yield partial(write_at, file, tensor.data, place)
     elif _as_is(tensor):
         for part in tensor.parts:
+            assert part.file.path is not None
             for first in range(0, part.extent, COPY):
                 size = min(COPY, part.extent - first)
-                yield partial(_copy, part.path, part.start + first, target.name, place + first, size)
+                yield partial(_copy, part.file.path, part.start + first, target.name, place + first, size)
             place += part.extent
     else:
         for piece in _pieces(tensor, place):
@@ -120,8 +122,6 @@ def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
 def _array(piece: Piece) -> NDArray[Any]:
     """A piece converted to the type of its tensor, as a contiguous array."""
     rows, tensor = piece.rows, piece.tensor
-    if not rows.zeros and rows.path.stat().st_size < rows.start + rows.extent:
-        raise BadSource(f"{rows.path.name} was cut off while it was read; run again")
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
     raw = _read(rows)
@@ -137,7 +137,7 @@ def _array(piece: Piece) -> NDArray[Any]:
         values = values * np.float32(factor)
     if tensor.values:
         values = VALUES[tensor.values](values)
-    return encode(values, tensor.type)
+    return np.ascontiguousarray(encode(values, tensor.type))
 
 
 def _read(rows: Rows) -> NDArray[Any]:
@@ -145,10 +145,9 @@ def _read(rows: Rows) -> NDArray[Any]:
     dtype = np.dtype(STORED[rows.dtype])
     if rows.zeros:
         return np.zeros((rows.rows, rows.columns), dtype)
+    stored = rows.file.numbers(STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.packed)
     if rows.packed:
-        raw = np.fromfile(rows.path, dtype, rows.rows * rows.columns, offset=rows.start)
-        return raw.reshape(rows.rows, rows.columns)
-    stored = np.memmap(rows.path, dtype, "r", rows.start, (rows.extent // dtype.itemsize,))
+        return stored.reshape(rows.rows, rows.columns)
     strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
     return np.array(np.lib.stride_tricks.as_strided(stored, (rows.rows, rows.columns), strides))
 
@@ -162,7 +161,7 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
     blocks = rows.columns // TYPES[MXFP4].block
     apart = rows.stride // TYPES[MXFP4].block
     stored, scales = (
-        np.memmap(rows.path, np.uint8, "r", start, ((rows.rows - 1) * apart * size + blocks * size,))
+        rows.file.numbers("u1", start, (rows.rows - 1) * apart * size + blocks * size, sparse=True)
         for start, size in ((rows.start, NIBBLES), (rows.scales, 1))
     )
     strided = np.lib.stride_tricks.as_strided
@@ -185,7 +184,8 @@ def encode(values: NDArray[np.float32], type: int) -> NDArray[Any]:
         return q8_0(values)
     import gguf
 
-    return np.ascontiguousarray(gguf.quants.quantize(values, gguf.GGMLQuantizationType(type)))
+    quantised: NDArray[Any] = gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
+    return quantised
 
 
 BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))

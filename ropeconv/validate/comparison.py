@@ -11,6 +11,7 @@ from ..errors import BadSource
 from ..export.checkpoint import GgufCheckpoint
 from ..inspection import inspect_source
 from ..receipts import Receipt, add_validation, read_receipt
+from ..receipts.folder_original import first_source
 from ..rope.log_n import LogN, QueryScaling, effective_scaling
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
@@ -48,6 +49,8 @@ class Comparison:
         if isinstance(source, GgufSource) and baked.is_dir():
             target = receipt.target
             source = GgufCheckpoint(source, (target and target.outtype) or "auto")
+        if isinstance(source, Source) and _is_first_bake(receipt):
+            source = first_source(source)
         recipe = Recipe.from_dict(receipt.recipe)
         try:
             seen = inspect_source(source)
@@ -135,3 +138,12 @@ class Comparison:
         result: as `Validation.to_dict` has it. server: the runtime of a server, empty for other results.
         """
         add_validation(self.baked, self.receipt, result, server)
+
+
+def _is_first_bake(receipt: Receipt) -> bool:
+    """Whether no source of an output was an output itself, so that such a one stands for what it was made from.
+
+    That is how an output of Meta's layout is compared with a conversion of the same files by `--as-is`.
+    """
+    replaced = receipt.target is not None and receipt.target.replace
+    return receipt.original is not None and len(receipt.steps) == 1 and not replaced

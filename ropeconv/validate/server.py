@@ -133,7 +133,7 @@ def _text_run(asked: ComparisonSpec, served: Served, source: Source, folder: Pat
     config = source.config()
     known = int(text_part(config, source.family)["vocab_size"])
     if settings.text:
-        ids = of_text(settings.text, folder, length)
+        ids = of_text(settings.text, folder, length, settings.trust_remote_code)
     else:
         ids = synthetic(length, min(served.vocabulary or known, known), settings.seed)
     found = spread_buckets(schedule.original_context, length - 1, KEPT)

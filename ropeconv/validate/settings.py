@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engines.transformers.device import DeviceSpec, device_spec
@@ -15,8 +15,9 @@ class Settings:
     device, dtype, device_map: as in `device_spec`. tokens: of each spread run (by default 512, fewer with `length`);
     for GGUF the length of the sequence. length: tokens of a run over every position, 0 for none. chunk: tokens that the
     backbone reads at a time. seed: of the synthetic tokens. text: a file to read in their place. trust_remote_code: run
-    code in the output that ropeconv has not written. config_reference: also run the source with the method in its
-    config. dequantised: run the source of a GGUF file in transformers, with its weights dequantised.
+    code of the output, of tokenizers and of kernels that ropeconv has not written, and load pickled weights.
+    config_reference: also run the source with the method in its config. dequantised: run the source of a GGUF file in
+    transformers, with its weights dequantised.
     """
 
     device: str = "auto"
@@ -38,4 +39,5 @@ class Settings:
 
     def place(self, stored: str = "float32") -> DeviceSpec:
         """Device and precision. stored: the precision of the checkpoint. Raises UsageError as `device_spec` does."""
-        return device_spec(self.device, self.dtype, self.device_map, stored)
+        at = device_spec(self.device, self.dtype, self.device_map, stored)
+        return replace(at, pickles=self.trust_remote_code)

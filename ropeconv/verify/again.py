@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
 
-from ..bake import FoldTarget, GgufTarget, Plan, Target, make_plan
+from ..bake import FoldTarget, GgufTarget, Plan, PlannedFile, Target, make_plan
 from ..encode import all_encodings
 from ..errors import BadSource, RopeconvError
 from ..export.quantise import FTYPES
 from ..receipts import Receipt, embedded, parse_receipt
+from ..receipts.receipt import FileRecord
 from ..rope.recipe import Recipe
 from ..sources import RECEIPT, GgufSource
 from ..sources.folder import FolderSource
@@ -31,6 +32,8 @@ ADDED = ("before", "original")
 """Those of them that earlier receipts lack, or have without some of their fields."""
 LATER = ("original_context", "effective_length", "reach")
 """Fields of `before` that earlier receipts lack."""
+CONVERTED = ("meta", "gguf")
+"""Kinds of sources whose files are made and not copied."""
 TEXTS = ("rope", "after")
 """Fields of `before` that are for people, and may be put otherwise in another version."""
 
@@ -71,15 +74,16 @@ def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
     if older:
         _drop_unsaid(wanted, said)
     unlike = [key for key in keys if wanted[key] != said[key] and (key != "target" or receipt.target is not None)]
-    if plan.is_folder and receipt.target is not None and not _lists(receipt, plan):
+    # of another kind, it copies what was converted, or converts what was copied
+    same = (receipt.source.kind in CONVERTED) == (plan.source.kind in CONVERTED)
+    if plan.is_folder and receipt.target is not None and _files(receipt.files, same) != _files(plan.files, same):
         unlike.append("list of files")
     return unlike
 
 
-def _lists(receipt: Receipt, plan: Plan) -> bool:
-    """Whether a receipt lists the files of a plan, and no others."""
-    wanted = sorted((file.name, file.action, file.origin) for file in plan.files)
-    return wanted == sorted((file.name, file.action, file.origin or "") for file in receipt.files)
+def _files(files: Iterable[PlannedFile | FileRecord], actions: bool) -> list[tuple[str, str, str]]:
+    """Names and origins of files, and with `actions` what was done to make them."""
+    return sorted((one.name, one.origin or one.name, one.action if actions else "") for one in files)
 
 
 def _drop_unsaid(wanted: dict[str, Any], said: dict[str, Any]) -> None:
@@ -119,6 +123,7 @@ def _targets(comparison: Comparison) -> Iterator[Target]:
             allow_approximate=said.allow_approximate,
             all_files=said.all_files,
             replace=said.replace,
+            dual_chunk=said.dual_chunk,
         )
         yield target
         if said.encoding == "auto":

@@ -19,10 +19,11 @@ def earlier_output(plan: Plan) -> Comparison | None:
         found = read_receipt(plan.out) if plan.out.exists() else None
     except BadSource:
         return None
-    if found is None or _made_from(found) != _made_from(plan.receipt()):
+    if found is None or made_from(found) != made_from(plan.receipt()):
         return None
     return Comparison.open(plan.out, plan.source.reference)
 
 
-def _made_from(receipt: Receipt) -> bytes:
+def made_from(receipt: Receipt) -> bytes:
+    """What an output was made of and how, as JSON, without what was measured of it later. receipt: of it."""
     return msgspec.json.encode([receipt.source, receipt.recipe, receipt.target, receipt.schedule, receipt.encoding])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ..validate.checks.trust import CODE
+from ..pretrained import CODE
 
 LOADED = (
     "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.vocab", "*.bpe", "*.spm", "*.safetensors", "*.bin",

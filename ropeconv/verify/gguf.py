@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +17,14 @@ from ..formats.copying import Advance
 from ..formats.gguf import GgufFile, Header, TensorInfo, Value, read_header, rewrite
 from ..formats.gguf.edit import RESERVED, Change, Rewritten
 from ..formats.scratch import scratch
+from ..runtimes.llamacpp.read_header import ROPE_TENSORS
 from ..sources import RECEIPT
 from .ranges import Copied, Made, Range, Streamed, first_difference
 from .verified import Found
 
 LONGEST = 1000  # bytes of a value that a message shows
+SMALL = 1 << 16  # bytes of a tensor that is compared in any case
+QUANTISER = ("general.file_type", "general.quantization_version")  # keys that llama.cpp's quantiser writes
 DESCRIPTIVE = "general."
 EFFECTIVE = (
     "general.architecture", "general.alignment", "general.file_type", "general.quantization_version",
@@ -51,8 +54,7 @@ class GgufCheck:
     def run(self) -> None:
         """Compares every shard."""
         if isinstance(self.plan, ExportPlan) and self.plan.exported.quantised and self.found.options.quick:
-            outtype = self.plan.exported.outtype
-            return self.found.unverified.append(f"to compare the header, {outtype} would have to be made again")
+            return self._quantised(self.plan)
         with _first_shard(self.plan) as (made, header, ranges_at, tail):
             self._first(made, header, ranges_at, tail)
         if isinstance(self.plan, GgufPlan):
@@ -69,9 +71,7 @@ class GgufCheck:
         ours, path = self.file.header, self.file.path
         self.found.files += 1
         clauses = list(_unlike_keys(ours, made))
-        for key, what in clauses:
-            described = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
-            self.found.differs(what, harmless=described and (self.found.options.edited or self.elsewhere))
+        self._keys(clauses)
         if ours.tensors != made.tensors or list(ours.tensors) != list(made.tensors):
             return self.found.differs(_unlike_tensors(ours.tensors, made.tensors))
         if not clauses and exact and not _laid_out(path, ours, made):
@@ -81,8 +81,42 @@ class GgufCheck:
             return self.found.differs(f"it has {ours.size - end:,} bytes after its last tensor")
         if not self.found.options.quick:
             head = Copied(0, ours.data_start, path, 0)  # compared above
-            self._compare(path, ours, [head, *ranges_at(ours.data_start)])
-        return None
+            return self._compare(path, ours, [head, *ranges_at(ours.data_start)])
+        return self._small(path, ours.tensors, ours.data_start, 0)
+
+    def _quantised(self, plan: ExportPlan) -> None:
+        """Compares what is the same in a file that llama.cpp has quantised: keys, shapes, and tensors in F32."""
+        ours, made = self.file.header, rewrite(plan.exported.model.header, plan.edit)
+        self.found.files += 1
+        self._keys([(key, what) for key, what in _unlike_keys(ours, made) if key and key not in QUANTISER])
+        shapes, wanted = ({name: one.shape for name, one in of.tensors.items()} for of in (ours, made))
+        if shapes != wanted:
+            name = next(name for name in (*wanted, *shapes) if wanted.get(name) != shapes.get(name))
+            return self.found.differs(f"its tensor {name} is not there or has another shape")
+        same = {name: one for name, one in ours.tensors.items() if one.type == made.tensors[name].type}
+        self._small(self.file.path, same, ours.data_start, 0)
+        outtype = plan.exported.outtype
+        return self.found.unverified.append(f"to compare the types of tensors, {outtype} would have to be made again")
+
+    def _keys(self, clauses: Iterable[tuple[str, str]]) -> None:
+        for key, what in clauses:
+            described = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
+            self.found.differs(what, harmless=described and (self.found.options.edited or self.elsewhere))
+
+    def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
+        """Compares the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too.
+
+        tensors: of the shard. start: where its data begins, in bytes.
+        """
+        plan = self.plan
+        own = {*plan.edit.changes, *(item.name for item in plan.edit.added)}
+        for name, info in tensors.items():
+            if name in ROPE_TENSORS or (name in own and info.size <= SMALL):
+                one = {name: info}
+                made = _edited(plan, shard, one, start) if isinstance(plan, GgufPlan) else _converted(plan, one, start)
+                place = first_difference(path, list(made), whole=False)
+                if place is not None:
+                    self.found.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
     def _other(self, number: int) -> None:
         assert isinstance(self.plan, GgufPlan)
@@ -94,8 +128,8 @@ class GgufCheck:
         if not self.found.options.quick:
             head = Copied(0, before.data_start, source.shards[number].path(), 0)
             data = list(_edited(self.plan, number, before.tensors, before.data_start))
-            self._compare(path, header, [head, *data])
-        return None
+            return self._compare(path, header, [head, *data])
+        return self._small(path, header.tensors, header.data_start, number)
 
     def _compare(self, path: Path, header: Header, ranges: list[Range]) -> None:
         self.found.bytes += header.size - header.data_start

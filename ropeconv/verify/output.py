@@ -60,6 +60,6 @@ def verify_output(
 def _check_source(comparison: Comparison) -> None:
     """Raises BadSource where the source is another model, which is more to the point than its first difference."""
     source, encoding = comparison.source, all_encodings().get(comparison.receipt.encoding)
-    if isinstance(source, Source) and source.kind in ("folder", "hub") and encoding is not None:
+    if isinstance(source, Source) and source.kind != "config" and encoding is not None:
         check_same_model(comparison.baked, source, encoding)
         check_tokenizer(comparison.baked, source)

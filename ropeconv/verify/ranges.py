@@ -134,13 +134,17 @@ Task = Callable[[Reader], "int | None"]
 """Compares a piece, and returns the place of the first other byte, or None."""
 
 
-def first_difference(path: Path, ranges: Sequence[Range], advance: Advance = lambda done: None) -> int | None:
+def first_difference(
+    path: Path, ranges: Sequence[Range], advance: Advance = lambda done: None, whole: bool = True
+) -> int | None:
     """A place in which a file is not as its ranges say, None where it is; what no range covers has to be zero.
 
-    path: the file. ranges: in order. advance: called with the bytes compared since the last call. Raises OSError.
+    path: the file. ranges: in order. advance: called with the bytes compared since the last call. whole: also compare
+    what no range covers. Raises OSError.
     """
     lock, found = Lock(), list[int]()
-    tasks = chain.from_iterable(one.tasks() for one in _with_zeros(ranges, path.stat().st_size))
+    every = _with_zeros(ranges, path.stat().st_size) if whole else ranges
+    tasks = chain.from_iterable(one.tasks() for one in every)
 
     def counted(done: int) -> None:
         with lock:

@@ -21,6 +21,7 @@ from .folder import WEIGHTS, compare_names, compare_weights, is_weights
 from .ranges import Copied, Range, first_difference
 from .texts import json_differences
 from .verified import Found
+from .weights import unchanged
 
 CONFIG = "config.json"
 ROPE = ("rope_scaling", "rope_parameters", "rope_theta", "original_max_position_embeddings", QUERY_SCALE)
@@ -50,7 +51,7 @@ class CopiesCheck:
             self.found.files += 1
             if file.name == CONFIG:
                 self._config(source)
-            elif file.name.endswith(WEIGHTS) and source.kind != "meta":
+            elif file.name.endswith(WEIGHTS):
                 self._weights(file.name, source)
             elif file.action == "copy":
                 self._copy(file, source)
@@ -94,7 +95,7 @@ class CopiesCheck:
             if not self.found.options.quick:
                 file = places[tensor.name]
                 place = source.headers[file].data_start + other.start
-                ranges.append(Copied(at, header.data_start + tensor.stop, source.path(file), place))
+                ranges.append(unchanged(at, header.data_start + tensor.stop, source, file, place))
         if ranges:
             self.found.bytes += path.stat().st_size
             head = Copied(0, header.data_start, path, 0)  # compared above

@@ -204,16 +204,16 @@ def test_ranges_of_a_file_are_multiplied(tmp_path: Path, monkeypatch: pytest.Mon
 def test_norms_are_widened_and_everything_else_is_copied(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(5, 4).half(), "b": torch.randn(7).bfloat16(), "c": torch.randn(3).half(),
                "d": torch.arange(4), "e": torch.randn(2).half()}  # fmt: skip
-    save_file(tensors, tmp_path / "x", {"format": "pt"})
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     done: list[int] = []
-    copy_widened(tmp_path / "x", tmp_path / "y", {"b", "c"}, done.append)
+    copy_widened(FolderSource(tmp_path), "model.safetensors", tmp_path / "y", {"b", "c"}, done.append)
     found = load_file(tmp_path / "y")
     for name, tensor in tensors.items():
         wanted = tensor.float() if name in ("b", "c") else tensor
         assert found[name].dtype == wanted.dtype
         assert torch.equal(found[name], wanted)
     size = (tmp_path / "y").stat().st_size
-    assert sum(done) == size == widened_size(read_header(tmp_path / "x"), {"b", "c"})
+    assert sum(done) == size == widened_size(read_header(tmp_path / "model.safetensors"), {"b", "c"})
     assert read_header(tmp_path / "y").metadata == {"format": "pt"}
 
 

@@ -50,6 +50,9 @@ def changed(model_type: str, rope: dict[str, Any] = LINEAR, **config: Any) -> di
     ("model_type", "config", "expected"),
     [
         ("llama", {}, FLAT),
+        # Command R: vLLM takes model_max_length for its table of positions, and the least of all lengths as its window
+        ("cohere", {"model_max_length": 128, "seq_length": 64}, {**FLAT, "model_max_length": 256, "seq_length": 256}),
+        ("cohere", {"model_max_length": 512}, FLAT),
         ("gpt_neox", {"rope_theta": None, "rotary_pct": 0.5}, {
             **FLAT, "rotary_emb_base": 500.0, "rope_parameters": parameters(partial_rotary_factor=0.5)}),
         ("gpt_neox", {"rotary_emb_base": 10000}, {
@@ -96,10 +99,10 @@ def test_the_old_schema_is_null_where_nothing_is_scaled_unless_a_class_needs_it(
 def test_a_scale_of_queries_keeps_its_length_and_stands_where_vllm_looks_too() -> None:
     before = {**local(10000.0), "llama_4_scaling_beta": 1, "original_max_position_embeddings": 32.0}
     found = written("ministral3", rope_parameters=before)
-    scale = {"original_max_position_embeddings": 64, "llama_4_scaling_beta": 1.0}
+    scale = {"original_max_position_embeddings": 32, "llama_4_scaling_beta": 1.0}
     assert found["rope_parameters"] == parameters(**scale)
     assert found["rope_scaling"] == {**LINEAR, "type": "linear", **scale}
-    assert found["llama_4_scaling"] == {"original_max_position_embeddings": 64, "beta": 1.0}
+    assert found["llama_4_scaling"] == {"original_max_position_embeddings": 32, "beta": 1.0}
     assert list(found)[-1] == "llama_4_scaling"
     assert "llama_4_scaling" not in written("llama")
 

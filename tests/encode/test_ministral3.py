@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 from ropeconv.engines.transformers.load import load_stock
+from ropeconv.engines.transformers.patch import patch
 from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.methods import REGISTRY as METHODS
@@ -213,3 +214,42 @@ def test_without_weights_the_reason_is_that_of_the_config(tmp_path: Path) -> Non
     recipe = Recipe(METHODS["mixed"](4.0), log_n="clamped", attention_factor=1.2)
     with pytest.raises(UnsupportedBake, match=r"with factors: it uses the attention factor .*, not 1\.2000"):
         make_plan(tmp_path / "config.json", recipe, encoding="ministral3", allow_approximate=True, runtimes=("mlx-lm",))
+
+
+@pytest.mark.parametrize("method", ["linear", "ntk", "yarn"])
+def test_a_unit_of_the_steps_that_is_not_the_trained_context_stays(tmp_path: Path, method: str) -> None:
+    """Ministral 3 trained on four times the length in which its steps count: logits of the source, patched, beyond."""
+    source = calm("ministral3", tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    config["rope_parameters"]["original_max_position_embeddings"] = TRAINED // 4
+    (source / "config.json").write_text(json.dumps(config))
+    plan = make_plan(source, Recipe(METHODS[method](4.0)), tmp_path / "out")
+    assert (plan.before.query_scaling, plan.before.original_context) == (QueryScaling(0.1, TRAINED // 4), TRAINED)
+    out = apply(plan)
+    ids = torch.randint(4, 300, (1, 4 * TRAINED), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        reference = load_stock(source, "cpu")
+        patch(reference, plan.schedule, plan.before)
+        wanted = reference(input_ids=ids).logits[:, TRAINED:]
+        found = load_stock(out, "cpu")(input_ids=ids).logits[:, TRAINED:]
+        assert torch.allclose(wanted, found, atol=2e-3)
+        written = json.loads((out / "config.json").read_text())
+        for schema in ("rope_scaling", "rope_parameters"):
+            assert written[schema]["original_max_position_embeddings"] == TRAINED // 4
+            written[schema]["original_max_position_embeddings"] = TRAINED
+        written |= dict.fromkeys({"original_max_position_embeddings"} & written.keys(), TRAINED)
+        (out / "config.json").write_text(json.dumps(written))
+        other = load_stock(out, "cpu")(input_ids=ids).logits[:, TRAINED:]
+    assert (wanted - other).abs().max() > 0.05
+
+
+def test_native_is_refused_where_the_class_would_compute_other_steps(tmp_path: Path) -> None:
+    """In YaRN the same key is the end of its ramp too."""
+    source = make("ministral3", tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    config["rope_parameters"]["original_max_position_embeddings"] = TRAINED // 4
+    (source / "config.json").write_text(json.dumps(config))
+    yarn = Recipe(METHODS["yarn"](4.0))
+    with pytest.raises(UnsupportedBake, match=f"has to stay {TRAINED // 4}; use --encoding factors"):
+        make_plan(source, yarn, tmp_path / "out", encoding="native")
+    assert make_plan(source, yarn, tmp_path / "out").result.encoding == "factors"

@@ -17,6 +17,7 @@ from ropeconv.errors import UnsupportedBake
 from ropeconv.families import by_model_type
 from ropeconv.families.sample import sample_config
 from ropeconv.rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
@@ -52,6 +53,10 @@ def setting(schedule: Schedule, family: str = "llama", of: RopeSpec | None = Non
         (of_form(Proportional(1e4, 1.0, 0.5)), "phi", spec(), "another meaning there"),
         (of_form(Yarn(1e4, 4.0, 64), FORMULA), "ministral3", spec(original_context=32), "has to stay 32"),
         (of_form(Llama3(1e4, 4.0, 64)), "ministral3", spec(original_context=32), "an original context of 64"),
+        (of_form(Yarn(1e4, 4.0, 64), FORMULA), "ministral3", spec(query_scaling=QueryScaling(0.1, 16)),
+         "has to stay 16; use --encoding factors"),
+        (of_form(LongRope(1e4, (1.0,) * 4, (4.0,) * 4, 64), short_inv_freq=np.array([1.0, 0.1, 0.01, 0.001])),
+         "ministral3", spec(query_scaling=QueryScaling(0.1, 16)), "has to stay 16; give one list"),
     ],
 )  # fmt: skip
 def test_what_no_rope_type_holds(schedule: Schedule, family: str, of: RopeSpec, words: str) -> None:
@@ -175,6 +180,10 @@ def test_ministral_3_keeps_the_slope_and_the_unit_of_its_query_scale() -> None:
         "rope_theta": 500.0,
     }  # fmt: skip
     assert part["llama_4_scaling"] == {"original_max_position_embeddings": 32, "beta": 0.1}
+    stated = spec(original_context=32, query_scaling=QueryScaling(0.1, 7))
+    linear = RopeSetting({"rope_type": "linear", "factor": 4}, 500.0, 256, None)
+    other = baked("ministral3", linear, stated, rope_parameters=kept)
+    assert other.get("text_config", other)["rope_parameters"]["original_max_position_embeddings"] == 7
     assert isinstance(part["rope_parameters"]["original_max_position_embeddings"], int)
     assert part["rope_scaling"]["type"] == "linear"
 

@@ -49,6 +49,15 @@ def test_what_one_of_them_does_not_read_is_refused_by_name(config: Path) -> None
         make_plan(config, LOUD, runtimes=("vllm", "mlx-lm"))
 
 
+def test_a_named_encoding_that_transformers_computes_otherwise_is_refused(tmp_path: Path) -> None:
+    """Without `runtimes` an output is for transformers; for others alone it may be written."""
+    path = written(tmp_path, "phi4_multimodal")
+    with pytest.raises(UnsupportedBake, match=r"transformers .* with factors: it uses the attention factor 1\.0000"):
+        make_plan(path, YARN, encoding="factors")
+    plan = make_plan(path, Recipe(REGISTRY["linear"](4.0)), encoding="factors")
+    assert plan.result.status_of(find("transformers")[-1]) == "exact"
+
+
 def test_a_conflict_says_what_each_alone_would_get(tmp_path: Path) -> None:
     """By-parts is llama3 by identity, which the stock converter drops, and factors are what it drops as well."""
     path = written(tmp_path, "qwen3_next")

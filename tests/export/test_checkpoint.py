@@ -22,9 +22,11 @@ from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource
+from ropeconv.validate.comparison import Comparison
+from ropeconv.verify import verify_output
 
 from ..baking import apply, make_plan
-from ..conftest import Run
+from ..conftest import Run, hashes
 from ..extent import sample
 from ..gguf_files import write
 from ..llamacpp import EXPORTED, bake, checkpoint, sequence
@@ -197,6 +199,22 @@ def test_a_method_goes_with_it_and_the_output_is_validated(run: Run, tmp_path: P
     weights.write_bytes(content)
     caught = run("validate", "out", "--against", "model.gguf", "--ignore-receipt")
     assert (caught.returncode, "differs from byte" in caught.stderr) == (3, True), caught.stderr
+
+
+@pytest.mark.parametrize("encoding", ["buffers", "weights"])
+def test_a_method_in_the_weights_goes_with_it_in_one_step(encoding: str, tmp_path: Path) -> None:
+    """As in two: the file becomes a checkpoint first, and then its weights change."""
+    bake(checkpoint("qwen2", tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
+    yarn = Recipe(METHODS["yarn"](4.0))
+    one = apply(make_plan(tmp_path / "model.gguf", yarn, tmp_path / "one", to="safetensors", encoding=encoding))
+    verify_output(Comparison.open(one, str(tmp_path / "model.gguf")))
+    plain = restored(tmp_path / "model.gguf", tmp_path / "plain")
+    two = apply(make_plan(plain, yarn, tmp_path / "two", encoding=encoding))
+    found, wanted = hashes(one), hashes(two)
+    weights = {name for name in wanted if name.endswith(".safetensors")}
+    assert {name: found[name] for name in weights} == {name: wanted[name] for name in weights}
+    assert len(weights) == (2 if encoding == "buffers" else 1)
+    assert hashes(plain)["model.safetensors"] not in (found.get("model.safetensors"), found.get("config.json"))
 
 
 def test_a_scaled_file_keeps_its_scaling(tmp_path: Path) -> None:

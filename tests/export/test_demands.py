@@ -9,7 +9,7 @@ import gguf
 import pytest
 
 from ropeconv.bake import apply as apply_checked
-from ropeconv.errors import BadSource, Disagreement, UnsupportedBake
+from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake
 from ropeconv.export import exported
 from ropeconv.export.demands import demands
 from ropeconv.families.registry import families
@@ -53,7 +53,7 @@ def test_what_llama_cpp_does_not_load_never_has_its_name(tmp_path: Path, monkeyp
     """The second guard, where the first is away: the file is opened once before it has its name."""
     source = checkpoint("qwen3", tmp_path / "source", attention_bias=True)
     monkeypatch.setattr(exported, "check_demands", lambda *_: None)
-    with pytest.raises(Disagreement, match="llama.cpp does not load what was converted: .*wrong number of tensors"):
+    with pytest.raises(RopeconvError, match="llama.cpp cannot run what was converted: .*wrong number of tensors"):
         apply_checked(make_plan(source, AS_IS, tmp_path / "bad.gguf", to="gguf"))
     apply_checked(make_plan(checkpoint("qwen3", tmp_path / "good"), AS_IS, tmp_path / "good.gguf", to="gguf"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "good.gguf", "source"]

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from ropeconv.engines.llamacpp.loading import why_not_loaded
+from ropeconv.engines.llamacpp.loading import why_not_run
 from ropeconv.formats.gguf import Edit, GgufFile
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
@@ -40,6 +40,18 @@ def test_the_generator_gives_what_is_committed() -> None:
     assert extracted == {arch: DEMANDS[arch] for arch in extracted}
 
 
+def test_what_the_converter_keeps_in_f32_is_read_from_its_list(tmp_path: Path) -> None:
+    assert script().float32(EXCERPTS) == {
+        "qwen3": set(), "glm4": set(), "falcon-h1": {"blk.{}.ssm_conv1d.weight"},
+        "gemma4": {"blk.{}.ffn_gate_inp.weight"}, "glm4moe": {"blk.{}.ffn_gate_inp.weight"},
+        "lfm2": {"blk.{}.shortconv.conv.weight"},
+    }  # fmt: skip
+    shutil.copytree(EXCERPTS, tmp_path / "other")
+    file = tmp_path / "other" / "conversion" / "base.py"
+    file.write_text(file.read_text().replace("gguf.MODEL_TENSOR.SHORTCONV_CONV,", ""))
+    assert script().float32(tmp_path / "other")["lfm2"] == set()
+
+
 def test_another_source_would_be_seen(tmp_path: Path) -> None:
     shutil.copytree(EXCERPTS, tmp_path / "other")
     file = tmp_path / "other" / "src" / "models" / "qwen3.cpp"
@@ -59,12 +71,12 @@ def test_llamacpp_loads_nothing_without_what_is_demanded(tmp_path: Path, model_t
     pytest.importorskip("llama_cpp")
     whole, less = tmp_path / "whole.gguf", tmp_path / "less.gguf"
     bake(checkpoint(model_type, tmp_path / "source"), Recipe(METHODS["as-is"]()), whole)
-    assert why_not_loaded(whole) == ""
+    assert why_not_run(whole) == ("", "")
     file = GgufFile.open(whole)
     arch = file.get("general.architecture")
     for name in sample(list(DEMANDS[arch][kind]), 3):
         lost = frozenset({name.format(0) if kind == "required" else f"{arch}.{name}"})
         edit = Edit(removed=lost) if kind == "required" else Edit(dropped=lost)
         write_new(file, 0, edit, less)
-        assert why_not_loaded(less), f"{arch} loads without {name}"
+        assert why_not_run(less)[0], f"{arch} loads without {name}"
         less.unlink()

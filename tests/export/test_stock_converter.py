@@ -53,6 +53,26 @@ KEYS: dict[str, dict[str, Any]] = {
 """Keys of published configs that the classes of transformers do not write."""
 
 
+def in_bfloat16(model_type: str, folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A checkpoint that the converter can read, stored in bfloat16 as published ones are, and its tensors."""
+    checkpoint(model_type, folder, **SIZES.get(model_type, {}))
+    own = json.loads((folder / "config.json").read_text()) | {"torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(own))
+    return folder, stored_as(folder, torch.bfloat16)
+
+
+def by_converter(source: Path, outtypes: list[str], tree: str) -> dict[str, Path]:
+    """The files that the converter makes of a checkpoint of bfloat16, by type. tree: llama.cpp's sources."""
+    text = (source / "config.json").read_text()
+    own = json.loads(text)
+    (source / "config.json").write_text(json.dumps(own | KEYS.get(own["model_type"], {})))
+    command = [sys.executable, str(PROGRAM), tree, str(source), *outtypes]
+    done = subprocess.run(command, capture_output=True, text=True, env=without_secrets(), cwd=source.parent)
+    assert done.returncode == 0, done.stderr
+    (source / "config.json").write_text(text)
+    return {outtype: source.with_name(f"{source.name}-{outtype}.gguf") for outtype in outtypes}
+
+
 def as_q8_0(tensor: torch.Tensor) -> torch.Tensor:
     """What Q8_0 makes of a matrix; F16 where its rows are no whole number of blocks."""
     if tensor.shape[-1] % 32:
@@ -81,17 +101,12 @@ def is_split(outtype: str, name: str) -> bool:
 @pytest.mark.parametrize("model_type", sample(EXPORTED, 4))
 def test_tensors_and_logits_are_those_of_the_checkpoint(model_type: str, tmp_path: Path) -> None:
     """In F32, F16, BF16 and Q8_0, whose numbers are compared with those of gguf-py's quantiser."""
-    source = checkpoint(model_type, tmp_path / "source", **SIZES.get(model_type, {}))
-    before = stored_as(source, torch.bfloat16)
-    own = json.loads((source / "config.json").read_text()) | {"torch_dtype": "bfloat16"}
-    (source / "config.json").write_text(json.dumps(own | KEYS.get(model_type, {})))
-    command = [sys.executable, str(PROGRAM), TREE, str(source), "f32", "f16", "bf16", "q8_0"]
-    done = subprocess.run(command, capture_output=True, text=True, env=without_secrets(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (source / "config.json").write_text(json.dumps(own))
+    source, before = in_bfloat16(model_type, tmp_path / "source")
+    own = json.loads((source / "config.json").read_text())
+    files = by_converter(source, ["f32", "f16", "bf16", "q8_0"], TREE)
     expected = {name for name in before if name != "lm_head.weight" or own.get("tie_word_embeddings") is not True}
-    for outtype in ("f32", "f16", "bf16", "q8_0"):
-        back = restored(tmp_path / f"source-{outtype}.gguf", tmp_path / outtype)
+    for outtype, file in files.items():
+        back = restored(file, tmp_path / outtype)
         after = safetensors.torch.load_file(back / "model.safetensors")
         assert after.keys() == expected
         wrong = [

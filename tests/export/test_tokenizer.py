@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,17 @@ import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ropeconv.errors import BadSource, UsageError
-from ropeconv.export.tokenizer import tokenizer_keys
-from ropeconv.export.tokenizer.files import TokenizerJson, decoded
-from ropeconv.export.tokenizer.pre import pre_table, recognise
+from ropeconv.export.tokenizer import composes_characters, tokenizer_keys
+from ropeconv.export.tokenizer.files import Bpe, TokenizerJson, decoded
+from ropeconv.export.tokenizer.pre import merges_make_every_token, pre_table, recognise
 from ropeconv.formats.gguf import Edit, GgufFile, string
 from ropeconv.formats.gguf.write import write_new
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
 
+from ..baking import apply, make_plan
 from ..gguf_files import write
+from ..llamacpp import checkpoint
 
 TEXTS = [
     "Hello, world! It's 12345 o'clock; isn't it?",
@@ -135,11 +140,46 @@ def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> Non
         recognise(data, {})
 
 
-def test_a_known_pattern_with_other_merging_is_another_one() -> None:
+def with_lookup(made: bool) -> dict[str, Any]:
+    """A tokenizer.json that cuts as qwen2 does, and has ignore_merges. made: merging makes all of its tokens."""
     qwen2 = next(pre for pre in pre_table().pre if pre.name == "qwen2")
-    data = parsed(byte_level(as_pre_tokenizer(qwen2.steps), True).to_str())
-    with pytest.raises(BadSource, match="pass --pre NAME"):
+    data: dict[str, Any] = json.loads(byte_level(as_pre_tokenizer(qwen2.steps), True).to_str())
+    model = data["model"]
+    for text in [entry["content"] for entry in data["added_tokens"]]:
+        model["vocab"].pop(text, None)
+    lookup = Tokenizer.from_str(json.dumps({**data, "model": {**model, "ignore_merges": False}}))
+    free = {text: number for text, number in model["vocab"].items() if len(lookup.model.tokenize(text)) == 1}
+    model["vocab"] = free if made else {**free, "Qzq": VOCABULARY - 1}
+    model["merges"] = [merge for merge in model["merges"] if "".join(merge) in free]
+    return data
+
+
+def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(tmp_path: Path) -> None:
+    """As in gpt-oss, which has ignore_merges where llama.cpp merges. One token more, and llama.cpp gives others."""
+    for made, same in ((True, True), (False, False)):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(with_lookup(made)))
+        keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="" if made else "qwen2")
+        assert keys["tokenizer.ggml.pre"].decode() == "qwen2"
+        tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        wanted = [tokenizer.encode(text).ids for text in (*TEXTS[:-1], "Qzq")]
+        vocabulary_file(keys, tmp_path / "vocab.gguf")
+        script = f"""
+import json
+from llama_cpp import Llama
+model = Llama({str(tmp_path / "vocab.gguf")!r}, vocab_only=True, verbose=False)
+print(json.dumps([model.tokenize(text.encode(), add_bos=False) for text in {[*TEXTS[:-1], "Qzq"]!r}]))
+"""
+        assert (in_python(script) == wanted) is same
+
+
+def test_a_known_pattern_with_other_merging_is_another_one() -> None:
+    data = parsed(json.dumps(with_lookup(made=False)))
+    with pytest.raises(BadSource, match=r"cuts text as llama\.cpp's qwen2, and has ignore_merges = true") as problem:
         recognise(data, {})
+    assert str(problem.value).endswith("pass --pre qwen2 to convert it all the same")
+    assert "split" not in str(problem.value)
+    with pytest.raises(BadSource, match="pass --pre qwen35x to"):
+        recognise(data, {"qwen2": "qwen35x"})
 
 
 def train_pieces(folder: Path, **options: Any) -> sentencepiece.SentencePieceProcessor:
@@ -198,6 +238,27 @@ def test_sentencepiece_that_llama_cpp_does_not_have_is_refused(
         tokenizer_keys(tmp_path, VOCABULARY, {})
 
 
+def test_composition_is_noted_since_llama_cpp_does_not_compose(tmp_path: Path) -> None:
+    """As of Qwen 2 and 3: decomposed text becomes other tokens, composed text the same."""
+    source = checkpoint("qwen2", tmp_path / "source")
+    plan = make_plan(source, Recipe(REGISTRY["as-is"]()), tmp_path / "out.gguf", to="gguf")
+    assert not any("NFC" in line for line in plan.warnings)
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.save(str(source / "tokenizer.json"))
+    plan = make_plan(source, Recipe(REGISTRY["as-is"]()), tmp_path / "out.gguf", to="gguf")
+    assert any("llama.cpp does not compose characters (NFC)" in line for line in plan.warnings)
+    pytest.importorskip("llama_cpp")
+    apply(plan)
+    for text, same in (("caf\u00e9", True), ("cafe\u0301", False)):
+        path = tmp_path / "out.gguf"
+        script = (
+            f"import json; from llama_cpp import Llama; model = Llama({str(path)!r}, vocab_only=True, verbose=False)"
+        )
+        script += f"; print(json.dumps(model.tokenize({text!r}.encode(), add_bos=False)))"
+        assert (in_python(script) == tokenizer.encode(text).ids) is same
+
+
 def test_a_normalizer_that_changes_text_is_refused(tmp_path: Path) -> None:
     tokenizer = byte_level(as_pre_tokenizer(("gpt2",)), False)
     for normalizer, refused in (
@@ -208,7 +269,9 @@ def test_a_normalizer_that_changes_text_is_refused(tmp_path: Path) -> None:
         tokenizer.normalizer = normalizers.Sequence([normalizer])
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         if not refused:
-            assert tokenizer_keys(tmp_path, VOCABULARY, {})
+            keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+            assert composes_characters(tmp_path, keys)
+            assert not composes_characters(tmp_path, {**keys, "tokenizer.ggml.model": string("llama")})
             continue
         with pytest.raises(BadSource, match="normalizes text"):
             tokenizer_keys(tmp_path, VOCABULARY, {})
@@ -295,3 +358,13 @@ def test_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": {}}}))
     with pytest.raises(BadSource, match="WordPiece"):
         tokenizer_keys(tmp_path, 500, {})
+
+
+def test_a_vocabulary_that_takes_long_to_merge_is_not_tried() -> None:
+    """Ten tokens of 20,000 letters take minutes to merge, and a hostile file may have them."""
+    letters, merges = {"a" * 20_000 + str(index): index for index in range(10)}, [("a", "a"), "a a", ""]
+    before = time.process_time()
+    assert not merges_make_every_token(Bpe(letters, tuple(merges)))
+    assert time.process_time() - before < 1
+    assert merges_make_every_token(Bpe({"a": 0, "aa": 1, "aaa": 2}, (("a", "a"), "aa a")))
+    assert not merges_make_every_token(Bpe({"a": 0, "aa": 1, "aaa": 2}, ("a a",)))

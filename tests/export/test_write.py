@@ -79,7 +79,7 @@ def write_all(target: Path, matrices: list[Rows], types: list[int], advance: Cal
 
 def quantised(rows: Rows, kind: int) -> bytes:
     """What gguf-py makes of a matrix."""
-    raw = np.frombuffer(rows.path.read_bytes(), "<u2", rows.rows * WIDTH, rows.start)
+    raw = np.frombuffer(rows.file.path.read_bytes(), "<u2", rows.rows * WIDTH, rows.start)
     values = (raw.astype(np.uint32) << 16).view(np.float32).reshape(rows.rows, WIDTH)
     return gguf.quants.quantize(values, gguf.GGMLQuantizationType(kind)).tobytes()
 

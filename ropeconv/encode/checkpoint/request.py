@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...families import Family
-from ...families.config import Config
+from ...families.config import Config, text_parts
+from ...families.schema import DUAL_CHUNK
 from ...formats.safetensors import Tensor
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
@@ -23,13 +25,22 @@ from ..target import Target
 Tensors = Callable[[], Mapping[str, Tensor]]
 
 
+def without_dual_chunk(config: Config, family: Family) -> Config:
+    """A copy of a config without dual_chunk_attention_config."""
+    changed = copy.deepcopy(config)
+    for part in text_parts(changed, family):
+        part.pop(DUAL_CHUNK, None)
+    return changed
+
+
 @dataclass(frozen=True)
 class EncodeRequest:
     """What is to be written, and for which runtimes.
 
     schedule: what has to be computed. spec: the RoPE of the source. family: of its model. config: its whole
-    config.json. target: the options of the output. tensors: returns the tensors of the source by name, empty for a
-    config.json alone; it may have to fetch headers, so it is called only by encodings that change weights.
+    config.json, without dual_chunk_attention_config where the target drops that. target: the options of the output.
+    tensors: returns the tensors of the source by name, empty for a config.json alone; it may have to fetch headers, so
+    it is called only by encodings that change weights.
     """
 
     schedule: Schedule
@@ -38,6 +49,10 @@ class EncodeRequest:
     config: Config
     target: Target
     tensors: Tensors = dict
+
+    def __post_init__(self) -> None:
+        if self.target.dual_chunk == "drop":
+            object.__setattr__(self, "config", without_dual_chunk(self.config, self.family))
 
     @property
     def versions(self) -> list[tuple[Runtime, ...]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import UnsupportedBake, UsageError
 from ...families.config import text_part
-from ...runtimes.rules import GOOD, RUNS
+from ...runtimes.rules import GOOD, RUNS, SILENT
 from ..result import Considered, refuse_approximate, refuse_attention_factor
 from .config_only import nothing_fits, tried
 from .encoding import all_encodings
@@ -37,7 +37,8 @@ def select(request: EncodeRequest) -> CheckpointResult:
     result = known[target.encoding].encode(request)
     if not target.allow_approximate:
         refuse_approximate(result, request.schedule, "use --encoding buffers")
-    if target.runtimes and not result.suits(request.runtimes, RUNS):
+    silent = any(result.status_of(row) in SILENT for row in request.runtimes)
+    if silent or (target.runtimes and not result.suits(request.runtimes, RUNS)):
         raise nothing_fits([result], {}, request)
     return result
 

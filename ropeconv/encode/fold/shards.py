@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ...errors import UnsupportedBake
-from ...formats.copying import Advance, copy_file
+from ...formats.copying import Advance
 from ...formats.index import INDEX, with_size
 from ...formats.safetensors import Header, tensor_bytes
 from ...sources import Source
@@ -80,7 +80,7 @@ def _write(
     source: Source, shard: str, scalings: list[Scaling], wide: frozenset[str], target: Path, advance: Advance
 ) -> None:
     if wide:
-        copy_widened(source.path(shard), target, wide, advance)
+        copy_widened(source, shard, target, wide, advance)
     else:
-        copy_file(source.path(shard), target, advance)
+        source.copy(shard, target, advance)
     scale_ranges(target, ((item.tensor, item.spans, item.factor, item.plus_one) for item in scalings))

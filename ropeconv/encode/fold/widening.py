@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
-from ...formats.copying import Advance, copy_part
+from ...formats.copying import Advance
 from ...formats.floats import STORED, widened
-from ...formats.safetensors import Header, Tensor, header_bytes, read_header, tensor_bytes
+from ...formats.safetensors import Header, Tensor, header_bytes, tensor_bytes
+from ...sources import Source
 
 
 def widened_size(header: Header, wide: Collection[str]) -> int:
@@ -18,29 +18,31 @@ def widened_size(header: Header, wide: Collection[str]) -> int:
     return len(widened_header(header, wide)) + sum(_bytes(tensor, wide) for tensor in header.tensors.values())
 
 
-def copy_widened(source: Path, target: Path, wide: Collection[str], advance: Advance = lambda done: None) -> None:
+def copy_widened(
+    source: Source, name: str, target: Path, wide: Collection[str], advance: Advance = lambda done: None
+) -> None:
     """Copies a safetensors file with some tensors widened to F32; the order of the data stays.
 
-    source: the file. target: the copy. wide: names of the tensors to widen, which are F32, F16 or BF16. advance: called
-    with the bytes written since the last call. Raises OSError.
+    source: the checkpoint. name: of the file. target: the copy. wide: names of the tensors to widen, which are F32, F16
+    or BF16. advance: called with the bytes written since the last call. Raises OSError.
     """
-    header = read_header(source)
+    header = source.headers[name]
     head = widened_header(header, wide)
-    with source.open("rb") as reader, target.open("wb") as writer:
+    with target.open("wb") as writer:
         writer.write(head)
         advance(len(head))
         goal = len(head)
         for run in _runs(header, wide):
             origin, size = header.data_start + run[0].start, run[-1].stop - run[0].start
             if run[0].name in wide:
-                old = np.frombuffer(os.pread(reader.fileno(), size, origin), STORED[run[0].dtype])
+                old = np.frombuffer(source.read(name, origin, origin + size), STORED[run[0].dtype])
                 new = np.ascontiguousarray(widened(old, run[0].dtype), "<f4")
                 writer.seek(goal)
                 writer.write(new.data)
                 advance(new.nbytes)
                 goal += new.nbytes
             else:
-                copy_part(reader, origin, writer, goal, size, advance)
+                source.copy_part(name, origin, writer, goal, size, advance)
                 goal += size
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,11 +40,11 @@ class Process:
         self.name = Path(load.path).name
         self.stderr = tempfile.TemporaryFile()  # noqa: SIM115  a pipe would have to be read all the time
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ropeconv.engines.llamacpp.program"],
+            [sys.executable, "-P", "-m", "ropeconv.engines.llamacpp.program"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.stderr,
-            env=without_secrets(),
+            env=environment(),
         )
         assert self.process.stdout is not None
         self.lines: queue.Queue[bytes] = queue.Queue()
@@ -127,7 +128,17 @@ def _hand_on(stdout: BinaryIO, lines: queue.Queue[bytes]) -> None:
     lines.put(b"")
 
 
-TELLING = ("ASSERT", "missing", "wrong", "invalid", "unknown", "RuntimeError", "error")
+def environment() -> dict[str, str]:
+    """Variables of a process that runs llama.cpp: without secrets, and without a debugger that it starts at its end."""
+    return {**without_secrets(), "GGML_NO_BACKTRACE": "1"}
+
+
+FOLDERS = re.compile(r"^/\S*/(?=\S+:\d+: )")
+"""Where llama.cpp was compiled, before the name of one of its source files."""
+TELLING = ("ASSERT", "error loading model", "missing", "wrong", "invalid", "unknown", "RuntimeError", "error")
+"""What lines that name a failure contain, the surest first: keys of the file and warnings have such words too."""
+NO_TOKEN = re.compile(r"error loading model vocabulary: .*::at")
+PHI3 = " (the vocabulary lacks a token: llama.cpp needs <unk>, <s>, </s> and <|endoftext|> where general.name has phi3)"
 
 
 def _clue(line: str) -> int:
@@ -142,4 +153,5 @@ def last_words(stderr: str, code: int) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = sorted((line for line in lines if any(word in line for word in TELLING)), key=_clue)
     ended = f" (ended by signal {-code})" if code < 0 else ""
-    return (telling or lines or ["it said nothing"])[0][:300] + ended
+    said = FOLDERS.sub("", (telling or lines or ["it said nothing"])[0])[:300]
+    return said + (PHI3 if NO_TOKEN.search(said) else "") + ended

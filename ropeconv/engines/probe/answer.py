@@ -17,10 +17,14 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What transformers computes, by "global" and "local". transformers: its version."""
+    """What transformers computes, by "global" and "local".
+
+    transformers: its version. read_as: the model type that was put in the place of one that it does not have.
+    """
 
     modules: dict[str, Module]
     transformers: str = ""
+    read_as: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True):

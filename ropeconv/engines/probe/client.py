@@ -22,7 +22,7 @@ class Probe:
     def __init__(self, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
         script = Path(__file__).with_name("program.py")
         self.process = subprocess.Popen(
-            [python, "-W", "ignore", str(script)],
+            [python, "-P", "-W", "ignore", str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

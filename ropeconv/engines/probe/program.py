@@ -1,4 +1,4 @@
-"""A program that asks a transformers installation what it computes from a config. It imports nothing of ropeconv.
+"""A program that asks a transformers installation what it computes from a config.
 
 It runs as `python program.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once, while
 its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false, "as":
@@ -23,7 +23,12 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[3]))  # behind the packages that the installation has
+from ropeconv.errors import RopeconvError
+from ropeconv.pretrained import load_class, load_config, make_config, make_model
 
 
 def main() -> None:
@@ -72,7 +77,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
     """
     import torch
 
-    config = read(path, stands_for)
+    config, read_as = read(path, stands_for)
     text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
     halves = getattr(config, "is_encoder_decoder", False)
     if halves:
@@ -91,22 +96,22 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, Any]:
             modules.update(found)
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
-    return {"modules": modules, "class": type(model).__name__}
+    return {"modules": modules, "class": type(model).__name__, "read_as": read_as}
 
 
-def read(path: str, stands_for: str) -> Any:
-    """The config in a folder. stands_for: as for `ask`."""
-    from transformers import CONFIG_MAPPING, AutoConfig
+def read(path: str, stands_for: str) -> tuple[Any, str]:
+    """The config in a folder, and the model type that was put in the place of its own. stands_for: as for `ask`."""
+    from transformers import CONFIG_MAPPING
 
     if stands_for:
         with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
             whole = json.load(file)
         part = whole["text_config"] if isinstance(whole.get("text_config"), dict) else whole
         if part.get("model_type") not in CONFIG_MAPPING:
-            return AutoConfig.for_model(**{**part, "model_type": stands_for})
+            return make_config(part, stands_for), stands_for
     try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=False)  # else it may ask on stdin
-    except ValueError:
+        return load_config(Path(path), trust=False), ""
+    except RopeconvError:
         with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
             model_type = json.load(file).get("model_type")
         if model_type in CONFIG_MAPPING:
@@ -118,11 +123,9 @@ def ask_own(path: str, context: int) -> dict[str, Any]:
     """The answer for a folder whose frequencies are stored in a tensor and read by its own modelling file."""
     import torch
     from safetensors.torch import load_file
-    from transformers import AutoConfig
-    from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    config = AutoConfig.from_pretrained(path, trust_remote_code=True)
-    model = get_class_from_dynamic_module(config.auto_map["AutoModel"], path)
+    config = load_config(Path(path), trust=True)
+    model = load_class(config, "AutoModel", Path(path))
     rotary = sys.modules[model.__module__].StoredRope(config)
     with open(os.path.join(path, "model.safetensors.index.json"), encoding="utf-8") as index:
         shard = json.load(index)["weight_map"]["model.rotary_emb.inv_freq"]
@@ -141,9 +144,9 @@ def build(text: Any, torch: Any) -> Any:
             on_cpu(thing, torch)
     try:
         with torch.device("meta"):
-            return model_class._from_config(text)
+            return make_model(model_class, text)
     except NotImplementedError:  # a class that looks at its own parameters while it is built
-        return model_class._from_config(text)
+        return make_model(model_class, text)
 
 
 def class_of(text: Any) -> Any:

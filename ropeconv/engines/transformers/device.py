@@ -17,13 +17,15 @@ class DeviceSpec:
     """Where models run, and in which precision.
 
     device: as torch names it. dtype: "float32", "bfloat16" or "float16". device_map: of accelerate, to use several
-    devices; empty for one. stands_for: the model type of checkpoints whose own transformers does not have.
+    devices; empty for one. stands_for: the model type of checkpoints whose own transformers does not have. pickles: the
+    user trusts pickled weights, kernels of the Hub and code of tokenizers.
     """
 
     device: str
     dtype: str
     device_map: str = ""
     stands_for: str = ""
+    pickles: bool = False
 
 
 def device_spec(device: str = "auto", dtype: str = "auto", device_map: str = "", stored: str = "float32") -> DeviceSpec:

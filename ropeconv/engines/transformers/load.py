@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadSource, RopeconvError
-from ...export.checkpoint import GgufCheckpoint
 from ...extras import require
 from ...families.keys import text_config
 from ...formats.copying import human
-from ...formats.jsontext import parse
 from ...formats.scratch import scratch
+from ...pretrained import load_config, load_model, make_config, parsed
 from ...sources import Source
+from ...sources.converted import ConvertedSource
 from .device import DeviceSpec, free_gpu_bytes
 from .distributed import tp_kwargs, world_size
+
+SMALL = 64 << 20
+"""Bytes of the largest file that a tokenizer is read from."""
 
 
 def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, config: Any = None) -> Any:
@@ -38,14 +41,14 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False, confi
     logging.disable_progress_bar()
     # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
     key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
-    given: dict[str, Any] = {key: getattr(torch, at.dtype), "trust_remote_code": trust}
+    given: dict[str, Any] = {key: getattr(torch, at.dtype)}
     if world_size() > 1:
         given |= tp_kwargs()
     elif at.device_map or at.device != "cpu":
         require("accelerate", f"--device-map {at.device_map}" if at.device_map else f"--device {at.device}")
         given["device_map"] = at.device_map or at.device
     given["config"] = config or stock_config(folder, at.stands_for, trust)
-    model, found = _class_for(given["config"]).from_pretrained(folder, output_loading_info=True, **given)
+    model, found = load_model(_class_for(given["config"]), folder, trust, at.pickles, **given)
     if at.stands_for:
         _check_complete(found, folder, at.stands_for)
     return model.eval()
@@ -88,13 +91,13 @@ def stock_config(folder: Path, stands_for: str, trust: bool = False) -> Any:
     folder: the checkpoint. stands_for: the model type to read it with where transformers lacks its own; empty for
     others. trust: run the configuration file of the checkpoint.
     """
-    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers import CONFIG_MAPPING
 
     if stands_for:
-        config = parse((folder / "config.json").read_text("utf-8"), "config.json")
+        config = parsed(folder / "config.json")
         if config.get("model_type") not in CONFIG_MAPPING:
-            return AutoConfig.for_model(**{**config, "model_type": stands_for})
-    return AutoConfig.from_pretrained(folder, trust_remote_code=trust)
+            return make_config(config, stands_for)
+    return load_config(folder, trust)
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> Any:
@@ -122,36 +125,46 @@ def stored_dtype(config: dict[str, Any]) -> str:
 
 
 @contextmanager
-def folder_of(source: Source, dtype: str = "auto") -> Iterator[Path]:
-    """The local folder of a checkpoint, as `local_folder`; of a GGUF file a temporary one, with dequantised weights.
+def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iterator[Path]:
+    """The local folder of a checkpoint, whose files are fetched; a temporary one where some have to be made.
 
-    dtype: of these weights, as torch names it; auto for that of `source`. Raises UnsupportedBake for a
-    GGUF file that cannot be converted, RopeconvError where the disk is too small.
+    dtype: of weights that are dequantised, as torch names it; auto for that of `source`. weights: whether they are
+    needed, and not only config and tokenizer. Raises BadSource for a config.json alone, UnsupportedBake for a GGUF file
+    that cannot be converted, RopeconvError where the disk is too small.
     """
-    if not isinstance(source, GgufCheckpoint):
-        yield local_folder(source)
+    if source.kind == "config" and weights:
+        raise BadSource(f"{source.reference} is a config.json without weights; give the folder of the model")
+    if dtype != "auto" and isinstance(source, ConvertedSource):
+        source = source.in_dtype(dtype)
+    names = _needed(source, weights)
+    if not source.is_generated("config.json"):
+        if source.kind == "hub":
+            for name in names:
+                source.path(name)
+        yield source.path("config.json").parent
         return
-    made = source if dtype == "auto" else source.in_dtype(dtype)
-    size = sum(file.size for file in made.files())
+    made = {file.name: file.size for file in source.files() if file.name in names and source.is_generated(file.name)}
     with scratch() as folder:
         free = shutil.disk_usage(folder).free
-        if size > free:
+        if sum(made.values()) > free:
+            stored = stored_dtype(source.config())
+            narrows = isinstance(source, ConvertedSource) and source.in_dtype("bfloat16").dtype != stored
+            smaller = ", or give --dtype bfloat16" if narrows else ""
             raise RopeconvError(
-                f"the weights of {source.reference} take {human(size)} as {made.dtype}, and {human(free)} are free in "
-                f"{folder.parent.parent}; set TMPDIR to a larger disk, or give --dtype bfloat16"
+                f"the weights of {source.reference} take {human(sum(made.values()))} as {stored}, and {human(free)} "
+                f"are free in {folder.parent.parent}; set TMPDIR to a larger disk{smaller}"
             )
-        made.write(folder)
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if name in made:
+                source.copy(name, folder / name)
+            else:
+                (folder / name).symlink_to(source.path(name).resolve())
         yield folder
 
 
-def local_folder(source: Source) -> Path:
-    """The local folder of a checkpoint, whose files are fetched. Raises BadSource where it is not in the HF layout."""
-    if source.kind == "hub":
-        for file in source.copied_files()[0]:
-            source.path(file.name)
-        return source.path("config.json").parent
-    if source.kind != "folder":
-        raise BadSource(
-            f"{source.reference} is not in the HF layout; bake it with --as-is first and validate against that"
-        )
-    return Path(source.reference)
+def _needed(source: Source, weights: bool) -> set[str]:
+    """Names of the files of a checkpoint that are loaded. weights: with its weights."""
+    left_out = set() if weights else set(source.weights())
+    kept = (file for file in source.copied_files()[0] if file.name not in left_out)
+    return {file.name for file in kept if weights or file.size < SMALL}

@@ -1,9 +1,9 @@
-"""Reads the tensors of a checkpoint from a GGUF file, in pieces that are dequantised and converted by threads."""
+"""Reads the tensors of a checkpoint from a GGUF file, in pieces that are dequantised and converted."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...formats.floats import STORED, widened
 from ...formats.gguf import GgufFile
 from ...formats.gguf.types import BF16, F16, F32, TYPES
+from ...formats.safetensors import tensor_bytes
 from ...formats.threads import threads
 from ..rows import DTYPES
 from ..values import BACK, ROUNDED, VALUES
@@ -23,7 +24,7 @@ from .tensors import Part, Region, Restored
 FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 
-def blocks(file: GgufFile, tensors: tuple[Restored, ...]) -> Iterator[memoryview]:
+def blocks(file: GgufFile, tensors: Sequence[Restored]) -> Iterator[memoryview]:
     """Yields the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
     file.fetch()
     workers = threads()
@@ -40,6 +41,17 @@ def blocks(file: GgufFile, tensors: tuple[Restored, ...]) -> Iterator[memoryview
                     yield _bytes(future.result())
         while pending:
             yield _bytes(pending.popleft()[1].result())
+
+
+def part(file: GgufFile, tensor: Restored, start: int, stop: int) -> bytes:
+    """Bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut off."""
+    at, found = 0, []
+    for region in _pieces(tensor):
+        size = tensor_bytes(tensor.dtype, (region.size,))
+        if at < stop and start < at + size:
+            found.append(_bytes(_gathered(file, region, tensor.dtype))[max(start - at, 0) : stop - at])
+        at += size
+    return b"".join(found)
 
 
 def exactly(file: GgufFile, tensor: Restored, dtype: str) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,29 @@ from ...errors import UnsupportedBake, UsageError
 from ...families import Family
 from ...families.config import Config
 from ...formats import jsontext
+from ...formats.digest import text_digest
 from ...formats.gguf.types import F32, TYPES
 from ...formats.identity import FileIdentity
-from ...formats.index import INDEX
-from ...formats.safetensors import Header, parse_header, write_stream
-from ...formats.shards import grouped, index_text, shard_names
+from ...formats.shards import grouped, shard_names
 from ...inspection.inspect import Inspection, inspect_gguf
 from ...receipts.gguf_original import gguf_stated
 from ...runtimes.llamacpp.read_header import WINDOW_NORM
 from ...sources import GgufSource
-from ...sources.generated import generated_shards, made_files
-from ...sources.source import GeneratedFile, Source, SourceFile
+from ...sources.converted import ConvertedSource, Shard
+from ...sources.source import GeneratedFile, SourceFile
 from ..hparams import gguf_rules, sizes_of
 from .config import config_of
 from .names import checkpoint_shapes, family_of
-from .read import FLOATS, blocks, exactly, type_of
-from .tensors import Restored, Shard, restored_tensors
+from .read import FLOATS, blocks, exactly, part, type_of
+from .tensors import Restored, restored_tensors
 from .tokenizer import tokenizer_config, tokenizer_text
 
 TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 OUTTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 
 
-class GgufCheckpoint(Source):
-    """A GGUF file whose config, index, tokenizer and shards are generated from it.
+class GgufCheckpoint(ConvertedSource[Restored]):
+    """A GGUF file whose config, index, tokenizer and shards are made from it.
 
     inner: the file. outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that is
     quantised. with_tokenizer: whether it has the files of the tokenizer.
@@ -71,13 +69,11 @@ class GgufCheckpoint(Source):
         return seen
 
     def in_dtype(self, dtype: str) -> GgufCheckpoint:
-        """The same checkpoint in another dtype. dtype: as torch names it, or auto for its own."""
         outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}
         return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), self.with_tokenizer)
 
     @property
     def dtype(self) -> str:
-        """The dtype of the weights, as torch names it."""
         return TORCH[self._dtype]
 
     @cached_property
@@ -89,7 +85,7 @@ class GgufCheckpoint(Source):
         return config_of(self.inner.file, self.family, self.inspection.spec, self.dtype)
 
     @cached_property
-    def _shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> tuple[Shard[Restored], ...]:
         file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
         shapes = checkpoint_shapes(file, self.family, len(spec.layers))
         made = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
@@ -105,46 +101,38 @@ class GgufCheckpoint(Source):
         return narrow if exactly(self.inner.file, tensor, self._dtype) else tensor
 
     @cached_property
-    def _made(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
         config = self._config
         special = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
         made: dict[str, Any] = {"config.json": config, "generation_config.json": {"_from_model_config": True} | special}
         if self.with_tokenizer:
             made["tokenizer_config.json"] = tokenizer_config(self.inner.file, config["max_position_embeddings"])
-        texts = {name: jsontext.dump(data) for name, data in made.items()}
-        if len(self._shards) > 1:
-            places = {one.name: shard.name for shard in self._shards for one in shard.tensors}
-            texts[INDEX] = index_text(sum(one.size for shard in self._shards for one in shard.tensors), places)
-        return texts
+        return {name: jsontext.dump(data) for name, data in made.items()} | self.index()
 
     def files(self) -> tuple[SourceFile, ...]:
-        return tuple(sorted(made_files(self._made, self.generated_files()), key=lambda file: file.name))
+        return tuple(sorted(self.made_files(), key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
         return self.inner.path
 
+    @cached_property
+    def identity(self) -> str:
+        return text_digest(self.inner.identity, self.dtype)
+
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return self.inner.seen(unread)
 
-    def text(self, name: str) -> str | None:
-        return self._made.get(name)
+    def tokenizer(self) -> GeneratedFile | None:
+        if not self.with_tokenizer:
+            return None
+        size = sum(len(self.inner.file.header.values[key].raw) for key in self._lists())
+        return GeneratedFile("tokenizer.json", size, self._write_tokenizer)
 
-    def header(self, name: str) -> Header:
-        shard = next(shard for shard in self._shards if shard.name == name)
-        return parse_header(BytesIO(shard.header()), shard.size, name)
+    def blocks(self, tensors: Sequence[Restored]) -> Iterator[memoryview]:
+        yield from blocks(self.inner.file, tensors)
 
-    def tensor_names(self) -> tuple[str, ...]:
-        return tuple(one.name for shard in self._shards for one in shard.tensors)
-
-    def generated_texts(self) -> tuple[str, ...]:
-        return tuple(self._made)
-
-    def generated_files(self) -> tuple[GeneratedFile, ...]:
-        made = generated_shards(self._shards, self._writer, self._stream)
-        if self.with_tokenizer:
-            size = sum(len(self.inner.file.header.values[key].raw) for key in self._lists())
-            made.append(GeneratedFile("tokenizer.json", size, self._write_tokenizer))
-        return tuple(made)
+    def part(self, tensor: Restored, start: int, stop: int) -> bytes:
+        return part(self.inner.file, tensor, start, stop)
 
     def conversion_notes(self) -> tuple[str, ...]:
         usual = self.inner.file.usual_type
@@ -153,33 +141,11 @@ class GgufCheckpoint(Source):
         name, rounded = TYPES[usual].name, "" if self._dtype == "F32" else f", rounded to {self.dtype}"
         return (
             f"the weights are what {name} has{rounded}, and not those of the checkpoint that was quantised; "
-            f"{self.dtype} takes {sum(shard.size for shard in self._shards) / 1e9:.3g} GB",
+            f"{self.dtype} takes {sum(shard.size for shard in self.shards) / 1e9:.3g} GB",
         )
-
-    def write(self, folder: Path, advance: Callable[[int], None] = lambda done: None) -> None:
-        """Writes all files into a folder. advance: called with the bytes of weights done since the last call."""
-        for name, text in self._made.items():
-            (folder / name).write_text(text, "utf-8")
-        for item in self.generated_files():
-            item.write(folder / item.name, advance)
 
     def _lists(self) -> list[str]:
         return [key for key in self.inner.file.header.values if key.startswith("tokenizer.ggml.")]
 
     def _write_tokenizer(self, target: Path, advance: Callable[[int], None]) -> None:
         target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")
-
-    def _writer(self, shard: Shard) -> Callable[[Path, Callable[[int], None]], None]:
-        def write(target: Path, advance: Callable[[int], None]) -> None:
-            write_stream(target, shard.header(), self._counted(shard, advance))
-
-        return write
-
-    def _counted(self, shard: Shard, advance: Callable[[int], None]) -> Iterator[memoryview]:
-        for block in blocks(self.inner.file, shard.tensors):
-            yield block
-            advance(len(block))
-
-    def _stream(self, shard: Shard) -> Iterator[bytes | memoryview]:
-        yield shard.header()
-        yield from blocks(self.inner.file, shard.tensors)

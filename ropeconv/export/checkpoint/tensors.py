@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint from those of a GGUF file: the rows of each, and the shards that they are written to.
+"""The tensors of a checkpoint from those of a GGUF file: the rows of each.
 
 How a family's rows are reordered, joined and stacked is what `out_tensors` does with a checkpoint of these tensors.
 """
@@ -14,7 +14,7 @@ from ...errors import BadSource, UnsupportedBake
 from ...families.gguf import Gguf
 from ...formats.gguf import GgufFile
 from ...formats.gguf.types import F32
-from ...formats.safetensors import Header, Tensor, header_bytes, tensor_bytes
+from ...formats.safetensors import Header, Tensor, tensor_bytes
 from ..conversions import Sizes
 from ..rows import OutTensor, Weights
 from ..scalars import LAYER
@@ -82,23 +82,6 @@ class Restored:
     def parts(self) -> Iterator[Part]:
         """The parts of all regions."""
         return (part for region in self.regions for part in region.parts)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One safetensors file of the checkpoint. tensors: in order."""
-
-    name: str
-    tensors: tuple[Restored, ...]
-
-    def header(self) -> bytes:
-        """The bytes of its header."""
-        return header_bytes(((one.name, one.dtype, one.shape) for one in self.tensors), {"format": "pt"})
-
-    @property
-    def size(self) -> int:
-        """Size of the file in bytes."""
-        return len(self.header()) + sum(one.size for one in self.tensors)
 
 
 def restored_tensors(file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: Sizes) -> list[Restored]:

@@ -1,5 +1,5 @@
 """Conversion of tokenizers to GGUF keys: SentencePiece and byte-level BPE."""
 
-from .keys import tokenizer_keys
+from .keys import composes_characters, tokenizer_keys
 
-__all__ = ["tokenizer_keys"]
+__all__ = ["composes_characters", "tokenizer_keys"]

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from ...errors import BadSource
+from ...errors import TOO_MANY, BadSource
 from ...formats.regular import read_bytes
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ def decoded(data: bytes, kind: type[T], name: str) -> T:
     """JSON as a typed value. name: of the file, for the message. Raises BadSource where it is none of this type."""
     objects = 40 * data.count(b'"') + 64 * (data.count(b"[") + data.count(b"{")) + 16 * data.count(b",")
     if objects > MOST_OBJECTS:
-        raise BadSource(f"{name} has more entries than any tokenizer; download it again")
+        raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:

@@ -13,7 +13,7 @@ from ...formats.gguf import Value, boolean, f32_array, string
 from ...formats.gguf.values import i32_array, strings
 from ..writer import values_of
 from .files import Added, TokenizerConfig, TokenizerJson, read
-from .normalizer import COMPOSED, check_normalizer
+from .normalizer import COMPOSED, check_normalizer, composes
 from .pre import check_name, recognise
 from .sentencepiece import from_json, from_model
 from .tokens import Kind, Tokens
@@ -54,6 +54,15 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
     found = {"tokenizer.ggml.model": string("gpt2"), "tokenizer.ggml.pre": string(name)}
     found |= _lists(tokens, scores=False)
     return found | _special(folder, vocabulary, merges=True)
+
+
+def composes_characters(folder: Path, keys: dict[str, Value]) -> bool:
+    """Whether the byte-level tokenizer in a folder composes characters (NFC), which llama.cpp does not do.
+
+    keys: of the same tokenizer, from `tokenizer_keys`.
+    """
+    data = read(folder / "tokenizer.json", TokenizerJson)
+    return data is not None and keys["tokenizer.ggml.model"].decode() == "gpt2" and composes(data.normalizer)
 
 
 def _added(folder: Path, data: TokenizerJson | None) -> list[Added]:

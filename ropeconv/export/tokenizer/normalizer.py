@@ -14,6 +14,11 @@ SPACES = frozenset(
 """What the SentencePiece tokenizer of llama.cpp does by itself."""
 
 
+def composes(normalizer: Normalizer | None) -> bool:
+    """Whether a normalizer composes characters, which llama.cpp does not do."""
+    return normalizer is not None and not COMPOSED.isdisjoint(normalizer.steps)
+
+
 def check_normalizer(normalizer: Normalizer | None, known: frozenset[Normalizer]) -> None:
     """Raises BadSource for a normalizer with a step that is not among the known ones: its tokens would differ."""
     for step in normalizer.steps if normalizer else ():

@@ -10,6 +10,9 @@ from ...formats import jsontext
 from ...formats.regular import read_text
 from ...sources import Source
 from ...sources.folder import FolderSource
+from ...sources.length_limits import limits_in, raised
+
+TOKENIZER = "tokenizer.json"
 
 
 def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
@@ -36,7 +39,19 @@ def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
 
 
 def check_tokenizer(baked: Path, source: Source) -> None:
-    """Raises BadSource where tokenizer.json of the output is not that of the source."""
-    one, other = source.text("tokenizer.json"), baked / "tokenizer.json"
-    if one is not None and other.is_file() and read_text(other, str(other)) != one:
+    """Raises BadSource where tokenizer.json of the output is not that of the source, but for limits of the length."""
+    one, other = source.text(TOKENIZER), baked / TOKENIZER
+    if one is None or not other.is_file():
+        return
+    found = read_text(other, str(other))
+    if found != one and _without_limits(found) != _without_limits(one):
         raise BadSource(f"{other} is not the tokenizer of {source.reference}; name the source it was made from")
+
+
+def _without_limits(text: str) -> bytes:
+    content = text.encode()
+    limits = limits_in(TOKENIZER, (content,), large=True)
+    if not limits:
+        return content
+    splice = raised(limits, 0, content[limits[0].start : limits[-1].stop])
+    return b"".join(splice.applied((content,)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from ...encode.fold.placement import fold
 from ...errors import BadSource, Disagreement
 from ...formats.floats import STORED, widened
 from ...formats.index import INDEX
-from ...formats.safetensors import Header
+from ...sources import Source
 from ...sources.folder import FolderSource
 from ..comparison import Comparison
 
@@ -29,10 +27,10 @@ def check_fold(comparison: Comparison) -> None:
         raise BadSource(f"the receipt of {baked} does not say what was folded; run apply again")
     config = source.config()
     expected = fold(comparison.schedule, comparison.spec, source.family, config, source.tensors, said.fold_into)
-    ours = FolderSource(baked).headers
+    ours = FolderSource(baked)
     for name in expected.tensors:
-        old, dtype = _numbers(source.path, source.headers, name)
-        new, stored = _numbers(baked.joinpath, ours, name)
+        old, dtype = _numbers(source, name)
+        new, stored = _numbers(ours, name)
         wanted = old if stored == dtype else widened(old, dtype)
         for scaling in expected.scalings:
             if scaling.tensor == name:
@@ -44,14 +42,11 @@ def check_fold(comparison: Comparison) -> None:
             )
 
 
-def _numbers(path: Callable[[str], Path], headers: Mapping[str, Header], name: str) -> tuple[NDArray[Any], str]:
-    """The flat numbers of a tensor as numpy reads them, and their dtype as safetensors names it.
-
-    path: from the name of a shard to its path. headers: of the shards.
-    """
-    for shard, header in headers.items():
+def _numbers(source: Source, name: str) -> tuple[NDArray[Any], str]:
+    """The flat numbers of a tensor as numpy reads them, and their dtype as safetensors names it."""
+    for shard, header in source.headers.items():
         if name in header.tensors:
-            tensor, stored = header.tensors[name], np.dtype(STORED[header.tensors[name].dtype])
-            count, start = (tensor.stop - tensor.start) // stored.itemsize, header.data_start + tensor.start
-            return np.fromfile(path(shard), stored, count, offset=start), tensor.dtype
+            tensor, start = header.tensors[name], header.data_start
+            found = np.frombuffer(source.read(shard, start + tensor.start, start + tensor.stop), STORED[tensor.dtype])
+            return found.copy(), tensor.dtype
     raise BadSource(f"{INDEX} and the shards have no {name}; download the checkpoint again, or run apply again")

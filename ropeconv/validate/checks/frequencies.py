@@ -49,7 +49,7 @@ def compare(answer: dict[str, Any], schedule: Schedule, spec: RopeSpec, encoding
                 f"{title} uses the attention factor {found['attention_factor']:.7f} on {label} layers, not {factor:.7f}"
             )
         attention_factor = found["attention_factor"] if label == "global" else attention_factor
-    return CheckRecord(answer["transformers"], worst, attention_factor)
+    return CheckRecord(answer["transformers"], worst, attention_factor, answer.get("read_as", ""))
 
 
 def ulp_distance(found: Vector, wanted: Vector) -> int:

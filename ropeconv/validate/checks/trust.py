@@ -1,9 +1,4 @@
-"""Whether the code in a checkpoint may be run: code that ropeconv writes may, other code needs permission.
-
-transformers takes code from the modules that `auto_map` names in any of the configs (where `REPOSITORY--MODULE.CLASS`
-is of another folder or repository), from custom_generate/generate.py, and from kernels of the Hub that an
-`attn_implementation` with a slash names.
-"""
+"""Whether the code in an output may be run: code that ropeconv writes may, other code needs permission."""
 
 from __future__ import annotations
 
@@ -13,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ...encode.checkpoint.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
-from ...errors import BadSource
 from ...families.config import STORED_ROPE
 from ...families.registry import by_name
-from ...formats import jsontext
 from ...formats.regular import read_text
+from ...pretrained import CODE, MAP, entries, foreign, kernels, parsed
 from ...rope.log_n import LogN
 
-CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
-"""Ends of the names of files that Python may import, or libraries that those load."""
 ADAPTER = "adapter_config.json"
-IMPLEMENTATION = "_implementation"
 
 
 def needs_trust(folder: Path, allowed: bool) -> bool:
@@ -32,22 +23,15 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
     folder: the checkpoint. allowed: whether the user has passed --trust-remote-code. Code is known where everything in
     the folder from which transformers takes code is equal to what `--encoding buffers` writes for this config.
     """
-    config = _parsed(folder / "config.json")
-    classes = config.get("auto_map")
-    if not allowed and (place := next(_kernels(config), "")):
-        raise _foreign(folder, f"its config.json takes code from {place!r}")
+    config = parsed(folder / "config.json")
+    classes = config.get(MAP)
+    if not allowed and (place := next(kernels(config), "")):
+        raise foreign(folder, f"its config.json takes code from {place!r}")
     if not classes or (not str(config.get("model_type", "")).endswith(STORED_ROPE) and not allowed):
         return False  # transformers runs its own classes then
     if not allowed and (what := next(_unlike_ours(folder, config), "")):
-        raise _foreign(folder, what)
+        raise foreign(folder, what)
     return True
-
-
-def _foreign(folder: Path, what: str) -> BadSource:
-    return BadSource(
-        f"{folder} brings code that is not what ropeconv writes: {what}; read it, and pass --trust-remote-code to run "
-        "it"
-    )
 
 
 def _unlike_ours(folder: Path, config: dict[str, Any]) -> Iterator[str]:
@@ -99,28 +83,5 @@ def _other_code(folder: Path) -> Iterator[str]:
     for path in folder.glob("*config*.json"):
         if path.name == ADAPTER:
             yield f"{path.name} names an adapter"
-        elif path.name != "config.json" and any(key == "auto_map" for key, _ in _entries(_parsed(path))):
+        elif path.name != "config.json" and any(key == MAP for key, _ in entries(parsed(path))):
             yield f"{path.name} has an auto_map"
-
-
-def _kernels(config: dict[str, Any]) -> Iterator[str]:
-    """Yields the repositories of kernels that a config names as implementations of attention or experts."""
-    for key, value in _entries(config):
-        if key.endswith(IMPLEMENTATION):
-            values = value.values() if isinstance(value, dict) else (value,)
-            yield from (one for one in values if isinstance(one, str) and "/" in one)
-
-
-def _entries(value: object) -> Iterator[tuple[str, object]]:
-    """Yields every key with its value, at any depth."""
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _entries(item)
-    if isinstance(value, dict):
-        yield from value.items()
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        return jsontext.parse(read_text(path, str(path)), path.name)
-    except OSError as problem:
-        raise BadSource(f"{path} cannot be read ({problem}); run apply again") from None

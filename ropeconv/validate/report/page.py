@@ -59,7 +59,7 @@ def write_report(result: Validation, baked: Path, against: str, path: Path) -> N
         recipe=facts_of(receipt) if receipt else {},
         changes=changed_keys(baked, receipt) if receipt else (),
         gguf=baked.suffix == ".gguf",
-        runtimes=grouped(receipt.runtimes) if receipt else (),
+        runtimes=grouped(receipt.runtimes, receipt.source.family) if receipt else (),
         pictures=drawn(pictures(result)),
         evaluations=receipt.evaluations if receipt else (),
     )

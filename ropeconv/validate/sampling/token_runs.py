@@ -63,7 +63,7 @@ def token_runs(settings: Settings, schedule: Schedule, vocabulary: int, folder: 
     """
     runs = doubling_buckets(schedule.original_context, schedule.context, settings.spread)
     longest = max(settings.length, *(len(run.positions) for run in runs))
-    text = None if settings.text is None else of_text(settings.text, folder, longest)
+    text = None if settings.text is None else of_text(settings.text, folder, longest, settings.trust_remote_code)
     found = []
     for number, run in enumerate(runs):
         count = len(run.positions)

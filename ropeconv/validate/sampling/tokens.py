@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import BadSource
+from ...pretrained import load_tokenizer
 
 SPAN = 24  # tokens that come back
 SHARE = 0.5
@@ -25,22 +26,17 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
     return found[:count]
 
 
-def of_text(file: Path, folder: Path, count: int) -> list[int]:
+def of_text(file: Path, folder: Path, count: int, trust: bool = False) -> list[int]:
     """The first `count` tokens of a text file.
 
-    file: in UTF-8. folder: the checkpoint with the tokenizer. Raises BadSource where the file cannot be read or is too
-    short, or the tokenizer does not load.
+    file: in UTF-8. folder: the checkpoint with the tokenizer. trust: run code of that. Raises BadSource where the file
+    cannot be read or is too short, or the tokenizer does not load.
     """
-    from transformers import AutoTokenizer
-
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise BadSource(f"{file} cannot be read as UTF-8 text ({problem}); give another --text") from None
-    try:
-        found: list[int] = AutoTokenizer.from_pretrained(folder)(text).input_ids
-    except (OSError, ValueError) as problem:
-        raise BadSource(f"{folder} has no tokenizer that loads ({problem}); leave --text out") from None
+    found: list[int] = load_tokenizer(folder, trust, "leave --text out")(text).input_ids
     if len(found) < count:
         raise BadSource(
             f"{file} has {len(found)} tokens and {count} are needed; give a longer --text or --length {len(found)}"

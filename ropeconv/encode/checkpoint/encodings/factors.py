@@ -62,7 +62,7 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         context, original = original_for(schedule.context, attention_factor)
         notes = () if attention_factor == 1 else (lengths_note(schedule.context, context, original),)
         return RopeSetting(rope, spec.rope_theta, context, original, notes)
-    original = spec.original_context if family.writing.pinned_original else schedule.context
+    original = spec.query_length if family.writing.pinned_original else schedule.context
     rope |= {"factor": 1.0, "attention_factor": attention_factor, "original_max_position_embeddings": original}
     if attention_factor != 1 or original != schedule.context or family.writing.mscale_keys:
         rope |= {"short_mscale": attention_factor, "long_mscale": attention_factor}

@@ -45,7 +45,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
     inner = replace(
         request,
         schedule=replace(schedule, log_n=None, query_scaling=in_config),
-        spec=replace(request.spec, original_context=steps.length, query_scaling=in_config),
+        spec=replace(request.spec, query_scaling=in_config),
         family=by_name()[NAME],
         config=_renamed(request.config, family, request.spec, in_config),
     )

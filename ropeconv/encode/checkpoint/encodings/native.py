@@ -47,7 +47,9 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if isinstance(form, Proportional):
         _need_whole_head(spec, family)
     if family.writing.pinned_original and isinstance(form, (Yarn, Llama3)):
-        _need_pinned(form.original_context, spec, family)
+        _need_pinned(form.original_context, spec, family, OTHER_WAYS)
+    if family.writing.pinned_original and isinstance(form, LongRope) and schedule.short_inv_freq is not None:
+        _need_pinned(form.original_context, spec, family, ONE_LIST)
     rope: dict[str, Any] = {"rope_type": form.kind}
     if isinstance(form, Interpolated):
         rope["factor"] = form.factor
@@ -147,11 +149,11 @@ def _need_whole_head(spec: RopeSpec, family: Family) -> None:
         )
 
 
-def _need_pinned(original: int, spec: RopeSpec, family: Family) -> None:
-    if original != spec.original_context:
+def _need_pinned(original: int, spec: RopeSpec, family: Family, others: str) -> None:
+    if original != spec.query_length:
         raise UnsupportedBake(
             f"an original context of {original}",
             family.name,
-            f"that length is also the unit of its query scale and has to stay {spec.original_context}",
-            OTHER_WAYS,
+            f"that length is also the unit of its query scale and has to stay {spec.query_length}",
+            others,
         )

@@ -1,0 +1,156 @@
+"""Layers that llama.cpp computes otherwise than the checkpoint: windows, shared keys and heads, beside llama.cpp."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from ropeconv.engines.llamacpp import loading
+from ropeconv.errors import UnsupportedBake
+from ropeconv.export import demands, exported
+from ropeconv.export.hparams import hparams, sizes_of
+from ropeconv.families.registry import by_model_type
+from ropeconv.formats.gguf import Header
+from ropeconv.inspection.inspect import inspect_config
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.llamacpp import find_arch
+from ropeconv.sources.open import open_checkpoint
+
+from ..baking import make_plan
+from ..extent import sample
+from ..llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
+
+AS_IS = Recipe(METHODS["as-is"]())
+S, F = "sliding_attention", "full_attention"
+GEMMA4: dict[str, Any] = {"num_hidden_layers": 6, "use_double_wide_mlp": False}
+OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "keys of a layer of the other type": (
+        "gemma4_text",
+        {**GEMMA4, "num_kv_shared_layers": 2, "layer_types": [S, S, F, S, S, F]},
+        "num_kv_shared_layers = 2 with 6 layers .*llama.cpp uses the keys of layer 2 in layer 4, .* those of 3;",
+    ),
+    "keys of the layer before": (
+        "gemma4_text",
+        {**GEMMA4, "num_kv_shared_layers": 2, "layer_types": [S, S, S, F, F, F]},
+        "",
+    ),
+    "keys of a window layer that is farther away": (
+        "gemma4_text",
+        {**GEMMA4, "num_kv_shared_layers": 2, "layer_types": [S, S, F, F, S, F]},
+        "llama.cpp uses the keys of layer 2 in layer 4, and the model those of 1;",
+    ),
+    "three of three": (
+        "gemma4_text",
+        {**GEMMA4, "num_kv_shared_layers": 3, "layer_types": [S, S, F, S, S, F]},
+        "",
+    ),
+    "windows in turns": ("gpt_oss", {"num_hidden_layers": 4, "layer_types": [S, F, S, F], "sliding_window": 16}, ""),
+    "windows in other layers": (
+        "gpt_oss",
+        {"num_hidden_layers": 4, "layer_types": [S, S, S, F], "sliding_window": 16},
+        r"layer_types = .*llama.cpp computes no window in layer 1 \(the first is 0\); keep safetensors",
+    ),
+    "no windows": ("gemma2", {"num_hidden_layers": 4, "layer_types": [F] * 4}, "stops without a layer that has a win"),
+}
+REFUSED = [name for name, (_, _, words) in OTHERS.items() if words]
+
+
+def unchecked(*_: Any) -> None:
+    """In place of `check_layers`."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_plan_knows_what_llama_cpp_makes_of_the_layers(name: str, tmp_path: Path) -> None:
+    model_type, changes, words = OTHERS[name]
+    source = checkpoint(model_type, tmp_path / "source", **changes)
+    if not words:
+        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+        return
+    with pytest.raises(UnsupportedBake, match=words):
+        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+
+
+@pytest.mark.parametrize("name", sample(list(OTHERS), 4))
+def test_llama_cpp_stops_or_computes_something_else_with_what_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same layers, written without the check, and those that are not refused."""
+    pytest.importorskip("llama_cpp")
+    model_type, changes, _ = OTHERS[name]
+    source, out = checkpoint(model_type, tmp_path / "source", **changes), tmp_path / "out.gguf"
+    monkeypatch.setattr(exported, "check_layers", unchecked)
+    bake(source, AS_IS, out)
+    stops = loading.why_not_run(out)[0]
+    assert bool(stops) is (name in REFUSED and name != "windows in other layers"), stops
+    if not stops:
+        far = max(figures.kl_max for figures in beyond(of_transformers(source, None), of_llamacpp(out)))
+        assert (far > 1e-3) is (name in REFUSED), far
+
+
+@pytest.mark.parametrize(
+    ("model_type", "setting", "words"),
+    [
+        ("llama", {"num_key_value_heads": 2}, r"2 heads of keys in layer 1 \(the first is 0\) .*llama.cpp computes 1;"),
+        ("gpt_oss", {"sliding_window": 7}, "llama.cpp computes a window of .* in layer 0"),
+    ],
+)
+def test_settings_of_one_layer(model_type: str, setting: dict[str, int], words: str, tmp_path: Path) -> None:
+    """Which transformers keeps in `per_layer_config`."""
+    source = checkpoint(model_type, tmp_path / "source")
+    make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+    config = json.loads((source / "config.json").read_text())
+    layer = "0" if "sliding_window" in setting else "1"
+    (source / "config.json").write_text(json.dumps({**config, "per_layer_config": {layer: setting}}))
+    with pytest.raises(UnsupportedBake, match=words):
+        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+
+
+def test_heads_of_each_layer_need_a_graph_that_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LFM 2 has none in layers with a convolution, which count for nothing; Gemma 4 has others in global layers."""
+    changes = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    source = checkpoint("gemma4_text", tmp_path / "source", **changes)
+    make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+
+    def reads_the_first(name: object) -> Any:
+        return msgspec.structs.replace(find_arch(name), heads_by_layer=False)
+
+    monkeypatch.setattr(demands, "find_arch", reads_the_first)
+    with pytest.raises(UnsupportedBake, match="of keys in layer"):
+        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+
+
+@pytest.mark.parametrize(("model_type", "noted"), [("phi3", True), ("mistral", True), ("gpt_oss", False)])
+def test_a_window_that_llama_cpp_ignores_is_noted(model_type: str, noted: bool, tmp_path: Path) -> None:
+    source = checkpoint(model_type, tmp_path / "source", sliding_window=16)
+    plan = make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+    assert any("llama.cpp ignores the sliding window" in line for line in plan.warnings) is noted
+    if noted:
+        pytest.importorskip("llama_cpp")
+        bake(source, AS_IS, tmp_path / "out.gguf")
+        made, reference = of_llamacpp(tmp_path / "out.gguf"), of_transformers(source, None)
+        assert torch.allclose(made[:16, : reference.shape[1]], reference[:16], atol=2e-2)
+        assert beyond(reference, made)[1].kl_max > 1e-3
+
+
+def exported_configs() -> list[Path]:
+    """Published configs of families that become GGUF."""
+    data, families = Path(__file__).parents[1] / "data", by_model_type()
+    found = [*(data / "configs").glob("*.json"), *(data / "more_configs").glob("*.json")]
+    types = {path: json.loads(path.read_text()).get("model_type") for path in sorted(found)}
+    return [path for path, name in types.items() if name in families and families[name].gguf]
+
+
+@pytest.mark.parametrize("config", exported_configs(), ids=lambda path: path.stem)
+def test_the_layers_of_published_models_are_those_of_llama_cpp(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(config.read_bytes())
+    source = open_checkpoint(str(tmp_path))
+    seen = inspect_config(source)
+    sizes = sizes_of(source.config(), seen.family, seen.spec)
+    header = Header(3, hparams(sizes, seen.family, seen.spec.unscaled(), 1000), {}, 32, 0, 0)
+    demands.check_layers(header, sizes, seen.family, seen.spec)

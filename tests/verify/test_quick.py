@@ -1,0 +1,115 @@
+"""`validate --quick`: the keys of GGUF files and the small tensors of a schedule are compared all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropeconv
+from ropeconv.errors import Disagreement
+from ropeconv.formats.gguf import Edit, GgufFile, f32, string
+from ropeconv.formats.gguf.write import write_new
+from ropeconv.rope.methods import REGISTRY as METHODS
+from ropeconv.rope.recipe import Recipe
+from ropeconv.verify import verify_output
+from ropeconv.verify.verified import Options
+
+from ..baking import apply, make_plan
+from ..gguf_files import write
+from ..llamacpp import bake, checkpoint
+from ..models import make
+
+MIXED = Recipe(METHODS["mixed"](4.0))
+QUICK = Options(quick=True)
+WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}  # as the quantiser needs it
+
+
+def compare(out: Path, source: Path) -> Any:
+    return verify_output(ropeconv.Comparison.open(out, str(source)), QUICK)
+
+
+def flip(path: Path, tensor: str) -> None:
+    """Changes the last byte but one of a tensor of 32-bit floats."""
+    header = GgufFile.open(path).header
+    info = header.tensors[tensor]
+    with path.open("r+b") as file:
+        at = header.data_start + info.offset + info.size - 2
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def cases(name: str, folder: Path) -> tuple[Path, Path, list[str], str]:
+    """A source, an output, the tensors of its schedule, and one of its weights."""
+    out = folder / "out.gguf"
+    if name == "edited":
+        source = write(folder / "model.gguf")
+        bake(source, MIXED, out)
+        return source, out, ["rope_freqs.weight"], "token_embd.weight"
+    if name == "lists":
+        source = checkpoint("phi3", folder / "source")
+        bake(source, MIXED, out)
+        return source, out, ["rope_factors_long.weight", "rope_factors_short.weight"], "token_embd.weight"
+    quantised = name == "quantised"
+    source = checkpoint("llama", folder / "source", **(WIDE if quantised else {}))
+    bake(source, MIXED, out, outtype="q4_k_m" if quantised else "f32")
+    return source, out, ["rope_freqs.weight"], "blk.0.attn_norm.weight"
+
+
+@pytest.mark.parametrize("name", ["edited", "converted", "lists", "quantised"])
+def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: Path) -> None:
+    if name == "quantised":
+        pytest.importorskip("llama_cpp")
+    source, out, schedule, weights = cases(name, tmp_path)
+    good = out.read_bytes()
+    found = compare(out, source)
+    assert (found.quick, found.bytes, found.files) == (True, 0, 1)
+    assert [line.split(",")[0] for line in found.unverified] == (
+        ["to compare the types of tensors"] if name == "quantised" else []
+    )
+    flip(out, weights)
+    assert compare(out, source) == found
+    for tensor in schedule:
+        out.write_bytes(good)
+        flip(out, tensor)
+        with pytest.raises(Disagreement, match=f"{tensor} of out.gguf differs from byte"):
+            compare(out, source)
+    out.write_bytes(good)
+    arch = GgufFile.open(out).get("general.architecture")
+    for edit, said in (
+        (Edit({f"{arch}.rope.freq_base": f32(9999.0)}), "rope.freq_base = 9999.0, where"),
+        (Edit({f"{arch}.made": string("x")}), "made = 'x', which is not there"),
+    ):
+        out.write_bytes(good)
+        write_new(GgufFile.open(out), 0, edit, tmp_path / "other.gguf")
+        (tmp_path / "other.gguf").rename(out)
+        with pytest.raises(Disagreement, match=said):
+            compare(out, source)
+
+
+def test_norms_that_hold_an_attention_factor_are_compared_too(tmp_path: Path) -> None:
+    """In Gemma 3 the query norms of layers with a window undo the key of the attention factor."""
+    source, out = checkpoint("gemma3_text", tmp_path / "source"), tmp_path / "out.gguf"
+    plan = bake(source, Recipe(METHODS["yarn"](4.0), attention_factor=1.0), out)
+    changed = [name for name in plan.edit.changes if name.endswith("attn_q_norm.weight")]  # type: ignore[attr-defined]
+    assert changed
+    assert compare(out, source).bytes == 0
+    flip(out, changed[0])
+    with pytest.raises(Disagreement, match=f"{changed[0]} of out.gguf differs"):
+        compare(out, source)
+
+
+def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None:
+    source, out = make("llama", tmp_path / "source"), tmp_path / "out"
+    apply(make_plan(source, MIXED, out, encoding="buffers"))
+    found = compare(out, source)
+    assert (found.quick, found.bytes) == (True, 0)
+    path = out / "model-rope.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Disagreement, match="inv_freq of model-rope.safetensors differs from byte"):
+        compare(out, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .access import write_redirect
 from .serving import serve, serve_space
 
-__all__ = ["serve", "serve_space"]
+__all__ = ["serve", "serve_space", "write_redirect"]

@@ -1,57 +1,181 @@
-"""Who may open a page on one's own machine: whoever has the address with the key, as with notebooks.
+"""Which requests the pages answer: those of their own origin, and on one's own machine those with the cookie.
 
-Without a key every user of the machine could, and every page in a browser that finds the port, and it writes files and
-publishes with this user's login.
+Cookies of 127.0.0.1 are sent to every port of it. So the pages stand below a path that cannot be guessed, and the
+cookie is bound to that path: a browser sends it nowhere else, and without the path it is of no use.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
+from collections.abc import Callable, Collection
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.datastructures import Headers
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PARAMETER = "key"
-OPEN = ("/gradio_api/startup-events", "/manifest.json")
-"""What Gradio asks for at its start, and what a browser asks for without cookies; neither says anything."""
-CLOSED = "This page needs the address with the key that `ropeconv ui` has printed. Open that one."
+LOOPBACK = ("127.0.0.1", "localhost")
+OWN = ("same-origin", "none")
+"""Values of Sec-Fetch-Site: of a request of the page itself, and of one that the user made."""
+CLOSED = (
+    "This address is not valid, or it was used before. Open the last address that `ropeconv ui` has printed, or start "
+    "`ropeconv ui` again."
+)
+OTHER_HOST = "This page is not reached by this host name; open the address that `ropeconv ui` has printed."
+OTHER_ORIGIN = "This page does not answer requests of other pages; open it by itself."
+REDIRECT = (
+    '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>ropeconv</title>'
+    '<meta http-equiv="refresh" content="0;url=%s"></head><body><a href="%s">Open ropeconv</a></body></html>\n'
+)
+HEADERS = {"referrer-policy": "same-origin", "x-frame-options": "DENY", "cross-origin-resource-policy": "same-origin"}
+"""Of every answer on one's own machine, so that no other page is told the path, shows the page or loads its files."""
 
 
 def new_key() -> str:
-    """A key that cannot be guessed."""
+    """Return 192 random bits as text of an address."""
     return secrets.token_urlsafe(24)
 
 
-class KeyMiddleware:
-    """Lets nobody through without the key, from the address once and from a cookie then. app: behind it. key: of it."""
+def redirect(address: str) -> str:
+    """Return an HTML page that leads to an address at once."""
+    return REDIRECT % (escape(address), escape(address))
 
-    def __init__(self, app: ASGIApp, key: str, port: int) -> None:
-        self.app, self.key, self.cookie = app, key, f"ropeconv-{port}"
+
+def write_redirect(folder: Path, address: str) -> Path:
+    """Write the page that leads to an address into a folder, for this user alone, and return its path.
+
+    A browser is opened by it and not by the address, since every user of the machine sees the arguments of processes.
+    """
+    path = folder / "open.html"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(redirect(address))
+    return path
+
+
+class OriginMiddleware:
+    """Refuse what pages of other origins send: reads, form posts, uploads, preflights of CORS and websockets.
+
+    Args:
+        app: The application behind it.
+        hosts: The host names of the page, which then must be that of a request, and all requests but reads must state
+            their origin; None for any name, as behind the proxy of a Space.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+        self.app, self.hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or hands it on."""
-        if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN or self._known(scope):
+        """Answer a request, or hand it on."""
+        problem = "" if scope["type"] == "lifespan" else self._problem(scope)
+        if problem:
+            from starlette.responses import PlainTextResponse
+
+            await PlainTextResponse(problem, 403)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _problem(self, scope: Scope) -> str:
+        headers = _headers(scope)
+        hosts, origins, sites = (headers.getlist(name) for name in ("host", "origin", "sec-fetch-site"))
+        if self.hosts is not None and [_hostname(one) in self.hosts for one in hosts] != [True]:
+            return OTHER_HOST
+        is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if not all(site in OWN for site in sites) and not (is_read and _is_navigation(headers, self.hosts is None)):
+            return OTHER_ORIGIN
+        if self.hosts is None:  # a proxy may change the host, so what the browser says of the origin comes first
+            hosts, origins = hosts + headers.getlist("x-forwarded-host"), [] if sites else origins
+        elif not origins and not is_read:
+            return OTHER_ORIGIN
+        known = {host.lower() for host in hosts if host}
+        return "" if all(_netloc(origin) in known for origin in origins) else OTHER_ORIGIN
+
+
+class KeyMiddleware:
+    """Let requests through that have the path and the cookie, which the address with the key yields once.
+
+    Args:
+        app: The application behind it, which is mounted below `path`.
+        path: The first part of the path of every page.
+        key: The key of the first address.
+        cookie: The name of the cookie.
+        renewed: Called with the key of the next address when one was used.
+    """
+
+    def __init__(self, app: ASGIApp, path: str, key: str, cookie: str, renewed: Callable[[str], None]) -> None:
+        self.app, self.path, self.key, self.cookie, self.renewed = app, path, key, cookie, renewed
+        self.value = new_key()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        from starlette.responses import PlainTextResponse, RedirectResponse
+        from starlette.responses import HTMLResponse, PlainTextResponse
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
 
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == PARAMETER), "")
-        if scope["type"] == "http" and secrets.compare_digest(given.encode(), self.key.encode()):
+        if self._is_known(scope):
+            await self.app(scope, receive, guarded)
+        elif scope["type"] == "http" and scope["method"] == "GET" and _same(given, self.key):
+            self.key = new_key()
             others = urlencode([pair for pair in query if pair[0] != PARAMETER])
-            path = quote(scope["path"].lstrip("/\\"))  # two slashes would name another server
-            place = f"/{path}" + (f"?{others}" if others else "")
-            cookie = f"{self.cookie}={self.key}; Path=/; HttpOnly; SameSite=Strict"
-            await RedirectResponse(place, 303, {"set-cookie": cookie})(scope, receive, send)
+            place = f"/{self.path}/{quote(scope['path'].lstrip('/'))}" + (f"?{others}" if others else "")
+            cookie = f"{self.cookie}={self.value}; Path=/{self.path}; HttpOnly; SameSite=Strict"
+            # a page and not a redirect: what follows is then a request of this origin, which has the cookie
+            answer = HTMLResponse(redirect(place), headers={"set-cookie": cookie, "cache-control": "no-store"})
+            await answer(scope, receive, guarded)
+            self.renewed(self.key)
         else:
-            await PlainTextResponse(CLOSED, 401)(scope, receive, send)
+            await PlainTextResponse(CLOSED, 401)(scope, receive, guarded)
 
-    def _known(self, scope: Scope) -> bool:
-        """Whether a request has the cookie."""
-        from starlette.requests import cookie_parser
+    def _is_known(self, scope: Scope) -> bool:
+        """Whether a request has the path and the cookie, and no other page leads to it."""
+        headers = _headers(scope)
+        path = scope["path"].split("/")[1:2]
+        pairs = [one.strip().partition("=") for one in headers.get("cookie", "").split(";")]
+        # another port may have set one with this name too
+        has_cookie = any(name == self.cookie and _same(value, self.value) for name, _, value in pairs)
+        has_path = _same(path[0] if path else "", self.path)
+        return has_cookie and has_path and headers.get("sec-fetch-site", "none") in OWN
 
-        text = next((value for name, value in scope["headers"] if name == b"cookie"), b"").decode("latin-1")
-        given = cookie_parser(text).get(self.cookie, "")  # as browsers do; http.cookies stops at the first odd one
-        return secrets.compare_digest(given.encode(), self.key.encode())
+
+def _headers(scope: Scope) -> Headers:
+    from starlette.datastructures import Headers
+
+    return Headers(scope=scope)
+
+
+def _is_navigation(headers: Headers, frames: bool) -> bool:
+    """Whether a browser opens a page. frames: in a frame, too."""
+    shown = ("document", "iframe") if frames else ("document",)
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in shown
+
+
+def _netloc(origin: str) -> str:
+    """Return host and port of an origin, and an empty text for "null" and what is not an origin."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _hostname(host: str) -> str:
+    """Return the name in a Host header without its port, and an empty text for what is not a name."""
+    found = re.fullmatch(r"([a-z0-9.-]+)(:[0-9]+)?", host.lower())
+    return found[1] if found else ""
+
+
+def _same(given: str, known: str) -> bool:
+    return secrets.compare_digest(given.encode(), known.encode())

@@ -10,14 +10,16 @@ from gradio.components import Navbar
 
 from ..formats.template import render
 from ..version import __version__
+from .bodies import visitor_of
 from .front import Front
 from .pages import bake, compare, inspect, results, runtimes
+from .rules import KEPT
 
 PAGES = {"Compare": compare.build, "Runtimes": runtimes.build, "Bake": bake.build, "Results": results.build}
 QUIET, QUIET_DARK = "#59636e", "#a3abb3"
 """Small type, with a contrast of at least 4.5 to what is behind it."""
-KEPT = (600, 7200)
-"""Seconds between two looks at dropped files, and after which they are removed."""
+HEAD = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
+BUSY = "you have %d requests that are not answered yet; wait for them, or cancel them"
 
 
 def application(front: Front) -> gr.Blocks:
@@ -33,6 +35,8 @@ def application(front: Front) -> gr.Blocks:
         with demo.route(name) as page:
             _page(front, page, build)
     demo.queue(max_size=front.rules.waiting, api_open=False)
+    if front.rules.of_visitor is not None:
+        _bound(demo._queue, front.rules.of_visitor)
     return demo  # type: ignore[no-any-return]
 
 
@@ -48,10 +52,25 @@ def looks() -> dict[str, Any]:
     return {
         "theme": theme,
         # not as `css`, which Gradio puts below selectors of its own
-        "head": f"<style>{render('ui/style.css')}</style><script>{render('ui/page.js')}</script>",
+        "head": HEAD % (render("ui/style.css"), render("ui/page.js")),
         "footer_links": [],
         "run_history": False,
     }
+
+
+def _bound(queue: Any, most: int) -> None:
+    """Refuse requests of a visitor who has as many that run or wait, as Gradio does where there are too many of all."""
+    push = queue.push
+
+    async def bounded(body: Any, request: Any, username: str | None) -> Any:
+        events = [event for job in queue.active_jobs for event in job or ()]
+        events += [event for one in queue.event_queue_per_concurrency_id.values() for event in one.queue]
+        visitor = visitor_of(request.scope)
+        if sum(visitor_of(event.request.scope) == visitor for event in events) >= most:
+            return False, BUSY % most, "queue_full"
+        return await push(body=body, request=request, username=username)
+
+    queue.push = bounded
 
 
 def _page(front: Front, page: gr.Blocks, build: Callable[[Front, gr.Blocks], None]) -> None:

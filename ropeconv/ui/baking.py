@@ -12,6 +12,7 @@ from ..encode import GgufTarget, Target
 from ..encode.target import Format
 from ..errors import UsageError, shown
 from ..evaluate.row import parse_rows
+from ..formats.regular import expanded
 from ..receipts import read_recipe
 from ..receipts.commands import apply_words
 from ..rope.methods import REGISTRY, Value
@@ -80,4 +81,4 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
 
 def place_of(form: BakeForm) -> Path | None:
     """Where the output is to be; None for the default."""
-    return Path(form.out).expanduser() if form.out else None
+    return expanded(form.out) if form.out else None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ..inspection import Inspection, Problem
 from ..inspection.layers import describe_layers
+from ..pretrained import CodeFile
 from ..rope.log_n import QueryScaling
 from ..rope.spec import RopeSpec
 from ..rope.still_pairs import rotating
@@ -26,12 +27,13 @@ def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] =
         rows.append(("encoder", "reads in both directions, without a key-value cache; `validate` takes hidden states"))
     if seen.kv_cache:
         rows.append(("KV cache", seen.kv_cache.sizes(seen.spec.context)))
-    rows += [("note", note) for note in (*seen.spec.notes, seen.custom_code) if note]
+    rows += [("code", line) for line in _code_lines(seen.code_files)]
+    rows += [("note", note) for note in (*seen.spec.notes, "" if seen.code_files else seen.custom_code) if note]
     sheet.table(seen.source.reference, ("", ""), rows)
     if seen.refuse:
         sheet.say(f"Nothing can be baked for {seen.display_name}: {seen.refuse}.")
     if seen.verdicts:
-        lines = grouped(seen.verdicts)
+        lines = grouped(seen.verdicts, seen.name if seen.assumption else "")
         sheet.table("Who reads it right as it is", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
     for problem in seen.problems:
@@ -45,6 +47,16 @@ def show_inspection(seen: Inspection, sheet: Sheet, repairs: Iterable[Problem] =
         sheet.table("Runtimes that another config would suit", ("runtime", "ropeconv apply SOURCE"), rows)
     if any("--replace" in one.repair for one in repairs):
         sheet.say("--replace computes another RoPE of the same length, which the model was not made for: evaluate it.")
+
+
+def _code_lines(files: Iterable[CodeFile]) -> Iterator[str]:
+    """Yields a line for each reason why files can run code, with the first of them."""
+    reasons: dict[str, list[str]] = {}
+    for file in files:
+        reasons.setdefault(file.reason, []).append(file.name)
+    for reason, names in reasons.items():
+        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        yield f"{names[0]}{more} {reason}"
 
 
 def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:

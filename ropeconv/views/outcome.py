@@ -47,8 +47,11 @@ def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
     plan: that was executed. done: its outcome.
     """
     if done.check:
+        loaded = "loads it and"
+        if done.check.read_as:
+            loaded = f"does not have its model_type; its {done.check.read_as}, given this config,"
         sheet.say(
-            f"Checked: transformers {done.check.transformers} loads it and computes the schedule "
+            f"Checked: transformers {done.check.transformers} {loaded} computes the schedule "
             f"(within {done.check.max_ulp} ulp of float32, attention factor {done.check.attention_factor:.6f})."
         )
     if done.path:

@@ -86,7 +86,8 @@ def _show_runtimes(plan: Plan, sheet: Sheet, explain: bool) -> None:
     first = [v for v in verdicts if any(v.covers(row) for row in named)]
     others = [v for v in verdicts if v not in first]
     lines = [(str(v.status), v.display_name + (f": {v.reason}" if v.reason else "")) for v in first]
-    lines += grouped(others)
+    assumed = isinstance(plan.result, CheckpointResult) and plan.result.family.assumed
+    lines += grouped(others, plan.family if assumed else "")
     sheet.table("Runtime support", ("status", "runtimes"), lines)
     sheet.say(f"{statuses(lines)}\n")
 

@@ -16,13 +16,15 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
     source = receipt.first
     facts = {"Source": source.reference or source.name} | facts_of(receipt)
     if receipt.check:
+        read_as = f", as {receipt.check.read_as}," if receipt.check.read_as else ""
         facts["Checked"] = (
-            f"transformers {receipt.check.transformers} computes it within {receipt.check.max_ulp} ulp of float32"
+            f"transformers {receipt.check.transformers}{read_as} computes it within {receipt.check.max_ulp} ulp of "
+            "float32"
         )
     sheet.table("How it was made", ("", ""), list(facts.items()))
     for command in commands(receipt):
         sheet.copyable(command)
-    lines = grouped(receipt.runtimes)
+    lines = grouped(receipt.runtimes, receipt.source.family)
     if lines:
         sheet.table("Who reads it right", ("status", "runtimes"), lines)
         sheet.say(statuses(lines))

@@ -99,16 +99,20 @@ def _answers(address: str) -> bool:
 @dataclass
 class Caller:
     """Somebody who speaks to a Space without a browser. cookie: of their login. session: of their page. event: what
-    they asked for last."""
+    they asked for last. network: their address, which the proxy of the Hub states."""
 
     space: Space
     cookie: str = ""
     session: str = field(default_factory=lambda: token_hex(6))
     event: str = ""
+    network: str = field(default_factory=lambda: f"2001:db8:{token_hex(2)}:{token_hex(2)}::1")
 
     def __post_init__(self) -> None:
         self.http = httpx.Client(
-            base_url=self.space.address, timeout=120, limits=httpx.Limits(max_keepalive_connections=0)
+            base_url=self.space.address,
+            headers={"X-Forwarded-For": self.network},
+            timeout=120,
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
 
     def get(self, path: str, **options: Any) -> httpx.Response:

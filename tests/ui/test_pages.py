@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from ..conftest import hashes, run_in
 from ..waiting import until
 from .conftest import Site
-from .visitor import Visitor
+from .visitor import OtherServer, Visitor
 
 FORMS = {
     "": {"source": "model"},
@@ -19,6 +23,11 @@ FORMS = {
     "bake": {"source": "model", "method": "yarn", "value": "4"},
     "results": {"source": "baked"},
 }
+ASK = """
+const [address, options, done] = arguments;
+fetch(address, options).then(async (one) => done(`${one.status} ${await one.text()}`), (error) => done(`${error}`));
+"""
+JOIN = '{"fn_index": 0, "data": [], "session_hash": "x"}'
 CUT = "const one = document.querySelector('#answer .answer'); return one.scrollWidth > one.clientWidth"
 """Whether a part of an answer is wider than it, which Gradio cuts off."""
 OF_GRADIO = ("an id stands twice", "there is a script", "a svg has no name")
@@ -31,6 +40,14 @@ def baked(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     done = run_in(site.folder, "validate", "baked", "--against", "model", "--quick")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[OtherServer]:
+    with OtherServer() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 def test_inspect_answers_a_name_by_keyboard_and_keeps_it(visitor: Visitor) -> None:
@@ -192,13 +209,13 @@ def test_nothing_is_asked_of_another_server(visitor: Visitor) -> None:
     visitor.answer()
     asked = visitor.driver.execute_script("return performance.getEntriesByType('resource').map((e) => e.name)")
     assert asked
-    assert [one for one in asked if not one.startswith((visitor.site, "data:"))] == []
+    assert [one for one in asked if not one.startswith((f"{visitor.origin}/", "data:"))] == []
 
 
 def test_a_command_is_copied(visitor: Visitor) -> None:
     visitor.driver.execute_cdp_cmd(
         "Browser.grantPermissions",
-        {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": visitor.site},
+        {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": visitor.origin},
     )
     visitor.open("bake", source="model", method="yarn", value="4")
     visitor.answer()
@@ -213,9 +230,85 @@ def test_without_the_key_nothing_is_shown(site: Site, tmp_path: Path) -> None:
     import urllib.request
 
     bare = site.address.split("?")[0]
-    for path in ("", "bake", "config", "gradio_api/info", "gradio_api/upload", "?key=wrong"):
+    paths = ("", "bake", "config", "gradio_api/info", "gradio_api/upload", "?key=wrong", "manifest.json")
+    for path in paths:
         with pytest.raises(urllib.error.HTTPError) as answered:
             urllib.request.urlopen(bare + path)
         assert answered.value.code == 401
-    with urllib.request.urlopen(bare + "manifest.json") as opened:  # asked for without cookies
-        assert opened.status == 200
+
+
+def test_a_server_on_another_port_receives_no_cookie(visitor: Visitor, other: OtherServer) -> None:
+    visitor.open("", source="model")
+    visitor.answer()
+    for host in ("127.0.0.1", "localhost"):
+        for path in ("", "compare", "gradio_api/queue/data", "config"):
+            visitor.driver.get(f"http://{host}:{other.server_port}/{path}")
+    visitor.open("")
+    assert visitor.all("main"), "the browser still has the cookie"
+    visitor.driver.execute_script("window.location = arguments[0]", f"http://127.0.0.1:{other.server_port}/by-a-link")
+    until(lambda: [one for one in other.asked if one[0] == "/by-a-link"], "the request")
+    cookies = [cookie for _, cookie, _ in other.asked]
+    assert "of=another-program" in cookies, "cookies of this host are sent to every port of it"
+    assert not [one for one in cookies if "ropeconv" in one], other.asked
+    assert {referrer for path, _, referrer in other.asked if path == "/by-a-link"} == {""}
+    assert any(referrer for _, _, referrer in other.asked), "pages without that policy tell it"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_page_on_another_port_reads_nothing_even_where_it_knows_the_address(
+    host: str, visitor: Visitor, other: OtherServer
+) -> None:
+    requests = [
+        ("config", {"credentials": "include"}),
+        ("gradio_api/info", {"credentials": "include", "headers": {"X-Forwarded-Host": "a"}}),
+        ("gradio_api/queue/join", {"method": "POST", "credentials": "include", "body": JOIN,
+                                   "headers": {"Content-Type": "application/json"}}),
+        ("gradio_api/upload", {"method": "POST", "credentials": "include", "body": "x"}),
+    ]  # fmt: skip
+    ask = visitor.driver.execute_async_script
+    visitor.open("")
+    assert ask(ASK, f"{visitor.site}/config", {"credentials": "include"}).startswith("200 {"), "as the page itself"
+    visitor.driver.get(f"http://{host}:{other.server_port}/")
+    for path, options in requests:
+        assert ask(ASK, f"{visitor.site}/{path}", options) == "TypeError: Failed to fetch", path
+
+
+FORGED = (
+    {"Host": "evil.example"}, {"Host": "evil.example:{port}"}, {"Host": "127.0.0.1.evil.example:{port}"},
+    {"Origin": "null"}, {"Origin": "http://evil.example"}, {"Origin": "http://localhost:{port}"},
+    {"Origin": "http://127.0.0.1:1"}, {"Origin": "file://"}, {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+)  # fmt: skip
+
+
+def test_with_the_cookie_too_other_hosts_and_origins_are_refused_on_every_route(visitor: Visitor, site: Site) -> None:
+    visitor.open("")
+    (kept,) = [one for one in visitor.driver.get_cookies() if one["name"].startswith("ropeconv-")]
+    port = urlsplit(visitor.site).port
+    cookie = {"Cookie": f"{kept['name']}={kept['value']}"}
+    assert kept["name"] == f"ropeconv-{port}"
+    assert (kept["httpOnly"], kept["sameSite"], kept["path"]) == (True, "Strict", urlsplit(visitor.site).path)
+    assert kept["value"] not in site.address, "the cookie is unlike the key"
+    own = {"Origin": visitor.origin}
+    routes = [
+        ("GET", path, {}) for path in ("", "bake", "config", "gradio_api/info", "theme.css", "gradio_api/queue/data")
+    ]
+    routes += [
+        ("POST", f"gradio_api/{path}", own) for path in ("queue/join", "upload", "run/predict", "cancel", "reset")
+    ]
+    with httpx.Client(timeout=60) as http:
+        for method, path, headers in routes:
+            place, known = f"{visitor.site}/{path}", cookie | headers
+            assert http.request(method, place, headers=known).status_code not in (401, 403), path
+            assert http.request(method, place, headers=headers).status_code == 401, path
+            assert http.request(method, f"{visitor.origin}/{path}", headers=known).status_code == 401, path
+            for forged in FORGED:
+                sent = known | {name: text.format(port=port) for name, text in forged.items()}
+                preflight = sent | {"Access-Control-Request-Method": method}
+                for found in (
+                    http.request(method, place, headers=sent),
+                    http.request("OPTIONS", place, headers=preflight),
+                ):
+                    assert found.status_code == 403, (path, forged)
+                    assert not [name for name in found.headers if name.startswith("access-control")], (path, forged)
+    assert httpx.post(f"{visitor.site}/gradio_api/queue/join", headers=cookie).status_code == 403, "without an origin"

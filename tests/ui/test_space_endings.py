@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.ui.app import BUSY
+from ropeconv.ui.rules import SPACE
+
 from ..waiting import until
 from .space_fixtures import hub
 from .space_hub import SpaceHub
@@ -110,6 +113,22 @@ def test_a_hub_that_drips_holds_nobody_up(hurried: Space, hub: SpaceHub) -> None
     assert f"this takes longer than the {SECONDS} seconds" in text_of(caller.last())
     hub.drips.clear()
     gone(hurried, hub, "anna/drip")
+
+
+def test_a_visitor_with_many_pages_leaves_room_for_others(heavy: Space, hub: SpaceHub) -> None:
+    hub.drips.add("/them/shout/resolve/main/config.json")
+    network = "2001:db8:1:2"
+    pages = [Caller(heavy, network=f"{network}::{number}") for number in range(SPACE.of_visitor or 0)]
+    slow = {"source": "them/shout"}
+    assert [one.press("", "ask", **slow).status_code for one in pages] == [200] * len(pages)
+    refused = Caller(heavy, network=f"{network}::99").press("", "ask", **slow)
+    assert (refused.status_code, refused.json()["detail"]) == (503, BUSY % len(pages))
+    another = Caller(heavy, network="2001:db8:1:3::1")
+    assert another.press("", "ask", source="them/llama").status_code == 200
+    hub.drips.clear()
+    assert "Who reads it right as it is" in another.last()
+    until(lambda: not workers(heavy.process.pid), "the end of the requests")
+    assert Caller(heavy, network=f"{network}::99").press("", "ask", source="them/llama").status_code == 200
 
 
 def test_an_owner_lets_weights_through(heavy: Space, hub: SpaceHub) -> None:

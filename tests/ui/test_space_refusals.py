@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from ropeconv.ui.asked import Asked
+from ropeconv.ui.bodies import FULL, HEADERS, UPLOAD, BodyMiddleware, Uploads, visitor_of
 from ropeconv.ui.forms import BakeForm, Form, InspectForm
 from ropeconv.ui.job import Job
 from ropeconv.ui.messages import Answer
@@ -226,6 +228,79 @@ def test_what_is_too_large_is_refused_before_it_is_kept(caller: Caller, running:
     assert kept() - before >= 1_900_000
 
 
+def test_the_dropped_files_of_one_visitor_have_a_limit_together(caller: Caller, running: Space) -> None:
+    sent = [caller.upload(f"{number}.json", bytes(1_900_000) + bytes([number])).status_code for number in range(6)]
+    assert sent == [200] * 4 + [429] * 2
+    again = Caller(running, network=caller.network).upload("another-page.json", bytes(1_900_000))
+    assert (again.status_code, again.text) == (429, FULL)
+    assert Caller(running).upload("another-visitor.json", bytes(1_900_000)).status_code == 200
+
+
+def test_dropped_files_of_all_visitors_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, uploads = [0.0], Uploads(of_one=400_000, of_all=1_000_000, seconds=100)
+    monkeypatch.setattr("ropeconv.ui.bodies.time.monotonic", lambda: now[0])
+    assert uploads.begin("a", 300_000)
+    assert not uploads.begin("a", 200_000), "that visitor has as much"
+    now[0] = 50
+    assert uploads.begin("b", 400_000)
+    assert not uploads.begin("c", 400_000), "all have as much"
+    small = [uploads.begin(f"{number}", 1) for number in range(10)]
+    assert sum(one is not None for one in small) == 4, "a small file takes room too"
+    now[0] = 99
+    assert not uploads.begin("c", 300_000)
+    now[0] = 101
+    assert uploads.begin("c", 300_000), "files are removed after a time"
+
+
+def test_an_upload_is_counted_by_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = Uploads(of_one=5_000_000, of_all=5_000_000, seconds=100)
+    middleware = BodyMiddleware(_reading, 2_000_000, uploads)
+    assert _upload(middleware, [100_000] * 3) == 200
+    (kept,) = uploads._kept
+    assert kept.size == 300_000, "and not by the most that it might have been"
+    assert _upload(middleware, [100_000] * 30) == 400
+    assert uploads._kept[-1].size == 2_000_000 + HEADERS
+    assert _upload(middleware, [100_000] * 3) == 200
+    assert _upload(middleware, [100_000] * 3, announced=2_000_000) == 200
+    assert [_upload(middleware, [100_000] * 15, announced=1_500_000) for _ in range(3)] == [200, 429, 429]
+
+
+async def _reading(scope: Any, receive: Any, send: Any) -> None:
+    status, more = 200, True
+    while more:
+        message = await receive()
+        status = 400 if message["type"] == "http.disconnect" else status
+        more = status == 200 and message["more_body"]
+    await send({"type": "http.response.start", "status": status, "headers": []})
+
+
+def _upload(middleware: BodyMiddleware, parts: list[int], announced: int | None = None) -> int:
+    """The status of an upload. announced: its length, None where it is not stated."""
+    statuses, left = [], list(parts)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": bytes(left.pop(0)), "more_body": bool(left)}
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    headers = [] if announced is None else [(b"content-length", str(announced).encode())]
+    scope = {"type": "http", "method": "POST", "path": UPLOAD, "headers": headers, "client": ("10.0.0.1", 1)}
+    asyncio.run(middleware(scope, receive, send))  # type: ignore[arg-type]
+    return int(statuses[0])
+
+
+def test_a_visitor_is_a_network_as_the_proxy_states_it() -> None:
+    def named(stated: str, client: str = "10.0.0.1") -> str:
+        headers = [(b"x-forwarded-for", stated.encode())] if stated else []
+        return visitor_of({"headers": headers, "client": (client, 1)})
+
+    assert named("") == "10.0.0.1"
+    assert named("203.0.113.7") == named("203.0.113.7, 10.0.0.9") == "203.0.113.7"
+    assert named("2001:db8:1:2::1") == named("2001:db8:1:2:ffff::9") != named("2001:db8:1:3::1")
+    assert len(named("x" * 10_000)) == 64
+
+
 def _streamed(caller: Caller, parts: int) -> int:
     """The status of an upload that does not announce its length. parts: of 100,000 bytes."""
     head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="streamed.json"\r\n\r\n'
@@ -263,6 +338,22 @@ def test_a_dropped_page_is_no_page_of_the_space(caller: Caller) -> None:
         if answer.status_code == 200:
             found = caller.get(f"/gradio_api/file={answer.json()[0]}")
             assert found.headers["content-disposition"].startswith("attachment")
+
+
+def test_other_pages_do_not_use_the_login_of_a_visitor(caller: Caller, running: Space) -> None:
+    caller.login("anna")  # by a cookie that the browser also sends for other pages, since a Space stands in a frame
+    own = {"Cookie": caller.cookie, "Origin": running.address}
+    assert caller.http.get("/config", headers=own).status_code == 200
+    for origin, site in (("https://evil.example", "cross-site"), ("null", "cross-site"), ("https://evil.example", "")):
+        forged = own | {"Origin": origin} | ({"Sec-Fetch-Site": site} if site else {})
+        for method, path in (("GET", "/config"), ("POST", "/gradio_api/queue/join"), ("POST", "/gradio_api/upload")):
+            asked = {"Access-Control-Request-Method": method}
+            for found in (
+                caller.http.request(method, path, headers=forged),
+                caller.http.request("OPTIONS", path, headers=forged | asked),
+            ):
+                assert found.status_code == 403, (path, forged)
+                assert not [name for name in found.headers if name.startswith("access-control")], (path, forged)
 
 
 def test_results_of_the_hub_are_named_alone(caller: Caller) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.errors import RopeconvError
 from ropeconv.ui.asked import Asked
 from ropeconv.ui.forms import BakeForm, InspectForm
 from ropeconv.ui.front import Front
 from ropeconv.ui.job import Job
 from ropeconv.ui.messages import Answer, Progress
 from ropeconv.ui.rules import LOCAL, SPACE, Rules
+from ropeconv.ui.serving import _listening
 
 from ..conftest import run_in
 from ..hub_writing import WritingHub, serving_writes
@@ -181,6 +183,9 @@ def test_pages_take_ports_that_are_free_and_refuse_others(tmp_path: Path) -> Non
         (tmp_path / "second").mkdir()
         with served(tmp_path / "second") as (other, _):
             assert other.split("?")[0] != address.split("?")[0]
+    refused = pytest.raises(RopeconvError, match=r"^port 7 cannot be used \(.*\); choose another one with --port$")
+    with refused, _listening("203.0.113.1", 7):  # an address that this machine does not have
+        pass
     for wrong in (("--private",), ("--space", "me/x", "--port", "8000"), ("--space", "nothing"), ("--port", "0")):
         assert run_in(tmp_path, "ui", *wrong).returncode == 2, wrong
 

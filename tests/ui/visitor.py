@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -16,9 +17,11 @@ from ..waiting import until
 
 
 @contextmanager
-def served(folder: Path, environment: dict[str, str] | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`ropeconv ui` in a folder: its address with the key, and its process."""
-    command = [sys.executable, "-m", "ropeconv", "ui", "--no-browser"]
+def served(
+    folder: Path, environment: dict[str, str] | None = None, show: bool = False
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`ropeconv ui` in a folder: its address with the key, and its process. show: whether it opens a browser."""
+    command = [sys.executable, "-m", "ropeconv", "ui", *([] if show else ["--no-browser"])]
     env = {**os.environ, **(environment or {})}
     with (folder / "ui.log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -32,14 +35,41 @@ def served(folder: Path, environment: dict[str, str] | None = None) -> Iterator[
             process.wait(60)
 
 
+class OtherServer(ThreadingHTTPServer):
+    """A server on another port of this machine. asked: the path, the cookies and the referrer of each request."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, str]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.asked.append((self.path, self.headers.get("Cookie", ""), self.headers.get("Referer", "")))
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Set-Cookie", "of=another-program; Path=/")
+                self.end_headers()
+                self.wfile.write(b"<!DOCTYPE html><title>other</title>")
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
 class Visitor:
     """browser: of the visitor. address: of the pages, with its key."""
 
     def __init__(self, browser: Browser, address: str) -> None:
         self.browser, self.driver = browser, browser.driver
-        self.site = address.split("/?")[0]
         self.driver.get(address)
+        until(lambda: self.all("main"), "the page")
+        self.site = self.driver.current_url.partition("?")[0].rstrip("/")
         self.look()
+
+    @property
+    def origin(self) -> str:
+        return "http://" + urlsplit(self.site).netloc
 
     def look(self, width: int = 1280, scheme: str = "light") -> None:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}

@@ -74,6 +74,7 @@ class Batch:
                     recovered(unit.source, self.output)
                 source = opened.get(unit.source) or open_source(unit.source, self.flags.family)
                 opened[unit.source] = source
+                source.modelfile = unit.modelfile
                 plan = unit.placed(make_plan(source, recipe, target))
                 if self.flags.ollama and not plan.is_folder:
                     modelfile_of(plan)

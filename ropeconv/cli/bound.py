@@ -11,7 +11,8 @@ from ..errors import UsageError
 from ..rope.bound import Bound, bound, reach
 from ..rope.laws import asymptotic_base
 from ..rope.lengths import parse_tokens
-from .model_args import HeadDimOption, RotaryDimOption, find, head_size, is_length
+from .command import needs
+from .model_args import HeadDimOption, RotaryDimOption, find, frequencies_only, head_size, is_length
 from .options import JsonOption, QuietOption, with_recipe
 from .output import Output
 from .reach_tables import show_reach
@@ -31,6 +32,10 @@ ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
 """
 
 
+@needs(
+    up_to=(lambda given: not is_length(given["what"] or ""), "does not go with a length; leave one out"),
+    weights=(lambda given: not is_length(given["what"] or ""), "does not go with a length; give a SOURCE"),
+)
 @with_recipe(dict)
 def bound_command(
     recipe: dict[str, Any],
@@ -67,13 +72,12 @@ def bound_command(
     effective length of each head, whose sum has the variances of its queries and keys as weights.
     """
     output = Output(as_json, quiet)
-    given = {name: value for name, value in recipe.items() if value is not None and value is not False}
+    frequencies_only(recipe)
+    given = {name: value for name, value in recipe.items() if value is not None}
     if what is not None and is_length(what):
         if given:
             flag = next(iter(given)).replace("_", "-")
             raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
-        if weights:
-            raise UsageError("--weights does not go with a length; give a SOURCE, whose weights are read")
         _smallest(parse_tokens(what), *head_size(head_dim, rotary_dim), windows, certificate, output)
         return
     if certificate is not None or windows is not None:

@@ -39,6 +39,7 @@ class Format(Enum):
 
 
 Device = Literal["auto", "cuda", "cpu", "off"]
+DualChunk = Literal["keep", "drop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 FoldDtype = Literal["stored", "f32"]
 FoldInto = Literal["q", "k", "qk"]

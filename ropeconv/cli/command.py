@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from typer.core import TyperCommand, TyperGroup
 
+from ..errors import UsageError
 from .printable import trimmed_stdout
 
 METHOD = "Method (one of them)"
@@ -21,6 +23,23 @@ GENERAL = "General"
 SETTINGS = "Settings of a method"
 PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, GGUF, FOLDING, HUB, GENERAL, SETTINGS)
 
+F = TypeVar("F", bound=Callable[..., Any])
+Rule = tuple[Callable[[Mapping[str, Any]], object], str]
+"""Whether an option has an effect beside the values of all options, by name; and what to say where it has none."""
+
+
+def needs(**rules: Rule) -> Callable[[F], F]:
+    """Decorator: a command refuses options, by their names in Python, that its other options leave without an effect.
+
+    Only options that stand on the command line are judged, not defaults. The sentence follows the flag.
+    """
+
+    def decorate(command: F) -> F:
+        command.rules = rules  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
 
 def _arranged(params: list[Any]) -> list[Any]:
     """Options sorted by their panels, GENERAL for those without one; flags get an empty metavar."""
@@ -34,8 +53,22 @@ def _arranged(params: list[Any]) -> list[Any]:
     return sorted(params, key=lambda param: PANELS.index(getattr(param, "rich_help_panel", None) or GENERAL))
 
 
+def _flag(param: Any) -> str:
+    """The spelling of an option in messages."""
+    return str(next(spelling for spelling in param.opts if spelling.startswith("--")))
+
+
 class Command(TyperCommand):
     """The class of the commands of ropeconv."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command. Raises UsageError for options that have no effect, as `needs` says."""
+        for param in self.params:
+            has_effect, sentence = getattr(self.callback, "rules", {}).get(param.name, (None, ""))
+            typed = ctx.get_parameter_source(param.name).name == "COMMANDLINE"
+            if has_effect is not None and typed and not has_effect(ctx.params):
+                raise UsageError(f"{_flag(param)} {sentence}")
+        return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters of the command in the order of the help: arguments, then options by panel."""

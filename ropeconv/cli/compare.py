@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .command import needs
 from .options import FamilyOption, JsonOption
 from .output import Output
 
@@ -23,6 +24,12 @@ ropeconv compare a/config.json b/config.json --exit-code
 MODEL = "A folder, a GGUF file, a config.json, or owner/name@revision (or owner/name/file.gguf) on the Hub."
 
 
+@needs(
+    family=(
+        lambda given: not (given["first"].endswith(".gguf") and given["second"].endswith(".gguf")),
+        "goes with checkpoints, and GGUF files name their architecture themselves; leave it out",
+    )
+)
 def compare_command(
     first: Annotated[str, typer.Argument(metavar="A", help=MODEL)],
     second: Annotated[str, typer.Argument(metavar="B", help="The same, in any format.")],

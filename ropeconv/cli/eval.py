@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
 from ..errors import Interrupted, counted
+from .command import needs
 from .eval_options import (
+    NEEDS_DATASET,
     AgainstOption,
     BudgetOption,
     ChatOption,
@@ -68,6 +70,25 @@ ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-
 """
 
 
+def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether one of the measures reads a field of `Asked`."""
+
+    def read(given: Mapping[str, Any]) -> bool:
+        from ..evaluate.evaluation import parse_measures
+
+        return any(size in measure.sizes for measure in parse_measures(given["measure"])[0])
+
+    return read
+
+
+@needs(
+    field=NEEDS_DATASET,
+    targets=(_read_by_a_measure("targets"), "is for --measure growth; leave it out"),
+    depths=(_read_by_a_measure("depths"), "is for facts hidden in a text; add --measure passkey, or leave it out"),
+    generate=(_read_by_a_measure("generate"), "is for questions; add --measure passkey, or leave it out"),
+    chunk=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
+    family=(lambda given: given["model"] or not given["server"], "is that of MODEL, and none is given; leave it out"),
+)
 def eval_command(
     model: ModelArgument = "",
     methods: MethodsOption = "",
@@ -109,12 +130,12 @@ def eval_command(
     """
     from ..evaluate.conditions import parse_condition
     from ..evaluate.estimate import parse_duration
-    from ..evaluate.journal import default_path
     from ..evaluate.opening import Sizes
     from ..evaluate.record import record
     from ..evaluate.result import write_result
     from ..evaluate.row import parse_rows
     from ..evaluate.runners.request import Opening
+    from ..formats.journal import default_path
     from ..views.evaluation import show_result
     from .texts import texts_of
 
@@ -132,7 +153,7 @@ def eval_command(
         for condition in conditions:
             condition.check([row.name for row in rows], names, evaluation.asked)
         if dry_run:
-            _show_plan(evaluation, spread, model, output)
+            _show_plan(evaluation, spread, model, seconds, output)
             return
         _run(evaluation, spread, journal or default_path(evaluation.runner.source), fresh, seconds, output)
     result = evaluation.result(model or ", ".join(row.url for row in rows))
@@ -172,10 +193,14 @@ def _opened(
         yield opened
 
 
-def _show_plan(evaluation: Evaluation, spread: Spread | None, model: str, output: Output) -> None:
-    """Prints what would be run, and what it takes."""
+def _show_plan(evaluation: Evaluation, spread: Spread | None, model: str, budget: float, output: Output) -> None:
+    """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
+    from ..evaluate.estimate import within
+
     units = evaluation.units
-    found = spread.estimate([unit.case for unit in units]) if spread else evaluation.estimate()
+    cases = [unit.case for unit in units]
+    found = spread.estimate(cases) if spread else evaluation.estimate(cases)
+    within(budget, found, cases, evaluation.asked)
     memory = "" if spread else evaluation.runner.memory(evaluation.asked.longest)
     if output.as_json:
         rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
@@ -209,11 +234,12 @@ def _run(
     """
     from ..engines import Progress
     from ..engines.transformers.device import out_of_memory
+    from ..evaluate.case import EVAL
     from ..evaluate.estimate import within
-    from ..evaluate.journal import Journal
     from ..evaluate.run import run_units
+    from ..formats.journal import Journal
 
-    with Journal(journal, evaluation.runner.source, fresh) as opened:
+    with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
         missing = evaluation.missing(opened)
         for sentence in evaluation.outcome.sentences(evaluation.asked.trained):
             output.note(f"Left out: {sentence}")

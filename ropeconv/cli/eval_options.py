@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .command import LENGTH, MODEL, OUTPUT, RUNNING
+from .command import LENGTH, MODEL, OUTPUT, RUNNING, Rule
 
 ModelArgument = Annotated[
     str,
@@ -57,6 +57,7 @@ DatasetOption = Annotated[
 FieldOption = Annotated[
     str, typer.Option("--field", metavar="NAME", rich_help_panel=MODEL, help="The column of --dataset with the text.")
 ]
+NEEDS_DATASET: Rule = (lambda given: given["dataset"], "is a column of --dataset; add that, or leave it out")
 MeasureOption = Annotated[
     str,
     typer.Option(
@@ -107,7 +108,8 @@ JournalOption = Annotated[
     ),
 ]  # fmt: skip
 FreshOption = Annotated[
-    bool, typer.Option("--fresh", rich_help_panel=RUNNING, help="Measure again what the journal has.")
+    bool,
+    typer.Option("--fresh", rich_help_panel=RUNNING, help="Begin a new journal; the one there gets another name."),
 ]
 WorkersOption = Annotated[
     str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +12,11 @@ import typer
 from ..errors import UsageError
 from ..rope.forms import Plain
 from ..rope.lengths import parse_tokens
-from ..rope.recipe import SWITCHES, Recipe
+from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
-from ..rope.spec import RopeSpec
+from ..rope.spec import WIDEST_HEAD, RopeSpec
 from .command import MODEL
-from .options import build_recipes
+from .options import build_recipes, chosen_methods
 
 if TYPE_CHECKING:
     from ..inspection import Inspection
@@ -30,6 +31,9 @@ RotaryDimOption = Annotated[
     int | None,
     typer.Option("--rotary-dim", help="How many of its dimensions rotate (default: all).", rich_help_panel=MODEL),
 ]
+
+NOT_FREQUENCIES = ("attention_factor", "temperature_slope", "temperature_intercept", "log_n", "log_n_length")
+"""Modifiers that change queries, cos and sin."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,13 @@ def in_numbers(given: dict[str, Any], head_dim: int | None = None, rotary_dim: i
     given: options of methods, by name. `--theta` is the model's base (default 10000), unless it is the only method;
     `--original-context` its trained length (default 4096). head_dim, rotary_dim: of one head, by default 128 and all.
     """
-    others = {name: value for name, value in given.items() if name != "theta"}
     theta = given.get("theta")
+    others = {**given, "theta": None}
+    if not chosen_methods(others):  # then --theta is the method; without it lengths are those of the model
+        others = given if theta is not None else {**given, "context": None, "original_context": None}
     trained = parse_tokens(given.get("original_context") or "4096")
     declared = trained if given.get("context") is None else parse_tokens(given["context"])
     recipes = build_recipes(others)
-    if not recipes and theta is not None:
-        recipes = build_recipes({**others, "theta": theta})
     width, rotary = head_size(head_dim, rotary_dim)
     base = 10000.0 if theta is None else theta
     if base <= 1:
@@ -83,6 +87,10 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
     """head_dim and rotary_dim, by default 128 and all of it. Raises UsageError where they do not fit together."""
     width = 128 if head_dim is None else head_dim
     rotary = width if rotary_dim is None else rotary_dim
+    if width > WIDEST_HEAD:
+        raise UsageError(
+            f"--head-dim {width} must be at most {WIDEST_HEAD}: published models have heads of up to 576 dimensions"
+        )
     if rotary < 2 or rotary % 2 or rotary > width:
         raise UsageError(f"--rotary-dim {rotary} must be even, at least 2, and not above --head-dim {width}")
     return width, rotary
@@ -105,9 +113,6 @@ def on_disk(
     recipes = tuple(build_recipes(given))
     first = seen.first_spec
     spec = (first.unscaled() if first.scaled else first) if recipes else seen.spec
-    modified = [name for name in ("context", "original_context", *SWITCHES) if given.get(name) not in (None, False)]
-    if modified and not recipes:
-        raise UsageError(f"--{modified[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")
     return ModelArgs(seen.source.name, spec, recipes, seen.spec, seen)
 
 
@@ -120,6 +125,14 @@ def find(what: str | None, given: dict[str, Any], head_dim: int | None, rotary_d
     if what is None:
         return in_numbers(given, head_dim, rotary_dim)
     return on_disk(what, given, head_dim, rotary_dim)
+
+
+def frequencies_only(given: Mapping[str, Any]) -> None:
+    """Raises UsageError for options of a recipe that change no frequency. given: values of options by name."""
+    for name in NOT_FREQUENCIES:
+        if given.get(name) is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} does not change the frequencies, and nothing else is shown; leave it out")
 
 
 def single(model: ModelArgs) -> Recipe:

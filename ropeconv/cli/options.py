@@ -173,7 +173,7 @@ def _modifier_options() -> list[inspect.Parameter]:
 def build_recipe(given: dict[str, Any]) -> Recipe:
     """The recipe of a command line. given: values of options by name. Raises UsageError or RecipeError."""
     flags = {variable(name): method for name, method in REGISTRY.items()}
-    chosen = [name for name in (*flags, "recipe_file") if given.get(name) is not None and given[name] is not False]
+    chosen = chosen_methods(given)
     spelled = ["--recipe" if name == "recipe_file" else flags[name].flag() for name in chosen]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(spelled)} are two methods; choose one")
@@ -194,15 +194,34 @@ def build_recipe(given: dict[str, Any]) -> Recipe:
     known = {item.name for item in dataclasses.fields(method)[1:]}
     for name in extras:
         if name not in known:
-            takers = " or ".join(kind.flag() for kind, _ in method_settings()[name])
-            raise UsageError(f"--{name.replace('_', '-')} goes with {takers}, not with {method.flag()}")
+            raise _unused_setting(name, method.flag())
     return Recipe(_method(method, given[chosen[0]], _read_tokens(extras)), **modifiers)
 
 
+def _unused_setting(name: str, chosen: str) -> UsageError:
+    takers = " or ".join(kind.flag() for kind, _ in method_settings()[name])
+    return UsageError(f"--{name.replace('_', '-')} goes with {takers}, not with {chosen}")
+
+
+def chosen_methods(given: dict[str, Any]) -> list[str]:
+    """The options that name a method. given: values of options by name."""
+    flags = (*map(variable, REGISTRY), "recipe_file")
+    return [name for name in flags if given.get(name) is not None and given[name] is not False]
+
+
 def build_recipes(given: dict[str, Any]) -> list[Recipe]:
-    """A recipe per method on the command line; modifiers go to all, settings to the methods that have them."""
+    """A recipe per method on the command line; modifiers go to all, settings to the methods that have them.
+
+    given: values of options by name. Raises UsageError for settings and modifiers without a method.
+    """
     flags = {variable(name): method for name, method in REGISTRY.items()}
-    chosen = [name for name in (*flags, "recipe_file") if given.get(name) is not None and given[name] is not False]
+    chosen = chosen_methods(given)
+    typed = [name for name, value in given.items() if value is not None]
+    if typed and not chosen:
+        raise UsageError(f"--{typed[0].replace('_', '-')} goes with a method, such as --yarn 4; add one")
+    for name, uses in method_settings().items():
+        if name in typed and "recipe_file" not in chosen and not {variable(kind.name) for kind, _ in uses} & {*chosen}:
+            raise _unused_setting(name, " and ".join(flags[one].flag() for one in chosen))
     made = []
     for name in chosen:
         others = {other for other in chosen if other != name}

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UsageError
-from .command import OUTPUT
-from .model_args import HeadDimOption, RotaryDimOption, find
+from .command import OUTPUT, needs
+from .model_args import HeadDimOption, RotaryDimOption, find, frequencies_only
 from .options import JsonOption, QuietOption, with_recipe
 from .output import Output
 
@@ -23,6 +23,7 @@ ropeconv plot ./Llama-2-7b-hf-yarn16 --dark -o baked.svg
 """
 
 
+@needs(dark=(lambda given: given["out"], "is for a picture; add -o plot.svg"))
 @with_recipe(dict)
 def plot_command(
     recipe: dict[str, Any],
@@ -57,10 +58,9 @@ def plot_command(
 
     if out is None and not as_json:
         raise UsageError("no picture is named; add -o plot.svg, or --json for its numbers")
-    if dark and out is None:
-        raise UsageError("--dark is for a picture; add -o plot.svg")
     if out is not None:
         checked(out)
+    frequencies_only(recipe)
     model = find(source, recipe, head_dim, rotary_dim)
     spec, schedules = model.spec, model.schedules()
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)

@@ -30,6 +30,8 @@ ropeconv run plan.toml
 
 ropeconv run plan.toml --on 4
 
+ropeconv run plan.toml --verify
+
 ropeconv run plan.toml --on ray://head:10001
 """
 
@@ -47,7 +49,16 @@ def run_command(
         ),
     ] = "",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run again what the journal has.", rich_help_panel=RUNNING)
+        bool,
+        typer.Option("--fresh", help="Begin a new journal; the one there gets another name.", rich_help_panel=RUNNING),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare outputs that are done, byte by byte, with what their sources give.",
+            rich_help_panel=RUNNING,
+        ),
     ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -55,14 +66,15 @@ def run_command(
 ) -> None:
     """Run tasks for every combination of sources, recipes and targets in a file (docs/running.md).
 
-    A journal keeps what has ended: the same command goes on after a kill, and tries again what failed.
+    A journal keeps what has ended: the same command goes on after a kill, and tries again what failed. An output is
+    done as long as its receipt and the sizes of its files are as they were written.
 
     Exit codes: 0 all is done, 1 a unit failed, 2 usage, 130 stopped before the end.
     """
     from ..run.executors import executor_of
     from ..run.jobs import jobs_of
     from ..run.plan_file import read_plan
-    from ..run.running import PATIENCE
+    from ..run.running import GRACE, PATIENCE
     from ..run.sources import named_sources
     from ..sources import hub_client
 
@@ -72,18 +84,20 @@ def run_command(
     without_gpus = 1 if {"eval", "validate"} & {*wanted.tasks} else 4
     place = on or wanted.executor.on
     executor = executor_of(place, wanted.executor, wanted.limits.jobs, without_gpus, out / "slurm")
+    executor.longest = lambda job: GRACE + wanted.limits.unit_seconds * len(job.units)
     sources = named_sources(wanted.sources, folder)
     jobs = jobs_of(wanted, sources, folder, out)
     journal = out / "journal.jsonl"
     if dry_run:
-        _show_plan(wanted, jobs, sources, journal, executor, output)
+        _show_plan(wanted, jobs, sources, journal, fresh, verify, executor, output)
         return
-    _run(plan, wanted, jobs, sources, journal, fresh, executor, output)
+    _run(plan, wanted, jobs, sources, journal, fresh, verify, executor, output)
 
 
 def _show_plan(
-    plan: RunPlan, jobs: list[Job], sources: list[Named], place: Path, executor: Executor, output: Output
-) -> None:
+    plan: RunPlan, jobs: list[Job], sources: list[Named], place: Path, fresh: bool, verify: bool, executor: Executor,
+    output: Output,
+) -> None:  # fmt: skip
     """Prints what would be run, written and published."""
     from ..formats.copying import human
     from ..run.executors.local import Local
@@ -94,7 +108,8 @@ def _show_plan(
     lines, left = [], jobs
     if place.exists():
         with RunJournal(place) as journal:
-            lines, left = list(journal.last.values()), missing(jobs, journal)
+            _verify(jobs, journal, verify and not fresh, output)
+            lines, left = list(journal.lines.values()), jobs if fresh else missing(jobs, journal)
     problems = problems_of(sources)
     found = [planned(job, problems.get(job.units[0].source, "")) for job in left]
     costs, units = Costs.of(lines), [unit for job in left for unit in job.units]
@@ -129,8 +144,8 @@ def _planned_row(one: Planned) -> tuple[str, ...]:
 
 
 def _run(
-    path: Path, plan: RunPlan, jobs: list[Job], sources: list[Named], place: Path, fresh: bool, executor: Executor,
-    output: Output,
+    path: Path, plan: RunPlan, jobs: list[Job], sources: list[Named], place: Path, fresh: bool, verify: bool,
+    executor: Executor, output: Output,
 ) -> None:  # fmt: skip
     """Runs a plan, and prints what became of it. path: of the plan. place: of the journal."""
     from ..run.journal import RunJournal
@@ -141,6 +156,7 @@ def _run(
 
     problems = problems_of(sources)
     with RunJournal(place, fresh) as journal:
+        _verify(jobs, journal, verify, output)
         left = [job for job in missing(jobs, journal) if job.units[0].source not in problems]
         if plan.most_bytes is not None:
             check_bytes(plan, [planned(job) for job in left])
@@ -155,17 +171,34 @@ def _run(
         raise typer.Exit(1)
 
 
+def _verify(jobs: list[Job], journal: RunJournal, verify: bool, output: Output) -> None:
+    """Says what was found of the journal, and where it is asked for compares the bytes of outputs that are done."""
+    for sentence in journal.notes:
+        output.note(sentence)
+    done = [unit for job in jobs for unit in job.units if unit.task == "apply" and journal.done(unit)] if verify else []
+    if done:
+        with output.counting("Verifying", "outputs") as (total, advance):
+            total(len(done))
+            for unit in done:
+                journal.verify(unit)
+                advance(1)
+
+
 def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Executor, output: Output) -> bool:
-    """Runs jobs with a progress bar; Ctrl-C ends it, and drops what runs then. Returns whether all were run."""
-    from ..run.running import TaskWorker, run_jobs
+    """Runs jobs with a progress bar. Ctrl-C and limits.hours drop what runs then. Returns whether all were run."""
+    from functools import partial
+
+    from ..run.running import TaskWorker, TimeLimit, run_jobs, time_limit
 
     if not left:
         return True
-    end = time.monotonic() + plan.limits.hours * 3600 if plan.limits.hours else None
+    seconds = (plan.limits.hours or 0) * 3600
+    end = time.monotonic() + seconds
     try:
         with (
+            time_limit(seconds),
             output.counting("Running", "units") as (total, advance),
-            executor.pool(TaskWorker, plan.limits.retries) as pool,
+            executor.pool(partial(TaskWorker, plan.limits.unit_seconds), plan.limits.retries) as pool,
         ):
             total(sum(len(job.units) for job in left))
 
@@ -174,8 +207,8 @@ def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Exe
                 for line in lines:
                     output.note(line.failed and f"{line.task} of {line.source} failed: {line.failed}")
 
-            return run_jobs(left, pool, journal, ended, lambda: end is not None and time.monotonic() > end)
-    except KeyboardInterrupt:
+            return run_jobs(left, pool, journal, ended, lambda: bool(seconds) and time.monotonic() > end)
+    except (KeyboardInterrupt, TimeLimit):
         return False
 
 

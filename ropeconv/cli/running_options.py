@@ -38,7 +38,10 @@ ReportOption = Annotated[
     ),
 ]
 TrustOption = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code in the model that ropeconv has not written.")
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Run code of the models that ropeconv has not written, and load pickled weights."
+    ),
 ]
 PlotOption = Annotated[
     Path | None,

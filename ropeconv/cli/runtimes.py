@@ -23,7 +23,7 @@ def runtimes_command(
     matrix: Annotated[bool, typer.Option("--matrix", help="A line per model family, a column per runtime.")] = False,
     runtime: Annotated[
         list[str] | None,
-        typer.Option("--runtime", metavar="NAME[@VERSION]", help="With --matrix: only these, every version of each."),
+        typer.Option("--runtime", metavar="NAME[@VERSION]", help="Only these, every version of each."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -33,15 +33,15 @@ def runtimes_command(
     from ..views.runtimes import newest_of, show_matrix, show_runtimes, summary
 
     output, cells = Output(as_json), all_cells()
+    named = [row for name in runtime or () for row in find(name)]
     if not matrix:
-        rows = [summary(row, cells) for row in runtimes()]
+        rows = [summary(row, cells) for row in named or runtimes()]
         if as_json:
             output.data({"runtimes": rows})
         else:
             show_runtimes(rows, output)
         return
-    columns_for = [row for name in runtime or () for row in find(name)] or newest_of(runtimes())
-    shown = {row.key: row for row in columns_for}
+    shown = {row.key: row for row in named or newest_of(runtimes())}
     if as_json:
         wanted = [cell for cell in cells if any(cell.verdict.covers(row) for row in shown.values())]
         output.data({"cells": [cell.to_dict() for cell in wanted]})

@@ -29,6 +29,9 @@ ropeconv schedule --theta 500000 --original-context 8192 --context 128k --longro
 ropeconv schedule --theta 500000 --original-context 8192 --steps 65k,262k,1048k
 """
 
+MODEL_IN_NUMBERS = ("theta", "original_context")
+"""Options of a recipe that describe the model."""
+
 
 @with_recipe(dict)
 def schedule_command(
@@ -52,7 +55,13 @@ def schedule_command(
     --theta is the model's base and --original-context its trained length (defaults: 10000, 4096); --context is the
     length to declare.
     """
-    model, output = in_numbers(recipe, head_dim, rotary_dim), Output(as_json)
+    output = Output(as_json)
+    if steps:
+        unused = [name for name, value in recipe.items() if value is not None and name not in MODEL_IN_NUMBERS]
+        if unused:
+            flag = unused[0].replace("_", "-")
+            raise UsageError(f"--{flag} has no effect on --steps, which compute bases from lengths; leave one out")
+    model = in_numbers(recipe, head_dim, rotary_dim)
     if steps:
         show_steps(model, [parse_tokens(step) for step in steps.split(",")], output)
         return
@@ -118,7 +127,8 @@ def show(schedule: Schedule, spec: RopeSpec, recipe: Recipe, output: Output) -> 
 
     form = frequencies(schedule)
     output.say(f"{recipe.method.name}: {form}")
-    output.say(f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}")
+    log_n = f", log-n ({schedule.log_n.kind}) over {schedule.log_n.length:,} tokens" if schedule.log_n else ""
+    output.say(f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}{log_n}")
     output.say("")
     base = spec.form.inv_freq(spec.rotary_dim)
     rows = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .choices import EncodingName, FoldDtype, FoldInto, Format, encoding_names
+from .choices import DualChunk, EncodingName, FoldDtype, FoldInto, Format, encoding_names
 from .command import FOLDING, GGUF, OUTPUT, RUNTIMES
 from .option_group import option_group
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..encode import Target
 
 GGUF_ONLY: dict[str, Any] = {"pre": None, "carrier": None, "quantized_by": None}
-FOLDER_ONLY: dict[str, Any] = {"all_files": False, "fold_into": None, "fold_dtype": None}
+FOLDER_ONLY: dict[str, Any] = {"all_files": False, "fold_into": None, "fold_dtype": None, "dual_chunk": None}
 """Options that only one format has, with their values where they are not given."""
 
 
@@ -49,6 +49,8 @@ def _options() -> list[inspect.Parameter]:
         _option("encoding", EncodingName, RUNTIMES, f"How to write it: {', '.join(encoding_names())} (default: auto).",
                 metavar="NAME"),
         _option("allow_approximate", bool, RUNTIMES, "Take log-n in steps where the formula cannot be had."),
+        _option("dual_chunk", DualChunk, RUNTIMES, "Keep or drop dual chunk attention (Qwen2.5-1M), with which vLLM "
+                "and SGLang do not compute the method.", metavar="HOW"),
         _option("outtype", list[str], GGUF, "Of the weights: auto (as stored), f32, f16, bf16, q8_0, or q4_k_m and its "
                 "like; repeatable.", metavar="TYPE"),
         _option("pre", str, GGUF, "tokenizer.ggml.pre, for a pre-tokenizer not in the table.", metavar="NAME"),
@@ -118,6 +120,7 @@ def build_target(given: dict[str, Any], owner: str | None = None) -> Target:
         allow_approximate=given["allow_approximate"],
         all_files=given["all_files"],
         replace=given["replace"],
+        dual_chunk=given["dual_chunk"],
     )
 
 

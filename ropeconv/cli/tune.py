@@ -9,12 +9,12 @@ import msgspec
 import typer
 
 from ..errors import Interrupted
-from .command import OUTPUT
-from .eval_options import DatasetOption, FieldOption, FreshOption, JournalOption, SeedOption, TextOption
+from .command import OUTPUT, needs
+from .eval_options import NEEDS_DATASET, DatasetOption, FieldOption, FreshOption, JournalOption, SeedOption, TextOption
 from .options import FamilyOption, JsonOption, QuietOption
 from .output import Output
 from .running import stopping
-from .running_options import DeviceMapOption, DeviceOption, DtypeOption, PlotOption, check_places
+from .running_options import DeviceMapOption, DeviceOption, DtypeOption, PlotOption, TrustOption, check_places
 from .tune_options import (
     AttentionFactorOption,
     ByOption,
@@ -46,6 +46,13 @@ ropeconv apply ./model --recipe tuned.json
 """
 
 
+@needs(
+    field=NEEDS_DATASET,
+    regularise=(
+        lambda given: given["over"] == "factors" and given["by"] in ("", "gradient"),
+        "is for the gradient search of --over factors; leave it out",
+    ),
+)
 def tune_command(
     model: CheckpointArgument,
     context: ContextOption,
@@ -81,6 +88,7 @@ def tune_command(
     journal: JournalOption = None,
     fresh: FreshOption = False,
     family: FamilyOption = "",
+    trust_remote_code: TrustOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -93,8 +101,8 @@ def tune_command(
     from ..engines import Progress
     from ..engines.transformers.device import out_of_memory
     from ..tune import Wanted
-    from ..tune.journal import Place
     from ..tune.opening import tune_texts
+    from ..tune.passes import Place
     from ..tune.result import write_tuned
     from ..views.tuning import show_tuned
     from .texts import texts_of
@@ -113,6 +121,7 @@ def tune_command(
             progress = Progress(output.note, total, advance, stopped)
             options: dict[str, Any] = {
                 "device": device, "dtype": dtype, "device_map": device_map, "family": family,
+                "trust_remote_code": trust_remote_code,
             }  # fmt: skip
             kept = Place(journal, fresh)
             found: Tuned = out_of_memory(lambda: tune_texts(model, files, wanted, progress, kept, **options))

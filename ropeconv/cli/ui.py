@@ -11,6 +11,7 @@ import typer
 
 from ..errors import UsageError
 from ..extras import require
+from ..formats.scratch import scratch
 from .command import GENERAL, HUB
 from .output import Output
 
@@ -46,7 +47,7 @@ def ui_command(
 ) -> None:
     """Open a page in the browser: inspect and compare models, plan, write and publish outputs, look at results.
 
-    It listens on this machine alone, and takes the address with its key. Ctrl-C ends it.
+    It listens on this machine alone, and its address works once. Ctrl-C ends it.
     """
     output = Output()
     if space:
@@ -59,16 +60,22 @@ def ui_command(
     if private:
         raise UsageError("--private goes with --space OWNER/NAME; add it, or leave --private out")
     require("gradio", "`ropeconv ui`")
-    from ..ui import serve
+    from ..ui import serve, write_redirect
 
     def ready(address: str) -> None:
         output.copyable(address)
-        output.note("Ctrl-C ends the page.")
+        output.note("The address works once. Ctrl-C ends the page.")
         sys.stdout.flush()
         if not no_browser:
-            webbrowser.open(address)
+            webbrowser.open(write_redirect(folder, address).as_uri())
+
+    def renewed(address: str) -> None:
+        output.note("The address was used. To open the page once more, for example in another browser:")
+        output.copyable(address)
+        sys.stdout.flush()
 
     try:
-        serve(ready, signal.pause, port)
+        with scratch() as folder:
+            serve(ready, signal.pause, port, renewed)
     except KeyboardInterrupt:
         output.note("The page is closed.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RopeconvError, UsageError
+from ..formats.regular import expanded
 from .target_options import split
 
 if TYPE_CHECKING:
@@ -20,13 +21,14 @@ class Unit:
     """One output to make.
 
     source: as the user named it. given: options of its target, by name. folder: that it is put into, None for the place
-    that its target names. label: tells it from the others in messages.
+    that its target names. label: tells it from the others in messages. modelfile: that names the source, None without.
     """
 
     source: str
     given: dict[str, Any]
     folder: Path | None
     label: str
+    modelfile: Path | None = None
 
     @property
     def from_gguf(self) -> bool:
@@ -56,13 +58,20 @@ def units_of(sources: Sequence[str], given: dict[str, Any]) -> list[Unit]:
     sources: as the user named them. given: options of the target, by name; of several outputs `out` is the folder.
     Raises UsageError where that is the name of a file.
     """
-    parts = [(source, split(given, source.endswith(".gguf"))) for source in map(_resolved, sources)]
-    folder = given["out"] if sum(len(each) for _, each in parts) > 1 and not given["in_place"] else None
+    named = [(source, _resolved(source)) for source in sources]
+    parts = [(source, split(given, source.endswith(".gguf")), _modelfile(name, source)) for name, source in named]
+    folder = given["out"] if sum(len(each) for _, each, _ in parts) > 1 and not given["in_place"] else None
     if folder is not None and (folder.suffix == ".gguf" or folder.is_file()):
         raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
     return [
-        Unit(source, own if folder is None else own | {"out": None}, folder, _label(source, own, len(each) > 1))
-        for source, each in parts
+        Unit(
+            source,
+            own if folder is None else own | {"out": None},
+            folder,
+            _label(source, own, len(each) > 1),
+            modelfile,
+        )
+        for source, each, modelfile in parts
         for own in each
     ]
 
@@ -74,6 +83,11 @@ def _resolved(source: str) -> str:
     from ..sources import resolved
 
     return resolved(source)
+
+
+def _modelfile(named: str, source: str) -> Path | None:
+    """The Modelfile that the user named; None for others. source: its model."""
+    return None if named == source else expanded(named)
 
 
 def _label(source: str, own: dict[str, Any], several: bool) -> str:

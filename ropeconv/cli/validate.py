@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import Interrupted, RopeconvError, UsageError
 from ..rope.lengths import parse_tokens
 from .choices import Reference
-from .command import RUNNING
+from .command import RUNNING, needs
 from .options import JsonOption, QuietOption
 from .output import Output
 from .running_options import (
@@ -40,6 +41,21 @@ ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --server http
 """
 
 
+def _on_checkpoint(given: Mapping[str, Any]) -> bool:
+    """Whether an output is loaded in transformers, and not a GGUF file or a server."""
+    return not given["server"] and given["baked"].suffix != ".gguf"
+
+
+@needs(
+    chunk=(lambda given: given["server"] or _on_checkpoint(given), "is for checkpoints; leave it out"),
+    device=(lambda given: given["server"] or _on_checkpoint(given), "is for checkpoints; leave it out"),
+    dtype=(
+        lambda given: given["server"] or _on_checkpoint(given) or given["reference"] == "dequantised",
+        "is for checkpoints and for --reference dequantised; leave it out",
+    ),
+    seed=(lambda given: not given["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
+    model=(lambda given: given["server"], "names one of a server's models; add --server URL, or leave it out"),
+)
 def validate_command(
     baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
     against: Annotated[
@@ -135,7 +151,7 @@ def validate_command(
         chunk=chunk, seed=seed, text=text, trust_remote_code=trust_remote_code,
         config_reference=reference == "config", dequantised=reference == "dequantised",
     )  # fmt: skip
-    _check_flags(settings, baked.suffix == ".gguf", server, model)
+    _check_flags(settings, baked.suffix == ".gguf", server)
     check_places(report, plot)
     comparison = Comparison.open(baked, against)
     options = Options(quick, ignore_receipt, trust_remote_code)
@@ -156,24 +172,19 @@ def validate_command(
         raise Interrupted("stopped before its end, and what was compared agrees; run the same command for the rest")
 
 
-def _check_flags(settings: Settings, gguf: bool, server: str, model: str) -> None:
+def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
     """Raises UsageError for options that have no effect on this way of running.
 
-    settings: from the command line. gguf: whether the output is a GGUF file. server: the URL of one, or empty. model:
-    the name of one of its models, or empty.
+    settings: from the command line. gguf: whether the output is a GGUF file. server: the URL of one, or empty.
     """
     from ..engines.transformers.distributed import world_size
 
-    if model and not server:
-        raise UsageError("--model names one of a server's models; add --server URL")
     if server and (settings.config_reference or settings.device_map):
         raise UsageError("--reference config and --device-map are for validation without --server; leave them out")
     if world_size() > 1 and (server or gguf or settings.device_map):
         raise UsageError("torchrun is for checkpoints, without --server and --device-map; start it without torchrun")
     if settings.trust_remote_code and gguf:
         raise UsageError("--trust-remote-code is for folders, and a GGUF file brings no code; leave it out")
-    if settings.text is not None and settings.seed:
-        raise UsageError("--seed is that of synthetic tokens, which --text replaces; give one of them")
     if server and settings.tokens is not None:
         raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
     extra = settings.length or settings.text or settings.device_map or settings.config_reference

@@ -9,7 +9,9 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from ropeconv.bake.writing import files, place
 from ropeconv.errors import RopeconvError
@@ -74,6 +76,12 @@ def broken_json(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": ')
 
 
+def gptj(folder: Path) -> None:
+    edit(model_type="gptj", n_embd=128, n_head=2, rotary_dim=32)(folder)
+    names = [f"transformer.h.{layer}.attn.{name}_proj.weight" for layer in range(2) for name in "qkv"]
+    save_file(dict.fromkeys(names, np.zeros((128, 128), np.float32)), folder / "model.safetensors")
+
+
 def fifo(folder: Path) -> None:
     os.mkfifo(folder / "notes.txt")
 
@@ -132,7 +140,7 @@ def test_arguments(run: Run, llama: Path, tmp_path: Path, arguments: tuple[str, 
         (edit(model_type="gpt2"), "has no rotary position embedding"),
         (edit(model_type="mamba"), "has no rotary position embedding"),
         (edit(model_type="falcon", alibi=True), "has alibi = True, so it has no rotary"),
-        (edit(model_type="gptj", n_embd=128, n_head=2, rotary_dim=32), "its class ignores every RoPE setting"),
+        (gptj, "its class ignores every RoPE setting"),
         (edit(model_type=None), "has no model_type"),
         (broken_json, "config.json is not valid JSON"),
         (no_weights, "has no safetensors weights"),

@@ -94,13 +94,33 @@ def test_a_second_run_takes_everything_from_the_journal(
     }
 
 
+def test_a_damaged_line_is_measured_again_and_a_file_of_the_user_stays(
+    place: Path, measured: subprocess.CompletedProcess[str]
+) -> None:
+    lines = (place / "j.jsonl").read_text().splitlines()
+    lines[3] = lines[3].replace('"value":', '"value":1')
+    (place / "damaged.jsonl").write_text("\n".join([*lines, ""]))
+    given = ("eval", "model", "--methods", "base,yarn:4", *SMALL[:-1])
+    again = run_in(place, *given, "damaged.jsonl", "--json")
+    assert "1 line of damaged.jsonl is damaged and skipped.\n" in again.stderr
+    first = cells(json.loads((place / "result.json").read_text()))
+    assert cells(json.loads(again.stdout)).items() <= first.items()
+    (place / "damaged.jsonl").unlink()
+    before = (place / "text.txt").read_bytes()
+    for more in ((), ("--fresh",)):
+        refused = run_in(place, *given, "text.txt", *more)
+        said = "ropeconv: text.txt is not a journal of `ropeconv eval`; give another --journal\n"
+        assert (refused.returncode, refused.stderr) == (1, said)
+        assert (place / "text.txt").read_bytes() == before
+
+
 def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path) -> None:
     before = sorted(place.rglob("*"))
     plan = run_in(place, "eval", "model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run")
     assert re.search(r"growth +256 +8 +2,048", plan.stdout)
     assert re.search(r"24 sequences with 2,816 tokens take about \d+ s\.", plan.stdout)
     assert sorted(place.rglob("*")) == before
-    many = ("--windows", "100000", "--targets", "1", "--measure", "sliding:1", "--budget", "1s")
+    many = ("--windows", "100000", "--measure", "sliding:1", "--budget", "1s")
     refused = run_in(place, "eval", "model", "--text", "text.txt", *many)
     assert refused.returncode == 2
     assert re.search(r"takes about .*, and --budget is 1 s; what fits: ", refused.stderr)
@@ -147,7 +167,7 @@ def test_ctrl_c_shows_what_there_is_and_a_rerun_ends_the_same(
         (("--methods", "base", "--text", "text.txt", "--lengths", "1M"), 1, "the longest text has"),
         (("--methods", "longrope:2", "--text", "text.txt"), 2, "names no method"),
         (("--methods", "base", "--text", "model/model.safetensors"), 1, "is not text in UTF-8"),
-        (("--methods", "base", "--text", "text.txt", "--journal", "text.txt"), 1, "is no journal"),
+        (("--methods", "base", "--text", "text.txt", "--journal", "text.txt"), 1, "is not a journal"),
         (("--methods", "base", "--text", "text.txt", "--fail-if", "yarn:4 > base @1T"), 2, "names 'yarn:4'"),
         (("--methods", "base", "--text", "text.txt", "--report", "no/page.html"), 2, "no does not exist"),
     ],

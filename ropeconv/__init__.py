@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import (
     BadSource,
+    DamagedPackage,
     Disagreement,
+    ImpossibleSize,
     Interrupted,
     NotFinite,
     RecipeError,
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
     from .bake import GgufTarget as GgufTarget
     from .bake import Plan as Plan
     from .bake import Target as Target
-    from .bake import apply as apply
     from .bake import make_plan as make_plan
     from .bake.advice import advise as advise
+    from .bake.apply import apply as apply
     from .bake.patch import patch as patch
     from .bake.restore import restore as restore
     from .bake.restore import restore_plan as restore_plan
@@ -108,9 +110,11 @@ __all__ = [
     "Applied",
     "BadSource",
     "Comparison",
+    "DamagedPackage",
     "Disagreement",
     "FoldTarget",
     "GgufTarget",
+    "ImpossibleSize",
     "Inspection",
     "Interrupted",
     "NotFinite",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from .rope.errors import RecipeError, RopeconvError, counted, shown
+from .rope.errors import ImpossibleSize, RecipeError, RopeconvError, counted, shown
 
 __all__ = [
+    "TOO_MANY",
     "BadSource",
+    "DamagedPackage",
     "Disagreement",
+    "ImpossibleSize",
     "Interrupted",
     "RecipeError",
     "RopeconvError",
@@ -16,6 +19,10 @@ __all__ = [
     "counted",
     "shown",
 ]
+
+
+TOO_MANY = "ropeconv reads no more, so report it if this is of a real model"
+"""The repair of a file that is beyond a limit of ropeconv and may be in order."""
 
 
 class UsageError(RopeconvError):
@@ -30,6 +37,10 @@ class BadSource(RopeconvError):
 
 class UnknownModelType(BadSource):
     """A config whose `model_type` no family has, and that is not refused for a reason either. Exit code 1."""
+
+
+class DamagedPackage(RopeconvError):
+    """A data file of ropeconv itself does not fit its schema. The message has the file and the field. Exit code 1."""
 
 
 class UnsupportedBake(RopeconvError):

@@ -54,6 +54,7 @@ def _target(target: TargetRecord, was_gguf: bool) -> list[str]:
         "encoding": None if target.encoding == "auto" else target.encoding,
         "outtype": target.outtype, "pre": target.pre, "carrier": target.carrier, "fold-into": target.fold_into,
         "fold-dtype": target.fold_dtype, "quantized-by": target.quantized_by,
+        "dual-chunk": target.dual_chunk,
     }  # fmt: skip
     for name, value in options.items():
         words += [f"--{name}", value] if value is not None else []

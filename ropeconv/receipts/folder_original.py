@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
 from ..errors import BadSource, RopeconvError
-from ..formats.digest import sha256
+from ..formats.digest import sha256, text_digest
 from ..formats.identity import FileIdentity
 from ..formats.index import INDEX, tensors
 from ..formats.safetensors import Header
+from ..formats.splice import write_blocks
 from ..rope.spec import RopeSpec
 from ..runtimes.read_config import read_spec
 from ..sources import RECEIPT
+from ..sources.length_limits import SMALL
 from ..sources.source import GeneratedFile, Source, SourceFile
 from .divided import check_scaled, write_divided
 from .folder_checked import WEIGHTS, check_folder
@@ -100,21 +102,29 @@ class OriginalSource(Source):
         self.name, self.reference, self.commit = inner.name, inner.reference, inner.commit
         self.treat_as = inner.treat_as or receipt.source.family
         self.kind = "folder" if record.renamed else inner.kind  # the Hub copies files under the names it has
-        check_folder(record, (file.name for file in inner.files()), inner.reference)
-        self._texts = {text.name: self._restored(text) for text in record.texts}
+        sizes = {file.name: file.size for file in inner.files()}
+        check_folder(record, sizes, inner.reference)
+        large = [text for text in record.texts if sizes.get(text.name, 0) > SMALL]
+        self._spliced = {text.name: (text.splice(sizes[text.name]), text.sha256) for text in large}
+        self._texts = {text.name: self._restored(text) for text in record.texts if text not in large}
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
     def files(self) -> tuple[SourceFile, ...]:
         gone = {RECEIPT, *self.record.added, *self._texts}
-        kept = [file for file in self.inner.files() if file.name not in gone]
-        found = [SourceFile(self.record.renamed.get(f.name, f.name), f.size, f.sha256) for f in kept]
+        found = []
+        for file in self.inner.files():
+            if file.name in self._spliced:
+                splice, digest = self._spliced[file.name]
+                found.append(SourceFile(file.name, splice.size(file.size), digest))
+            elif file.name not in gone:
+                found.append(SourceFile(self.record.renamed.get(file.name, file.name), file.size, file.sha256))
         found += [SourceFile(name, len(text.encode())) for name, text in self._texts.items()]
         return tuple(sorted(found, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
         """The local path of a file. Raises BadSource for one that has to be written first, or that is not there."""
         now = self._inner_names.get(name, name)
-        if name in self._texts or (now.endswith(WEIGHTS) and now in self._scaled):
+        if name in self._texts or name in self._spliced or (now.endswith(WEIGHTS) and now in self._scaled):
             raise BadSource(
                 f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore` first, and start "
                 "from the folder that it writes"
@@ -123,8 +133,30 @@ class OriginalSource(Source):
             raise BadSource(f"{self.reference} has no {now}; take the source again, {self.first}")
         return self.inner.path(now)
 
+    @cached_property
+    def identity(self) -> str:
+        return text_digest(self.inner.identity, "first source")
+
     def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return self.inner.seen(unread)
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        if name not in self._spliced:
+            return super().read(name, start, stop)
+        splice, _ = self._spliced[name]
+        return splice.read(partial(self.inner.read, name), start, stop)
+
+    def stream(self, name: str) -> Iterator[bytes]:
+        if name not in self._spliced:
+            yield from super().stream(name)
+            return
+        splice, digest = self._spliced[name]
+        found = hashlib.sha256()
+        for block in splice.applied(self.inner.stream(name)):
+            found.update(block)
+            yield block
+        if found.hexdigest() != digest:
+            raise self._lost(name)
 
     def text(self, name: str) -> str | None:
         if name in self._texts:
@@ -135,8 +167,13 @@ class OriginalSource(Source):
         return tuple(self._texts)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        """The shards with tensors that were multiplied by powers of two, which are fetched when they are written."""
-        scaled, found = self._scaled, []
+        """Large text files, and shards with tensors that were multiplied by powers of two; fetched when written."""
+        scaled = self._scaled
+        sizes = {file.name: file.size for file in self.files()}
+        found = [
+            GeneratedFile(name, sizes[name], partial(write_blocks, partial(self.stream, name)))
+            for name in self._spliced
+        ]
         for file in self.inner.files():
             if file.name in scaled:
                 write = partial(write_divided, partial(self.inner.path, file.name), scaled[file.name])
@@ -175,14 +212,17 @@ class OriginalSource(Source):
         return None if known is None else tuple(name for header in self.headers.values() for name in header.tensors)
 
     def _restored(self, record: TextRecord) -> str:
-        now = (self.inner.text(record.name) or "") if record.prefix or record.suffix else ""
-        text = now[: record.prefix] + record.text + now[len(now) - record.suffix :]
-        if hashlib.sha256(text.encode()).hexdigest() != record.sha256:
-            raise BadSource(
-                f"the receipt of {self.inner.reference} no longer gives {record.name} as it was; take the source "
-                f"again, {self.first}"
-            )
-        return text
+        now = (self.inner.text(record.name) or "").encode() if record.prefix or record.suffix else b""
+        was = b"".join(record.splice(len(now)).applied((now,)))
+        if hashlib.sha256(was).hexdigest() != record.sha256:
+            raise self._lost(record.name)
+        return was.decode()
+
+    def _lost(self, name: str) -> BadSource:
+        return BadSource(
+            f"the receipt of {self.inner.reference} no longer gives {name} as it was; take the source again, "
+            f"{self.first}"
+        )
 
     @property
     def first(self) -> str:

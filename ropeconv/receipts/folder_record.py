@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
+from ..formats.digest import sha256
 from ..formats.index import safe_name
-from ..sources.source import Source
+from ..formats.splice import Splice
+from ..sources.source import Source, SourceFile
 from .folder_original import OriginalSource, stated
 from .original import FolderRecord, ScaledRecord, SourceRecord, TextRecord
 
@@ -22,29 +25,32 @@ def folder_record(
     skipped: tuple[str, ...],
     scaled: tuple[ScaledRecord, ...],
     rounded: tuple[str, ...],
+    spliced: Mapping[str, Splice] = MappingProxyType({}),
 ) -> FolderRecord:
     """The record of an output folder, which includes what the receipt of its source already says.
 
     source: of the output. written: its new texts, by name. made: names of its other files that are not copies. renamed:
     names in the source, by those in the output. skipped: names of files of the source that are left out. scaled:
-    tensors multiplied by powers of two, rounded: names of those multiplied by others.
+    tensors multiplied by powers of two, rounded: names of those multiplied by others. spliced: what changes in large
+    text files, by name.
     """
     record = _earlier(source)
-    here = {file.name for file in source.files()}
+    here = {file.name: file for file in source.files()}
     new = {name for name in (*written, *made) if name not in here}
     added = {name for name in record.added if name in here} | new
     texts = {text.name: text for text in record.texts}
     for name, text in written.items():
         if name in new or name in record.added:
             continue
-        was = source.text(name) or ""
+        was = (source.text(name) or "").encode()
         if name in texts:
-            known = texts[name]
-            was = was[: known.prefix] + known.text + was[len(was) - known.suffix :]
-        if was != text:
-            texts[name] = _difference(name, was, text)
+            was = b"".join(texts[name].splice(len(was)).applied((was,)))
+        if was != text.encode():
+            texts[name] = _difference(name, was, text.encode())
         else:
             texts.pop(name, None)
+    for name, splice in spliced.items():
+        texts[name] = _spliced(source, here[name], splice, texts.get(name))
     names = dict(record.renamed)
     for now, origin in renamed.items():
         names[now] = names.pop(origin, origin)
@@ -73,11 +79,33 @@ def _earlier(source: Source) -> FolderRecord:
     return FolderRecord() if original is None or original.folder is None else original.folder
 
 
-def _difference(name: str, was: str, now: str) -> TextRecord:
-    digest = hashlib.sha256(was.encode()).hexdigest()
+def _difference(name: str, was: bytes, now: bytes) -> TextRecord:
+    digest = hashlib.sha256(was).hexdigest()
     if name in WHOLE:
-        return TextRecord(name, digest, was)
+        return TextRecord(name, digest, was.decode())
     shorter = min(len(was), len(now))
     prefix = next((i for i in range(shorter) if was[i] != now[i]), shorter)
+    while any(prefix < len(text) and _continues(text[prefix]) for text in (was, now)):
+        prefix -= 1
     suffix = next((i for i in range(shorter - prefix) if was[-1 - i] != now[-1 - i]), shorter - prefix)
-    return TextRecord(name, digest, was[prefix : len(was) - suffix], prefix, suffix)
+    while suffix and _continues(was[-suffix]):
+        suffix -= 1
+    return TextRecord(name, digest, was[prefix : len(was) - suffix].decode(), prefix, suffix)
+
+
+def _continues(byte: int) -> bool:
+    """Whether a byte of UTF-8 is not the first of its character."""
+    return byte & 0xC0 == 0x80
+
+
+def _spliced(source: Source, file: SourceFile, splice: Splice, known: TextRecord | None) -> TextRecord:
+    """The record of a file that a splice changes. known: what is recorded of it already."""
+    name, prefix, suffix = file.name, splice.start, file.size - splice.stop
+    if known is None:
+        digest = file.sha256 or sha256(source.path(name))
+        return TextRecord(name, digest, source.read(name, splice.start, splice.stop).decode(), prefix, suffix)
+    earlier = known.splice(file.size)
+    prefix, suffix = min(prefix, known.prefix), min(suffix, known.suffix)
+    before = source.read(name, prefix, earlier.start).decode()
+    after = source.read(name, earlier.stop, file.size - suffix).decode()
+    return TextRecord(name, known.sha256, before + known.text + after, prefix, suffix)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..formats.splice import Splice
 from .step import StepRecord
 
 
@@ -27,7 +28,7 @@ class SourceRecord(msgspec.Struct, frozen=True):
     @property
     def repository(self) -> str:
         """`owner/name` on the Hub; empty for models from elsewhere."""
-        if self.kind not in ("hub", "gguf") or not self.commit:
+        if self.kind not in ("hub", "gguf", "meta") or not self.commit:
             return ""
         return "/".join((self.reference or "").split("@")[0].split("/")[:2])
 
@@ -43,7 +44,7 @@ class TextRecord(msgspec.Struct, frozen=True):
     """A text file of the source that an output has with other contents.
 
     name: of the file. sha256: of its contents in the source. text: those contents, between the first `prefix` and the
-    last `suffix` characters of the file in the output, which are the same in both.
+    last `suffix` bytes of the file in the output, which are the same in both.
     """
 
     name: str
@@ -51,6 +52,10 @@ class TextRecord(msgspec.Struct, frozen=True):
     text: str
     prefix: int = 0
     suffix: int = 0
+
+    def splice(self, size: int) -> Splice:
+        """What turns the file in the output into that of the source. size: of the former, in bytes."""
+        return Splice(self.prefix, max(self.prefix, size - self.suffix), self.text.encode())
 
 
 class ScaledRecord(msgspec.Struct, frozen=True):

@@ -101,12 +101,14 @@ class CheckRecord(msgspec.Struct, frozen=True):
     """The check of an output by the installed transformers, when it was written.
 
     transformers: its version. max_ulp: largest distance of a frequency from the schedule, in ulp of float32.
-    attention_factor: that it computed.
+    attention_factor: that it computed. read_as: the model type that was put in the place of one that it does not have;
+    without that, it does not load the output. Empty for others.
     """
 
     transformers: str
     max_ulp: int
     attention_factor: float
+    read_as: str = ""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

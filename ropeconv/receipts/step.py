@@ -44,6 +44,7 @@ class TargetRecord(msgspec.Struct, frozen=True):
     replace: bool = False
     assume_arch_keys: bool = False
     quantized_by: str | None = None
+    dual_chunk: Literal["keep", "drop"] | None = None
 
 
 class StepRecord(msgspec.Struct, frozen=True):

@@ -15,6 +15,10 @@ class RecipeError(RopeconvError, ValueError):
     exit_code = 2
 
 
+class ImpossibleSize(RopeconvError):
+    """A size of a model, stated or derived from others, is out of bounds. Its message is a noun phrase. Exit code 1."""
+
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlevel = 2

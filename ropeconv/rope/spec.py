@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from .errors import ImpossibleSize
 from .forms import Form, LongRope, Plain, Vector
+from .lazy import np
+from .lengths import MOST_TOKENS
 from .log_n import QueryScaling
 from .proportional import Proportional
 from .schedule import Schedule
@@ -13,6 +16,11 @@ from .schedule import Schedule
 LayerKind = Literal["global", "local", "none"]
 Layout = Literal["half", "interleaved"]
 ContextSource = Literal["config", "header", "receipt", "family", "factor", "declared"]
+
+WIDEST_HEAD = 2_048
+"""The widest head in dimensions; published models have up to 576."""
+MOST_LAYERS = 10_000
+"""Published models have up to 128."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,9 @@ class RopeSpec:
     nope_query_scaling: the same for the layers that do not rotate (Llama 4), counted from position + 1.
     mrope_section: pairs that rotate by the time, height and width of a token (M-RoPE); empty without.
     notes: sentences about defaults that were used in reading it.
+
+    Raises ImpossibleSize for heads, layers and lengths beyond the bounds of this module: what is computed from a spec
+    takes time and memory in proportion to them.
     """
 
     head_dim: int
@@ -61,10 +72,27 @@ class RopeSpec:
     mrope_section: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    def __post_init__(self) -> None:
+        bounds = (
+            ("a head_dim of {:,}", self.head_dim, WIDEST_HEAD),
+            ("{:,} rotating dimensions in a head", max(self.rotary_dim, self.local_rotary_dim), WIDEST_HEAD),
+            ("{:,} layers", max(len(self.layers), len(self.windows)), MOST_LAYERS),
+            ("a trained context of {:,} tokens", self.original_context, MOST_TOKENS),
+            ("a context of {:,} tokens", self.context, MOST_TOKENS),
+        )
+        for phrase, size, most in bounds:
+            if size > most:
+                raise ImpossibleSize(f"{phrase.format(size)}, and models have at most {most:,}")
+
     @property
     def rope_theta(self) -> float:
         """The base theta of the layers that a context extension changes."""
         return self.form.theta
+
+    @property
+    def query_length(self) -> int:
+        """The tokens in whose units queries scale; the trained context where they do not."""
+        return self.query_scaling.length if self.query_scaling else self.original_context
 
     @property
     def local_inv_freq(self) -> Vector | None:
@@ -98,10 +126,12 @@ class RopeSpec:
     def current(self) -> Schedule:
         """The embedding as a Schedule: the frequencies and factors that the checkpoint computes now."""
         form, short = self.form, None
-        if isinstance(form, LongRope) and form.short_factor != form.long_factor:
-            short = form.short_inv_freq(self.rotary_dim)
+        with np.errstate(all="ignore"):  # Schedule refuses what is not finite
+            inv_freq = form.inv_freq(self.rotary_dim)
+            if isinstance(form, LongRope) and form.short_factor != form.long_factor:
+                short = form.short_inv_freq(self.rotary_dim)
         return Schedule(
-            inv_freq=form.inv_freq(self.rotary_dim),
+            inv_freq=inv_freq,
             attention_factor=self.attention_factor,
             context=self.context,
             original_context=self.original_context,

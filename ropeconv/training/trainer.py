@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 
 import msgspec
 
 from ..errors import UsageError
+from ..formats.typed import package_data, package_files
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,12 +65,7 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 @cache
 def trainers() -> dict[str, Trainer]:
     """All trainers by name, sorted."""
-    data = files("ropeconv.training") / "data"
-    found = [
-        msgspec.convert(tomllib.loads(entry.read_text("utf-8")), Trainer)
-        for entry in data.iterdir()
-        if entry.name.endswith(".toml")
-    ]
+    found = [package_data(entry, Trainer) for entry in package_files("ropeconv.training", "data", ".toml")]
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
 

@@ -90,15 +90,19 @@ class Bench:
     def wrong(self, found: Found) -> str:
         """What is wrong with what a fault left; empty where it is sound.
 
-        Sources are as they were. Under the final name is nothing, the earlier output as a whole, or the new one as a
-        whole. Running the same command again leaves exactly what it leaves without a fault, hidden things included; or
-        where the fault came when all was done, what it leaves when it runs twice.
+        An error names the hidden things that it leaves. Sources are as they were. Under the final name is nothing, the
+        earlier output as a whole, or the new one as a whole. Running the same command again leaves exactly what it
+        leaves without a fault, hidden things included; or where the fault came when all was done, what it leaves when
+        it runs twice.
         """
         outcome, again = found.outcome, found.again
         if outcome.code != KILLED and not outcome.said():
             return f"ended in {outcome.code}: {outcome.output[-600:]}"
         if outcome.code == 0 and found.after != self.expected:
             return f"ended in 0, and left {_difference(found.after, self.expected)}"
+        left = [name for name in found.after if name[0] == "." and "/" not in name and name not in self.before]
+        if outcome.code not in (0, KILLED) and not all(name in outcome.output for name in left):
+            return f"left {left} and does not say so: {outcome.output[-600:]}"
         sources = under(self.before, [name for name in self.before if not under({name: ""}, self.case.output)])
         if under(found.after, list(sources)) != sources:
             return f"changed sources: {_difference(found.after, sources)}"

@@ -56,6 +56,12 @@ CASES: dict[str, Case] = {
         ("out.gguf",),
         before=(ropeconv("apply model.gguf -o out.gguf --linear 2"),),
     ),
+    "apply --force, GGUF in shards": Case(
+        scenes.two_gguf_models,
+        ropeconv(f"apply {FIRST} -o out.gguf --mixed 4 --force"),
+        SPLIT,
+        before=(ropeconv("apply other-00001-of-00002.gguf -o out.gguf --linear 2"),),
+    ),
     "apply, GGUF in shards": Case(scenes.gguf_shards, ropeconv(f"apply {FIRST} -o out.gguf --mixed 4"), SPLIT),
     "restore": Case(
         scenes.checkpoint, ropeconv("restore baked -o out"), ("out",), (ropeconv("apply model -o baked --yarn 4"),),

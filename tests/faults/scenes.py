@@ -74,6 +74,12 @@ def gguf_shards(folder: Path) -> None:
     write(folder / "model.gguf", split=2)
 
 
+def two_gguf_models(folder: Path) -> None:
+    """Two GGUF models in two shards each, `model` and `other`, whose weights differ in every tensor."""
+    gguf_shards(folder)
+    write(folder / "other.gguf", split=2, tensors={name: -tensor for name, tensor in plain_tensors().items()})
+
+
 def reordered_gguf(folder: Path) -> None:
     """A GGUF file whose rows a bake of `--mixed` reorders: tensors change."""
     write(folder / "model.gguf", "qwen2", extra={"feed_forward_length": 96})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Callable
 from zlib import crc32
@@ -60,3 +61,16 @@ def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
     outcome = case.server.run(folder, case.case.command, Fault(Mode.COUNT))
     assert outcome.code == 0
     assert not_durable(folder, outcome.report) == []
+
+
+def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Get) -> None:
+    case = bench("apply")
+    journal = [number for number, call in enumerate(case.calls, 1) if call.path.endswith("partial/journal")]
+    found = case.strike(Fault(Mode.FAIL_ONCE, journal[-2], errno.ENOSPC))
+    assert ".out.ropeconv-partial" in found.after
+    assert ".out.ropeconv-partial has what is finished: the same command goes on from it; else remove it" in (
+        found.outcome.output
+    )
+    assert case.wrong(found) == ""
+    found.outcome = dataclasses.replace(found.outcome, output="ropeconv: the disk is full")
+    assert "does not say so" in case.wrong(found)

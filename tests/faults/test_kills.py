@@ -53,3 +53,13 @@ def test_lost_power_at_any_writing_call_loses_nothing(bench: Get, name: str) -> 
             wrong[f"{fault} {'cut' if cut else 'zeroed'}"] = problem
     tally("power", name, len(faults), len(wrong))
     assert wrong == {}
+
+
+def test_shards_of_two_outputs_never_stand_complete_beside_each_other(bench: Get) -> None:
+    """`--force` over several shards: a kill before every change of a final name."""
+    case = bench("apply --force, GGUF in shards")
+    changes = [number for number, call in enumerate(case.calls, 1) if call.path.endswith(case.case.output)]
+    names = [number for number in changes if ".ropeconv-partial/" not in case.calls[number - 1].path]
+    assert len(names) >= 2
+    faults = [Fault(Mode.KILL, number) for number in (*names, names[-1] + 1)]
+    assert [case.wrong(case.strike(fault)) for fault in faults] == [""] * len(faults)

@@ -16,7 +16,7 @@ COMMANDS: Commands = [
     ["inspect", "m.gguf"],
     ["inspect", "m.gguf", "--json"],
     ["apply", "m.gguf", "--yarn", "4", "-o", "out.gguf"],
-    ["apply", "m.gguf", "--mixed", "4", "--replace", "--allow-approximate", "-o", "out.gguf"],
+    ["apply", "m.gguf", "--mixed", "4", "--replace", "-o", "out.gguf"],
     ["apply", "m.gguf", "--linear", "2", "--on-top", "--dry-run", "--json"],
     ["apply", "m.gguf", "--yarn", "4", "--replace", "--in-place"],
     ["restore", "m.gguf", "-o", "out.gguf"],
@@ -116,5 +116,29 @@ def write(random: Random, folder: Path) -> Commands:
         else:
             odd = random.choice((b"", b"\xff", b"x" * 70_000, b"\n\x1b[0m", b"general.architecture", b"llama."))
             parts.keys.append((odd, STRING, text(b"x")))
+    (folder / "m.gguf").write_bytes(parts.joined())
+    return random.sample(COMMANDS, 2)
+
+
+DERIVED = (1, 2, 64, 2_048, 2_050, 10_000, 10_001, 1 << 20, 1 << 28, (1 << 31) - 1, (1 << 32) - 1)
+FRACTIONS = (1e-38, 1e-9, 0.5, 1.0, 4.0, 1e6, 3e38)
+
+
+@register("gguf derived sizes")
+def write_sizes(random: Random, folder: Path) -> Commands:
+    """Sizes that each are possible, and that together make heads, layers, lengths and bases which are not."""
+    parts = taken_apart(random.choice(seeds()))
+    arch = _with_arch(parts, random.choice((*arch_table().arch, "llama")).encode())
+    wholes = (
+        "embedding_length attention.head_count attention.head_count_kv rope.dimension_count context_length block_count "
+        "nextn_predict_layers rope.scaling.original_context_length attention.sliding_window"
+    ).split()
+    made = {name: struct.pack("<I", random.choice(DERIVED)) for name in random.sample(wholes, random.randrange(1, 6))}
+    kinds = dict.fromkeys(made, 4)
+    for name in random.sample(("rope.scaling.factor", "rope.scaling.alpha", "rope.freq_base"), random.randrange(3)):
+        made[name], kinds[name] = struct.pack("<f", random.choice(FRACTIONS)), 6
+    gone = {*made, *random.choice(((), ("attention.key_length", "rope.dimension_count")))}
+    parts.keys = [key for key in parts.keys if key[0].removeprefix(arch + b".").decode() not in gone]
+    parts.keys += [(arch + b"." + name.encode(), kinds[name], raw) for name, raw in made.items()]
     (folder / "m.gguf").write_bytes(parts.joined())
     return random.sample(COMMANDS, 2)

@@ -23,11 +23,12 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ropeconv.bake import Target, apply, make_plan
+from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.evaluation import Evaluation
-from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening
+from ropeconv.formats.journal import Journal
 from ropeconv.sources import open_source
 
 ROWS = "base,linear:4,yarn:4,mixed:4,ntk:4,ntk-fixed:4,by-parts:4,theta:1e6"
@@ -87,7 +88,7 @@ def grid(model: Path, folder: Path) -> dict[str, Any]:
     """yarn-grid of 16 lengths in one pass, and each length by itself as jquesnelle/yarn's script does it."""
     with opened(model, "base", measures="yarn-grid", lengths=str(2 * TRAINED), windows=1) as found:
         case = found.units[0].case
-        with found.runner.engine(found.rows[0]) as engine, Journal(folder / "grid", "a") as journal:
+        with found.runner.engine(found.rows[0]) as engine, Journal(folder / "grid", EVAL, "a") as journal:
             ids, targets = case.ids.tolist(), case.targets
 
             def loop() -> None:
@@ -117,7 +118,7 @@ def estimate(model: Path, folder: Path) -> dict[str, Any]:
     """The estimate before a run, and what the run took."""
     with opened(model, "base,yarn:4", lengths="1/4T,1T,2T", windows=3) as found:
         said = found.estimate().seconds
-        with Journal(folder / "estimate", "a") as journal:
+        with Journal(folder / "estimate", EVAL, "a") as journal:
             taken = seconds(lambda: found.run(journal))
     return {"estimate, s": said, "run, s": taken, "ratio": said / taken}
 

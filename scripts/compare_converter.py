@@ -1,15 +1,17 @@
 """Compares exports with what llama.cpp's convert_hf_to_gguf.py makes of the same tiny checkpoints.
 
-    python scripts/compare_converter.py LLAMA_CPP [MODEL_TYPE ...]
+    python scripts/compare_converter.py LLAMA_CPP [--types] [MODEL_TYPE ...]
 
 LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Prints names, shapes, types
 and bytes of tensors and values of keys that differ; exits with 1 where a tensor does, or a key that ropeconv lacks.
-What the stock converter cannot read is said.
+What the stock converter cannot read is said. `--types` writes tests/data/converter_types.json instead: the type of
+every tensor in f16, bf16 and q8_0.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -23,7 +25,11 @@ from gguf import GGMLQuantizationType, GGUFReader
 from ropeconv.families.registry import by_model_type
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
+from tests.export.test_outtypes import TYPES, types
+from tests.export.test_stock_converter import by_converter, in_bfloat16
 from tests.llamacpp import EXPORTED, bake, checkpoint
+
+RECORD = Path(__file__).parent.parent / "tests" / "data" / "converter_types.json"
 
 APART = ("general.", "tokenizer.", "ropeconv.", "GGUF.", "rope.scaling.")
 
@@ -96,13 +102,30 @@ def converted(source: Path, out: Path, root: Path, options: list[str]) -> str:
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
 
 
+def record(root: Path, model_types: list[str]) -> None:
+    """Writes the types of the stock converter's tensors, one line for each model type."""
+    kept = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    for model_type in model_types:
+        with tempfile.TemporaryDirectory() as scratch:
+            source, _ = in_bfloat16(model_type, Path(scratch) / "source")
+            found = [types(file) for file in by_converter(source, list(TYPES), str(root)).values()]
+        kept[model_type] = {name: " ".join(each[name] for each in found) for name in found[0]}
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
+        RECORD.write_text(f"{{\n{lines}\n}}\n")
+        print(model_type, flush=True)
+
+
 def main() -> int:
     """Compares every model type, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, metavar="LLAMA_CPP")
     parser.add_argument("model_types", nargs="*", default=EXPORTED)
     parser.add_argument("--outtype", default="f32")
+    parser.add_argument("--types", action="store_true")
     given = parser.parse_args()
+    if given.types:
+        record(given.root, given.model_types)
+        return 0
     wrong = 0
     for model_type in given.model_types:
         with tempfile.TemporaryDirectory() as scratch:

@@ -1,5 +1,8 @@
 """Writes ropeconv/export/demands.json: which tensors and keys llama.cpp's loaders want, from its source.
 
+It also has the tensors that llama.cpp's converter keeps in F32 whatever the type of the others, besides vectors, norms
+and names without ".weight".
+
     python scripts/gguf_demands.py LLAMA_CPP
 
 LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Tensors that are created
@@ -19,6 +22,7 @@ KNOWN = {
     "n_embd_gqa", "n_ff", "n_ff_exp", "n_expert", "n_rot",
 }  # fmt: skip
 QKV = (("q", 0, 1), ("k", 0, 2), ("v", 0, 3))
+FLOAT32 = re.compile(r"Some tensor types are always in float32(.*?)GGMLQuantizationType\.F32", re.DOTALL)
 SCALE = re.compile(r'create_tensor\(tn\((LLM_TENSOR_\w+_EXPS),\s*"scale", i\), \{n_expert\}')
 ALWAYS = ["block_count", "context_length", "embedding_length"]
 CALL = re.compile(r"create_tensor(?P<kind>_qkv|_gate_up_exps)?\s*\((?P<rest>.*)", re.DOTALL)
@@ -134,6 +138,25 @@ def _add(arch: Arch, name: str, shape: list[str], optional: bool) -> None:
         arch.optional.setdefault(name, {arch.required.pop(name)} if name in arch.required else set()).add(text)
 
 
+def float32(root: Path) -> dict[str, set[str]]:
+    """Per architecture the tensors that the converter keeps in F32: those of its list that gguf-py gives it."""
+    rule = FLOAT32.search((root / "conversion" / "base.py").read_text())
+    assert rule is not None
+    kept = set(re.findall(r"MODEL_TENSOR\.(\w+)", rule[1]))
+    text = (root / "gguf-py" / "gguf" / "constants.py").read_text()
+    names = dict(re.findall(r'MODEL_TENSOR\.(\w+):\s*"([^"]+)"', text))
+    archs = dict(re.findall(r'MODEL_ARCH\.(\w+):\s*"([^"]+)"', text))
+    tensors = text.partition("\nMODEL_TENSORS")[2].partition("\n}")[0]
+    listed = re.findall(r"MODEL_ARCH\.(\w+)\s*:\s*\[(.*?)\]", tensors, re.DOTALL)
+    return {
+        archs[arch]: {
+            names[one].replace("{bid}", "{}") + ".weight" for one in re.findall(r"MODEL_TENSOR\.(\w+)", each)
+            if one in kept
+        }
+        for arch, each in listed
+    }  # fmt: skip
+
+
 def extract(root: Path) -> dict[str, dict[str, object]]:
     """What the loader of each architecture wants, from the source of llama.cpp."""
     source = (root / "src" / "llama-arch.cpp").read_text()
@@ -145,7 +168,7 @@ def extract(root: Path) -> dict[str, dict[str, object]]:
     text = "\n".join(path.read_text() for path in sorted((root / "src" / "models").glob("*.cpp")))
     factory = (root / "src" / "llama-model.cpp").read_text()
     scales = [names[tensor].replace("%d", "{}") for tensor in SCALE.findall(factory)]
-    found = {}
+    found, kept = {}, float32(root)
     for number, name in re.findall(r"case (LLM_ARCH_\w+):\s*return new (llama_model_\w+)\(", factory):
         chain = name
         while chain in bases and f"{chain}::load_arch_tensors" not in text:
@@ -163,6 +186,7 @@ def extract(root: Path) -> dict[str, dict[str, object]]:
             "keys": sorted({*ALWAYS, *arch.keys}),
             "required": arch.required,
             "optional": {key: sorted(shapes) for key, shapes in arch.optional.items()},
+            "float32": sorted(kept.get(archs[number], set()) & (arch.required.keys() | arch.optional.keys())),
         }
     return found
 

@@ -23,13 +23,15 @@ import ropeconv
 from ropeconv.bake.document import PlanDocument
 from ropeconv.bake.writing.journal import Begun, Finished, Moves
 from ropeconv.cli.app import COMMANDS
-from ropeconv.evaluate.journal import Head, Line
+from ropeconv.evaluate.case import EvalLine
 from ropeconv.evaluate.result import Result
+from ropeconv.formats.journal import Head
 from ropeconv.inspection.document import InspectionDocument
 from ropeconv.receipts.read import Results
 from ropeconv.receipts.receipt import Receipt
-from ropeconv.run.journal import RunHead, RunLine
+from ropeconv.run.journal import RunLine
 from ropeconv.tune import Tuned
+from ropeconv.tune.passes import PassLine
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -66,16 +68,15 @@ SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
     "The result of tune": (
         "`ropeconv tune --json`, and the file of `-o`, which `--recipe` takes ([in words](json.md#tune)).", (Tuned,)
     ),
-    "The journal of eval": (
-        "A file of JSON lines (`--journal`): the first one is a `Head`, each other one a `Line`.",
-        (Head, Line),
-    ),
-    "The journal of run": (
-        "`journal.jsonl` in the folder of outputs: the first line is a `RunHead`, each other one a `RunLine`.",
-        (RunHead, RunLine),
+    "Journals": (
+        "Files of JSON lines of `eval` and `tune` (`--journal`), and of `run` (`journal.jsonl` in the folder of "
+        "outputs). The first line is a `Head`, each other one an `EvalLine`, a `PassLine` or a `RunLine`. Every line "
+        "ends with a key `crc32`, the CRC-32 of what is before that key, which starts from 0 in the first line and "
+        "from the value of the first line in the others, so that no line of another model is read.",
+        (Head, EvalLine, PassLine, RunLine),
     ),
     "The journal of apply": (
-        "A file of JSON lines in the hidden folder in which an output is written, until it has its name "
+        "A file of JSON lines with `crc32` in the hidden folder in which an output is written, until it has its name "
         "([Writing](writing.md)).",
         (Begun, Finished, Moves),
     ),
@@ -93,7 +94,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Tuning": ("tune_model", "Wanted", "Tuned"),
     "Errors": (
         "RopeconvError", "UsageError", "RecipeError", "BadSource", "UnknownModelType", "UnsupportedBake",
-        "Disagreement", "NotFinite", "Interrupted",
+        "Disagreement", "NotFinite", "Interrupted", "ImpossibleSize", "DamagedPackage",
     ),
 }  # fmt: skip
 """Names of the package by the sections of api.md."""

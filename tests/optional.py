@@ -16,7 +16,7 @@ from ropeconv.errors import RopeconvError
 EXTRAS = {
     "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
     "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "ray": "ray",
-    "submitit": "slurm", "gradio": "ui", "httpx": "ui", "joserfc": "ui",
+    "submitit": "slurm", "sentence_transformers": "test", "gradio": "ui", "httpx": "ui", "joserfc": "ui",
 }  # fmt: skip
 """Packages by the extra that brings them."""
 MISSING = frozenset(name for name in EXTRAS if importlib.util.find_spec(name) is None)

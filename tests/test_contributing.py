@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 THINGS = {
     "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "host architecture (carrier)",
     "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure", "search",
-    "trainer", "task of `run`", "executor of `run`",
+    "trainer", "task of `run`", "executor of `run`", "file or key that limits a prompt",
 }  # fmt: skip
 
 

@@ -16,6 +16,9 @@ CREATED = re.compile(r"LLM_TENSOR_(ROPE_FREQS|ROPE_FACTORS_LONG|ROPE_FACTORS_SHO
 PATTERN = re.compile(r"(?:load_swa_pattern\(ml|set_swa_pattern\(), ?(\d+)(?:, (true))?|set_swa_pattern\((\d+)\)")
 ONLY_FOR = re.compile(r"if \(((?:\s*model\.arch == LLM_ARCH_\w+\s*(?:\|\|)?)+)\)\s*\{\s*Qcur = ggml_rope_ext")
 RECURRENT = re.compile(r"full_attn_interval = (\d+)")
+REUSE = re.compile(
+    r"if \(((?:arch == LLM_ARCH_\w+(?: \|\| )?)+)\) \{\s*reuse = .*?is_swa\(il\) \? (\d+) : (\d+)\);", re.S
+)
 
 
 def read_digest(sources: Path) -> dict[str, Any]:
@@ -24,10 +27,11 @@ def read_digest(sources: Path) -> dict[str, Any]:
     names = _table((sources / "src/llama-arch.cpp").read_text("utf-8"), "LLM_ARCH")
     keys = {name: key.replace("%s.", "") for name, key in _table_of_keys(sources).items()}
     classes, types, made = read_classes(sources), _rope_types(model), _classes_by_arch(model)
-    found = {}
+    found, shared = {}, _shared_kv(model)
     for constant, name in names.items():
         if constant != "UNKNOWN":
             found[name] = _one(constant, made.get(constant, ""), types.get(constant, ["none"]), classes, keys)
+            found[name]["shared_kv"] = shared.get(constant)
     return found
 
 
@@ -56,6 +60,7 @@ def _one(constant: str, name: str, types: list[str], classes: dict[str, ModelCla
     entry["full_attention_interval"] = int(interval.group(1)) if interval else 0
     entry["softmax"] = "rope_yarn_log_mul" in graph
     entry["norm_after_rope"] = _normalises_late(graph)
+    entry["heads_by_layer"] = bool(re.search(r"n_head_kv\(i", graph))
     entry["base"] = "hparams.rope_scaling_alpha" in hparams
     return entry
 
@@ -86,6 +91,15 @@ def _window(hparams: str, graph: str) -> dict[str, Any] | None:
         "inherits_base": bool(re.search(r"rope_freq_base_train_swa\s*=\s*hparams\.rope_freq_base_train;", hparams)),
         "own_base": bool(re.search(r"get_rope_freq_base|rope_freq_base_train_swa", graph)),
         "own_scale": bool(re.search(r"get_rope_freq_scale|rope_freq_scale_train_swa", graph)),
+    }
+
+
+def _shared_kv(model: str) -> dict[str, dict[str, int]]:
+    """How far before the first layer without own keys the one lies whose keys it takes, with a window and without."""
+    return {
+        arch: {"window": int(window), "other": int(other)}
+        for archs, window, other in REUSE.findall(model)
+        for arch in re.findall(r"LLM_ARCH_(\w+)", archs)
     }
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import Observation
+from ropeconv.evaluate.case import EVAL, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
-from ropeconv.evaluate.journal import Journal
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening, Runner, open_runner
 from ropeconv.evaluate.texts.read import read_files, tokenized
+from ropeconv.formats.journal import Journal
 from scripts.real_model import RealModel
 
 ROWS = "base,linear:4,yarn:4,mixed:4,ntk:4,by-parts:4"
@@ -39,7 +39,7 @@ def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, asked: 
 
 
 def run(asked: Evaluation, folder: Path) -> dict[str, list[Observation]]:
-    with Journal(folder / "journal.jsonl", asked.runner.source) as journal:
+    with Journal(folder / "journal.jsonl", EVAL, asked.runner.source) as journal:
         return asked.run(journal).observations
 
 

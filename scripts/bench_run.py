@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.hub_server import running  # noqa: E402
-from tests.hub_writing import WritingHub, writing  # noqa: E402
+from tests.support.hub_server import running  # noqa: E402
+from tests.support.hub_writing import WritingHub, writing  # noqa: E402
 
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 320, "hidden_size": 64,

@@ -18,9 +18,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from bench_run import CONFIG, safetensors  # noqa: E402
 
-from tests.browser import browser  # noqa: E402
-from tests.hub_server import running  # noqa: E402
-from tests.hub_writing import WritingHub, writing  # noqa: E402
+from tests.support.browser import browser  # noqa: E402
+from tests.support.hub_server import running  # noqa: E402
+from tests.support.hub_writing import WritingHub, writing  # noqa: E402
 from tests.ui.visitor import Visitor, served  # noqa: E402
 
 

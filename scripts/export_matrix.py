@@ -17,7 +17,7 @@ from ropeconv.errors import UnsupportedBake
 from ropeconv.families.registry import by_model_type
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from tests.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
+from tests.support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 
 DOCS = Path(__file__).parent.parent / "docs" / "exports.md"
 BEGIN, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"

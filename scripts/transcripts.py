@@ -135,7 +135,7 @@ def published(folder: Path) -> Path:
 
 def small_models(folder: Path) -> Path:
     """Makes `Qwen3-8B`, a checkpoint of two layers, and `Qwen3-8B-Q8_0.gguf` in a new folder, and returns that."""
-    from tests.llamacpp import checkpoint
+    from tests.support.llamacpp import checkpoint
 
     folder.mkdir()
     checkpoint("qwen3", folder / "Qwen3-8B")

@@ -14,10 +14,17 @@ import pytest
 
 from ropeconv.engines.probe.client import Probe
 
-from .models import make
-from .optional import pytest_pycollect_makemodule, pytest_runtest_call, pytest_runtest_setup, skip, skip_where_advised
+from .support.models import make
+from .support.extent import pytest_collection_modifyitems, pytest_report_header
+from .support.optional import pytest_pycollect_makemodule, pytest_runtest_call, pytest_runtest_setup, skip, skip_where_advised
 
-__all__ = ["pytest_pycollect_makemodule", "pytest_runtest_call", "pytest_runtest_setup"]
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_pycollect_makemodule",
+    "pytest_report_header",
+    "pytest_runtest_call",
+    "pytest_runtest_setup",
+]
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

@@ -82,7 +82,7 @@ def test_every_family_has_a_tiny_checkpoint_or_is_refused() -> None:
     from ropeconv.families import families
 
     from .encode.test_composite import MODELS
-    from .models import FAMILIES
+    from .support.models import FAMILIES
 
     tested = {*FAMILIES, *MODELS}
     names = [family.name for family in families() if not family.refuse and not tested & {*family.model_types}]

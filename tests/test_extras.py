@@ -15,7 +15,7 @@ import pytest
 from ropeconv.errors import RopeconvError
 from ropeconv.extras import EXTRAS, installed, missing, require
 
-from .optional import EXTRAS as OF_TESTS
+from .support.optional import EXTRAS as OF_TESTS
 from .sources.test_meta import release
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from ropeconv.run.table import RunRow, RunTable
 from ropeconv.validate.report.page import write_report
 from ropeconv.validate.rule.validation import Validation
 
-from .browser import Browser, browser
+from .support.browser import Browser, browser
 from .conftest import run_in
 from .evaluate.results import made
 

@@ -30,9 +30,9 @@ from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from .baking import apply, make_plan
+from .support.baking import apply, make_plan
 from .conftest import Run
-from .corruptions import edit
+from .support.corruptions import edit
 
 PACKAGE = Path(ropeconv.__file__).parent
 CPU = DeviceSpec("cpu", "float32")

@@ -23,7 +23,7 @@ from ropeconv.runtimes.evidence import ModelRecord, Record
 from ropeconv.runtimes.llamacpp import arch_table
 from ropeconv.sources import open_source
 from ropeconv.sources.source import Source
-from tests.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
+from tests.support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 
 from .records import save
 

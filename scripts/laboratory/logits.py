@@ -24,8 +24,8 @@ from ropeconv.families.config import detect
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.evidence import ModelRecord, Record
-from tests.baking import apply, make_plan
-from tests.models import FAMILIES, VOCABULARY, make
+from tests.support.baking import apply, make_plan
+from tests.support.models import FAMILIES, VOCABULARY, make
 
 from .environment import PROGRAMS
 from .execute import environment, variables

@@ -10,7 +10,7 @@ from typing import Any
 from ropeconv.errors import BadSource
 from ropeconv.families import Family
 from ropeconv.families.config import detect
-from tests.models import COMMON, FAMILIES, TINY, of_extended, part_at, whole
+from tests.support.models import COMMON, FAMILIES, TINY, of_extended, part_at, whole
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
 VISION: dict[str, Any] = {

@@ -16,9 +16,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource, open_source
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS
-from ..gguf_files import write
+from ..support.gguf_files import write
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"

@@ -19,7 +19,7 @@ from ropeconv.errors import Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 
 
 class Asked:

@@ -18,8 +18,8 @@ from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
-from ..llamacpp import checkpoint
+from ..support.baking import apply, make_plan
+from ..support.llamacpp import checkpoint
 from ..sources.test_meta import release
 
 MIXED, AS_IS = Recipe(REGISTRY["mixed"](4.0)), Recipe(REGISTRY["as-is"]())

@@ -22,7 +22,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find
 from ropeconv.sources import open_source
 
-from ..models import TRAINED
+from ..support.models import TRAINED
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 CHUNKS = {"chunk_size": 32, "local_size": 8, "original_max_position_embeddings": TRAINED // 2}

@@ -20,8 +20,8 @@ from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
-from ..gguf_files import write as write_gguf
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import write as write_gguf
 from .writing.plans import SIZE, SmallPlan, small_plan, source_folder, write
 
 KEPT_FREE = 16 << 20

@@ -25,7 +25,7 @@ from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import Run, hashes
 
 YARN = Recipe(REGISTRY["yarn"](4.0))

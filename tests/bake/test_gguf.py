@@ -14,8 +14,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..baking import apply, make_plan
-from ..gguf_files import contents, write
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import contents, write
 
 MIXED, YARN, NTK = (Recipe(REGISTRY[name](4.0)) for name in ("mixed", "yarn", "ntk"))
 Q = "blk.0.attn_q.weight"

@@ -12,9 +12,9 @@ from ropeconv.formats.gguf.inplace import phases
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import Run
-from ..gguf_files import write as written
+from ..support.gguf_files import write as written
 
 YARN, LINEAR = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["linear"](2.0))
 

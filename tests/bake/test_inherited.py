@@ -18,10 +18,10 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 from ..conftest import CONFIGS
 from ..encode.test_families import write_config
-from ..gguf_files import write
+from ..support.gguf_files import write
 
 MINISTRAL = "mistralai--Ministral-3-3B-2512"
 # name, model_type at the top, mscale, mscale_all_dim

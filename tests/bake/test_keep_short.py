@@ -15,9 +15,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import newest
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS
-from ..gguf_files import plain_tensors, write
+from ..support.gguf_files import plain_tensors, write
 
 TRAINED, LONGER = 64, 200
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
@@ -149,7 +149,7 @@ def test_llama_cpp_takes_a_list_by_its_window(tmp_path: Path) -> None:
     """Windows are multiples of 256: one of 512 tokens is the trained length here, one of 768 is beyond it."""
     from ropeconv.engines.llamacpp import LlamaCppEngine
 
-    from ..llamacpp import checkpoint
+    from ..support.llamacpp import checkpoint
 
     source = checkpoint("llama", tmp_path / "source", max_position_embeddings=512)
     out = apply(make_plan(source, MIXED, tmp_path / "out.gguf", to="gguf", outtype="f32"))

@@ -15,8 +15,8 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
-from ..models import TRAINED, VOCABULARY
+from ..support.baking import apply, make_plan
+from ..support.models import TRAINED, VOCABULARY
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 LENGTH = 4 * TRAINED

@@ -22,8 +22,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from .. import llamacpp
-from ..baking import apply, make_plan
-from ..models import TRAINED
+from ..support.baking import apply, make_plan
+from ..support.models import TRAINED
 
 CONTEXT = 4 * TRAINED
 YARN = Recipe(REGISTRY["yarn"](4.0))

@@ -18,8 +18,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.version import SCHEMA, __version__
 
-from ..baking import make_plan, target
-from ..gguf_files import write
+from ..support.baking import make_plan, target
+from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 LOUD = Recipe(REGISTRY["mixed"](4.0), attention_factor=2.0)

@@ -21,8 +21,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource
 
-from ..baking import apply, make_plan
-from ..gguf_files import plain_tensors, write
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import plain_tensors, write
 
 YARN, MIXED, AS_IS = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](4.0)), Recipe(REGISTRY["as-is"]())
 LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")

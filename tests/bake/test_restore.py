@@ -20,9 +20,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.folder import FolderSource
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import hashes
-from ..models import TRAINED
+from ..support.models import TRAINED
 
 TOKENIZER = '{\r\n  "model_max_length": 64,\r\n  "unk_token": "<unk>"\r\n}\r\n'
 

@@ -26,8 +26,8 @@ from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
-from ..gguf_files import TRAINED, contents, plain_tensors, write
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import TRAINED, contents, plain_tensors, write
 
 OWN = {"ropeconv.json", "ropeconv.reserved"}
 
@@ -337,7 +337,7 @@ def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type:
     """A conversion comes back as the same conversion without scaling, also where rows or norms were changed."""
     import torch
 
-    from ..llamacpp import bake, checkpoint, of_llamacpp
+    from ..support.llamacpp import bake, checkpoint, of_llamacpp
 
     source = checkpoint(model_type, tmp_path / "source")
     made = recipe("yarn", 4.0, attention_factor=1.2) if model_type == "gemma3_text" else MIXED
@@ -354,7 +354,7 @@ def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type:
 @pytest.mark.slow
 def test_what_llama_cpp_has_quantised(tmp_path: Path) -> None:
     """It sorts the tensors, so that the rope tensor is among others, and adds a key."""
-    from ..llamacpp import bake, checkpoint
+    from ..support.llamacpp import bake, checkpoint
 
     wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
     source = checkpoint("qwen2", tmp_path / "source", **wide)

@@ -37,7 +37,7 @@ from ropeconv.runtimes.verdict import Verdict
 from ropeconv.sources import GgufSource
 from ropeconv.sources.folder import FolderSource
 
-from ..gguf_files import write
+from ..support.gguf_files import write
 
 
 def spec(**changes: Any) -> RopeSpec:

@@ -15,9 +15,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import newest
 
-from ..baking import apply, make_plan, target
+from ..support.baking import apply, make_plan, target
 from ..conftest import CONFIGS, Run
-from ..gguf_files import plain_tensors, write
+from ..support.gguf_files import plain_tensors, write
 
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import CONFIGS, Run
-from ..gguf_files import write
+from ..support.gguf_files import write
 
 STOCK, DISTILLED = CONFIGS / "Qwen--Qwen3-8B.json", CONFIGS / "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B.json"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import run_in
-from ..llamacpp import tokenizer_json
+from ..support.llamacpp import tokenizer_json
 
 SMALL = ("--text", "text.txt", "--lengths", "1/2T,1T,4T", "--windows", "4", "--targets", "8", "--journal", "j.jsonl")
 

@@ -11,9 +11,9 @@ import pytest
 from ropeconv.evaluate.result import read_result
 from ropeconv.receipts import read_receipt
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import Run
-from ..llamacpp import checkpoint
+from ..support.llamacpp import checkpoint
 
 YARN = {"method": "yarn", "parameters": {"factor": 4.0}}
 SIZES = ("--lengths", "1T,2T", "--windows", "5", "--targets", "8", "-q")

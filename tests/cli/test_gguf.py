@@ -17,8 +17,8 @@ from ropeconv.validate.comparison import Comparison
 from ropeconv.validate.gguf import validate_gguf
 
 from ..conftest import Run
-from ..gguf_files import contents, write
-from ..llamacpp import checkpoint
+from ..support.gguf_files import contents, write
+from ..support.llamacpp import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from ropeconv.cli import errors
 from ropeconv.cli.app import app
 
 from ..conftest import run_in
-from ..extent import ALL
-from ..gguf_files import write
-from ..llamacpp import tokenizer_json
+from ..support.extent import ALL
+from ..support.gguf_files import write
+from ..support.llamacpp import tokenizer_json
 
 TIMES = re.compile(rb"[\d.]+ (s|min|h)\b|\"seconds\": [\d.]+")
 VALUES: dict[str, str | tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from ropeconv.cli.output import Output
 from ropeconv.cli.printable import printable
 
 from ..conftest import Run
-from ..gguf_files import write
+from ..support.gguf_files import write
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb"
 OBEYED = ("\x1b", "\x07", "\x9b", "\u202e")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ..conftest import Run, hashes
-from ..gguf_files import write
+from ..support.gguf_files import write
 
 
 def test_a_folder(run: Run, llama: Path, tmp_path: Path) -> None:

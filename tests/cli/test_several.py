@@ -17,9 +17,9 @@ from ropeconv.formats.gguf import GgufFile
 from ropeconv.receipts import read_receipt
 
 from ..conftest import Run, hashes
-from ..gguf_files import write
-from ..hub_writing import serving_writes
-from ..llamacpp import checkpoint
+from ..support.gguf_files import write
+from ..support.hub_writing import serving_writes
+from ..support.llamacpp import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Run, hashes
-from ..gguf_files import write
-from ..hub_server import serving
+from ..support.gguf_files import write
+from ..support.hub_server import serving
 
 
 def test_of_an_output_and_of_its_plan(run: Run, llama: Path, tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import safetensors.numpy
 
 from ropeconv.rope.forms import base_inv_freq
 
-from ..attention_inputs import lively_weights
+from ..support.attention_inputs import lively_weights
 from ..conftest import CONFIGS, Run
-from ..gguf_files import write
-from ..hub_server import Hub, serving
-from ..models import make
+from ..support.gguf_files import write
+from ..support.hub_server import Hub, serving
+from ..support.models import make
 
 UP_TO = 20_000
 Q, K, NORM = "self_attn.q_proj.weight", "self_attn.k_proj.weight", "input_layernorm.weight"

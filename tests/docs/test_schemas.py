@@ -18,7 +18,7 @@ from ropeconv.inspection.document import InspectionDocument
 from scripts.reference import schema_of
 
 from ..conftest import CONFIGS, Run
-from ..gguf_files import write
+from ..support.gguf_files import write
 
 KINDS = {"apply": PlanDocument, "inspect": InspectionDocument}
 PLANS = (

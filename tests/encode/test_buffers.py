@@ -20,9 +20,9 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..baking import apply, make_plan, validate
+from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
-from ..models import make
+from ..support.models import make
 
 LAYOUTS = ("llama", "mistral", "qwen2", "qwen3")
 RECIPES = {

@@ -19,8 +19,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find
 from ropeconv.validate.checks.frequencies import compare
 
-from ..baking import make_plan
-from ..extent import sample
+from ..support.baking import make_plan
+from ..support.extent import sample
 from .test_families import write_config
 
 MODELS = {

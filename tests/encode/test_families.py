@@ -21,9 +21,9 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find
 from ropeconv.validate.checks.frequencies import compare, ulp_distance
 
-from ..baking import make_plan
-from ..extent import sample
-from ..models import CANCELS, FAMILIES, TINY, TRAINED, of_extended
+from ..support.baking import make_plan
+from ..support.extent import sample
+from ..support.models import CANCELS, FAMILIES, TINY, TRAINED, of_extended
 
 
 def pairs(model_type: str) -> tuple[float, int, np.ndarray]:

@@ -25,11 +25,11 @@ from ropeconv.formats.safetensors import read_header
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import Run
-from ..extent import sample
-from ..llamacpp import lively
-from ..models import CANCELS, FAMILIES, TRAINED, auto_class, make
+from ..support.extent import sample
+from ..support.llamacpp import lively
+from ..support.models import CANCELS, FAMILIES, TRAINED, auto_class, make
 from .test_buffers import calm
 
 RECIPE = Recipe(METHODS["theta"](2e6), context=256, attention_factor=2.0)

@@ -20,7 +20,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checks.before_forward import check_before_forward
 
-from ..baking import make_plan, target, validate
+from ..support.baking import make_plan, target, validate
 
 FILE = '''
 """Encoding `flat`: linear interpolation, and the attention factor nowhere."""

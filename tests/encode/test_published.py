@@ -13,7 +13,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checks.frequencies import compare
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 from ..conftest import CONFIGS
 from ..families.test_published_configs import FACTS, REFUSED
 from .test_families import write_config

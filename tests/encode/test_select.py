@@ -18,7 +18,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import find, runtimes
 from ropeconv.runtimes.verdict import without_config
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 
 YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](4.0))
 LOUD = Recipe(REGISTRY["mixed"](4.0), attention_factor=1.2)

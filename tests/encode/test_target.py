@@ -17,8 +17,8 @@ from ropeconv.errors import RecipeError, UsageError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import make_plan, target
-from ..gguf_files import write
+from ..support.baking import make_plan, target
+from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 AS_IS = Recipe(REGISTRY["as-is"]())

@@ -22,11 +22,11 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.sources import open_source
 
-from ..baking import apply, make_plan, validate
+from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
-from ..extent import sample
-from ..llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
-from ..models import FAMILIES, TRAINED, make
+from ..support.extent import sample
+from ..support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
+from ..support.models import FAMILIES, TRAINED, make
 from .test_families import write_config
 
 PAIRS = 32

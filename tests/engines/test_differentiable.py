@@ -16,7 +16,7 @@ from ropeconv.errors import RopeconvError
 from ropeconv.inspection.inspect import inspect_config
 from ropeconv.sources import open_source
 
-from ..models import make
+from ..support.models import make
 
 IDS = np.random.default_rng(0).integers(3, 300, 160).tolist()
 TARGETS = list(range(80, 160))

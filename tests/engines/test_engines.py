@@ -18,8 +18,8 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
-from ..models import TRAINED, VOCABULARY
+from ..support.baking import apply, make_plan
+from ..support.models import TRAINED, VOCABULARY
 
 CPU = DeviceSpec("cpu", "float32")
 METHODS = {"hidden_states": 3, "logits": 2, "top_log_probs": 2, "token_losses": 2, "generate": 2}
@@ -33,7 +33,7 @@ def ids(length: int) -> list[int]:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[TransformersEngine, LlamaCppEngine]:
     """One model, extended four times, in transformers and in llama.cpp."""
-    from ..llamacpp import checkpoint
+    from ..support.llamacpp import checkpoint
 
     root = tmp_path_factory.mktemp("engines")
     source, recipe = checkpoint("llama", root / "source"), Recipe(REGISTRY["yarn"](4.0))

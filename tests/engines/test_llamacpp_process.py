@@ -19,8 +19,8 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..llamacpp import bake, checkpoint
-from ..models import TRAINED, VOCABULARY
+from ..support.llamacpp import bake, checkpoint
+from ..support.models import TRAINED, VOCABULARY
 
 pytest.importorskip("llama_cpp")
 WIDE = 1 << 17

@@ -16,8 +16,8 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import make_plan
-from ..llamacpp import checkpoint
+from ..support.baking import make_plan
+from ..support.llamacpp import checkpoint
 
 HANGS = "import time; time.sleep(600)"
 

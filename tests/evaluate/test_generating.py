@@ -79,7 +79,7 @@ def test_a_run_that_generates_does_not_take_what_a_forward_pass_measured(tmp_pat
 
 @pytest.fixture(scope="module")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from ..llamacpp import checkpoint
+    from ..support.llamacpp import checkpoint
 
     return checkpoint("llama", tmp_path_factory.mktemp("model") / "tiny")
 

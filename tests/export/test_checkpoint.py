@@ -25,12 +25,12 @@ from ropeconv.sources import GgufSource
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import verify_output
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import Run, hashes
-from ..extent import sample
-from ..gguf_files import write
-from ..llamacpp import EXPORTED, bake, checkpoint, sequence
-from ..models import TINY
+from ..support.extent import sample
+from ..support.gguf_files import write
+from ..support.llamacpp import EXPORTED, bake, checkpoint, sequence
+from ..support.models import TINY
 
 AS_IS = Recipe(METHODS["as-is"]())
 FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

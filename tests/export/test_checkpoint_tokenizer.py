@@ -19,7 +19,7 @@ from ropeconv.families import families
 from ropeconv.formats.gguf import Edit, GgufFile, boolean, string, u32
 from ropeconv.formats.gguf.write import write_new
 
-from ..gguf_files import write
+from ..support.gguf_files import write
 from .test_tokenizer import TEXTS, VOCABULARY, as_pre_tokenizer, byte_level, train_pieces
 
 LLAMA = next(family for family in families() if family.name == "llama")

@@ -16,8 +16,8 @@ from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import make_plan
-from ..llamacpp import EXPORTED, bake, checkpoint
+from ..support.baking import make_plan
+from ..support.llamacpp import EXPORTED, bake, checkpoint
 
 AS_IS = Recipe(METHODS["as-is"]())
 

@@ -16,8 +16,8 @@ from ropeconv.families.registry import families
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import make_plan
-from ..llamacpp import checkpoint
+from ..support.baking import make_plan
+from ..support.llamacpp import checkpoint
 
 AS_IS = Recipe(METHODS["as-is"]())
 REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [

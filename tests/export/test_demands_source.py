@@ -16,8 +16,8 @@ from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..extent import sample
-from ..llamacpp import bake, checkpoint
+from ..support.extent import sample
+from ..support.llamacpp import bake, checkpoint
 
 ROOT = Path(__file__).parents[2]
 EXCERPTS = ROOT / "tests" / "data" / "llama.cpp"

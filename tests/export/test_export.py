@@ -24,9 +24,9 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.verify import verify_output
 
-from ..baking import make_plan
-from ..gguf_files import contents
-from ..llamacpp import bake, checkpoint
+from ..support.baking import make_plan
+from ..support.gguf_files import contents
+from ..support.llamacpp import bake, checkpoint
 
 AS_IS = Recipe(METHODS["as-is"]())
 YARN = Recipe(METHODS["yarn"](4.0))

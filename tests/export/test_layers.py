@@ -22,9 +22,9 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp import find_arch
 from ropeconv.sources.open import open_checkpoint
 
-from ..baking import make_plan
-from ..extent import sample
-from ..llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
+from ..support.baking import make_plan
+from ..support.extent import sample
+from ..support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 
 AS_IS = Recipe(METHODS["as-is"]())
 S, F = "sliding_attention", "full_attention"

@@ -8,7 +8,7 @@ import pytest
 
 from ropeconv.families.registry import by_model_type
 
-from ..llamacpp import EXPORTED
+from ..support.llamacpp import EXPORTED
 
 DOCS = Path(__file__).parents[2] / "docs" / "exports.md"
 ROWS = [

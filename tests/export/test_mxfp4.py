@@ -14,8 +14,8 @@ from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..gguf_files import contents
-from ..llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
+from ..support.gguf_files import contents
+from ..support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 
 YARN = Recipe(METHODS["yarn"](4.0))
 NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])

@@ -10,8 +10,8 @@ import pytest
 from gguf import GGUFReader
 
 from ..conftest import run_in
-from ..hub_server import Hub, serving
-from ..llamacpp import checkpoint
+from ..support.hub_server import Hub, serving
+from ..support.llamacpp import checkpoint
 
 WEIGHTS = "model.safetensors"
 

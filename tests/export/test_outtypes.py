@@ -23,9 +23,9 @@ from ropeconv.families.registry import by_model_type
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import make_plan
-from ..extent import sample
-from ..llamacpp import EXPORTED, bake, sequence
+from ..support.baking import make_plan
+from ..support.extent import sample
+from ..support.llamacpp import EXPORTED, bake, sequence
 from .test_stock_converter import TREE, by_converter, in_bfloat16
 
 RECORDED: dict[str, dict[str, str]] = json.loads(

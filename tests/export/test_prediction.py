@@ -14,8 +14,8 @@ from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..gguf_files import contents
-from ..llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
+from ..support.gguf_files import contents
+from ..support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 
 YARN = Recipe(METHODS["yarn"](4.0), attention_factor=1.0)
 QWEN = {

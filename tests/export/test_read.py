@@ -16,7 +16,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource
 
-from ..llamacpp import bake, checkpoint
+from ..support.llamacpp import bake, checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
+from ..support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 
 YARN: dict[str, Any] = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,

@@ -21,8 +21,8 @@ import torch
 
 from ropeconv.secrets import without_secrets
 
-from ..extent import sample
-from ..llamacpp import EXPORTED, checkpoint
+from ..support.extent import sample
+from ..support.llamacpp import EXPORTED, checkpoint
 from .test_checkpoint import logits, restored, stored_as
 
 TREE = os.environ.get("LLAMA_CPP", "")

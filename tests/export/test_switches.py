@@ -16,10 +16,10 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import make_plan
-from ..extent import sample
-from ..llamacpp import EXPORTED, checkpoint
-from ..models import VOCABULARY
+from ..support.baking import make_plan
+from ..support.extent import sample
+from ..support.llamacpp import EXPORTED, checkpoint
+from ..support.models import VOCABULARY
 
 AS_IS = Recipe(METHODS["as-is"]())
 ROPE = {"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_pct", "rotary_dim"}

@@ -23,9 +23,9 @@ from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
-from ..gguf_files import write
-from ..llamacpp import checkpoint
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import write
+from ..support.llamacpp import checkpoint
 
 TEXTS = [
     "Hello, world! It's 12345 o'clock; isn't it?",

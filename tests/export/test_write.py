@@ -22,8 +22,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.folder import FolderSource
 
-from ..baking import apply, make_plan
-from ..llamacpp import checkpoint
+from ..support.baking import apply, make_plan
+from ..support.llamacpp import checkpoint
 
 WIDTH = 64
 HEAD = b"the header"

@@ -32,9 +32,9 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from scripts.laboratory.environment import ROOT, once, pip
 
-from ..baking import make_plan
-from ..extent import sample
-from ..llamacpp import checkpoint
+from ..support.baking import make_plan
+from ..support.extent import sample
+from ..support.llamacpp import checkpoint
 from .test_tokenizer import TEXTS, as_pre_tokenizer, in_python, vocabulary_file
 
 PACKAGE = "llama_cpp_python"

@@ -27,7 +27,7 @@ from ropeconv.validate.comparison import Comparison
 from ropeconv.validate.settings import Settings
 
 from ..conftest import CONFIGS, Run
-from ..models import TRAINED
+from ..support.models import TRAINED
 
 Tiny = Callable[[str], Path]
 YARN = Recipe(REGISTRY["yarn"](4.0))

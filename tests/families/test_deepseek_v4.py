@@ -16,7 +16,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.read_config import read_spec
 
-from ..baking import apply, make_plan, validate
+from ..support.baking import apply, make_plan, validate
 
 YARN = Recipe(REGISTRY["yarn"](16.0), attention_factor=1.0)
 PUBLISHED = {

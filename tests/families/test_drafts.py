@@ -19,7 +19,7 @@ from scripts.family_drafts.draft import draft
 from scripts.family_drafts.library import config_classes
 from scripts.family_drafts.render import render
 
-from ..extent import sample
+from ..support.extent import sample
 
 KNOWN = sorted(name for family in families() for name in family.model_types if name in config_classes())
 

@@ -17,7 +17,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.read_config import read_spec
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 
 LAYERS = 11  # no multiple of any interval, so that first and last layers differ
 SIZES = {"num_hidden_layers": LAYERS, "max_position_embeddings": 4096, "hidden_size": 512, "num_attention_heads": 8}

@@ -17,7 +17,7 @@ from ropeconv.families.config import detect, geometry
 from ropeconv.families.layers import key_layers, layer_names
 
 from ..conftest import Run
-from ..models import FAMILIES, TINY
+from ..support.models import FAMILIES, TINY
 
 LAYERS = 13  # no multiple of an interval
 TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]

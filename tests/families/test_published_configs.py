@@ -15,7 +15,7 @@ from ropeconv.runtimes import find, newest
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.sources import open_source
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 from ..conftest import CONFIGS
 
 # family, rope_type, theta, head_dim, rotary_dim, trained context, declared context, problems

@@ -21,7 +21,7 @@ from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
 
 from ..faults.inputs.folders import small_config
 from ..faults.inputs.json_mutations import VALUES, Raw
-from ..models import FAMILIES
+from ..support.models import FAMILIES
 
 HOSTILE = [value for value in VALUES if not isinstance(value, Raw)] + [float("nan"), float("inf"), -float("inf")]
 

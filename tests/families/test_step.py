@@ -17,7 +17,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.validate.checks.frequencies import compare
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 PUBLISHED: dict[str, Any] = {

@@ -12,7 +12,7 @@ from scripts.family_drafts.model_facts import build
 from scripts.family_drafts.rotates import rotary_code
 from scripts.family_drafts.walk import ModelType, default_config, model_type, walk
 
-from ..extent import sample
+from ..support.extent import sample
 
 PENDING = Path(__file__).parent.parent / "data" / "pending_model_types.txt"
 WITHOUT_ROPE = [name for name, reason in refused().items() if "no rotary position embedding" in reason]

@@ -11,7 +11,7 @@ from ropeconv.families import by_model_type, families
 from ropeconv.families.rows import layer_prefixes
 from ropeconv.formats.safetensors import read_header
 
-from ..models import FAMILIES, TINY, make
+from ..support.models import FAMILIES, TINY, make
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)

@@ -14,7 +14,7 @@ import torch
 from ropeconv.encode.fold.placement import Scaling
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 
 Change = Callable[[Path], None]
 Settings = dict[str, Any]

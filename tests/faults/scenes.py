@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..gguf_files import plain_tensors, write
+from ..support.gguf_files import plain_tensors, write
 
 VOCABULARY, HIDDEN, LAYERS = 300, 128, 2
 CONFIG = {

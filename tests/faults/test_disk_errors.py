@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from ..extent import sample, tally
+from ..support.extent import sample, tally
 from .bench import Bench
 from .cases import CASES
 from .harness import Fault, Mode, tree

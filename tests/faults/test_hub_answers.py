@@ -18,8 +18,8 @@ from ropeconv.errors import BadSource
 from ropeconv.sources import hub_client
 from ropeconv.sources.hub import HubSource
 
-from ..extent import tally
-from ..hub_server import Hub, handler, running, talk_to
+from ..support.extent import tally
+from ..support.hub_server import Hub, handler, running, talk_to
 
 Change = Callable[[dict[str, Any]], Any]
 

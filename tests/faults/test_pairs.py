@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ..extent import ALL, sample, tally
+from ..support.extent import ALL, sample, tally
 from . import scenes
 from .cases import APPLY, Command, ropeconv
 from .harness import Server, tree

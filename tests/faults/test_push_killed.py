@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 
 from ..conftest import hashes
-from ..extent import ALL, sample, tally
-from ..hub_writing import WritingHub, serving_writes
+from ..support.extent import ALL, sample, tally
+from ..support.hub_writing import WritingHub, serving_writes
 from .harness import KILLED, Fault, Mode, Outcome, Server
 
 COMMANDS = {

@@ -17,9 +17,9 @@ import pytest
 from ropeconv.engines.probe import Probe
 
 from ..conftest import CONFIGS
-from ..extent import sample, tally
-from ..hub_server import running
-from ..hub_writing import WritingHub, writing
+from ..support.extent import sample, tally
+from ..support.hub_server import running
+from ..support.hub_writing import WritingHub, writing
 
 TOKEN, KEY, PASSWORD = "hf_7hIsMustNotAppear", "sk-7hIsNeither", "7hIsWordNeither"
 SECRETS = (TOKEN, KEY, PASSWORD)

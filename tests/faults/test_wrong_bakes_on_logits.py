@@ -18,10 +18,10 @@ from ropeconv.validate.comparison import Comparison
 from ropeconv.validate.gguf import validate_gguf
 from ropeconv.validate.rule.validation import Validation
 
-from ..baking import apply, make_plan, validate
-from ..extent import sample, tally
-from ..llamacpp import checkpoint, lively
-from ..models import make
+from ..support.baking import apply, make_plan, validate
+from ..support.extent import sample, tally
+from ..support.llamacpp import checkpoint, lively
+from ..support.models import make
 from .wrong_bakes import CASES, FAMILIES, METHODS, Wrong, bake
 
 RIGHT = tuple((family, method) for family in FAMILIES for method in METHODS)

@@ -18,10 +18,10 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.verify import Options, verify_output
 
-from ..baking import apply, make_plan
-from ..corruptions import Corruption, data, replaced
-from ..extent import sample, tally
-from ..gguf_files import plain_tensors, write
+from ..support.baking import apply, make_plan
+from ..support.corruptions import Corruption, data, replaced
+from ..support.extent import sample, tally
+from ..support.gguf_files import plain_tensors, write
 
 RECIPES = {"keys": Recipe(REGISTRY["yarn"](16.0)), "tensor": Recipe(REGISTRY["mixed"](4.0))}
 EXTRA: dict[str, Any] = {

@@ -25,10 +25,10 @@ from ropeconv.sources import Source, open_source
 from ropeconv.validate.checks.files import check_tokenizer
 from ropeconv.verify import Options, verify_output
 
-from ..baking import apply, make_plan
-from ..corruptions import Corruption, add, data, drop, edit, put, remove, renew, replaced, scale, tensor, tensors, text
-from ..extent import sample, tally
-from ..models import make
+from ..support.baking import apply, make_plan
+from ..support.corruptions import Corruption, add, data, drop, edit, put, remove, renew, replaced, scale, tensor, tensors, text
+from ..support.extent import sample, tally
+from ..support.models import make
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"

@@ -15,7 +15,7 @@ from typing import Any
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from .edits import (
     Change,
     all_rows,

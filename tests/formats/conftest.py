@@ -12,7 +12,7 @@ import pytest
 from ropeconv.formats.gguf import Edit, GgufFile
 from ropeconv.formats.gguf.write import write_new
 
-from ..gguf_files import write
+from ..support.gguf_files import write
 
 
 def fails(number: int) -> Callable[..., Any]:

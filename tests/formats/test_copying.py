@@ -15,7 +15,7 @@ from ropeconv.formats.safetensors import header_bytes
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 
 
 @pytest.fixture

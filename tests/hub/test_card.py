@@ -22,8 +22,8 @@ from ropeconv.receipts.step import StepRecord, TargetRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
-from ..gguf_files import write
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import write
 from ..receipts.test_folders import receipt
 
 YARN: dict[str, Any] = {"method": "yarn", "parameters": {"factor": 16.0}}

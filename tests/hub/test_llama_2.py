@@ -16,9 +16,9 @@ import pytest
 from ropeconv.cli.app import app
 
 from ..conftest import Run
-from ..extent import ALL
-from ..hub_server import talk_to
-from ..hub_writing import WritingHub, serving_writes
+from ..support.extent import ALL
+from ..support.hub_server import talk_to
+from ..support.hub_writing import WritingHub, serving_writes
 from ..sources.test_meta import PARAMS, VOCABULARY, meta_logits, release
 
 REPOSITORY = "meta-llama/Llama-2-7b"

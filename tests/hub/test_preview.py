@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..hub_writing import WritingHub
+from ..support.hub_writing import WritingHub
 from .test_push import Push, hub, push  # noqa: F401
 
 

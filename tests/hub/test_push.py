@@ -15,7 +15,7 @@ import pytest
 from ropeconv.hub.upload_set import conventional
 
 from ..conftest import Run, hashes
-from ..hub_writing import WritingHub, serving_writes
+from ..support.hub_writing import WritingHub, serving_writes
 
 Push = Callable[..., "subprocess.CompletedProcess[str]"]
 BASE_CARD = """---
@@ -306,7 +306,7 @@ def test_own_code_is_said_and_runtimes_that_do_not_run_it_are_not(push: Push, hu
 
 
 def test_a_gguf_file(push: Push, hub: WritingHub, tmp_path: Path) -> None:
-    from ..llamacpp import checkpoint
+    from ..support.llamacpp import checkpoint
 
     checkpoint("llama", tmp_path / "source")
     given = ("apply", "source", "--yarn", "16", "--to", "gguf", "--outtype", "f16", "-o", "tiny-F16.gguf", "-q")
@@ -349,7 +349,7 @@ def test_names_of_gguf_files(name: str, file_type: int | None, wanted: str) -> N
 def test_a_gguf_file_of_a_base_on_the_hub(push: Push, hub: WritingHub, tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
-    from ..llamacpp import checkpoint
+    from ..support.llamacpp import checkpoint
 
     hub.repos["base/words"] = checkpoint("llama", tmp_path / "words")
     (tmp_path / "words" / "README.md").write_text(BASE_CARD)

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from ..conftest import hashes
-from ..hub_writing import WritingHub
+from ..support.hub_writing import WritingHub
 from .test_push import Push, hub, push
 
 __all__ = ["hub", "push"]
@@ -62,7 +62,7 @@ def test_the_same_output_is_published_again_and_another_is_refused(push: Push, h
 def test_the_same_gguf_file_is_published_again_and_another_is_refused(
     push: Push, hub: WritingHub, tmp_path: Path
 ) -> None:
-    from ..llamacpp import checkpoint
+    from ..support.llamacpp import checkpoint
 
     checkpoint("llama", tmp_path / "source")
     for name, factor in (("one.gguf", "16"), ("two/one.gguf", "8")):
@@ -115,7 +115,7 @@ def test_an_output_of_weights_that_have_changed_since_is_not_published(
 def test_an_output_that_was_written_and_not_published_is_published_by_the_same_command(
     form: str, push: Push, hub: WritingHub, tmp_path: Path
 ) -> None:
-    from ..llamacpp import checkpoint
+    from ..support.llamacpp import checkpoint
 
     hub.repos["base/words"] = checkpoint("llama", tmp_path / "words")
     out = {"folder": ("-o", "out"), "gguf": ("-o", "out.gguf", "--to", "gguf", "--outtype", "f16")}[form]

@@ -24,9 +24,9 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.versions import version_key
 from ropeconv.sources import open_source
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 from ..conftest import CONFIGS, Run
-from ..models import COMMON, ENCODERS, FAMILIES, from_config, make
+from ..support.models import COMMON, ENCODERS, FAMILIES, from_config, make
 
 TOKENS = 100
 PUBLISHED = sorted(path.stem for path in CONFIGS.glob("*.json") if ".params" not in path.name)

@@ -17,9 +17,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..baking import make_plan
-from ..gguf_files import HEAD_DIM, LAYERS, write
-from ..llamacpp import bake, checkpoint
+from ..support.baking import make_plan
+from ..support.gguf_files import HEAD_DIM, LAYERS, write
+from ..support.llamacpp import bake, checkpoint
 
 AS_IS = Recipe(REGISTRY["as-is"]())
 CELLS = 1024

@@ -19,9 +19,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..baking import apply, make_plan
-from ..gguf_files import write
-from ..models import TRAINED
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import write
+from ..support.models import TRAINED
 
 PAIRS = 32
 VECTOR = tuple(float(value) for value in 10000.0 ** (-np.arange(PAIRS) / PAIRS) / 3)

@@ -109,7 +109,7 @@ def test_as_is_with_a_context_corrects_a_window_that_was_not_raised(tmp_path: Pa
     from ropeconv.rope.methods import REGISTRY
     from ropeconv.rope.recipe import Recipe
 
-    from ..baking import make_plan
+    from ..support.baking import make_plan
 
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "rope_scaling": YARN}))
     plan = make_plan(tmp_path / "config.json", Recipe(REGISTRY["as-is"](), context=131072))

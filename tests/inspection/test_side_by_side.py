@@ -18,10 +18,10 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS
-from ..gguf_files import write
-from ..models import TRAINED
+from ..support.gguf_files import write
+from ..support.models import TRAINED
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 1, "num_hidden_layers": 2,
@@ -161,7 +161,7 @@ def test_statuses_stand_beside_each_other() -> None:
 ])  # fmt: skip
 def test_a_checkpoint_and_its_gguf(model_type: str, method: str, value: float, tmp_path: Path) -> None:
     """Both hold the schedule of one recipe (tests/encode/gguf judges that by logits); the source does not."""
-    from ..llamacpp import checkpoint
+    from ..support.llamacpp import checkpoint
 
     source = checkpoint(model_type, tmp_path / "model")
     recipe = Recipe(REGISTRY[method](value), context=4 * TRAINED)

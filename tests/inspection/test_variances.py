@@ -20,9 +20,9 @@ from ropeconv.rope.bound.variances import pair_weights
 from ropeconv.rope.bound.weighted import weighted_sums
 from ropeconv.sources import open_checkpoint
 
-from ..attention_inputs import attention_inputs, lively_weights
-from ..extent import sample
-from ..models import CANCELS, ENCODERS, FAMILIES, TINY, make
+from ..support.attention_inputs import attention_inputs, lively_weights
+from ..support.extent import sample
+from ..support.models import CANCELS, ENCODERS, FAMILIES, TINY, make
 
 UNMEASURED = {model_type for model_type in FAMILIES if by_model_type()[model_type].weights.unmeasured}
 MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}

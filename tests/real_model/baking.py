@@ -23,8 +23,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.rule.validation import Validation
 from scripts.real_model import RealModel
 
-from ..baking import apply, make_plan, validate
-from ..extent import ALL
+from ..support.baking import apply, make_plan, validate
+from ..support.extent import ALL
 
 
 def recipe(method: str) -> Recipe:

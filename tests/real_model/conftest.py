@@ -10,7 +10,7 @@ import ropeconv
 from ropeconv.evaluate.row import parse_rows
 from scripts.real_model import CACHE, RealModel, Unavailable, real_model
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 
 
 @pytest.fixture(scope="session")

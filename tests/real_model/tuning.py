@@ -14,7 +14,7 @@ from ropeconv.tune import Tuned
 from scripts.bench_tune import tune_real
 from scripts.real_model import RealModel
 
-from ..baking import apply, make_plan, validate
+from ..support.baking import apply, make_plan, validate
 
 TRAINED, CONTEXT = 8192, 10_240
 

@@ -13,8 +13,8 @@ from ropeconv.receipts.changed_keys import ChangedKey, changed_keys
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan
-from ..gguf_files import write
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 

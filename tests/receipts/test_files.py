@@ -18,7 +18,7 @@ from ropeconv.receipts.original import SourceRecord
 from ropeconv.receipts.receipt import FileRecord, ScheduleRecord
 from ropeconv.receipts.write import add_validation, clear_drafts, write_receipt
 
-from ..gguf_files import write as write_gguf
+from ..support.gguf_files import write as write_gguf
 
 BESIDE, INSIDE = ".out.ropeconv.json.new", ".ropeconv.json.new"
 

@@ -32,7 +32,7 @@ from ropeconv.receipts.write import embedded
 from ropeconv.rope.forms import Interpolated, Plain
 from ropeconv.rope.spec import RopeSpec
 
-from ..gguf_files import contents, plain_tensors, write
+from ..support.gguf_files import contents, plain_tensors, write
 
 NORM, QUERY = "output_norm.weight", "blk.0.attn_q.weight"
 ROPE = "rope_freqs.weight"

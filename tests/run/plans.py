@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ..llamacpp import tokenizer_json
+from ..support.llamacpp import tokenizer_json
 
 EVAL = '[eval]\ntext = ["text.txt"]\nlengths = "1/2T,1T,4T"\nwindows = 4\ntargets = 8\n'
 SETTINGS = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}

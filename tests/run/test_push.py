@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import run_in
-from ..hub_writing import WritingHub, serving_writes
+from ..support.hub_writing import WritingHub, serving_writes
 from .plans import lines, plan_text
 
 COUNT = 20

@@ -18,7 +18,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp import arch_table
 from ropeconv.sources import open_source
 
-from ..llamacpp import bake, checkpoint
+from ..support.llamacpp import bake, checkpoint
 
 # architectures whose files can be made here, each from a checkpoint of some family, under its own name or another's
 MADE = {

@@ -17,10 +17,10 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp import Arch, arch_table
 from ropeconv.sources import open_source
 
-from ..baking import apply, make_plan
-from ..extent import sample
-from ..optional import MISSING, skip
-from ..tiny_gguf import NAMES, answers, keys_of, make, rewritten
+from ..support.baking import apply, make_plan
+from ..support.extent import sample
+from ..support.optional import MISSING, skip
+from ..support.tiny_gguf import NAMES, answers, keys_of, make, rewritten
 
 if "llama_cpp" in MISSING:
     skip("llama_cpp")

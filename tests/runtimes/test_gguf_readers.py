@@ -26,7 +26,7 @@ from ropeconv.runtimes.gguf_readers import (
 )
 from ropeconv.runtimes.llamacpp.read_file import rope_tensors
 
-from ..gguf_files import plain_tensors, write
+from ..support.gguf_files import plain_tensors, write
 
 IK_BEFORE, IK, OLLAMA_12, OLLAMA_30 = "ik-llama-cpp@2026.4", "ik-llama-cpp@2026.8", "ollama@0.12", "ollama@0.30"
 YARN: tuple[Feature, ...] = ("theta", "yarn", "yarn_attention_factor")

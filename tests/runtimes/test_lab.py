@@ -18,7 +18,7 @@ from scripts.laboratory.cells import Cell, cells, sources
 from scripts.laboratory.records import digest
 from scripts.laboratory.runtimes import RUNTIMES
 
-from ..models import TINY
+from ..support.models import TINY
 
 MLX = newest("mlx-lm")
 EXECUTED = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp")

@@ -11,7 +11,7 @@ import pytest
 from ropeconv.formats.gguf import GgufFile
 from ropeconv.runtimes.llamacpp.other_kinds import other_kind
 
-from ..gguf_files import plain_tensors, write
+from ..support.gguf_files import plain_tensors, write
 
 NEXT = {name.replace("blk.0.", "blk.1."): value for name, value in plain_tensors().items()}
 SUMS = {"blk.0.attn_q.weight.in_sum2": np.ones(32, np.float32), "blk.0.attn_q.weight.counts": np.ones(1, np.float32)}

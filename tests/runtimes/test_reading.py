@@ -21,7 +21,7 @@ from ropeconv.runtimes.read_config import read_spec
 from ropeconv.sources import open_source
 from ropeconv.validate.checks.frequencies import compare
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 
 LLAMA = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
 LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}

@@ -13,7 +13,7 @@ from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.forms import Plain
 from ropeconv.runtimes.llamacpp.read_file import arch_of, read_file, rope_tensors
 
-from ..gguf_files import plain_tensors, write
+from ..support.gguf_files import plain_tensors, write
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 

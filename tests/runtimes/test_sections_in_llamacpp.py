@@ -13,8 +13,8 @@ from ropeconv.inspection import inspect_source
 from ropeconv.rope.forms import Plain
 from ropeconv.sources import open_source
 
-from ..optional import MISSING, skip
-from ..tiny_gguf import TOKENS, Answers, answers, make, rewritten
+from ..support.optional import MISSING, skip
+from ..support.tiny_gguf import TOKENS, Answers, answers, make, rewritten
 
 if "llama_cpp" in MISSING:
     skip("llama_cpp")

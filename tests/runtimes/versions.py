@@ -13,7 +13,7 @@ import pytest
 from scripts.laboratory.execute import environment
 from scripts.laboratory.runtimes.transformers import RUNTIME
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..encode.test_buffers import RECIPES, calm, confirm, measure
 
 VERSIONS = RUNTIME.quick[:-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..hub_server import running, talk_to
+from ..support.hub_server import running, talk_to
 from .gguf_hub import Hostile, hostile, large
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..gguf_files import plain_tensors, write
-from ..hub_server import Hub, handler
+from ..support.gguf_files import plain_tensors, write
+from ..support.hub_server import Hub, handler
 
 NAME = "me/tiny/quants/big.gguf"
 LARGE = 5 << 20

@@ -21,8 +21,8 @@ from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..baking import make_plan
-from ..gguf_files import plain_tensors, write
+from ..support.baking import make_plan
+from ..support.gguf_files import plain_tensors, write
 
 KEYS = (
     "context_length", "embedding_length", "block_count", "attention.head_count", "attention.head_count_kv",

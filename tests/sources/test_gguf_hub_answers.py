@@ -15,7 +15,7 @@ from ropeconv.rope.methods.parts import YarnMethod
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import hub_shard, open_source
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from .gguf_hub import LARGE, NAME, Answer, Hostile, fetched, large
 
 YARN = Recipe(YarnMethod(4.0))

@@ -20,8 +20,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..baking import apply, make_plan
-from ..gguf_files import plain_tensors, write
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import plain_tensors, write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))  # type: ignore[call-arg]
 KINDS: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Run, hashes
-from ..gguf_files import write
-from ..hub_server import Hub, serving
+from ..support.gguf_files import write
+from ..support.hub_server import Hub, serving
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_stale_frequencies_are_seen_in_the_index(run: Run, hub: Hub, llama: Path
 
 
 def test_file_names_that_climb_out(run: Run, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from .. import hub_server
+    from ..support import hub_server
 
     hostile = lambda root, path: {**row(root, path), "rfilename": "../outside.txt"}  # noqa: E731
     row = hub_server.row

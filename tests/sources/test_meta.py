@@ -16,7 +16,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.meta.layout import shard_layout
 from ropeconv.sources.meta.params import Params, hf_config
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS, Run, hashes
 
 VOCABULARY = 400

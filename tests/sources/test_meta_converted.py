@@ -22,7 +22,7 @@ from ropeconv.sources.meta.tensors import PthFiles
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import Options, verify_output
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..hub.test_llama_2 import hf_tensors, loaded
 from .test_meta import AS_IS, PARAMS, VOCABULARY, meta_logits, release
 

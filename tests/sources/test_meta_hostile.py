@@ -18,7 +18,7 @@ from ropeconv.sources import open_source
 from ropeconv.sources.meta import tensors
 from ropeconv.sources.meta.tensors import peek_dtype
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from .test_meta import AS_IS, PARAMS, release, sentencepiece_model
 
 

@@ -17,7 +17,7 @@ from ropeconv.tune import Tuned, Wanted, tune_model
 from ropeconv.tune.result import write_tuned
 
 from ..conftest import Run
-from ..models import make
+from ..support.models import make
 
 CONTEXT = 256
 

@@ -14,8 +14,8 @@ import pytest
 
 from ropeconv.ui.job import prepare
 
-from ..browser import browser
-from ..hub_writing import WritingHub, serving_writes
+from ..support.browser import browser
+from ..support.hub_writing import WritingHub, serving_writes
 from .visitor import Visitor, served
 
 

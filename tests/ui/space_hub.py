@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..hub_server import running
-from ..hub_writing import WritingHub, writing
+from ..support.hub_server import running
+from ..support.hub_writing import WritingHub, writing
 from .provider import Provider, with_logins
 
 TOKENS = {"anna": "hf_anna", "bert": "hf_bert", "me": "hf_owner"}

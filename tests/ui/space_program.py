@@ -20,7 +20,7 @@ import httpx
 
 from ropeconv.ui.space import files
 
-from ..waiting import free_ports, until
+from ..support.waiting import free_ports, until
 from .provider import CLIENT_ID, CLIENT_SECRET, SCOPES
 from .space_hub import OWNER, SpaceHub
 

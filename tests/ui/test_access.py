@@ -15,8 +15,8 @@ import pytest
 
 from ropeconv.ui.access import LOOPBACK, KeyMiddleware, OriginMiddleware, new_key
 
-from ..browser import browser
-from ..waiting import until
+from ..support.browser import browser
+from ..support.waiting import until
 from .visitor import served
 
 KEY, PATH = "the-key", "the-path"

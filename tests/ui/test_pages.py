@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ..conftest import hashes, run_in
-from ..waiting import until
+from ..support.waiting import until
 from .conftest import Site
 from .visitor import OtherServer, Visitor
 

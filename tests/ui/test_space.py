@@ -11,9 +11,9 @@ import pytest
 
 from ropeconv.ui.pages.login import SIGN_IN
 
-from ..browser import browser
+from ..support.browser import browser
 from ..conftest import hashes
-from ..waiting import until
+from ..support.waiting import until
 from .space_fixtures import SHOUT, hub, running
 from .space_hub import TOKENS, SpaceHub
 from .space_program import Space, environment

@@ -11,7 +11,7 @@ import pytest
 from ropeconv.ui.app import BUSY
 from ropeconv.ui.rules import SPACE
 
-from ..waiting import until
+from ..support.waiting import until
 from .space_fixtures import hub
 from .space_hub import SpaceHub
 from .space_program import Caller, Space, space, text_of

@@ -17,7 +17,7 @@ from ropeconv.ui.job import Job
 from ropeconv.ui.messages import Answer
 from ropeconv.ui.rules import LOCAL, SPACE, Rules
 
-from ..tiny_gguf import make
+from ..support.tiny_gguf import make
 from .space_fixtures import caller, hub, running
 from .space_hub import OWNER, SpaceHub
 from .space_program import Caller, Space, temporary, text_of

@@ -22,8 +22,8 @@ from ropeconv.ui.rules import LOCAL, SPACE, Rules
 from ropeconv.ui.serving import _listening
 
 from ..conftest import run_in
-from ..hub_writing import WritingHub, serving_writes
-from ..waiting import until
+from ..support.hub_writing import WritingHub, serving_writes
+from ..support.waiting import until
 from .conftest import Site
 from .visitor import Visitor, served
 

@@ -28,9 +28,9 @@ from ropeconv.ui.rules import LOCAL, SPACE, Rules
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS
 
-from ..baking import make_plan
+from ..support.baking import make_plan
 from ..conftest import run_in
-from ..llamacpp import checkpoint
+from ..support.llamacpp import checkpoint
 from .test_sheet import Elements
 
 SIZES = ("--lengths", "1T,2T", "--windows", "5", "--targets", "8", "-q")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from ..browser import Browser
-from ..waiting import until
+from ..support.browser import Browser
+from ..support.waiting import until
 
 
 @contextmanager

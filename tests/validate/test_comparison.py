@@ -19,7 +19,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate import comparison
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 

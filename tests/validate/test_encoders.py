@@ -22,10 +22,10 @@ from ropeconv.validate.rule.measures import summarise
 from ropeconv.validate.rule.states import measure_states
 from ropeconv.validate.rule.validation import Validation
 
-from ..baking import apply, make_plan, validate
+from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
-from ..extent import sample
-from ..models import ENCODERS, make
+from ..support.extent import sample
+from ..support.models import ENCODERS, make
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 GLOBAL, LOCAL = "full_attention", "sliding_attention"

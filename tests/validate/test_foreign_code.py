@@ -13,10 +13,10 @@ from ropeconv.encode.checkpoint.encodings.buffers import MODULE
 from ropeconv.errors import BadSource
 from ropeconv.validate.checks.trust import needs_trust
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..conftest import Run
-from ..corruptions import edit, renew
-from ..models import make
+from ..support.corruptions import edit, renew
+from ..support.models import make
 from .test_wrong_bakes import YARN
 
 CALM = {"initializer_range": 0.15}

@@ -20,8 +20,8 @@ from ropeconv.validate.gguf import check_gguf, validate_gguf
 from ropeconv.validate.rule.validation import Validation
 from ropeconv.validate.settings import Settings
 
-from ..extent import sample
-from ..llamacpp import bake, checkpoint
+from ..support.extent import sample
+from ..support.llamacpp import bake, checkpoint
 
 pytest.importorskip("llama_cpp")
 OUTTYPES = ("f32", "f16", "q8_0", "q4_k_m")

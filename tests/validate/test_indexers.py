@@ -17,8 +17,8 @@ from ropeconv.families import by_model_type
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..baking import apply, make_plan, validate
-from ..models import FAMILIES
+from ..support.baking import apply, make_plan, validate
+from ..support.models import FAMILIES
 
 INDEXED = [
     name for name in FAMILIES if any(norm.side == "product" for norm in by_model_type()[name].weights.further_norms)

@@ -17,10 +17,10 @@ from ropeconv.validate.rule.measures import Figures
 from ropeconv.validate.rule.validation import Validation, bucket_result, conclusion, with_rounded_weights
 from ropeconv.validate.sampling.positions import doubling_buckets
 
-from ..baking import apply, make_plan, validate
+from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
-from ..extent import sample
-from ..models import CANCELS, FAMILIES, TINY, make
+from ..support.extent import sample
+from ..support.models import CANCELS, FAMILIES, TINY, make
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
 MIXED = Recipe(REGISTRY["mixed"](16.0))

@@ -24,9 +24,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.rule.measures import measure
 
-from ..baking import apply, make_plan, validate
+from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
-from ..models import make
+from ..support.models import make
 
 
 def bake(source: Path, out: Path, recipe: Recipe, **options: Any) -> Path:

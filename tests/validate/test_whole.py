@@ -29,10 +29,10 @@ from ropeconv.validate.sampling.positions import spread_buckets
 from ropeconv.validate.sampling.tokens import synthetic
 from ropeconv.validate.settings import Settings
 
-from ..baking import apply, make_plan, validate
+from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
-from ..llamacpp import checkpoint
-from ..models import make
+from ..support.llamacpp import checkpoint
+from ..support.models import make
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

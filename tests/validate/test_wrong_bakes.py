@@ -22,8 +22,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checks.before_forward import check_before_forward
 from ropeconv.validate.comparison import Comparison
 
-from ..baking import apply, make_plan, validate
-from ..models import make
+from ..support.baking import apply, make_plan, validate
+from ..support.models import make
 
 FAMILIES = ("llama", "mistral", "qwen3", "olmo2", "stablelm", "phi")
 YARN = Recipe(REGISTRY["yarn"](16.0))

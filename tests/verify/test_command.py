@@ -13,10 +13,10 @@ import pytest
 from ropeconv.verify.verified import Verified
 
 from ..conftest import Run
-from ..corruptions import renew, scale, tensor
-from ..gguf_files import write
-from ..hub_server import serving
-from ..models import make
+from ..support.corruptions import renew, scale, tensor
+from ..support.gguf_files import write
+from ..support.hub_server import serving
+from ..support.models import make
 
 NOWHERE = ("--server", "http://127.0.0.1:9")
 

@@ -20,7 +20,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.verify import verify_output
 from ropeconv.verify.gguf import _first_shard
 
-from ..baking import apply, make_plan
+from ..support.baking import apply, make_plan
 from ..faults.scenes import checkpoint
 
 

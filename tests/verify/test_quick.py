@@ -16,10 +16,10 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.verify import verify_output
 from ropeconv.verify.verified import Options
 
-from ..baking import apply, make_plan
-from ..gguf_files import write
-from ..llamacpp import bake, checkpoint
-from ..models import make
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import write
+from ..support.llamacpp import bake, checkpoint
+from ..support.models import make
 
 MIXED = Recipe(METHODS["mixed"](4.0))
 QUICK = Options(quick=True)

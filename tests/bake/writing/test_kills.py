@@ -13,10 +13,10 @@ from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ...baking import apply, make_plan
-from ...extent import sample, tally
-from ...gguf_files import contents
-from ...gguf_files import write as write_gguf
+from ...support.baking import apply, make_plan
+from ...support.extent import sample, tally
+from ...support.gguf_files import contents
+from ...support.gguf_files import write as write_gguf
 from .plans import beside, killed, small_plan, source_folder, tree, write
 
 MOST = 200

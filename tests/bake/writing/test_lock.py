@@ -19,7 +19,7 @@ from ropeconv.bake.writing.hidden import LOCK, NEW, locked
 from ropeconv.errors import RopeconvError
 from ropeconv.receipts.receipt import CheckRecord
 
-from ...extent import sample, tally
+from ...support.extent import sample, tally
 from .plans import beside, small_plan, source_folder, tree, write
 
 HOLD = """

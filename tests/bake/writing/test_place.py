@@ -20,8 +20,8 @@ from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ...baking import apply, make_plan
-from ...gguf_files import write as write_gguf
+from ...support.baking import apply, make_plan
+from ...support.gguf_files import write as write_gguf
 from .plans import beside, small_plan, source_folder, tree, write
 
 

@@ -20,9 +20,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.folder import FolderSource
 
-from ...baking import make_plan
+from ...support.baking import make_plan
 from ...faults.scenes import checkpoint
-from ...gguf_files import write as write_gguf
+from ...support.gguf_files import write as write_gguf
 from .plans import SIZE, beside, small_plan, source_folder, write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))

@@ -15,7 +15,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def source_in(sources: Path, model_type: str) -> Path:
     """One of them, made when it is first asked for."""
-    from ...llamacpp import checkpoint
+    from ...support.llamacpp import checkpoint
 
     folder = sources / model_type
     return folder if folder.exists() else checkpoint(model_type, folder)

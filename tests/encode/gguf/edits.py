@@ -13,8 +13,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp.read_file import rope_tensors
 
-from ...baking import make_plan
-from ...gguf_files import plain_tensors, write
+from ...support.baking import make_plan
+from ...support.gguf_files import plain_tensors, write
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 QUERIES = {f"blk.{layer}.attn_q.weight": np.zeros((128, 128), np.float16) for layer in (0, 1)}

@@ -12,8 +12,8 @@ from ropeconv.errors import UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ...baking import apply, make_plan
-from ...gguf_files import contents, plain_tensors, write
+from ...support.baking import apply, make_plan
+from ...support.gguf_files import contents, plain_tensors, write
 
 MIXED = Recipe(REGISTRY["mixed"](4.0))
 

@@ -14,7 +14,7 @@ from ropeconv.bake import GgufPlan, GgufTarget, Target
 from ropeconv.encode.gguf import all_gguf_encodings
 from ropeconv.rope.recipe import Recipe
 
-from ...gguf_files import write
+from ...support.gguf_files import write
 from .edits import FREQS, LINEAR, LONG, MIXED, SHORT, STRETCHED, YARN, before, keys, planned, recipe, vectors
 
 

@@ -11,8 +11,8 @@ from ropeconv.formats.gguf import f32
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ...baking import make_plan
-from ...gguf_files import write
+from ...support.baking import make_plan
+from ...support.gguf_files import write
 
 FAST = Recipe(REGISTRY["yarn"](4.0, beta_fast=16.0))
 

@@ -21,10 +21,10 @@ from ropeconv.validate.gguf import validate_gguf
 from ropeconv.validate.rule.validation import Validation
 from ropeconv.validate.settings import Settings
 
-from ...baking import make_plan
+from ...support.baking import make_plan
 from ...conftest import Run
-from ...llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, sequence
-from ...models import TRAINED
+from ...support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, sequence
+from ...support.models import TRAINED
 from .conftest import source_in
 
 STEPS = {"carrier": "mistral3", "allow_approximate": True}

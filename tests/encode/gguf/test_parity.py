@@ -18,10 +18,10 @@ from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ...baking import make_plan
-from ...extent import sample
-from ...llamacpp import EXPORTED, bake, beyond, of_llamacpp, of_transformers
-from ...models import CANCELS
+from ...support.baking import make_plan
+from ...support.extent import sample
+from ...support.llamacpp import EXPORTED, bake, beyond, of_llamacpp, of_transformers
+from ...support.models import CANCELS
 from .conftest import source_in
 
 YARN, MIXED = METHODS["yarn"](4.0), METHODS["mixed"](4.0)

@@ -14,10 +14,10 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.rule.measures import compare_logits
 
-from ...baking import apply, make_plan
-from ...gguf_files import contents
-from ...llamacpp import bake, checkpoint, of_llamacpp
-from ...models import TRAINED
+from ...support.baking import apply, make_plan
+from ...support.gguf_files import contents
+from ...support.llamacpp import bake, checkpoint, of_llamacpp
+from ...support.models import TRAINED
 
 AS_IS = Recipe(METHODS["as-is"]())
 

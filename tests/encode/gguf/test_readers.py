@@ -17,8 +17,8 @@ from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp import find_arch
 
-from ...baking import make_plan
-from ...gguf_files import write
+from ...support.baking import make_plan
+from ...support.gguf_files import write
 
 YARN, LINEAR, MIXED = (Recipe(METHODS[name](4.0)) for name in ("yarn", "linear", "mixed"))
 FLAT = Recipe(METHODS["yarn"](4.0), attention_factor=1.0)

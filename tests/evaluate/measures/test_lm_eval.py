@@ -71,7 +71,7 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Standin:
 
 @pytest.fixture(scope="module")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from ...llamacpp import checkpoint
+    from ...support.llamacpp import checkpoint
 
     return checkpoint("llama", tmp_path_factory.mktemp("model") / "tiny")
 

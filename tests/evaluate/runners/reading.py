@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
 
-from ...models import TRAINED, VOCABULARY
+from ...support.models import TRAINED, VOCABULARY
 
 LENGTH = 4 * TRAINED
 Losses = dict[str, NDArray[np.float64]]

@@ -15,9 +15,9 @@ from ropeconv.evaluate.row import Row, parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
 from ropeconv.rope.recipe import Recipe
 
-from ...baking import apply, make_plan
-from ...extent import sample
-from ...llamacpp import checkpoint
+from ...support.baking import apply, make_plan
+from ...support.extent import sample
+from ...support.llamacpp import checkpoint
 from .reading import LENGTH, TRAINED, distance, ids, losses_of
 
 SAME = 2e-3

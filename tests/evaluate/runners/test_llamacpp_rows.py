@@ -24,7 +24,7 @@ from ropeconv.evaluate.runners.llamacpp import HowToRun, LlamaCppRunner, given_a
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ...llamacpp import bake, checkpoint
+from ...support.llamacpp import bake, checkpoint
 from .reading import LENGTH, TRAINED, distance, ids, losses_of
 
 pytest.importorskip("llama_cpp")

@@ -14,8 +14,8 @@ from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
 from ropeconv.formats.copying import human
 
-from ...baking import apply, make_plan
-from ...llamacpp import checkpoint
+from ...support.baking import apply, make_plan
+from ...support.llamacpp import checkpoint
 from .reading import LENGTH, TRAINED, distance, ids, losses_of
 
 STATIC = ("base", "yarn:4", "linear:4:log_n=clamped")

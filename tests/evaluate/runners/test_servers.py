@@ -20,8 +20,8 @@ from ropeconv.evaluate.row import Row, parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
 from ropeconv.formats.journal import Journal
 
-from ...baking import apply, make_plan
-from ...llamacpp import checkpoint
+from ...support.baking import apply, make_plan
+from ...support.llamacpp import checkpoint
 from ...validate.servers.stand_in import StandIn, running
 from .reading import LENGTH, TRAINED, distance, ids, losses_of
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.models import COMMON, FAMILIES, TINY, whole
+from tests.support.models import COMMON, FAMILIES, TINY, whole
 
 SMALL = {"hidden_size": 32, "intermediate_size": 16, "head_dim": 16, "vocab_size": 8}
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from ...extent import sample, tally
+from ...support.extent import sample, tally
 from . import run
 from .bytes_mutations import DAMAGE
 from .formats import FORMATS, Commands, load, write_input

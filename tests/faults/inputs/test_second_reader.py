@@ -12,7 +12,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import GgufFile
 
-from ...extent import ALL, tally
+from ...support.extent import ALL, tally
 from .formats import write_input
 
 INPUTS = 10_000 if ALL else 150

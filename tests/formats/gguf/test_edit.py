@@ -14,7 +14,7 @@ from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, read_heade
 from ropeconv.formats.gguf.edit import RESERVED
 from ropeconv.formats.gguf.write import new_size, write_new
 
-from ...gguf_files import contents, write
+from ...support.gguf_files import contents, write
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import GgufFile, read_header
 from ropeconv.formats.gguf.types import TYPES
 
-from ...gguf_files import contents, plain_tensors, write
+from ...support.gguf_files import contents, plain_tensors, write
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ropeconv.formats.gguf.edit import RESERVED, Layout
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
 from ropeconv.formats.gguf.write import write_new
 
-from ...gguf_files import contents, write
+from ...support.gguf_files import contents, write
 
 NEW = np.arange(32, dtype=np.float32).tobytes()
 ROOMY = "reserve"

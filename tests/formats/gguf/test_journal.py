@@ -18,7 +18,7 @@ from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, u32
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
 from ropeconv.formats.gguf.write import write_new
 
-from ...gguf_files import write
+from ...support.gguf_files import write
 
 MAGIC = b"ropeconv journal 2\n"
 EDIT = Edit(

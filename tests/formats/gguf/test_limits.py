@@ -21,7 +21,7 @@ from ropeconv.formats.gguf.header import (
     parse_header,
 )
 
-from ...gguf_files import write
+from ...support.gguf_files import write
 
 
 def text(value: bytes) -> bytes:

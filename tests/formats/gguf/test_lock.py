@@ -16,7 +16,7 @@ from ropeconv.formats.gguf import Edit, GgufFile, read_header, u32
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
 from ropeconv.formats.gguf.write import write_new
 
-from ...gguf_files import write
+from ...support.gguf_files import write
 
 EDIT = Edit({"llama.context_length": u32(4096)})
 

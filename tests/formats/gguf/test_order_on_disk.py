@@ -11,7 +11,7 @@ from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, u32
 from ropeconv.formats.gguf.inplace import phases, recover
 from ropeconv.formats.gguf.write import write_new
 
-from ...gguf_files import write
+from ...support.gguf_files import write
 
 EDIT = Edit(
     {"llama.context_length": u32(4096)},

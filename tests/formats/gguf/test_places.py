@@ -17,7 +17,7 @@ from ropeconv.formats.gguf.interleave import deinterleave, interleave
 from ropeconv.formats.gguf.values import Value, array, boolean, bools, f32, f32_array, i32_array, strings
 from ropeconv.formats.gguf.write import new_size, write_new
 
-from ...gguf_files import contents, write
+from ...support.gguf_files import contents, write
 
 F32, F16 = 0, 1
 ROOM, PAGE = 4096, 65536  # bytes of the reserve at least, and of what the kernel copies at once

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ...waiting import free_ports
+from ...support.waiting import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "scancel")
 CONFIG = """\

@@ -19,8 +19,8 @@ from ropeconv.run.executors.hf_jobs import HfJobs
 from ropeconv.run.plan_file import ExecutorTable
 
 from ...conftest import run_in
-from ...hub_server import running
-from ...hub_writing import WritingHub, writing
+from ...support.hub_server import running
+from ...support.hub_writing import WritingHub, writing
 from ..plans import EVAL, lines, models, plan_text
 
 OWNER = {"id": "1", "name": "me", "type": "user"}

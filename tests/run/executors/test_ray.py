@@ -25,7 +25,7 @@ from ropeconv.run.executors import Executor, Failure, executor_of
 from ropeconv.run.executors.ray import RayCluster
 
 from ...conftest import run_in
-from ...waiting import free_ports
+from ...support.waiting import free_ports
 from ..plans import lines, models, plan_text
 from ..test_evaluation import Mortal, alone, comparable
 from .workers import Squares

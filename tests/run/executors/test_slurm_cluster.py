@@ -21,7 +21,7 @@ from ropeconv.run.executors.slurm import Slurm
 from ropeconv.run.slurm_queue import Queue
 
 from ...conftest import run_in
-from ...waiting import until
+from ...support.waiting import until
 from ..plans import EVAL, lines, models, plan_text
 from .slurm_cluster import slurm
 from .workers import Squares, all_ends

@@ -20,7 +20,7 @@ from ropeconv.validate.server import validate_server
 from ropeconv.validate.settings import Settings
 
 from ...conftest import run_in
-from ...llamacpp import checkpoint
+from ...support.llamacpp import checkpoint
 from .stand_in import StandIn, running
 
 PROTOCOLS = ("vllm", "sglang", "llamacpp")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ropeconv.families.registry import by_model_type, families
-from tests.models import FAMILIES, part_at
+from tests.support.models import FAMILIES, part_at
 
 from ..folders import small_config, write_checkpoint
 from ..formats import Commands, register

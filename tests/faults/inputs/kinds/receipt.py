@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ropeconv.receipts.receipt import Receipt
-from tests.gguf_files import write as write_gguf
+from tests.support.gguf_files import write as write_gguf
 
 from ..folders import write_checkpoint
 from ..formats import Commands, register

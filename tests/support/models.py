@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-DATA = Path(__file__).parent / "data" / "tiny"
+DATA = Path(__file__).parents[1] / "data" / "tiny"
 TRAINED = 64
 VOCABULARY = 320
 COMMON: dict[str, Any] = {

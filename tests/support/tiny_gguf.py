@@ -15,8 +15,8 @@ import numpy as np
 from ropeconv.runtimes.llamacpp import arch_table
 from ropeconv.secrets import without_secrets
 
-SETTINGS = tomllib.loads((Path(__file__).parent / "data" / "tiny_gguf.toml").read_text("utf-8"))
-ROOT = Path(__file__).parents[1]
+SETTINGS = tomllib.loads((Path(__file__).parents[1] / "data" / "tiny_gguf.toml").read_text("utf-8"))
+ROOT = Path(__file__).parents[2]
 TOKENS = [int(token) for token in np.random.default_rng(0).integers(5, 100, 96)]
 NAMES = tuple(arch_table().arch)
 
@@ -100,7 +100,7 @@ def rewritten(
 
 def _program(job: dict[str, Any]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tiny_gguf_program"], input=json.dumps(job), capture_output=True, text=True,
+        [sys.executable, "-m", "tests.support.tiny_gguf_program"], input=json.dumps(job), capture_output=True, text=True,
         check=False, cwd=ROOT, env=without_secrets(),
     )  # fmt: skip
     if done.returncode != 0:

@@ -1,0 +1,1 @@
+"""What several folders of tests use; tests/README.md says what is where."""

@@ -14,9 +14,15 @@ import pytest
 
 from ropeconv.engines.probe.client import Probe
 
-from .support.models import make
 from .support.extent import pytest_collection_modifyitems, pytest_report_header
-from .support.optional import pytest_pycollect_makemodule, pytest_runtest_call, pytest_runtest_setup, skip, skip_where_advised
+from .support.models import make
+from .support.optional import (
+    pytest_pycollect_makemodule,
+    pytest_runtest_call,
+    pytest_runtest_setup,
+    skip,
+    skip_where_advised,
+)
 
 __all__ = [
     "pytest_collection_modifyitems",

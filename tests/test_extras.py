@@ -15,8 +15,8 @@ import pytest
 from ropeconv.errors import RopeconvError
 from ropeconv.extras import EXTRAS, installed, missing, require
 
-from .support.optional import EXTRAS as OF_TESTS
 from .sources.test_meta import release
+from .support.optional import EXTRAS as OF_TESTS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -17,9 +17,9 @@ from ropeconv.run.table import RunRow, RunTable
 from ropeconv.validate.report.page import write_report
 from ropeconv.validate.rule.validation import Validation
 
-from .support.browser import Browser, browser
 from .conftest import run_in
 from .evaluate.results import made
+from .support.browser import Browser, browser
 
 SCREENS = [(width, scheme) for width in (1200, 400) for scheme in ("light", "dark")]
 AA = 4.5

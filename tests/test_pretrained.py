@@ -30,8 +30,8 @@ from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from .support.baking import apply, make_plan
 from .conftest import Run
+from .support.baking import apply, make_plan
 from .support.corruptions import edit
 
 PACKAGE = Path(ropeconv.__file__).parent

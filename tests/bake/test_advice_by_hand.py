@@ -16,8 +16,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import GgufSource, open_source
 
-from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS
+from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"

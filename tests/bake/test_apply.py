@@ -17,8 +17,8 @@ from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan
 from ..conftest import Run
+from ..support.baking import make_plan
 from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))

@@ -18,9 +18,9 @@ from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
+from ..sources.test_meta import release
 from ..support.baking import apply, make_plan
 from ..support.llamacpp import checkpoint
-from ..sources.test_meta import release
 
 MIXED, AS_IS = Recipe(REGISTRY["mixed"](4.0)), Recipe(REGISTRY["as-is"]())
 NOTE = "llama.cpp ignores the sliding window of this model: there every layer sees the whole context"

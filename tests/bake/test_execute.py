@@ -25,8 +25,8 @@ from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run, hashes
+from ..support.baking import apply, make_plan
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 

@@ -12,8 +12,8 @@ from ropeconv.formats.gguf.inplace import phases
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run
+from ..support.baking import apply, make_plan
 from ..support.gguf_files import write as written
 
 YARN, LINEAR = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["linear"](2.0))

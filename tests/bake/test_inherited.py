@@ -18,9 +18,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..support.baking import make_plan
 from ..conftest import CONFIGS
 from ..encode.test_families import write_config
+from ..support.baking import make_plan
 from ..support.gguf_files import write
 
 MINISTRAL = "mistralai--Ministral-3-3B-2512"

@@ -15,8 +15,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import newest
 
-from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS
+from ..support.baking import apply, make_plan
 from ..support.gguf_files import plain_tensors, write
 
 TRAINED, LONGER = 64, 200

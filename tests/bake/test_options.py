@@ -23,8 +23,8 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS
+from ..support.baking import apply, make_plan
 from ..support.gguf_files import write as write_gguf
 from .writing.plans import SmallPlan, small_plan, source_folder, tree, write
 

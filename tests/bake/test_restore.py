@@ -20,8 +20,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.folder import FolderSource
 
-from ..support.baking import apply, make_plan
 from ..conftest import hashes
+from ..support.baking import apply, make_plan
 from ..support.models import TRAINED
 
 TOKENIZER = '{\r\n  "model_max_length": 64,\r\n  "unk_token": "<unk>"\r\n}\r\n'

@@ -14,8 +14,8 @@ from ropeconv.families.sample import sample_config
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan
 from ..conftest import CONFIGS
+from ..support.baking import make_plan
 from ..support.gguf_files import TRAINED, write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))

@@ -15,8 +15,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import newest
 
-from ..support.baking import apply, make_plan, target
 from ..conftest import CONFIGS, Run
+from ..support.baking import apply, make_plan, target
 from ..support.gguf_files import plain_tensors, write
 
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"

@@ -18,8 +18,8 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run, hashes
+from ..support.baking import apply, make_plan
 
 Spoil = Callable[[Path], None]
 

@@ -11,8 +11,8 @@ import pytest
 from ropeconv.evaluate.result import read_result
 from ropeconv.receipts import read_receipt
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run
+from ..support.baking import apply, make_plan
 from ..support.llamacpp import checkpoint
 
 YARN = {"method": "yarn", "parameters": {"factor": 4.0}}

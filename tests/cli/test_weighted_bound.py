@@ -12,8 +12,8 @@ import safetensors.numpy
 
 from ropeconv.rope.forms import base_inv_freq
 
-from ..support.attention_inputs import lively_weights
 from ..conftest import CONFIGS, Run
+from ..support.attention_inputs import lively_weights
 from ..support.gguf_files import write
 from ..support.hub_server import Hub, serving
 from ..support.models import make

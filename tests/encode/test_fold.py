@@ -25,8 +25,8 @@ from ropeconv.formats.safetensors import read_header
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run
+from ..support.baking import apply, make_plan
 from ..support.extent import sample
 from ..support.llamacpp import lively
 from ..support.models import CANCELS, FAMILIES, TRAINED, auto_class, make

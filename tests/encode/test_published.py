@@ -13,9 +13,9 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.checks.frequencies import compare
 
-from ..support.baking import make_plan
 from ..conftest import CONFIGS
 from ..families.test_published_configs import FACTS, REFUSED
+from ..support.baking import make_plan
 from .test_families import write_config
 
 METHODS = ("yarn", "mixed", "as-is")

@@ -22,8 +22,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.sources import open_source
 
-from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
+from ..support.baking import apply, make_plan, validate
 from ..support.extent import sample
 from ..support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
 from ..support.models import FAMILIES, TRAINED, make

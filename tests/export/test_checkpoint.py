@@ -25,8 +25,8 @@ from ropeconv.sources import GgufSource
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import verify_output
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run, hashes
+from ..support.baking import apply, make_plan
 from ..support.extent import sample
 from ..support.gguf_files import write
 from ..support.llamacpp import EXPORTED, bake, checkpoint, sequence

@@ -15,8 +15,8 @@ from ropeconv.runtimes import find, newest
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.sources import open_source
 
-from ..support.baking import make_plan
 from ..conftest import CONFIGS
+from ..support.baking import make_plan
 
 # family, rope_type, theta, head_dim, rotary_dim, trained context, declared context, problems
 # fmt: off

@@ -21,13 +21,13 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 from ropeconv.verify import Options, Verified, verify_output
 
+from ..sources.test_meta import PARAMS, sentencepiece_model, split, weights
 from ..support.baking import apply, make_plan
 from ..support.corruptions import edit
 from ..support.extent import sample, tally
 from ..support.gguf_files import write
 from ..support.llamacpp import checkpoint
 from ..support.models import make
-from ..sources.test_meta import PARAMS, sentencepiece_model, split, weights
 
 YARN, LINEAR = Recipe(REGISTRY["yarn"](16.0)), Recipe(REGISTRY["linear"](4.0))
 LINEAR16, DATA = Recipe(REGISTRY["linear"](16.0)), Path(__file__).parent.parent / "data" / "receipts"

@@ -26,7 +26,21 @@ from ropeconv.validate.checks.files import check_tokenizer
 from ropeconv.verify import Options, verify_output
 
 from ..support.baking import apply, make_plan
-from ..support.corruptions import Corruption, add, data, drop, edit, put, remove, renew, replaced, scale, tensor, tensors, text
+from ..support.corruptions import (
+    Corruption,
+    add,
+    data,
+    drop,
+    edit,
+    put,
+    remove,
+    renew,
+    replaced,
+    scale,
+    tensor,
+    tensors,
+    text,
+)
 from ..support.extent import sample, tally
 from ..support.models import make
 

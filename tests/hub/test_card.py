@@ -22,9 +22,9 @@ from ropeconv.receipts.step import StepRecord, TargetRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
+from ..receipts.test_folders import receipt
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
-from ..receipts.test_folders import receipt
 
 YARN: dict[str, Any] = {"method": "yarn", "parameters": {"factor": 16.0}}
 AS_IS: dict[str, Any] = {"method": "as-is", "parameters": {}}

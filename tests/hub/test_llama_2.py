@@ -16,10 +16,10 @@ import pytest
 from ropeconv.cli.app import app
 
 from ..conftest import Run
+from ..sources.test_meta import PARAMS, VOCABULARY, meta_logits, release
 from ..support.extent import ALL
 from ..support.hub_server import talk_to
 from ..support.hub_writing import WritingHub, serving_writes
-from ..sources.test_meta import PARAMS, VOCABULARY, meta_logits, release
 
 REPOSITORY = "meta-llama/Llama-2-7b"
 CARD = "---\nlicense: llama2\npipeline_tag: text-generation\n---\n# Llama 2\n"

@@ -19,8 +19,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..support.baking import apply, make_plan, validate
 from ..faults.inputs.folders import small_config
+from ..support.baking import apply, make_plan, validate
 from ..support.models import TINY, part_at
 
 MODELS = [model_type for model_type, tiny in TINY.items() if tiny.halves]

@@ -24,8 +24,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.versions import version_key
 from ropeconv.sources import open_source
 
-from ..support.baking import make_plan
 from ..conftest import CONFIGS, Run
+from ..support.baking import make_plan
 from ..support.models import COMMON, ENCODERS, FAMILIES, from_config, make
 
 TOKENS = 100

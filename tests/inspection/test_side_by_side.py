@@ -18,8 +18,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
-from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS
+from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
 from ..support.models import TRAINED
 

@@ -13,8 +13,8 @@ import pytest
 from scripts.laboratory.execute import environment
 from scripts.laboratory.runtimes.transformers import RUNTIME
 
-from ..support.baking import apply, make_plan
 from ..encode.test_buffers import RECIPES, calm, confirm, measure
+from ..support.baking import apply, make_plan
 
 VERSIONS = RUNTIME.quick[:-1]
 

@@ -18,8 +18,8 @@ from ropeconv.sources import RECEIPT, GgufSource, hub_shard, open_source
 from ropeconv.sources.gguf import HubGguf
 from ropeconv.sources.hub_shard import HubShard
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run
+from ..support.baking import apply, make_plan
 from ..support.gguf_files import contents, write
 from ..support.llamacpp import checkpoint
 from .gguf_hub import NAME, Hostile, fetched, large

@@ -18,8 +18,8 @@ from ropeconv.sources.length_limits import SMALL, limit_rules, limits_in, raised
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import verify_output
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run, hashes
+from ..support.baking import apply, make_plan
 from ..support.models import TRAINED
 
 YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](8.0))

@@ -16,8 +16,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.meta.layout import shard_layout
 from ropeconv.sources.meta.params import Params, hf_config
 
-from ..support.baking import apply, make_plan
 from ..conftest import CONFIGS, Run, hashes
+from ..support.baking import apply, make_plan
 
 VOCABULARY = 400
 PARAMS = {"dim": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 32, "norm_eps": 1e-5}

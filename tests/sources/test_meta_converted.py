@@ -22,8 +22,8 @@ from ropeconv.sources.meta.tensors import PthFiles
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import Options, verify_output
 
-from ..support.baking import apply, make_plan
 from ..hub.test_llama_2 import hf_tensors, loaded
+from ..support.baking import apply, make_plan
 from .test_meta import AS_IS, PARAMS, VOCABULARY, meta_logits, release
 
 YARN = Recipe(REGISTRY["yarn"](16.0))

@@ -15,8 +15,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source, resolved
 
-from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
+from ..support.baking import apply, make_plan, validate
 from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))

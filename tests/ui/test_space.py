@@ -11,8 +11,8 @@ import pytest
 
 from ropeconv.ui.pages.login import SIGN_IN
 
-from ..support.browser import browser
 from ..conftest import hashes
+from ..support.browser import browser
 from ..support.waiting import until
 from .space_fixtures import SHOUT, hub, running
 from .space_hub import TOKENS, SpaceHub

@@ -28,8 +28,8 @@ from ropeconv.ui.rules import LOCAL, SPACE, Rules
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS
 
-from ..support.baking import make_plan
 from ..conftest import run_in
+from ..support.baking import make_plan
 from ..support.llamacpp import checkpoint
 from .test_sheet import Elements
 

@@ -22,8 +22,8 @@ from ropeconv.validate.rule.measures import summarise
 from ropeconv.validate.rule.states import measure_states
 from ropeconv.validate.rule.validation import Validation
 
-from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
+from ..support.baking import apply, make_plan, validate
 from ..support.extent import sample
 from ..support.models import ENCODERS, make
 

@@ -13,8 +13,8 @@ from ropeconv.encode.checkpoint.encodings.buffers import MODULE
 from ropeconv.errors import BadSource
 from ropeconv.validate.checks.trust import needs_trust
 
-from ..support.baking import apply, make_plan
 from ..conftest import Run
+from ..support.baking import apply, make_plan
 from ..support.corruptions import edit, renew
 from ..support.models import make
 from .test_wrong_bakes import YARN

@@ -17,8 +17,8 @@ from ropeconv.validate.rule.measures import Figures
 from ropeconv.validate.rule.validation import Validation, bucket_result, conclusion, with_rounded_weights
 from ropeconv.validate.sampling.positions import doubling_buckets
 
-from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
+from ..support.baking import apply, make_plan, validate
 from ..support.extent import sample
 from ..support.models import CANCELS, FAMILIES, TINY, make
 

@@ -24,8 +24,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.rule.measures import measure
 
-from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
+from ..support.baking import apply, make_plan, validate
 from ..support.models import make
 
 

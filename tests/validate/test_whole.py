@@ -29,8 +29,8 @@ from ropeconv.validate.sampling.positions import spread_buckets
 from ropeconv.validate.sampling.tokens import synthetic
 from ropeconv.validate.settings import Settings
 
-from ..support.baking import apply, make_plan, validate
 from ..conftest import Run
+from ..support.baking import apply, make_plan, validate
 from ..support.llamacpp import checkpoint
 from ..support.models import make
 

@@ -20,8 +20,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.verify import verify_output
 from ropeconv.verify.gguf import _first_shard
 
-from ..support.baking import apply, make_plan
 from ..faults.scenes import checkpoint
+from ..support.baking import apply, make_plan
 
 
 def die(*given: object) -> None:

@@ -20,8 +20,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.folder import FolderSource
 
-from ...support.baking import make_plan
 from ...faults.scenes import checkpoint
+from ...support.baking import make_plan
 from ...support.gguf_files import write as write_gguf
 from .plans import SIZE, beside, small_plan, source_folder, write
 

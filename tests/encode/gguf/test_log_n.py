@@ -21,8 +21,8 @@ from ropeconv.validate.gguf import validate_gguf
 from ropeconv.validate.rule.validation import Validation
 from ropeconv.validate.settings import Settings
 
-from ...support.baking import make_plan
 from ...conftest import Run
+from ...support.baking import make_plan
 from ...support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, sequence
 from ...support.models import TRAINED
 from .conftest import source_in

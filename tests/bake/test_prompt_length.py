@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, CLIPImageProcessor
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from .. import llamacpp
+from ..support import llamacpp
 from ..support.baking import apply, make_plan
 from ..support.models import TRAINED
 

@@ -16,8 +16,8 @@ from ropeconv.evaluate.opening import Sizes, evaluate_model
 from ropeconv.run.sources import named_sources
 from ropeconv.sources import open_source
 
-from .. import gguf_files
 from ..run.plans import models
+from ..support import gguf_files
 
 LARGE = 1 << 26
 """Bytes of a tensor of zeros, which takes no room on the disk."""

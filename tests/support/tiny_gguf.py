@@ -100,8 +100,8 @@ def rewritten(
 
 def _program(job: dict[str, Any]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.tiny_gguf_program"], input=json.dumps(job), capture_output=True, text=True,
-        check=False, cwd=ROOT, env=without_secrets(),
+        [sys.executable, "-m", "tests.support.tiny_gguf_program"], input=json.dumps(job), capture_output=True,
+        text=True, check=False, cwd=ROOT, env=without_secrets(),
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError("\n".join(done.stderr.splitlines()[-5:]))

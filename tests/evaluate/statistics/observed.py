@@ -1,4 +1,4 @@
-"""Observations made of arrays, for tests."""
+"""Observations made of arrays, and their summary."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from ropeconv.evaluate.statistics import Summary, summarise
 
 def observed(values: ArrayLike, column: int = 1024, measure: str = "growth", metric: str = "loss") -> list[Observation]:
     """One observation per document and window. values: [documents, windows], or [windows] of one document."""
+    rows = enumerate(np.atleast_2d(np.asarray(values, float)))
     return [
-        Observation(measure, metric, column, document, window, float(value))
-        for document, row in enumerate(np.atleast_2d(np.asarray(values, float)))
+        Observation(measure, metric, column, n, window, float(v)) for n, row in rows for window, v in enumerate(row)
+    ]
+
+
+def by_depth(values: Mapping[float, list[float]], metric: str = "accuracy") -> list[Observation]:
+    """Observations of passkey in one document: by depth, the value of each window."""
+    return [
+        Observation("passkey", metric, 2048, 0, window, value, depth, weight=5)
+        for depth, row in values.items()
         for window, value in enumerate(row)
     ]
 
@@ -26,5 +34,4 @@ def observed(values: ArrayLike, column: int = 1024, measure: str = "growth", met
 def summary(rows: Mapping[str, list[Observation]], trained: int = 1024, **outcome: object) -> Summary:
     """The summary of rows by name."""
     lengths = sorted({one.column for found in rows.values() for one in found} | {trained})
-    asked = Asked(tuple(lengths), trained)
-    return summarise(Outcome(dict(rows), **outcome), [Row(name) for name in rows], asked)
+    return summarise(Outcome(dict(rows), **outcome), [Row(name) for name in rows], Asked(tuple(lengths), trained))

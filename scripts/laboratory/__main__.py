@@ -9,6 +9,7 @@ TGI is no package: LAB_TGI names the `server` folder of a checkout.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every version, not only those that install quickly")
     parser.add_argument("--check", action="store_true", help="compare with the records and write nothing")
     parser.add_argument("--sample", action="store_true", help="with --check: small models, and a method per rope type")
+    parser.add_argument("--daily", type=int, default=0, metavar="N", help="only N versions, others on other days")
     parser.add_argument("--reuse", action="store_true", help="take the answers of the last run where there are any")
     parser.add_argument("--new", action="store_true", help="only models that the record lacks")
     parser.add_argument("--jobs", type=int, default=1, help="versions that are executed at the same time")
@@ -57,6 +59,9 @@ def main() -> int:
     options = Options(given.check, given.reuse, given.new)
     with ThreadPoolExecutor(given.jobs) as pool:
         chosen = selected(given.names, given.all)
+        if given.daily:
+            day = int(os.environ.get("ROPECONV_TESTS_DAY") or date.today().toordinal())
+            chosen = [chosen[(day * given.daily + index) % len(chosen)] for index in range(given.daily)]
         results = list(pool.map(lambda one: report(*one, models, options), chosen))
     return int(any(results))
 

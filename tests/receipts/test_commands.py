@@ -25,34 +25,32 @@ def made(recipe: dict[str, Any], target: TargetRecord | None = None, **more: Any
     )
 
 
+FILE = SourceRecord("m.gguf", "gguf")
+FOLDED = TargetRecord("safetensors", "weights", fold_into="k", fold_dtype="f32", all_files=True, replace=True)
+LISTS = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
+
+
 @pytest.mark.parametrize(
-    ("target", "words"),
+    ("receipt", "command"),
     [
-        (TargetRecord("safetensors"), ""),
-        (
-            TargetRecord("safetensors", "factors", ("vllm", "sglang")),
-            " --encoding factors --runtime vllm --runtime sglang",
-        ),
-        (TargetRecord("gguf", outtype="q8_0", pre="llama-bpe"), " --to gguf --outtype q8_0 --pre llama-bpe"),
-        (
-            TargetRecord("safetensors", "weights", fold_into="k", fold_dtype="f32", all_files=True, replace=True),
-            " --encoding weights --fold-into k --fold-dtype f32 --all-files --replace",
-        ),
-        (None, ""),
+        (made(YARN, TargetRecord("safetensors")), "base/tiny --yarn 16"),
+        (made(YARN), "base/tiny --yarn 16"),
+        (made(YARN, TargetRecord("safetensors", "factors", ("vllm", "sglang"))),
+         "base/tiny --yarn 16 --encoding factors --runtime vllm --runtime sglang"),
+        (made(YARN, TargetRecord("gguf", outtype="q8_0", pre="llama-bpe")),
+         "base/tiny --yarn 16 --to gguf --outtype q8_0 --pre llama-bpe"),
+        (made(YARN, FOLDED),
+         "base/tiny --yarn 16 --encoding weights --fold-into k --fold-dtype f32 --all-files --replace"),
+        (made(YARN, TargetRecord("safetensors"), source=SourceRecord("my model", "folder")), "'my model' --yarn 16"),
+        (made(YARN, TargetRecord("gguf"), source=FILE), "m.gguf --yarn 16"),
+        (made(AS_IS, TargetRecord("safetensors"), source=FILE), "m.gguf --as-is --to safetensors"),
+        (made(YARN, source=SourceRecord("x", "folder", family="llama")), "x --family llama --yarn 16"),
+        (made(LISTS), "base/tiny --recipe ropeconv.json"),  # no flags give it
+        (made({"method": "of another version", "parameters": {}}), "base/tiny --recipe ropeconv.json"),
     ],
-)
-def test_a_single_bake(target: TargetRecord | None, words: str) -> None:
-    assert commands(made(YARN, target)) == [f"ropeconv apply base/tiny --yarn 16{words}"]
-
-
-def test_local_sources_and_files_of_one_format() -> None:
-    local, file = SourceRecord("my model", "folder"), SourceRecord("m.gguf", "gguf")
-    assert commands(made(YARN, TargetRecord("safetensors"), source=local)) == ["ropeconv apply 'my model' --yarn 16"]
-    assert commands(made(YARN, TargetRecord("gguf"), source=file)) == ["ropeconv apply m.gguf --yarn 16"]
-    back = made(AS_IS, TargetRecord("safetensors"), source=file)
-    assert commands(back) == ["ropeconv apply m.gguf --as-is --to safetensors"]
-    treated = SourceRecord("x", "folder", family="llama")
-    assert commands(made(YARN, source=treated)) == ["ropeconv apply x --family llama --yarn 16"]
+)  # fmt: skip
+def test_a_single_bake(receipt: Receipt, command: str) -> None:
+    assert commands(receipt) == [f"ropeconv apply {command}"]
 
 
 def test_several_bakes_are_commands_one_after_another() -> None:
@@ -76,9 +74,3 @@ def test_steps_from_one_gguf_file_to_another() -> None:
         "ropeconv apply base/tiny --yarn 16 --to gguf --outtype q8_0 -o step1.gguf",
         "ropeconv apply step1.gguf --as-is",
     ]
-
-
-def test_recipes_that_no_flags_give_are_read_from_the_receipt() -> None:
-    lists = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
-    for recipe in (lists, {"method": "of another version", "parameters": {}}):
-        assert commands(made(recipe)) == ["ropeconv apply base/tiny --recipe ropeconv.json"]

@@ -1,9 +1,10 @@
-"""Evaluations in receipts: beside a GGUF file, in a folder, and none in earlier ones."""
+"""Evaluations in receipts: beside a GGUF file, in a folder, and joined with earlier ones of the same text."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,14 @@ ONE = EvaluationRecord(
     tokens_sha256="3f", price=0.03, price_error=0.004, holds_to=32768,
     measured=(MeasuredRecord(measure="growth", metric="loss", length=8192, value=3.1, error=0.1, difference=0.03),),
 )  # fmt: skip
+
+
+def changed(**fields: Any) -> EvaluationRecord:
+    return msgspec.structs.replace(ONE, **fields)
+
+
+def measured(**values: float) -> tuple[MeasuredRecord, ...]:
+    return tuple(MeasuredRecord(measure=name, metric="loss", length=8192, value=one) for name, one in values.items())
 
 
 def test_it_is_in_the_receipt_of_a_folder(tmp_path: Path) -> None:
@@ -41,18 +50,17 @@ def test_it_is_beside_a_gguf_file_with_the_validation(tmp_path: Path) -> None:
     assert validations(gguf) == {}
 
 
-def test_the_same_text_in_the_same_runtime_replaces_and_others_are_added(tmp_path: Path) -> None:
-    other = msgspec.structs.replace(ONE, tokens_sha256="4a")
-    newer = msgspec.structs.replace(ONE, price=0.05)
-    for record in (ONE, other, newer):
-        add_evaluation(tmp_path, receipt() if record is ONE else read_receipt(tmp_path), record)
+@pytest.mark.parametrize("name", ["runtime", "dtype", "tokens_sha256", "against"])
+def test_one_of_another_runtime_precision_text_or_base_is_another(tmp_path: Path, name: str) -> None:
+    other, newer = changed(**{name: "other"}), changed(price=0.05)
+    add_evaluation(tmp_path, receipt(evaluations=(ONE, other)), newer)
     assert read_receipt(tmp_path).evaluations == (other, newer)
 
 
 def test_a_receipt_stays_small(tmp_path: Path) -> None:
     one = receipt()
     for number in range(2 * MOST_EVALUATIONS):
-        add_evaluation(tmp_path, one, msgspec.structs.replace(ONE, tokens_sha256=str(number)))
+        add_evaluation(tmp_path, one, changed(tokens_sha256=str(number)))
         one = read_receipt(tmp_path)
     assert [found.tokens_sha256 for found in one.evaluations] == [str(n) for n in range(8, 16)]
 
@@ -69,6 +77,23 @@ def test_what_no_evaluation_writes_is_refused(odd: object) -> None:
         parse_receipt(json.dumps(receipt().to_dict() | {"evaluations": odd}), "x")
 
 
-def test_many_texts_are_a_number() -> None:
-    assert ONE.described_texts == "a.txt"
-    assert msgspec.structs.replace(ONE, texts=tuple("abcd")).described_texts == "4 texts"
+OLDER = {"price": 0.5, "price_error": 0.1, "holds_to": 4096}
+UNKNOWN = dict.fromkeys(OLDER)
+
+
+@pytest.mark.parametrize("own", [{}, {"price": 0.2}, {"holds_to": 64}, {"price": 0.2, "holds_to": 64}])
+def test_measures_and_a_price_that_only_an_older_one_has_are_kept(own: dict[str, float]) -> None:
+    """A price of its own is not mixed with an older one."""
+    older = changed(measured=measured(growth=1.0, niah=2.0), **OLDER)
+    found = changed(measured=measured(growth=3.0), **UNKNOWN | own).joined(older)
+    assert found == changed(measured=measured(niah=2.0, growth=3.0), **(UNKNOWN | own if own else OLDER))
+
+
+def test_nothing_of_one_that_is_replaced_as_a_whole_stays() -> None:
+    new = changed(measured=measured(growth=3.0), **UNKNOWN)
+    assert new.joined(changed(measured=measured(growth=1.0), **OLDER)) == new
+
+
+@pytest.mark.parametrize(("texts", "described"), [("a", "a"), ("abc", "a, b, c"), ("abcd", "4 texts")])
+def test_up_to_three_texts_are_named(texts: str, described: str) -> None:
+    assert changed(texts=tuple(texts)).described_texts == described

@@ -6,29 +6,24 @@ import errno
 import hashlib
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.receipts import Receipt, read_receipt, write
+from ropeconv.formats.locks import try_lock
+from ropeconv.receipts import read_receipt, write
 from ropeconv.receipts.files import check_files
-from ropeconv.receipts.original import SourceRecord
-from ropeconv.receipts.receipt import FileRecord, ScheduleRecord
+from ropeconv.receipts.read import validations
+from ropeconv.receipts.receipt import FileRecord
 from ropeconv.receipts.write import add_validation, clear_drafts, write_receipt
 
 from ..support.gguf_files import write as write_gguf
+from .test_folders import receipt
 
 BESIDE, INSIDE = ".out.ropeconv.json.new", ".ropeconv.json.new"
-
-
-def receipt(*files: FileRecord) -> Receipt:
-    source, schedule = SourceRecord("model", "folder"), ScheduleRecord("d")
-    recipe = {"method": "yarn"}
-    return Receipt(
-        ropeconv="1", source=source, recipe=recipe, encoding="native", schedule=schedule, files=files
-    )  # fmt: skip
 
 
 def record(path: Path, known: bool = True) -> FileRecord:
@@ -50,48 +45,42 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["config.json", "code.py", "model.safetensors"])
 def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name: str) -> None:
-    one = receipt(*(record(path) for path in sorted(out.iterdir())))
+    one = receipt(files=tuple(record(path) for path in sorted(out.iterdir())))
     check_files(out, one)
-    text = (out / name).read_text()
-    (out / name).write_text(text + "!")
+    text, said = (out / name).read_text(), f"{name} is not the file that ropeconv wrote; run apply again"
     for weights in (True, False):
-        with pytest.raises(BadSource, match=f"{name} is not the file that ropeconv wrote; run apply again"):
+        (out / name).write_text(text + "!")
+        with pytest.raises(BadSource, match=said):
             check_files(out, one, weights)
-    (out / name).write_text(text[:-1] + "!")  # of the same size
-    with pytest.raises(BadSource, match=f"{name} is not the file"):
-        check_files(out, one)
-    if name == "model.safetensors":
-        check_files(out, one, weights=False)
-    else:
-        with pytest.raises(BadSource, match=f"{name} is not the file"):
-            check_files(out, one, weights=False)
+        (out / name).write_text(text[:-1] + "!")  # of the same size
+        with nullcontext() if name == "model.safetensors" and not weights else pytest.raises(BadSource, match=said):
+            check_files(out, one, weights)
     (out / name).unlink()
     with pytest.raises(BadSource, match=f"{name} is not there any more; run apply again"):
         check_files(out, one, weights=False)
 
 
 def test_files_without_a_digest_are_known_by_their_size(out: Path) -> None:
-    one = receipt(*(record(path, known=False) for path in sorted(out.iterdir())))
-    (out / "model.safetensors").write_text("another as writtens here")
-    assert len("another as writtens here") != one.files[2].size
-    with pytest.raises(BadSource, match=r"model\.safetensors is not the file"):
-        check_files(out, one)
+    one = receipt(files=tuple(record(path, known=False) for path in sorted(out.iterdir())))
     (out / "model.safetensors").write_text("x" * one.files[2].size)
     check_files(out, one)
+    (out / "model.safetensors").write_text("x" * (one.files[2].size + 1))
+    with pytest.raises(BadSource, match=r"model\.safetensors is not the file"):
+        check_files(out, one)
 
 
 def test_other_kinds_of_files_are_not_compared_and_those_behind_them_are(out: Path) -> None:
     kinds = FileRecord("a.txt", "copy", 5, "0" * 64), FileRecord("b.bin", "copy", 5, None)
-    check_files(out, receipt(*kinds, record(out / "config.json")))
+    check_files(out, receipt(files=(*kinds, record(out / "config.json"))))
     with pytest.raises(BadSource, match=r"gone\.json is not there any more"):
-        check_files(out, receipt(*kinds, FileRecord("gone.json", "write", 5, None)))
+        check_files(out, receipt(files=(*kinds, FileRecord("gone.json", "write", 5, None))))
 
 
 def test_names_outside_of_the_folder_are_not_looked_at(out: Path) -> None:
     (out.parent / "secret.json").write_text("{}")
     for name in ("../secret.json", str(out.parent / "secret.json"), "../secret.txt"):
         with pytest.raises(BadSource, match=r"lists '.*secret.*', outside of it; do not trust it"):
-            check_files(out, receipt(FileRecord(name, "write", 2, None)))
+            check_files(out, receipt(files=(FileRecord(name, "write", 2, None),)))
 
 
 def test_a_gguf_file_without_a_receipt_is_said_to_have_none(tmp_path: Path) -> None:
@@ -124,7 +113,7 @@ def test_a_receipt_is_on_the_disk_before_it_has_its_name(out: Path, moves: list[
     assert moves[:2] == [f"sync {BESIDE}", f"{BESIDE} to ropeconv.json"]
     assert sorted(moves[2:]) == sorted([f"sync {out.parent.name}", "sync out"])
     moves.clear()
-    write_receipt(out, receipt(record(out / "code.py")), fsync=False)
+    write_receipt(out, receipt(files=(record(out / "code.py"),)), fsync=False)
     assert moves == [f"{BESIDE} to ropeconv.json"]
     assert read_receipt(out).files == (record(out / "code.py"),)
 
@@ -156,7 +145,7 @@ def test_a_draft_that_cannot_be_finished_is_removed(out: Path, monkeypatch: pyte
 
     monkeypatch.setattr(write, "sync_file", fails)
     with pytest.raises(OSError, match="the disk fails"):
-        write_receipt(out, receipt(record(out / "code.py")))
+        write_receipt(out, receipt(files=(record(out / "code.py"),)))
     assert (out / "ropeconv.json").read_bytes() == before
     assert not (out.parent / BESIDE).exists()
 
@@ -198,17 +187,6 @@ def test_a_draft_of_another_process_is_waited_for(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_unexpected_error_of_a_lock_is_passed_on(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(file: Any) -> str:
-        raise OSError(errno.EIO, "the disk fails")
-
-    monkeypatch.setattr(write, "try_lock", fails)
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="the disk fails"):
-        write_receipt(out, receipt())
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
 def test_links_in_the_place_of_a_draft_stay(out: Path) -> None:
     (out.parent / "kept").write_text("kept")
     (out / INSIDE).symlink_to(out.parent / "kept")
@@ -219,16 +197,95 @@ def test_links_in_the_place_of_a_draft_stay(out: Path) -> None:
     assert (out.parent / "kept").read_text() == "kept"
 
 
-def test_results_of_a_size_that_has_changed_are_not_kept(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "model.gguf")
-    add_validation(path, receipt(), {"agrees": True})
-    add_validation(path, receipt(), {"agrees": False}, "vllm")
-    beside = json.loads((tmp_path / "model.gguf.validation.json").read_text())
-    assert (beside["size"], beside["validation"]) == (path.stat().st_size, {"agrees": True})
-    assert beside["servers"] == {"vllm": {"agrees": False}}
-    with path.open("ab") as file:
-        file.write(b"x")
-    add_validation(path, receipt(), {"agrees": False}, "vllm")
-    now = json.loads((tmp_path / "model.gguf.validation.json").read_text())
-    assert "validation" not in now
-    assert now["size"] == path.stat().st_size
+def test_a_draft_that_a_kill_left_is_used_up_or_removed(out: Path) -> None:
+    drafts = [out.parent / BESIDE, out / INSIDE]
+    for draft in drafts:
+        draft.write_text("{" * 100_000)
+    write_receipt(out, receipt())
+    assert read_receipt(out) == receipt()
+    assert [draft for draft in drafts if draft.exists()] == []
+
+
+@pytest.mark.parametrize(("name", "of_it"), [("out", BESIDE), ("out.gguf", ".out.gguf.validation.json.new")])
+def test_a_draft_that_is_being_written_is_not_removed(tmp_path: Path, name: str, of_it: str) -> None:
+    draft, other = tmp_path / of_it, tmp_path / ".other.ropeconv.json.new"
+    other.write_text("{")
+    with draft.open("ab") as file:
+        assert try_lock(file) == "taken"
+        clear_drafts(tmp_path / name)
+        assert draft.exists()
+    clear_drafts(tmp_path / name)
+    assert not draft.exists()
+    assert other.exists()
+
+
+# Results of validations
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    """A file for which only its size counts."""
+    (tmp_path / "out.gguf").write_bytes(b"1234")
+    return tmp_path / "out.gguf"
+
+
+@pytest.mark.parametrize("server", ["", "vllm@0.33"])
+def test_a_result_is_added_to_those_that_are_there(out: Path, gguf: Path, server: str) -> None:
+    one = receipt(servers={"other": {"agrees": False}})
+    for place in (out, gguf):
+        add_validation(place, one, {"agrees": True}, server)
+    servers = {"other": {"agrees": False}, server: {"agrees": True}}
+    found = read_receipt(out)
+    assert (found.validation, found.servers) == ((None, servers) if server else ({"agrees": True}, one.servers))
+    added = {"servers": servers} if server else {"validation": {"agrees": True}}
+    assert json.loads(gguf.with_name("out.gguf.validation.json").read_text()) == {"schema": 2, "size": 4, **added}
+    assert validations(gguf) == added
+
+
+def test_results_beside_a_gguf_file_are_those_of_the_file_as_it_is(gguf: Path) -> None:
+    assert validations(gguf) == {}
+    add_validation(gguf, receipt(), {"agrees": True})
+    add_validation(gguf, receipt(), {"agrees": False}, "vllm")
+    assert validations(gguf) == {"validation": {"agrees": True}, "servers": {"vllm": {"agrees": False}}}
+    gguf.write_bytes(b"12345")
+    assert validations(gguf) == {}
+    add_validation(gguf, receipt(), {"agrees": False}, "vllm")
+    assert validations(gguf) == {"servers": {"vllm": {"agrees": False}}}
+
+
+@pytest.mark.parametrize(("schema", "key"), [(2, "third_kl"), (1, "config_reference_kl")])
+def test_results_of_the_first_schema_alone_are_renamed(gguf: Path, schema: int, key: str) -> None:
+    beside = {"schema": schema, "size": 4, "validation": {"third_kl": 0.5}}
+    gguf.with_name("out.gguf.validation.json").write_text(json.dumps(beside))
+    assert validations(gguf) == {"validation": {key: 0.5}}
+
+
+def test_results_beside_a_gguf_file_are_synced(gguf: Path, moves: list[str]) -> None:
+    add_validation(gguf, receipt(), {"agrees": True})
+    draft, name = ".out.gguf.validation.json.new", "out.gguf.validation.json"
+    assert moves == [f"sync {draft}", f"{draft} to {name}", f"sync {gguf.parent.name}"]
+
+
+def test_processes_that_write_results_at_once_leave_one_whole_result(out: Path, gguf: Path) -> None:
+    for path in out.iterdir():
+        path.unlink()
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for _ in range(15):
+                    for place in (out, gguf):
+                        add_validation(place, receipt(), {"figures": [number] * 100 * (number + 1)})
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+    for found in (read_receipt(out).validation, validations(gguf)["validation"]):
+        assert found is not None
+        number = found["figures"][0]
+        assert found == {"figures": [number] * 100 * (number + 1)}
+    assert sorted(os.listdir(out.parent)) == ["out", "out.gguf", "out.gguf.validation.json"]
+    assert os.listdir(out) == ["ropeconv.json"]

@@ -13,15 +13,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.locks import try_lock
 from ropeconv.receipts import Receipt, read_receipt
 from ropeconv.receipts.folder_original import OriginalSource, first_source, first_spec, original_source, stated
 from ropeconv.receipts.folder_record import first_record, folder_record
 from ropeconv.receipts.original import FolderRecord, OriginalRecord, ScaledRecord, SourceRecord, TextRecord
-from ropeconv.receipts.read import parse_receipt, validations
-from ropeconv.receipts.receipt import FileRecord, RuntimeRecord, ScheduleRecord
-from ropeconv.receipts.write import add_validation, clear_drafts, embedded, write_receipt
-from ropeconv.sources import open_source
+from ropeconv.receipts.read import parse_receipt
+from ropeconv.receipts.receipt import FileRecord, FoldRecord, LogNRecord, RuntimeRecord, ScheduleRecord
+from ropeconv.receipts.write import embedded, write_receipt
 from ropeconv.sources.folder import FolderSource
 
 CONFIG = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
@@ -74,23 +72,20 @@ def recorded(source: Any, **changes: Any) -> FolderRecord:
 # What is recorded
 
 
-def test_a_changed_text_is_recorded_by_the_part_that_differs(tmp_path: Path) -> None:
-    source = folder(tmp_path / "a", x__json="before MIDDLE after", same__json="same")
-    record = recorded(source, written={"x.json": "before another middle after", "same.json": "same"})
-    assert record.texts == (TextRecord("x.json", digest("before MIDDLE after"), "MIDDLE", 7, 6),)
-    assert record.added == ()
-
-
 @pytest.mark.parametrize(
     ("was", "now", "text", "prefix", "suffix"),
     [
         ("aXb", "aYb", "X", 1, 1), ("ab", "aYb", "", 1, 1), ("aXb", "ab", "X", 1, 1), ("", "abc", "", 0, 0),
         ("abc", "", "abc", 0, 0), ("aaa", "aa", "a", 2, 0), ("aa", "aaa", "", 2, 0), ("abab", "ab", "ab", 2, 0),
         ("Xb", "Yb", "X", 0, 1), ("aX", "aY", "X", 1, 0), ("XY", "ZW", "XY", 0, 0), ("aXYb", "aZb", "XY", 1, 1),
+        ("before MIDDLE after", "before another middle after", "MIDDLE", 7, 6),
     ],
 )  # fmt: skip
-def test_the_part_that_differs(tmp_path: Path, was: str, now: str, text: str, prefix: int, suffix: int) -> None:
-    record = recorded(folder(tmp_path / "a", x__json=was), written={"x.json": now})
+def test_a_changed_text_is_recorded_by_the_part_that_differs(
+    tmp_path: Path, was: str, now: str, text: str, prefix: int, suffix: int
+) -> None:
+    source = folder(tmp_path / "a", x__json=was, same__json="same")
+    record = recorded(source, written={"x.json": now, "same.json": "same"})
     assert record.texts == (TextRecord("x.json", digest(was), text, prefix, suffix),)
     assert now[:prefix] + text + now[len(now) - suffix :] == was
 
@@ -199,9 +194,34 @@ def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
         first.path("x.json")
     with pytest.raises(BadSource, match="has no absent; take the source again, the local folder 'first'"):
         first.path("absent")
+    assert first.seen() == source.seen()
+    assert (first.name, first.reference, first.commit) == ("a", str(tmp_path / "a"), None)
+    assert "model.safetensors" not in {path.name for path in first.seen(("model.safetensors",))}
     (tmp_path / "a" / "model.safetensors").unlink()
     with pytest.raises(BadSource, match="has no model.safetensors"):
         original_source(FolderSource(tmp_path / "a")).path("old.safetensors")
+
+
+@pytest.mark.parametrize(("renamed", "kind"), [({}, "hub"), ({"model.safetensors": "old.safetensors"}, "folder")])
+def test_files_of_the_hub_that_had_other_names_are_those_of_a_folder(
+    tmp_path: Path, renamed: dict[str, str], kind: str
+) -> None:
+    """The Hub copies files by the names that it has."""
+    source = output(tmp_path / "a", FolderRecord(renamed=renamed))
+    source.kind, source.commit = "hub", "0123456"
+    first = original_source(source)
+    assert (first.kind, first.commit) == (kind, "0123456")
+
+
+def test_a_family_that_was_given_then_is_that_of_the_receipt_unless_it_is_given_again(tmp_path: Path) -> None:
+    source = output(tmp_path / "a", FolderRecord())
+    assert original_source(source).treat_as == ""
+    data = json.loads((tmp_path / "a" / "ropeconv.json").read_text())
+    data["source"]["family"] = "llama"
+    (tmp_path / "a" / "ropeconv.json").write_text(json.dumps(data))
+    assert original_source(source).treat_as == "llama"
+    source.treat_as = "mistral"
+    assert original_source(source).treat_as == "mistral"
 
 
 def test_a_text_that_no_longer_comes_out_is_refused(tmp_path: Path) -> None:
@@ -241,9 +261,7 @@ def test_headers_and_names_of_tensors_by_the_first_sources_files(tmp_path: Path)
     assert list(first.headers) == ["old.safetensors"]
     assert list(first.headers["old.safetensors"].tensors) == ["q"]
     assert first.tensor_names() == ("q",)
-    plain = original_source(output(tmp_path / "b", FolderRecord()))
-    assert plain.tensor_names() == ("q",)
-    assert list(plain.headers) == ["model.safetensors"]
+    assert original_source(output(tmp_path / "b", FolderRecord())).tensor_names() == ("q",)
 
 
 def test_what_is_an_output_and_unchanged(tmp_path: Path) -> None:
@@ -307,10 +325,19 @@ def test_the_rope_of_the_first_source(tmp_path: Path) -> None:
 # Receipts as text
 
 
-def test_a_receipt_is_the_same_on_one_line_and_in_a_file(tmp_path: Path) -> None:
-    one = receipt(FolderRecord(), runtimes=(RuntimeRecord("a@1", "exact", evidence="run"),))
+def test_a_receipt_is_read_as_it_was_written_in_a_file_and_on_one_line(tmp_path: Path) -> None:
+    """Nothing of it is renamed, as of schema 1, where `steps` was the approximation and results had other keys."""
+    one = receipt(
+        FolderRecord(),
+        fold=FoldRecord("q", ("q_proj",), 1e-4),
+        log_n_approximation=LogNRecord(0.12, 4096, 1.0, 0.08),
+        runtimes=(RuntimeRecord("vllm@0.33.0", "exact", "because", evidence="run"),),
+        schedule=ScheduleRecord("d", (1.0, 0.1), query_scaling={"beta": 0.1}),
+        validation={"third_kl": 1.0},
+        servers={"vLLM": {"third_kl": 2.0}},
+    )
     assert "\n" not in embedded(one)
-    assert parse_receipt(embedded(one), "x") == one
+    assert parse_receipt(embedded(one), "ropeconv.json") == one
     write_receipt(tmp_path, one)
     assert read_receipt(tmp_path) == one
     assert os.listdir(tmp_path) == ["ropeconv.json"]
@@ -318,120 +345,7 @@ def test_a_receipt_is_the_same_on_one_line_and_in_a_file(tmp_path: Path) -> None
     assert receipt(recipe={}).method == ""
 
 
-@pytest.mark.parametrize("server", ["", "vllm@0.33"])
-def test_results_of_a_validation_are_added(tmp_path: Path, server: str) -> None:
-    out, gguf = tmp_path / "out", tmp_path / "out.gguf"
-    out.mkdir()
-    gguf.write_bytes(b"1234")
-    one = receipt(FolderRecord(), servers={"other": {"agrees": False}})
-    for place in (out, gguf):
-        add_validation(place, one, {"agrees": True}, server)
-    found = read_receipt(out)
-    beside = json.loads((tmp_path / "out.gguf.validation.json").read_text())
-    servers = {"other": {"agrees": False}, **({server: {"agrees": True}} if server else {})}
-    assert found.servers == servers
-    assert found.validation == (None if server else {"agrees": True})
-    assert (beside["schema"], beside["size"]) == (2, 4)
-    assert beside.get("servers") == (servers if server else None)
-    assert beside.get("validation") == (None if server else {"agrees": True})
-    assert validations(gguf) == ({"servers": servers} if server else {"validation": {"agrees": True}})
-    gguf.write_bytes(b"12345")
-    assert validations(gguf) == {}
-
-
-def test_both_kinds_of_results_stay_beside_a_gguf(tmp_path: Path) -> None:
-    gguf = tmp_path / "out.gguf"
-    gguf.write_bytes(b"1234")
-    assert validations(gguf) == {}
-    add_validation(gguf, receipt(), {"agrees": True})
-    add_validation(gguf, receipt(), {"agrees": False}, "vllm")
-    assert validations(gguf) == {"validation": {"agrees": True}, "servers": {"vllm": {"agrees": False}}}
-
-
-def test_processes_that_write_results_at_once_leave_one_whole_result(tmp_path: Path) -> None:
-    out, gguf = tmp_path / "out", tmp_path / "out.gguf"
-    out.mkdir()
-    gguf.write_bytes(b"1234")
-    children = []
-    for number in range(4):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                for _ in range(15):
-                    for place in (out, gguf):
-                        add_validation(place, receipt(), {"figures": [number] * 100 * (number + 1)})
-                code = 0
-            finally:
-                os._exit(code)
-        children.append(child)
-    assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-    for found in (read_receipt(out).validation, validations(gguf)["validation"]):
-        assert found is not None
-        number = found["figures"][0]
-        assert found == {"figures": [number] * 100 * (number + 1)}
-    assert sorted(os.listdir(tmp_path)) == ["out", "out.gguf", "out.gguf.validation.json"]
-    assert os.listdir(out) == ["ropeconv.json"]
-
-
-def test_a_draft_that_a_kill_left_is_used_up_or_removed(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    drafts = [tmp_path / ".out.ropeconv.json.new", out / ".ropeconv.json.new"]
-    for draft in drafts:
-        draft.write_text("{" * 100_000)
-    write_receipt(out, receipt())
-    assert read_receipt(out) == receipt()
-    assert [draft for draft in drafts if draft.exists()] == []
-
-
-DRAFTS = [("out", ".out.ropeconv.json.new"), ("out.gguf", ".out.gguf.validation.json.new")]
-
-
-@pytest.mark.parametrize(("name", "of_it"), DRAFTS)
-def test_a_draft_that_is_being_written_is_not_removed(tmp_path: Path, name: str, of_it: str) -> None:
-    draft, other = tmp_path / of_it, tmp_path / ".other.ropeconv.json.new"
-    other.write_text("{")
-    with draft.open("ab") as file:
-        assert try_lock(file) == "taken"
-        clear_drafts(tmp_path / name)
-        assert draft.exists()
-    clear_drafts(tmp_path / name)
-    assert not draft.exists()
-    assert other.exists()
-
-
-def test_results_of_this_schema_are_not_renamed(tmp_path: Path) -> None:
-    gguf = tmp_path / "out.gguf"
-    gguf.write_bytes(b"1234")
-    result = {"third_kl": 0.5}
-    for schema, expected in ((2, "third_kl"), (1, "config_reference_kl")):
-        (tmp_path / "out.gguf.validation.json").write_text(
-            json.dumps({"schema": schema, "size": 4, "validation": result})
-        )
-        assert validations(gguf) == {"validation": {expected: 0.5}}
-
-
-def test_a_receipt_is_looked_for_where_it_belongs(tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match="has no ropeconv.json"):
-        read_receipt(tmp_path)
-    for schema, good in ((2, True), (3, False)):
-        data = {**receipt().to_dict(), "schema": schema}
-        if good:
-            assert parse_receipt(json.dumps(data), "x").schema == 2
-        else:
-            with pytest.raises(BadSource, match="is of a later ropeconv"):
-                parse_receipt(json.dumps(data), "x")
-    with pytest.raises(BadSource, match="half of a character"):
-        parse_receipt(json.dumps({**receipt().to_dict(), "ropeconv": "\\ud800"}).replace("\\\\ud800", "\\ud800"), "x")
-    assert isinstance(open_source(str(folder(tmp_path / "a").path("config.json").parent)), FolderSource)
-
-
-def test_what_an_older_receipt_does_not_say() -> None:
-    """A factor that is absent is 1, and a length 0: not known."""
-    from ropeconv.receipts.receipt import BeforeRecord, ConfigRecord
-
-    schedule, config, before = ScheduleRecord("d"), ConfigRecord("native", 1.5), BeforeRecord("a", "b", 1.0, 64)
-    assert (schedule.attention_factor, schedule.softmax_scale, config.softmax_scale) == (1.0, 1.0, 1.0)
-    assert (schedule.context, schedule.original_context, before.original_context, before.reach) == (0, 0, 0, 0)
-    assert (schedule.inv_freq, schedule.short_inv_freq, before.effective_length) == ((), None, None)
+def test_the_first_source_of_a_receipt_is_that_of_the_first_bake() -> None:
+    hub = SourceRecord("m", "hub", "owner/m", "0123456")
+    assert receipt(original=OriginalRecord(hub)).first is hub
+    assert receipt(original=None).first.name == "model"

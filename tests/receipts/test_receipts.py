@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.errors import BadSource
-from ropeconv.receipts import Receipt, parse_receipt, read_receipt
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.receipts import Receipt, has_receipt, parse_receipt, read_receipt, read_recipe
 from ropeconv.receipts.receipt import FoldRecord, LogNRecord, RuntimeRecord
+from ropeconv.receipts.write import write_receipt
+from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
+from .test_folders import receipt
 
 DATA = Path(__file__).parent.parent / "data" / "receipts"
 YARN = Recipe(REGISTRY["yarn"](4.0))
@@ -25,71 +28,57 @@ def old(name: str) -> Receipt:
     return parse_receipt((DATA / f"{name}-schema1.json").read_text(), name)
 
 
-def keys(receipt: Receipt) -> set[str]:
-    return set(receipt.to_dict())
-
-
 def test_a_folder_and_a_gguf_file_have_one_shape(llama: Path, tmp_path: Path) -> None:
-    folder = read_receipt(apply(make_plan(llama, YARN, tmp_path / "out")))
+    out = apply(make_plan(llama, YARN, tmp_path / "out"))
+    folder = read_receipt(out)
     gguf = read_receipt(apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf")))
-    assert keys(folder) == keys(gguf)
+    assert folder.to_dict().keys() == gguf.to_dict().keys()
     assert folder.schema == gguf.schema == 2
     assert folder.recipe == gguf.recipe == YARN.to_dict()
     assert gguf.runtimes[0].status == "exact"
     assert len(gguf.schedule.inv_freq) > 0
     assert gguf.files == ()
     assert {file.name for file in folder.files} == {"config.json", "generation_config.json", "model.safetensors"}
+    assert json.loads(json.dumps(folder.to_dict())) == json.loads((out / "ropeconv.json").read_text())
 
 
-def test_what_is_written_is_read_again(llama: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(llama, YARN, tmp_path / "out"))
-    text = (out / "ropeconv.json").read_text()
-    assert json.loads(json.dumps(read_receipt(out).to_dict())) == json.loads(text)
+# Receipts of the first version
 
 
 def test_the_first_versions_folder() -> None:
-    receipt = old("folder")
-    assert (receipt.ropeconv, receipt.schema, receipt.encoding) == ("0.1.0", 2, "native")
-    assert Recipe.from_dict(receipt.recipe).method.name == "yarn"
-    assert receipt.schedule.context == 1024
-    assert receipt.runtimes[0].runtime == "transformers@4.45"
-    assert receipt.runtimes[0].status == "ignored"
-    assert receipt.runtimes[0].reason.startswith("it computes other frequencies")
-    assert receipt.in_config is not None
-    assert receipt.in_config.written_as == "native"
-    assert receipt.validation is not None
-    assert receipt.validation["agrees"]
+    found = old("folder")
+    assert (found.ropeconv, found.schema, found.encoding) == ("0.1.0", 2, "native")
+    assert Recipe.from_dict(found.recipe).method.name == "yarn"
+    assert found.schedule.context == 1024
+    assert (found.runtimes[0].runtime, found.runtimes[0].status) == ("transformers@4.45", "ignored")
+    assert found.runtimes[0].reason.startswith("it computes other frequencies")
+    assert found.in_config is not None
+    assert found.in_config.written_as == "native"
+    assert found.validation is not None
+    assert found.validation["agrees"]
 
 
 def test_the_first_versions_fold_of_both_sides() -> None:
     fold = old("folded").fold
     assert isinstance(fold, FoldRecord)
-    assert fold.fold_into == "qk"
-    assert fold.tensors[0] == "model.layers.0.self_attn.k_proj.weight"
+    assert (fold.fold_into, fold.tensors[0]) == ("qk", "model.layers.0.self_attn.k_proj.weight")
 
 
 def test_the_first_versions_steps() -> None:
-    receipt = old("approximated")
-    assert isinstance(receipt.log_n_approximation, LogNRecord)
-    assert receipt.log_n_approximation.length == 64
-    assert receipt.schedule.log_n == {"kind": "clamped", "length": 64}
+    found = old("approximated")
+    assert isinstance(found.log_n_approximation, LogNRecord)
+    assert found.log_n_approximation.length == 64
+    assert found.schedule.log_n == {"kind": "clamped", "length": 64}
 
 
 def test_the_first_versions_gguf() -> None:
-    receipt = old("gguf")
-    assert receipt.schedule.digest.startswith("86338962181e")
-    assert receipt.schedule.context == 0
-    assert receipt.runtimes == (RuntimeRecord("llama-cpp-gguf@2026.10", "exact"),)
+    found = old("gguf")
+    assert found.schedule.digest.startswith("86338962181e")
+    assert found.schedule.context == 0
+    assert found.runtimes == (RuntimeRecord("llama-cpp-gguf@2026.10", "exact"),)
 
 
-def test_results_of_the_first_version_beside_a_gguf(tmp_path: Path) -> None:
-    out = apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf"))
-    result = {"agrees": True, "third_kl": 0.5}
-    beside = {"size": out.stat().st_size, "validation": result, "servers": {"vLLM 0.32": result}}
-    (tmp_path / "b.gguf.validation.json").write_text(json.dumps(beside))
-    receipt = read_receipt(out)
-    assert receipt.validation == {"agrees": True, "config_reference_kl": 0.5}
-    assert receipt.servers["vLLM 0.32"] == receipt.validation
+# What is not a receipt
 
 
 @pytest.mark.parametrize(
@@ -100,46 +89,94 @@ def test_results_of_the_first_version_beside_a_gguf(tmp_path: Path) -> None:
         ({"schedule": {}}, "is not a receipt"),
         ({"runtimes": 5}, "is not a receipt"),
         ({"fold": {"fold_into": "v", "tensors": [], "expected_kl": 0}}, "is not a receipt"),
+        ({"ropeconv": "\ud800"}, "half of a character"),
     ],
 )
-def test_what_is_no_receipt(llama: Path, tmp_path: Path, change: dict[str, object], words: str) -> None:
-    out = apply(make_plan(llama, YARN, tmp_path / "out"))
-    data = json.loads((out / "ropeconv.json").read_text()) | change
-    (out / "ropeconv.json").write_text(json.dumps(data))
+def test_what_is_no_receipt(change: dict[str, object], words: str) -> None:
+    assert parse_receipt(json.dumps(receipt().to_dict()), "ropeconv.json") == receipt()
     with pytest.raises(BadSource, match=words):
-        read_receipt(out)
-
-
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 40, "-1" + "0" * 40])
-def test_numbers_with_which_no_comparison_fails_are_refused(llama: Path, tmp_path: Path, value: str) -> None:
-    """An attention factor of NaN would differ from none."""
-    out = apply(make_plan(llama, YARN, tmp_path / "out"))
-    text = (out / "ropeconv.json").read_text()
-    data = json.loads(text)
-    data["in_config"]["attention_factor"] = "HERE"
-    with pytest.raises(BadSource, match="not a receipt of ropeconv"):
-        parse_receipt(json.dumps(data).replace('"HERE"', value), "ropeconv.json")
-    assert parse_receipt(text, "ropeconv.json").in_config is not None
+        parse_receipt(json.dumps(receipt().to_dict() | change), "ropeconv.json")
 
 
 @pytest.mark.parametrize(
-    "odd",
+    ("value", "fits"),
     [
-        {"validation": [1]},
-        {"validation": "x"},
-        {"servers": [1]},
-        {"servers": {"vLLM": 3}},
-        {"size": "x"},
-        {"schema": {}},
+        *((number, False) for number in ("NaN", "Infinity", "-Infinity", "1e999", "9" * 40, "-1" + "0" * 40)),
+        *((str(sign * (1 << 63)), True) for sign in (1, -1)),
+        *((str(sign * ((1 << 63) + 1)), False) for sign in (1, -1)),
     ],
 )
+def test_numbers_with_which_no_comparison_fails_are_refused(value: str, fits: bool) -> None:
+    """An attention factor of NaN would differ from none."""
+    data = receipt().to_dict() | {"recipe": {"method": "yarn", "x": "HERE"}}
+    text = json.dumps(data).replace('"HERE"', value)
+    if fits:
+        assert parse_receipt(text, "ropeconv.json").recipe["x"] == int(value)
+        return
+    with pytest.raises(BadSource, match="not a receipt of ropeconv"):
+        parse_receipt(text, "ropeconv.json")
+
+
+# Results beside a GGUF file
+
+
+def test_results_of_the_first_version_beside_a_gguf(tmp_path: Path) -> None:
+    out = apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf"))
+    result = {"agrees": True, "third_kl": 0.5}
+    beside = {"size": out.stat().st_size, "validation": result, "servers": {"vLLM 0.32": result}}
+    (tmp_path / "b.gguf.validation.json").write_text(json.dumps(beside))
+    found = read_receipt(out)
+    assert found.validation == {"agrees": True, "config_reference_kl": 0.5}
+    assert found.servers["vLLM 0.32"] == found.validation
+
+
+ODD = {"validation": [1], "servers": {"vLLM": 3}, "size": "x", "schema": {}}
+
+
+@pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("schema", [1, 2])
-def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, odd: dict[str, object], schema: int) -> None:
+def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, name: str, schema: int) -> None:
     out = apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf"))
     path = tmp_path / "b.gguf.validation.json"
     right = {"schema": schema, "size": out.stat().st_size, "validation": {"agrees": True}, "servers": {}}
     path.write_text(json.dumps(right))
     assert read_receipt(out).validation == {"agrees": True}
-    path.write_text(json.dumps(right | odd))
+    path.write_text(json.dumps(right | {name: ODD[name]}))
     with pytest.raises(BadSource, match="b.gguf.validation.json is not as it has to be"):
         read_receipt(out)
+
+
+# Which outputs have a receipt, and the recipes of files
+
+
+def test_which_outputs_have_a_receipt(tmp_path: Path) -> None:
+    assert has_receipt(tmp_path) is False
+    with pytest.raises(BadSource, match="has no ropeconv.json"):
+        read_receipt(tmp_path)
+    write_receipt(tmp_path, receipt())
+    assert has_receipt(tmp_path) is has_receipt(str(tmp_path)) is True
+    (tmp_path / "ropeconv.json").write_text("{")
+    assert not has_receipt(tmp_path)
+
+
+def test_recipes_of_files_and_of_outputs(tmp_path: Path) -> None:
+    recipe = Recipe(REGISTRY["yarn"](4.0), context=64)
+    (tmp_path / "saved.json").write_text(json.dumps(recipe.to_dict()))
+    write_receipt(tmp_path, receipt(recipe=recipe.to_dict()))
+    assert [read_recipe(tmp_path / name) for name in ("saved.json", "", "ropeconv.json")] == [recipe] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        (None, UsageError, "odd.json cannot be read; give a recipe, or the ropeconv.json of an earlier output"),
+        ("{", UsageError, "odd.json is not valid JSON"),
+        ('{"ropeconv": "1"}', BadSource, "is not a receipt of ropeconv"),
+        *((text, RecipeError, ".") for text in ("[]", "3", '{"method": "cubic"}')),
+    ],
+)
+def test_files_without_a_recipe(tmp_path: Path, text: str | None, error: type[Exception], words: str) -> None:
+    if text is not None:
+        (tmp_path / "odd.json").write_text(text)
+    with pytest.raises(error, match=words):
+        read_recipe(tmp_path / "odd.json")

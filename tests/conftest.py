@@ -60,11 +60,9 @@ def probe() -> Iterator[Probe]:
 
 
 @pytest.fixture
-def llama(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
+def llama(tmp_path: Path) -> Path:
     """A tiny Llama in a folder of the test's own, named `model`."""
-    folder = tmp_path / "model"
-    subprocess.run(["cp", "-r", str(tiny("llama")), str(folder)], check=True)
-    return folder
+    return make("llama", tmp_path / "model")
 
 
 @pytest.fixture(autouse=True, scope="session")

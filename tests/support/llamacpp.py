@@ -20,7 +20,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.rule.measures import Figures, compare_logits
 
 from .baking import apply, make_plan
-from .models import TINY, TRAINED, VOCABULARY, make
+from .models import SOURCES, TINY, TRAINED, VOCABULARY, make, what_decides
+from .stored import stored
 
 LENGTH = 4 * TRAINED
 
@@ -123,16 +124,19 @@ def like_gemma3n(folder: Path, own: int) -> None:
 def checkpoint(model_type: str, folder: Path, **changes: Any) -> Path:
     """A tiny checkpoint with a tokenizer; a change to None stands as null in its config."""
     settings = {**CHANGES.get(model_type, {}), **changes}
-    lively(make(model_type, folder, **settings))
-    if model_type == "gemma3n_text":
-        like_gemma3n(folder, settings["num_hidden_layers"] - settings["num_kv_shared_layers"])
-    config = json.loads((folder / "config.json").read_text())
-    config |= {key: None for key, value in settings.items() if value is None}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    (folder / "tokenizer.json").write_text(tokenizer_json())
-    special = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(special))
-    return folder
+
+    def write(place: Path) -> None:
+        lively(make(model_type, place, **settings))
+        if model_type == "gemma3n_text":
+            like_gemma3n(place, settings["num_hidden_layers"] - settings["num_kv_shared_layers"])
+        config = json.loads((place / "config.json").read_text())
+        config |= {key: None for key, value in settings.items() if value is None}
+        (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (place / "tokenizer.json").write_text(tokenizer_json())
+        special = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+        (place / "tokenizer_config.json").write_text(json.dumps(special))
+
+    return stored(write, folder, (*SOURCES, __file__), "with a tokenizer", *what_decides(model_type, settings))
 
 
 def bake(source: Path, recipe: Recipe, out: Path, **options: Any) -> Plan:

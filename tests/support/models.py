@@ -13,6 +13,10 @@ from typing import Any
 
 import msgspec
 
+from . import plain_llama
+from .plain_llama import write_llama
+from .stored import stored
+
 DATA = Path(__file__).parents[1] / "data" / "tiny"
 TRAINED = 64
 VOCABULARY = 320
@@ -87,6 +91,7 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found | self.config | dict.fromkeys((*self.remove, *self.null))
 
 
+SOURCES = (__file__, plain_llama.__file__)
 TINY = {
     path.stem: msgspec.convert(tomllib.loads(path.read_text()), Tiny) for path in sorted(DATA.glob("*.toml"))
 }  # fmt: skip
@@ -106,25 +111,42 @@ def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
-    """A checkpoint of that family in `folder`, float32, with a config in the schema of its time."""
+    """A checkpoint of that family in `folder`, float32, with a config in the schema of its time.
+
+    Only Llama needs no torch.
+    """
+
+    def write(place: Path) -> None:
+        settings = {**COMMON, **FAMILIES[model_type], **changes}
+        settings = {key: value for key, value in settings.items() if value is not None or key in TINY[model_type].null}
+        if model_type == "llama":
+            write_llama(place, settings, seed)
+        else:
+            by_transformers(model_type, place, settings, seed)
+
+    return stored(write, folder, SOURCES, seed, *what_decides(model_type, changes))
+
+
+def what_decides(model_type: str, changes: dict[str, Any]) -> tuple[Any, ...]:
+    """The settings that decide a checkpoint, for the store."""
+    return model_type, msgspec.to_builtins(TINY[model_type]), changes
+
+
+def by_transformers(model_type: str, folder: Path, settings: dict[str, Any], seed: int) -> None:
+    """Writes a checkpoint with the class of the installed transformers."""
     import torch
     from transformers import AutoConfig
 
-    null = TINY[model_type].null
-    settings = {**COMMON, **FAMILIES[model_type], **changes}
-    settings = {key: value for key, value in settings.items() if value is not None or key in null}
     torch.manual_seed(seed)
-    tiny = TINY[model_type]
     model = from_config(AutoConfig.for_model(model_type, **whole(model_type, settings))).to(torch.float32)
     for name, parameter in model.named_parameters():
-        for end, value in tiny.fill.items():
+        for end, value in TINY[model_type].fill.items():
             if name.endswith(end) and parameter.ndim == 2:
                 torch.nn.init.normal_(parameter, std=value)
             elif name.endswith(end):
                 torch.nn.init.constant_(parameter, value)
     model.save_pretrained(folder)
     published(folder, model_type, settings)
-    return folder
 
 
 def whole(model_type: str, settings: dict[str, Any]) -> dict[str, Any]:

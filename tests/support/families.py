@@ -1,0 +1,54 @@
+"""The families that the default run of the tests goes through, and how methods are crossed with them.
+
+A key of the family schema is a branch of ropeconv. REPRESENTATIVES cover every key that more than three families use,
+so they are crossed with methods, encodings and runtimes. A key of three families or fewer is covered by one of SINGLES:
+such a family gets one case of a matrix, since its keys are about its own layers or tensors and no method knows them.
+All other families are in the sample of the day, and all families with everything in `./scripts/test --all`.
+`tests/families/test_representatives.py` computes that no key is left out. Their checkpoints, by `models.make` or
+`llamacpp.checkpoint`, are made once and kept in `.cache/models`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeVar
+
+from .extent import ALL, sample
+from .models import FAMILIES
+
+T = TypeVar("T")
+
+REPRESENTATIVES = (
+    "llama", "qwen3", "phi3", "gemma3_text", "gemma4_text", "deepseek_v3", "llama4_text", "minimax_m2", "modernbert",
+    "dbrx", "t5gemma2", "qwen3_5_text", "qwen4_exp_text", "dots3_note_text",
+)  # fmt: skip
+SINGLES = (
+    "apertus", "axk2", "cohere", "cohere2_moe", "cohere_compass_text", "deepseek_v4", "falcon", "falcon_h1", "gemma2",
+    "glm4_moe", "gpt_neox", "hrm_text", "hunyuan_v1_moe", "hy_v4", "jetmoe", "kolibri1", "mimo_v2_flash", "mistral4",
+    "modernbert-decoder", "molmo2", "nemotron", "olmo", "phimoe", "smollm3", "stablelm", "step3p7", "zamba2", "zaya",
+)  # fmt: skip
+
+
+def crossed(cases: Sequence[T], families: Collection[str] = FAMILIES) -> list[tuple[str, T]]:
+    """Return every case with each representative, one with each single family, and a sample of all other pairs.
+
+    Args:
+        cases: Methods, encodings or what else a family is combined with.
+        families: Those that the test is about.
+    """
+    pairs = [(family, case) for family in families for case in cases]
+    if ALL:
+        return pairs
+    once = [(family, *sample(cases, 1, seed)) for seed, family in enumerate(SINGLES) if family in families]
+    others = [pair for pair in pairs if pair[0] not in {*REPRESENTATIVES, *SINGLES}]
+    return [
+        *(pair for pair in pairs if pair[0] in REPRESENTATIVES),
+        *once,
+        *sample(others, len(others) // len(cases) // 10),
+    ]
+
+
+def some(families: Collection[str] = FAMILIES) -> list[str]:
+    """Return the representatives among families and a tenth of the others; all of them in `--all`."""
+    others = sample([family for family in families if family not in REPRESENTATIVES])
+    return [family for family in families if family in REPRESENTATIVES or family in others]

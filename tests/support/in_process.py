@@ -1,0 +1,35 @@
+"""The command line in this process: exit code and streams as of `ropeconv`, without the second that a process takes."""
+
+from __future__ import annotations
+
+import io
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ropeconv.cli import errors
+from ropeconv.cli.app import app
+
+from .optional import skip_where_advised
+
+
+class Done(NamedTuple):
+    """A command that ended. The names are those of subprocess.CompletedProcess."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(folder: Path, *words: object, code: int | None = None) -> Done:
+    """Runs a command in a folder. code: that it has to end with, None for any."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        patch.setattr("sys.argv", ["ropeconv", *map(str, words)])
+        done = errors.run(lambda **how: app([str(word) for word in words], **how))
+    if done:
+        skip_where_advised(err.getvalue())
+    assert code in (None, done), (words, done, out.getvalue() + err.getvalue())
+    return Done(done, out.getvalue(), err.getvalue())

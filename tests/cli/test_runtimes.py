@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from subprocess import CompletedProcess
 
-Run = Callable[..., "CompletedProcess[str]"]
+from ..conftest import Run
 
 
 def cells(text: str) -> dict[str, list[str]]:

@@ -26,10 +26,6 @@ def test_of_an_output_and_of_its_plan(run: Run, llama: Path, tmp_path: Path) -> 
     told = json.loads(run("train-config", "model-yarn4", "--for", "trl", "--model", "me/long", "--json").stdout)
     assert (told["model"], told["context"], told["status"], told["file"]) == ("me/long", 256, "exact", "train_trl.py")
     assert '"me/long"' in told["text"]
-
-
-def test_a_baked_model_is_extended_further_only_as_apply_would(run: Run, llama: Path) -> None:
-    assert run("apply", "model", "--yarn", "4", "-q").returncode == 0
     assert "is scaled already" in run("train-config", "model-yarn4", "--yarn", "8", "--for", "trl").stderr
     done = run("train-config", "model-yarn4", "--yarn", "8", "--replace", "--for", "trl")
     assert "max_length=512," in done.stdout
@@ -39,14 +35,12 @@ def test_a_baked_model_is_extended_further_only_as_apply_would(run: Run, llama: 
     ("words", "code", "said"),
     [
         (("model", "--for", "trl"), 2, "add the method"),
-        (("model", "--keep-short", "--for", "trl"), 2, "no method is given"),
         (("model", "-o", "out", "--for", "trl"), 2, "no method is given"),
         (("model", "--yarn", "4", "--to", "gguf", "--for", "trl"), 2, "leave --to gguf out"),
         (("small.gguf", "--yarn", "4", "--for", "trl"), 2, "add --to safetensors"),
         (("small.gguf", "--for", "trl"), 2, "give the checkpoint it was made from"),
         (("model", "--yarn", "4", "--for", "nanotron"), 2, "'axolotl'"),
         (("model", "--yarn", "4"), 2, "Missing option '--for'"),
-        (("nowhere/at/all", "--yarn", "4", "--for", "trl"), 1, "nowhere/at/all"),
         (("model", "--mixed", "4", "--log-n", "clamped", "--encoding", "buffers", "--for", "unsloth"), 1, "--for trl"),
     ],
 )
@@ -66,13 +60,12 @@ def test_stored_frequencies_are_trusted(run: Run, llama: Path) -> None:
     assert "trust_remote_code: true" in done.stdout, done.stderr
 
 
-def test_an_output_on_the_hub_is_trained_by_its_id(run: Run, llama: Path, tmp_path: Path) -> None:
+def test_an_output_on_the_hub_is_trained_by_its_id(run: Run, process: Run, llama: Path, tmp_path: Path) -> None:
     assert run("apply", "model", "--yarn", "4", "-o", "long", "-q").returncode == 0
     with serving() as hub:
         hub.repos["me/long"] = tmp_path / "long"
-        for name in ("me/long", "me/long@main"):
-            done = run("train-config", name, "--for", "axolotl", env=hub.environment(tmp_path / "home"))
-            assert done.returncode == 0, done.stderr
-            assert 'base_model: "me/long"\n' in done.stdout
-            assert "sequence_len: 256\n" in done.stdout
+        done = process("train-config", "me/long@main", "--for", "axolotl", env=hub.environment(tmp_path / "home"))
+        assert done.returncode == 0, done.stderr
+        assert 'base_model: "me/long"\n' in done.stdout
+        assert "sequence_len: 256\n" in done.stdout
         assert "model.safetensors" not in hub.sent

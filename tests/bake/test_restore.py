@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +14,14 @@ import pytest
 import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.engines.probe import Probe
-from ropeconv.errors import BadSource, RopeconvError, UsageError
+from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.folder import FolderSource
 
 from ..conftest import hashes
 from ..support.baking import apply, make_plan
+from ..support.extent import sample
 from ..support.models import TRAINED
 
 TOKENIZER = '{\r\n  "model_max_length": 64,\r\n  "unk_token": "<unk>"\r\n}\r\n'
@@ -40,6 +40,12 @@ def source(llama: Path) -> Path:
     (llama / "tokenizer_config.json").write_bytes(TOKENIZER.encode())
     (llama / "LICENSE").write_text("terms")
     return llama
+
+
+@pytest.fixture
+def out(source: Path, tmp_path: Path) -> Path:
+    """The source with yarn 4."""
+    return apply(make_plan(source, YARN, tmp_path / "out"))
 
 
 def brought_back(baked: Path, out: Path, **options: Any) -> Path:
@@ -97,27 +103,13 @@ def test_a_second_method_starts_from_the_first_source(source: Path, tmp_path: Pa
     assert {name: hashes(twice)[name] for name in same} == {name: hashes(fresh)[name] for name in same}
 
 
-def test_transformers_computes_the_frequencies_of_the_source_again(source: Path, tmp_path: Path, probe: Probe) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
-    back = brought_back(out, tmp_path / "back")
-    before, baked, after = (probe.ask(folder, TRAINED) for folder in (source, out, back))
-    assert after == before
-    assert baked != before
-    slowest = max(value for value in _frequencies(after) if value < 1e-3)
-    assert math.isclose(
-        slowest, next(10000 ** (-2 * i / 64) for i in range(32) if 10000 ** (-2 * i / 64) < 1e-3), rel_tol=1e-6
-    )
-
-
-def _frequencies(answer: Any) -> list[float]:
-    """All numbers in lists of an answer of the probe."""
-    if isinstance(answer, dict):
-        return [value for item in answer.values() for value in _frequencies(item)]
-    if isinstance(answer, list):
-        return [
-            value for item in answer for value in (_frequencies(item) if isinstance(item, (list, dict)) else [item])
-        ]
-    return []
+def test_transformers_computes_the_frequencies_of_the_source_again(
+    source: Path, out: Path, tmp_path: Path, probe: Probe
+) -> None:
+    before, baked, after = (probe.ask(one, TRAINED) for one in (source, out, brought_back(out, tmp_path / "back")))
+    assert after == before != baked
+    found = after["modules"]["global"]["inv_freq"]
+    assert found == pytest.approx([10000 ** (-i / 32) for i in range(32)], rel=1e-6)
 
 
 def test_rounded_weights_are_refused_by_the_name_of_the_source(source: Path, tmp_path: Path) -> None:
@@ -142,8 +134,7 @@ def test_a_power_of_two_is_divided_back_only_where_no_bit_can_be_lost(source: Pa
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_a_file_that_was_changed_since_is_refused(source: Path, tmp_path: Path, name: str) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+def test_a_file_that_was_changed_since_is_refused(out: Path, name: str) -> None:
     (out / name).write_text((out / name).read_text().replace("256", "128"))
     with pytest.raises(BadSource, match=f"{name} of .* was changed after .* or remove ropeconv.json"):
         restore_plan(ropeconv.open_source(str(out)))
@@ -166,18 +157,6 @@ def test_weights_that_were_changed_since_are_refused(source: Path, tmp_path: Pat
         restore_plan(ropeconv.open_source(str(out)))
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_an_altered_receipt_is_refused(source: Path, tmp_path: Path, name: str) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
-    receipt = json.loads((out / "ropeconv.json").read_text())
-    text = next(text for text in receipt["original"]["folder"]["texts"] if text["name"] == name)
-    assert "64" in text["text"]
-    text["text"] = text["text"].replace("64", "65")
-    (out / "ropeconv.json").write_text(json.dumps(receipt))
-    with pytest.raises(BadSource, match=f"no longer gives {name} as it was"):
-        restore_plan(ropeconv.open_source(str(out)))
-
-
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -193,76 +172,50 @@ def record(**fields: Any) -> Change:
     return lambda receipt: receipt["original"]["folder"].update(fields)
 
 
-def another_text(name: str) -> Change:
-    text = {"name": name, "sha256": hashlib.sha256(b"mine").hexdigest(), "text": "mine"}
-    return lambda receipt: receipt["original"]["folder"]["texts"].append(text)
-
-
 def scaled(**fields: Any) -> Change:
     """A scaling of a tensor of 128 * 64 elements."""
     whole = {"tensor": "model.layers.0.self_attn.k_proj.weight", "factor": 2.0, "spans": [[0, 4]]}
     return record(scaled=[whole | fields])
 
 
-def first_config(change: Callable[[dict[str, Any]], object]) -> Change:
-    """Another config.json of the first source, with a sha256 that agrees."""
+def first_config(change: Callable[[dict[str, Any]], object], agrees: bool = True) -> Change:
+    """Another config.json of the first source. agrees: whether its sha256 does."""
 
     def altered_config(receipt: dict[str, Any]) -> None:
         text = next(text for text in receipt["original"]["folder"]["texts"] if text["name"] == "config.json")
         config = json.loads(text["text"])
         change(config)
         text["text"] = json.dumps(config)
-        text["sha256"] = hashlib.sha256(text["text"].encode()).hexdigest()
+        if agrees:
+            text["sha256"] = hashlib.sha256(text["text"].encode()).hexdigest()
 
     return altered_config
 
 
 HOSTILE: dict[str, tuple[Change, str]] = {
-    "a renamed file from outside": (record(renamed={"../secret.txt": "README.md"}), "outside it"),
     "weights from outside": (record(renamed={"../secret.safetensors": "README.safetensors"}), "outside it"),
-    "an absolute path": (record(renamed={"/etc/hostname": "README.md"}), "outside it"),
-    "a file renamed to outside": (record(renamed={"LICENSE": "../LICENSE"}), "outside it"),
-    "a text outside": (another_text("../evil.json"), "outside it"),
-    "a text that is hidden": (another_text(".git/hooks/pre-commit"), "outside it or hidden"),
-    "a text spelt in another way": (another_text("./config.json"), "outside it"),
-    "a text with a long name": (another_text("x" * 300), "outside it"),
-    "a text beneath a file": (another_text("LICENSE/x"), "'LICENSE' as a file and as a folder"),
-    "a text that is a receipt": (another_text("ropeconv.json"), "another text of 'ropeconv.json'"),
-    "a text that is weights": (another_text("a.safetensors"), "another text of 'a.safetensors'"),
-    "the same text twice": (another_text("config.json"), "gives 'config.json' twice"),
     "an added file outside": (record(added=["../x"]), "outside it"),
-    "a skipped file outside": (record(skipped=["/etc/hostname"]), "outside it"),
-    "weights renamed to the config": (record(renamed={"model.safetensors": "config.json"}), "only weights are renamed"),
-    "two files of one name": (
-        record(renamed={"a.safetensors": "b.safetensors", "model.safetensors": "b.safetensors"}),
-        "gives 'b.safetensors' twice",
-    ),
     "a name that another file has": (record(renamed={"model.safetensors": "other.safetensors"}), "gives 'other.safet"),
     "a file twice": (lambda receipt: receipt["files"].append(receipt["files"][0]), "lists a file twice"),
     "half of a surrogate pair": (record(added=["\ud800"]), "half of a character"),
-    "a huge span": (scaled(spans=[[0, 1 << 44]]), "to 17592186044416, of 8192"),
-    "a reversed span": (scaled(spans=[[5, 1]]), "from element 5 to 1"),
-    "an empty span": (scaled(spans=[[5, 5]]), "from element 5 to 5"),
-    "a negative span": (scaled(spans=[[-30, -20]]), "from element -30"),
     "a span outside": (scaled(spans=[[8190, 8194]]), "to 8194, of 8192"),
-    "the same elements twice": (scaled(spans=[[0, 4], [2, 6]]), "from element 2 to 6"),
-    "a factor of 3": (scaled(factor=3.0), "by 3, which is no power of two"),
-    "a factor of 0": (scaled(factor=0.0), "by 0, which is no power of two"),
-    "a negative factor": (scaled(factor=-2.0), "by -2, which is no power of two"),
     "an infinite factor": (scaled(factor=1e300), "no power of two"),
     "a tensor that is not there": (scaled(tensor="model.nothing"), "has no model.nothing"),
+    "another text": (
+        first_config(lambda config: config.clear(), agrees=False),
+        "no longer gives config.json as it was",
+    ),
 }
+"""Through the whole of `restore` and `apply --replace`; tests/receipts/test_checks.py has every rule."""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_receipt_that_was_forged_is_not_trusted(source: Path, tmp_path: Path, name: str) -> None:
+def test_a_receipt_that_was_forged_is_not_trusted(out: Path, tmp_path: Path, name: str) -> None:
     """Receipts come with other people's checkpoints. The files are those that ropeconv wrote, the receipt is not."""
     change, sentence = HOSTILE[name]
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
     (out / "README.md").write_text("x" * 10)
     (out / "other.safetensors").write_text("x")
-    for secret in ("secret.txt", "secret.safetensors"):
-        (tmp_path / secret).write_text("the secret")
+    (tmp_path / "secret.safetensors").write_text("the secret")
     listed = {"name": "README.md", "action": "copy", "size": 10}
     altered(out, lambda receipt: (receipt["files"].append(listed), change(receipt)))
     before = sorted(tmp_path.iterdir())
@@ -276,25 +229,12 @@ def test_a_receipt_that_was_forged_is_not_trusted(source: Path, tmp_path: Path, 
     assert (seen.spec.original_context, seen.spec.context) == (TRAINED, 4 * TRAINED)
 
 
-def test_no_scaling_of_8_bit_floats_is_divided(source: Path, tmp_path: Path) -> None:
-    import safetensors.torch
-    import torch
-
-    tensors = safetensors.torch.load_file(source / "model.safetensors")
-    wide = "model.layers.0.self_attn.k_proj.weight"
-    tensors[wide] = tensors[wide].to(torch.float8_e4m3fn)
-    safetensors.torch.save_file(tensors, source / "model.safetensors", {"format": "pt"})
-    out = altered(apply(make_plan(source, YARN, tmp_path / "out")), scaled())
-    with pytest.raises(BadSource, match="was multiplied as F8_E4M3"):
-        brought_back(out, tmp_path / "back")
-
-
-def test_a_scaling_that_is_true_to_its_tensor_is_divided_back(source: Path, tmp_path: Path) -> None:
+def test_a_scaling_that_is_true_to_its_tensor_is_divided_back(source: Path, out: Path, tmp_path: Path) -> None:
     """The control: the first 4 elements, and no others, are half of what they were, in pieces or at once."""
     import safetensors.torch
 
     key = "model.layers.0.self_attn.k_proj.weight"
-    out = altered(apply(make_plan(source, YARN, tmp_path / "out")), scaled())
+    altered(out, scaled())
     back = safetensors.torch.load_file(brought_back(out, tmp_path / "back") / "model.safetensors")[key].flatten()
     was = safetensors.torch.load_file(source / "model.safetensors")[key].flatten()
     assert (back[:4] == was[:4] / 2).all()
@@ -302,24 +242,21 @@ def test_a_scaling_that_is_true_to_its_tensor_is_divided_back(source: Path, tmp_
 
 
 @pytest.mark.parametrize("name", ["../../home/someone/x", "/etc/x", "sub/x"])
-def test_the_default_place_is_in_the_current_folder(source: Path, tmp_path: Path, name: str) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+def test_the_default_place_is_in_the_current_folder(out: Path, name: str) -> None:
     altered(out, lambda receipt: receipt["original"]["source"].update(name=name))
     assert restore_plan(ropeconv.open_source(str(out))).out == Path("x-restored")
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/..", "a\\b", "a\x1b[2J", "a\0", "x" * 300])
-def test_a_source_without_a_plain_name_needs_a_place(source: Path, tmp_path: Path, name: str) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+@pytest.mark.parametrize("name", ["", ".", "..", "a/..", "a\\b", "a\x1b[2J", "a\0", "x" * 201, "\u03b1" * 101])
+def test_a_source_without_a_plain_name_needs_a_place(out: Path, tmp_path: Path, name: str) -> None:
     altered(out, lambda receipt: receipt["original"]["source"].update(name=name))
     with pytest.raises(BadSource, match="no name for a file; choose one with -o"):
         restore_plan(ropeconv.open_source(str(out)))
-    assert hashes(brought_back(out, tmp_path / "back")) == hashes(source)
+    assert restore_plan(ropeconv.open_source(str(out)), tmp_path / "back").out == tmp_path / "back"
 
 
 @pytest.mark.parametrize("tokens", [-3, 4 * TRAINED + 1, 10**30])
-def test_no_trained_context_beyond_that_of_the_files_is_believed(source: Path, tmp_path: Path, tokens: int) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+def test_no_trained_context_beyond_that_of_the_files_is_believed(out: Path, tokens: int) -> None:
     altered(out, lambda receipt: receipt["schedule"].update(original_context=tokens))
     assert ropeconv.inspect_source(ropeconv.open_source(str(out))).spec.original_context == TRAINED
 
@@ -340,8 +277,7 @@ def test_a_context_shorter_than_the_trained_one_leaves_that(source: Path, tmp_pa
         lambda config: config.clear(),
     ],
 )
-def test_a_first_config_that_cannot_be_read_is_none(source: Path, tmp_path: Path, change: Change) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+def test_a_first_config_that_cannot_be_read_is_none(out: Path, change: Change) -> None:
     assert ropeconv.inspect_source(ropeconv.open_source(str(out))).first is not None
     seen = ropeconv.inspect_source(ropeconv.open_source(str(altered(out, first_config(change)))))
     assert (seen.first, seen.spec.context) == (None, 4 * TRAINED)
@@ -380,16 +316,14 @@ def test_shards_are_fetched_when_they_are_written_and_not_to_plan(source: Path, 
     assert "model.safetensors" in remote.fetched
 
 
-def test_a_receipt_of_before_is_refused_with_the_source(source: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
-    receipt = json.loads((out / "ropeconv.json").read_text())
-    del receipt["original"]
-    receipt["source"] |= {"kind": "hub", "reference": "owner/name", "commit": "0" * 40}
-    (out / "ropeconv.json").write_text(json.dumps(receipt))
+def test_a_receipt_of_before_is_refused_with_the_source(out: Path) -> None:
+    def of_before(receipt: dict[str, Any]) -> None:
+        del receipt["original"]
+        receipt["source"] |= {"kind": "hub", "reference": "owner/name", "commit": "0" * 40}
+
+    altered(out, of_before)
     with pytest.raises(BadSource, match=f"made before .* take the source again, owner/name at commit {'0' * 40}"):
         restore_plan(ropeconv.open_source(str(out)))
-    with pytest.raises(BadSource, match="has no ropeconv.json"):
-        restore_plan(ropeconv.open_source(str(source)))
 
 
 def test_what_is_not_of_the_source_stays_out_and_what_was_left_out_is_named(source: Path, tmp_path: Path) -> None:
@@ -402,20 +336,17 @@ def test_what_is_not_of_the_source_stays_out_and_what_was_left_out_is_named(sour
     assert hashes(tmp_path / "back") == {k: v for k, v in hashes(source).items() if k != "pytorch_model.bin"}
 
 
-def test_the_output_is_never_written_to(source: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
+def test_the_output_is_never_written_to(out: Path, tmp_path: Path) -> None:
     before = hashes(out)
     with pytest.raises(RopeconvError, match="lie within each other"):
         brought_back(out, out)
-    with pytest.raises(UsageError, match="--in-place changes a GGUF file"):
-        restore_plan(ropeconv.open_source(str(out)), in_place=True)
     brought_back(out, tmp_path / "back")
     with pytest.raises(RopeconvError, match="back exists"):
         brought_back(out, tmp_path / "back")
     assert hashes(out) == before
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "gemma3_text", "phi3", "deepseek_v3", "gpt_neox"])
+@pytest.mark.parametrize("model_type", sample(["qwen2", "gemma3_text", "phi3", "deepseek_v3", "gpt_neox"], 2))
 def test_families(tiny: Callable[[str], Path], tmp_path: Path, model_type: str) -> None:
     source = tmp_path / "model"
     shutil.copytree(tiny(model_type), source)

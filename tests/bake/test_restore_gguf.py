@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +26,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
+from ..support.extent import sample
 from ..support.gguf_files import TRAINED, contents, plain_tensors, write
 
 OWN = {"ropeconv.json", "ropeconv.reserved"}
@@ -39,8 +39,24 @@ def recipe(method: str, *values: Any, **modifiers: Any) -> Recipe:
 YARN, MIXED, NTK = recipe("yarn", 4.0), recipe("mixed", 4.0), recipe("ntk", 4.0)
 
 
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write(tmp_path / "model.gguf")
+
+
+@pytest.fixture
+def baked(model: Path, tmp_path: Path) -> Path:
+    """The model with yarn 4, in a file of its own."""
+    return apply(make_plan(model, YARN, tmp_path / "baked.gguf"))
+
+
 def brought_back(baked: Path, out: Path | None = None) -> Path:
     return restore(restore_plan(ropeconv.open_source(str(baked)), out, in_place=out is None))
+
+
+def without_own(values: Any) -> dict[str, Any]:
+    """Keys without those that ropeconv writes for itself."""
+    return {key: value for key, value in values.items() if key not in OWN}
 
 
 def insertable(path: Path) -> Path:
@@ -79,13 +95,10 @@ def test_the_file_is_as_it_was(tmp_path: Path, name: str) -> None:
 
 
 def test_a_plan_in_place_names_the_file_itself_wherever_one_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    baked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write(tmp_path / "model.gguf")
-    baked = apply(make_plan(source, YARN, tmp_path / "baked.gguf"))
-    other = tmp_path / "elsewhere"
-    other.mkdir()
-    monkeypatch.chdir(other)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     plan = restore_plan(ropeconv.open_source(str(baked)), in_place=True)
     assert (plan.out, plan.in_place, plan.to_dict()["out"]) == (baked, True, str(baked))
     assert restore_plan(ropeconv.open_source(str(baked))).out == Path("model-restored.gguf")
@@ -95,25 +108,18 @@ def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
     """Each is what the same method makes of the pristine file, also back from a rope tensor to keys."""
     path = insertable(write(tmp_path / "model.gguf"))
     shutil.copy(path, tmp_path / "pristine.gguf")
-    sequence = [YARN, MIXED, recipe("by-parts", 4.0), NTK, YARN, recipe("theta", 1e6, context=256), MIXED]
-    for number, made in enumerate(sequence):
+    for number, made in enumerate([YARN, MIXED, NTK, YARN, recipe("theta", 1e6, context=256), MIXED]):
         apply(make_plan(path, made, in_place=True, replace=number > 0))
         fresh = apply(make_plan(tmp_path / "pristine.gguf", made, tmp_path / f"{number}.gguf"))
         here, there = read_header(path), read_header(fresh)
-        assert {k: v for k, v in here.values.items() if k not in OWN} == {
-            k: v for k, v in there.values.items() if k not in OWN
-        }
+        assert without_own(here.values) == without_own(there.values)
         assert here.tensors == there.tensors
         assert contents(path) == contents(fresh)
-        seen = ropeconv.inspect_source(ropeconv.open_source(str(path)))
-        assert (seen.spec.original_context, seen.spec.context) == (TRAINED, fresh_context(fresh))
+        spec = ropeconv.inspect_source(ropeconv.open_source(str(path))).spec
+        length = gguf.GGUFReader(fresh).fields["llama.context_length"].contents()
+        assert (spec.original_context, spec.context) == (TRAINED, length)
     brought_back(path)
     assert path.read_bytes() == (tmp_path / "pristine.gguf").read_bytes()
-
-
-def fresh_context(path: Path) -> int:
-    """context_length as gguf-py reads it."""
-    return int(gguf.GGUFReader(path).fields["llama.context_length"].contents())
 
 
 @pytest.mark.parametrize("made", [NTK, MIXED, recipe("theta", 1e6, context=256)])
@@ -177,8 +183,8 @@ def other_theta(receipt: dict[str, Any]) -> None:
     receipt["original"]["gguf"]["values"]["llama.rope.freq_base"] = {"kind": 6, "raw": base64.b64encode(value).decode()}
 
 
-def test_an_altered_receipt_is_refused(tmp_path: Path) -> None:
-    baked = apply(make_plan(write(tmp_path / "model.gguf"), NTK, tmp_path / "baked.gguf"))
+def test_an_altered_receipt_is_refused(model: Path, tmp_path: Path) -> None:
+    baked = apply(make_plan(model, NTK, tmp_path / "baked.gguf"))
     with pytest.raises(BadSource, match="its receipt was.*take the source again, the local file 'model'"):
         brought_back(altered(baked, other_theta), tmp_path / "back.gguf")
     assert not (tmp_path / "back.gguf").exists()
@@ -189,53 +195,21 @@ def record(**fields: Any) -> Any:
     return lambda receipt: receipt["original"]["gguf"].update({"sha256": "", **fields})
 
 
-def value(key: str = "llama.context_length", **fields: Any) -> Any:
+def value(key: str, **fields: Any) -> Any:
     return lambda receipt: receipt["original"]["gguf"]["values"].update({key: fields})
-
-
-def base(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def array(element: int, count: int, data: bytes = b"") -> str:
-    return base(struct.pack("<IQ", element, count) + data)
 
 
 HOSTILE: dict[str, tuple[Any, str]] = {
     "a tail of a petabyte": (record(tail=1 << 50), "with 1125899906842624 bytes after it"),
-    "a negative tail": (record(tail=-100), "with -100 bytes after it"),
-    "a negative place of data": (record(data_start=-5), "began at byte -5"),
-    "version -1": (record(version=-1), "says GGUF version -1"),
-    "version 99": (record(version=99), "says GGUF version 99"),
-    "a kind that is none": (value(kind=77, raw="AAAA"), "3 bytes for a value of kind 77"),
-    "a kind without bytes": (value(kind=4), "no bytes for a value of kind 4"),
-    "too few bytes": (value(kind=4, raw="AAA="), "2 bytes for a value of kind 4"),
-    "too many bytes": (value(kind=4, raw=base(bytes(5))), "5 bytes for a value of kind 4"),
-    "base64 with other letters": (value(kind=4, raw="!Q!AAAAA=="), "llama.context_length"),
-    "a string that goes on": (value(kind=8, raw=base(struct.pack("<Q", 9) + b"short")), "13 bytes for a value"),
-    "a string without a length": (value(kind=8, raw=base(b"abc")), "3 bytes for a value of kind 8"),
-    "an array that goes on": (value(kind=9, raw=array(4, 1 << 60)), "12 bytes for a value of kind 9"),
-    "strings that go on": (value(kind=9, raw=array(8, 1 << 60)), "12 bytes for a value of kind 9"),
-    "an array of arrays": (value(kind=9, raw=array(9, 0)), "12 bytes for a value of kind 9"),
+    "a value of a kind that is none": (value("llama.context_length", kind=77, raw="AAAA"), "for a value of kind 77"),
     "spaces without end": (value("general.name", kind=8, spaces=1 << 45), "asks for 35184372088832 spaces"),
-    "negative spaces": (value("general.name", kind=8, spaces=-1), "asks for -1 spaces"),
-    "an architecture that is a number": (
-        value("general.architecture", kind=4, raw="QAAAAA=="),
-        "no text under general.architecture",
-    ),
     "no architecture": (record(keys=["general.name"]), "has no general.architecture"),
-    "a key twice": (record(keys=["general.architecture"] * 2), "keys twice"),
-    "a long key": (record(keys=["general.architecture", "x" * 70000]), "too long"),
     "another alignment": (value("general.alignment", kind=4, raw="QAAAAA=="), "another general.alignment"),
-    "no head_dim": (record(interleaved=["token_embd.weight"]), "reordered by 0"),
-    "an odd head_dim": (record(interleaved=["blk.0.attn_q.weight"], head_dim=7), "reordered by 7"),
-    "a negative head_dim": (record(interleaved=["blk.0.attn_q.weight"], head_dim=-8), "reordered by -8"),
     "a head_dim that is no part": (record(interleaved=["blk.0.attn_q.weight"], head_dim=48), "reordered by 48"),
-    "reordered divisors": (record(interleaved=["rope_freqs.weight"], head_dim=2), "rows of rope_freqs.weight"),
-    "contents that are no base64": (record(contents={"rope_freqs.weight": "@@"}), "no readable contents"),
-    "divisors of 0": (record(contents={"rope_freqs.weight": base(bytes(128))}), "not positive"),
+    "divisors of 0": (record(contents={"rope_freqs.weight": base64.b64encode(bytes(128)).decode()}), "not positive"),
     "half of a surrogate pair": (record(keys=["general.architecture", "\ud800"]), "half of a character"),
 }
+"""Through the whole of `restore` and `apply --replace`; tests/receipts/test_checks.py has every rule."""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -255,18 +229,17 @@ def test_a_receipt_that_was_forged_is_not_trusted(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("more", [-32, 32, 1 << 42])
-def test_data_cannot_have_begun_elsewhere_than_after_its_header(tmp_path: Path, more: int) -> None:
-    source = write(tmp_path / "model.gguf")
-    baked = apply(make_plan(source, YARN, tmp_path / "baked.gguf"))
-    began = read_header(source).data_start
+def test_data_cannot_have_begun_elsewhere_than_after_its_header(
+    model: Path, baked: Path, tmp_path: Path, more: int
+) -> None:
+    began = read_header(model).data_start
     assert brought_back(altered(baked, record(data_start=began)), tmp_path / "back.gguf").exists()
     with pytest.raises(BadSource, match="the receipt of this file"):
         brought_back(altered(baked, record(data_start=began + more)), tmp_path / "other.gguf")
     assert not (tmp_path / "other.gguf").exists()
 
 
-def test_the_default_place_is_in_the_current_folder(tmp_path: Path) -> None:
-    baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "baked.gguf"))
+def test_the_default_place_is_in_the_current_folder(baked: Path) -> None:
     named = altered(baked, lambda receipt: receipt["original"]["source"].update(name="../../x"))
     assert restore_plan(ropeconv.open_source(str(named))).out == Path("x-restored.gguf")
     named = altered(baked, lambda receipt: receipt["original"]["source"].update(name=".."))
@@ -275,22 +248,17 @@ def test_the_default_place_is_in_the_current_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokens", [-3, 4 * TRAINED + 1, 10**30])
-def test_no_trained_context_beyond_that_of_the_file_is_believed(tmp_path: Path, tokens: int) -> None:
-    baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "baked.gguf"))
+def test_no_trained_context_beyond_that_of_the_file_is_believed(baked: Path, tokens: int) -> None:
     named = altered(baked, lambda receipt: receipt["schedule"].update(original_context=tokens))
     assert ropeconv.inspect_source(ropeconv.open_source(str(named))).spec.original_context == TRAINED
 
 
-def test_changed_keys_and_earlier_receipts_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf")
-    baked = apply(make_plan(path, YARN, tmp_path / "baked.gguf"))
+def test_changed_keys_and_earlier_receipts_are_refused(baked: Path, tmp_path: Path) -> None:
     write_new(GgufFile.open(baked), 0, Edit({"llama.attention.head_count": u32(4)}), tmp_path / "mine.gguf")
     with pytest.raises(BadSource, match="keys of mine.gguf were changed"):
         brought_back(tmp_path / "mine.gguf", tmp_path / "back.gguf")
     with pytest.raises(BadSource, match="made before ropeconv kept"):
         brought_back(altered(baked, lambda receipt: receipt.pop("original")), tmp_path / "back.gguf")
-    with pytest.raises(BadSource, match="has no receipt among its keys"):
-        brought_back(path, tmp_path / "back.gguf")
 
 
 KILLED = """
@@ -306,7 +274,7 @@ for step in phases(plan.source.file, plan.edit):
 """
 
 
-@pytest.mark.parametrize("step", ["journal", "room", "header", "tensors", "added", "durable"])
+@pytest.mark.parametrize("step", sample(["journal", "room", "header", "tensors", "added", "durable"], 2))
 def test_a_kill_is_undone(tmp_path: Path, step: str) -> None:
     path = insertable(write(tmp_path / "model.gguf"))
     original = path.read_bytes()
@@ -323,8 +291,7 @@ def test_a_kill_is_undone(tmp_path: Path, step: str) -> None:
     assert path.read_bytes() == original
 
 
-def test_where_room_cannot_be_taken_away_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "baked.gguf"))
+def test_where_room_cannot_be_taken_away_it_is_said(baked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = baked.read_bytes()
     monkeypatch.setattr(room, "can_insert", lambda path: False)
     with pytest.raises(RopeconvError, match="cannot be taken away on this filesystem; write a new file with -o"):
@@ -332,7 +299,7 @@ def test_where_room_cannot_be_taken_away_it_is_said(tmp_path: Path, monkeypatch:
     assert baked.read_bytes() == before
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen2", "gemma3_text"])
+@pytest.mark.parametrize("model_type", sample(["llama", "qwen2", "gemma3_text"], 1))
 def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type: str) -> None:
     """A conversion comes back as the same conversion without scaling, also where rows or norms were changed."""
     import torch
@@ -345,8 +312,7 @@ def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type:
     bake(source, recipe("as-is"), tmp_path / "plain.gguf")
     back, plain = brought_back(tmp_path / "baked.gguf", tmp_path / "back.gguf"), tmp_path / "plain.gguf"
     assert contents(back) == contents(plain)
-    bare = {key: value for key, value in read_header(plain).values.items() if key not in OWN}
-    assert dict(read_header(back).values) == bare
+    assert dict(read_header(back).values) == without_own(read_header(plain).values)
     assert torch.equal(of_llamacpp(back), of_llamacpp(plain))
     assert not torch.equal(of_llamacpp(back), of_llamacpp(tmp_path / "baked.gguf"))
 
@@ -362,5 +328,4 @@ def test_what_llama_cpp_has_quantised(tmp_path: Path) -> None:
     bake(source, recipe("as-is"), tmp_path / "plain.gguf", outtype="q4_k_m")
     back = brought_back(tmp_path / "baked.gguf", tmp_path / "back.gguf")
     assert contents(back) == contents(tmp_path / "plain.gguf")
-    bare = {k: v for k, v in read_header(tmp_path / "plain.gguf").values.items() if k not in OWN}
-    assert dict(read_header(back).values) == bare
+    assert dict(read_header(back).values) == without_own(read_header(tmp_path / "plain.gguf").values)

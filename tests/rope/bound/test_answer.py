@@ -10,9 +10,7 @@ import pytest
 
 from ropeconv.rope.bound import answer, bound, reach, smallest_base, wide_base
 from ropeconv.rope.bound.answer import is_quick
-from ropeconv.rope.bound.smallest import exp, smallest_log_base, up
-from ropeconv.rope.bound.sums import Sums
-from ropeconv.rope.bound.table import DATA, farthest, look_up
+from ropeconv.rope.bound.table import DATA, look_up
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import base_inv_freq
 
@@ -40,13 +38,6 @@ def test_a_bound_as_data() -> None:
     assert bound(4096, 64, 64).published == {}
     assert bound(4096, 96, 128).to_dict()["published"] == {}
     assert bound(4097, 128, 128).published == {}
-
-
-def test_heads_that_rotate_half_as_data() -> None:
-    found = bound(4096, 64, 128)
-    assert (found.window, found.width, found.first_wide_window) == ((1.0, None), None, (1.0, None))
-    assert found.to_dict()["window"] == [1.0, None]
-    assert found.known_windows
 
 
 def test_windows_that_nobody_asked_for_are_said_to_be_unknown() -> None:
@@ -86,48 +77,45 @@ def test_a_proof_is_computed_where_the_tables_have_the_base() -> None:
     assert math.exp(proof[-1][1]) == pytest.approx(bound(500, 128, 128).base)
 
 
-@pytest.mark.parametrize("length", [1, 2])
-def test_two_tokens_have_no_binding_distance_by_the_search_either(length: int) -> None:
-    assert smallest_log_base(Sums(72), length) == (Decimal(0), None)
-    found = bound(length, 72, 72)
+def test_heads_that_rotate_half_need_no_base() -> None:
+    found = bound(1 << 20, 64, 128)
+    assert (found.base, found.binding_distance, found.last_violating_base) == (1.0, None, None)
+    assert (found.window, found.width, found.first_wide_window) == ((1.0, None), None, (1.0, None))
+    assert found.known_windows
+
+
+@pytest.mark.parametrize(("length", "rotary_dim"), [(1, 128), (2, 128), (1, 72), (2, 72)])
+def test_two_tokens_need_no_base_by_the_tables_and_by_the_search(length: int, rotary_dim: int) -> None:
+    found = bound(length, rotary_dim, rotary_dim)
     assert (found.base, found.binding_distance, found.window) == (1.0, None, (1.0, None))
 
 
-def test_what_the_tables_know_at_once() -> None:
-    assert smallest_base(4096, 128, 128) == pytest.approx(26952.339227857868)
-    assert smallest_base(4096, 96, 128) is None
-    assert smallest_base(4096, 72, 72) is None
-    assert smallest_base(1, 128, 128) == 1.0
-    assert farthest(72) == (1, 1.0)
-    through, base = farthest(128)
-    assert look_up("base", 128, through + 1) is None
-    assert look_up("base", 128, through) is not None
-    assert base == smallest_base(through, 128, 128)
+@pytest.mark.parametrize("rotary_dim", [64, 80, 96, 128, 256])
+def test_what_the_tables_know_at_once(rotary_dim: int) -> None:
+    assert [smallest_base(length, rotary_dim, rotary_dim) is None for length in (1, 1 << 24, 1 << 40)] == [0, 0, 1]
+    assert smallest_base(4096, rotary_dim, 2 * rotary_dim) is None
+    assert all(look_up(kind, rotary_dim, 1 << 18) for kind in ("wide", "last"))
 
 
-def test_which_searches_are_quick() -> None:
-    assert is_quick(1 << 18, 72, 72)
-    assert not is_quick((1 << 18) + 1, 72, 72)
-    assert is_quick((1 << 18) + 1, 128, 128)
-    assert not is_quick((1 << 18) + 1, 96, 128)
+@pytest.mark.parametrize(
+    ("length", "rotary_dim", "quick"), [(0, 72, True), (1, 72, False), (1, 128, True), (1, 96, False)]
+)
+def test_which_searches_are_quick(length: int, rotary_dim: int, quick: bool) -> None:
+    assert is_quick((1 << 18) + length, rotary_dim, 72 if rotary_dim == 72 else 128) is quick
 
 
-def test_a_single_pair_has_no_base() -> None:
-    assert list(base_inv_freq(1e9, 2)) == [1.0]
+@pytest.mark.parametrize(
+    ("length", "rotary_dim", "words"),
+    [
+        (256, 2, "a single pair has the frequency 1 at every base"),
+        ((1 << 27) + 1, 64, "computed up to 134217728 tokens, and 134217729 is more"),
+    ],
+)
+def test_bases_that_cannot_be_computed(length: int, rotary_dim: int, words: str) -> None:
     for ask in (bound, wide_base):
-        with pytest.raises(RecipeError, match="a single pair has the frequency 1 at every base"):
-            ask(256, 2, 2)
-
-
-def test_lengths_beyond_what_is_computed() -> None:
-    far = (1 << 27) + 1
-    for ask in (bound, wide_base):
-        with pytest.raises(RecipeError, match="computed up to 134217728 tokens, and 134217729 is more"):
-            ask(far, 64, 64)
-
-    assert bound(far - 1, 64, 128).base == 1.0
-    with pytest.raises(RecipeError, match="looked at up to 134217728 tokens, and 134217729 is more"):
-        reach(base_inv_freq(1e4, 64), 0.0, far)
+        with pytest.raises(RecipeError, match=words):
+            ask(length, rotary_dim, rotary_dim)
+    assert bound(1 << 27, 64, 128).base == 1.0
 
 
 def test_a_reach_as_data() -> None:
@@ -144,12 +132,3 @@ def test_a_reach_as_data() -> None:
     none = reach(base_inv_freq(1e4, 32), 16.0, 100)
     assert none.to_dict()["effective_length"] is None
     assert none.to_dict()["automatic"] is True
-
-
-def test_rounding_of_bases() -> None:
-    assert up(Decimal(4)) == 4.0
-    assert up(Decimal("0.1")) == 0.1  # the float64 next to 0.1 is above it
-    assert up(Decimal("0.3")) == math.nextafter(0.3, 1)  # and that next to 0.3 is below
-    assert exp(2.0) == math.exp(2.0)
-    assert exp(699.0) == math.exp(699)
-    assert exp(700.0) == math.inf

@@ -33,12 +33,6 @@ def test_it_bounds_scores() -> None:
     assert beyond, "|S_n| of all pairs alone would bound them too"
 
 
-def test_interpolated_positions_decay_at_distances_as_much_larger() -> None:
-    inv_freq, distances = base_inv_freq(1e4, 128), np.array([1, 17, 300])
-    np.testing.assert_allclose(score_bound(inv_freq / 8, 8 * distances), score_bound(inv_freq, distances), rtol=1e-12)
-    assert (score_bound(inv_freq / 8, distances) > 1.02 * score_bound(inv_freq, distances)).all()
-
-
 def test_it_decays_with_the_distance() -> None:
     """Less than half of it is left after 100 tokens, and a larger base keeps more."""
     distances = np.arange(1, 2000)

@@ -1,7 +1,5 @@
 """How far schedules reach: published figures, figures of schedules measured elsewhere, and sums term by term."""
 
-import json
-
 import mpmath
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 
-from ...conftest import DATA
 from .naive import sums
 
 # first violation; L = 4096, b = 1e4, s = 8, and L = 8192, b = 5e5, s = 16
@@ -38,20 +35,6 @@ def test_first_violations_of_schedules(method: str) -> None:
 def test_first_violations_of_bases(theta: float, first: int) -> None:
     found = reach(base_inv_freq(theta, 128), 0, 1 << 20)
     assert (found.first_violation, found.effective_length) == (first, first - 1)
-
-
-def test_table_4_of_the_paper() -> None:
-    """How many m violate within 15k and 30k tokens: Method 1 (base 5e6, interpolated by 8) none, Method 2 many."""
-    method_2 = np.array(json.loads((DATA / "schedules.json").read_text())["table4"]["method2_inv_freq"])
-    llama = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
-    np.testing.assert_allclose(Recipe(REGISTRY["piecewise"]("8@44")).schedule(llama).inv_freq, method_2, rtol=1e-13)
-    counts = [
-        reach(inv_freq, 0, length * 1024).count
-        for inv_freq in (base_inv_freq(5e6, 128) / 8, method_2)
-        for length in (15, 30)
-    ]
-    assert counts == [0, 0, 97, 2554]
-    assert first_violation(method_2, 0, 30 * 1024) == 10264
 
 
 @settings(max_examples=25, deadline=None)

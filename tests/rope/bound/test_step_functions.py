@@ -23,7 +23,7 @@ def lowest(rotary_dim: int, distance: int, begin: float, end: float) -> float:
 
 
 @BOTH
-@pytest.mark.parametrize("rotary_dim", [8, 16])
+@pytest.mark.parametrize("rotary_dim", [8, pytest.param(16, marks=pytest.mark.nightly)])
 def test_a_step_lasts_until_a_further_distance_violates_in_its_window(steps: Steps, rotary_dim: int) -> None:
     found = list(steps(Sums(rotary_dim), 105))
     assert len(found) > 15
@@ -47,7 +47,7 @@ def test_a_step_that_begins_at_the_last_length_is_among_them(steps: Steps) -> No
     head = Sums(8)
     lengths = [step.length for step in steps(head, 30)]
     assert lengths == [3, 4, 5, 8, 9, 10, 11, 16, 17, 23, 29]
-    for length in lengths:
+    for length in (3, 4, 10, 29):
         assert [step.length for step in steps(head, length)][-1] == length
         assert all(step.length < length for step in steps(head, length - 1))
 
@@ -58,17 +58,6 @@ def test_the_next_violation_may_be_the_last_distance_that_is_looked_at() -> None
     assert next_violation(Sums(8), 1, begin, np.inf, 7) == (7, np.inf)  # looks at distances below 7
     assert next_violation(Sums(8), 1, begin, np.inf, 8) == (7, begin)
     assert next_violation(Sums(8), 8, begin, np.inf, 8) == (8, np.inf)
-
-
-def test_a_window_begins_where_a_sum_is_zero_and_not_below() -> None:
-    """That sum is 1e-17 or so in floats, on either side of zero, and rises from there on."""
-    head = Sums(16)
-    for step in list(base_steps(head, 105))[1:]:
-        begin, end = float(np.log(step.begin)), float(np.log(step.end))
-        assert step.distance is not None
-        pairs = step.begin ** (-np.arange(0, 16, 2) / 16)
-        assert abs(np.cos(step.distance * pairs).sum()) < 1e-12
-        assert next_violation(head, step.distance, begin, end, step.length) == (step.length, end)
 
 
 def test_the_last_violating_base_falls_with_the_length_down_to_a_distance_of_three() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal, localcontext
-from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from ropeconv.rope.bound.sums import (
     BLOCK,
-    CHUNK,
     DIGITS,
     Blocks,
     Sums,
@@ -21,7 +19,6 @@ from ropeconv.rope.bound.sums import (
     phases,
     rough,
     scan,
-    starts,
     values,
 )
 from ropeconv.rope.forms import base_inv_freq
@@ -81,11 +78,6 @@ def test_slope_and_curvature_stay_below_their_bounds(
     assert len(value) == 200
 
 
-def test_a_head_is_of_its_rotary_dimensions_unless_it_is_wider() -> None:
-    assert (Sums(64).head_dim, Sums(64).unrotated, Sums(96, 128).unrotated) == (64, 0.0, 16.0)
-    assert [Sums(64, wide).automatic for wide in (64, 127, 128, 129)] == [False, False, True, True]
-
-
 @pytest.mark.parametrize("pairs", [1, 16, 64, 128])
 def test_errors_are_within_their_limits_and_these_are_small(pairs: int) -> None:
     inv_freq, distances = base_inv_freq(1e5, 2 * pairs), np.array([1, 77, 4096, 99_999, 1 << 20])
@@ -109,17 +101,6 @@ def test_errors_are_within_their_limits_and_these_are_small(pairs: int) -> None:
     assert kernel.slack < 5e-3
 
 
-def test_limits_of_error_by_hand() -> None:
-    """As their docstrings have them, in terms that are of one size: none can be left out."""
-    assert Sums(100).sure == pytest.approx(1e-3 + 2e-4, rel=1e-12)
-    assert Sums(4).sure == pytest.approx(1e-3 + 8e-6, rel=1e-12)
-    assert float64_error(10, 1000) == pytest.approx(1e-12 + 4e-12 + 1e-14, rel=1e-12)
-    assert float64_error(1000, 10) == pytest.approx(1e-12 + 4e-12 + 1e-12, rel=1e-12)
-    assert Blocks(np.ones(50), 0.0).slack == pytest.approx(5e-4 + 1e-4, rel=1e-12)
-    assert Blocks(np.ones(2), 3.0).slack == pytest.approx(8e-7 + 4e-6, rel=1e-12)
-    assert DIGITS == 50
-
-
 @pytest.mark.parametrize("text", ["0", "0.7", "-0.7", "1.6", "3.1", "4.8", "6.2", "-5", "12345.678", "1e15", "1e29"])
 def test_cosine_and_sine_in_every_quarter(text: str) -> None:
     with localcontext(prec=DIGITS):
@@ -137,20 +118,6 @@ def test_phases_are_within_half_a_turn() -> None:
     assert (found.dtype, found.shape) == (np.float32, (4, 3))
     assert np.abs(found).max() <= np.float32(np.pi)
     np.testing.assert_allclose(np.exp(1j * found), np.exp(1j * np.outer(distances, inv_freq)), atol=1e-6)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(1, 2), (1, 257), (1, 258), (7, 100_000), (1, 3_000_000), (5, 5)])
-def test_blocks_cover_every_distance_once(start: int, stop: int) -> None:
-    arrays = list(starts(start, stop))
-    firsts = np.concatenate([np.empty(0, np.int64), *arrays])
-    assert (np.diff(firsts) == BLOCK).all()
-    if start < stop:
-        assert firsts[0] == start
-        assert firsts[-1] < stop <= firsts[-1] + BLOCK
-    sizes = [len(array) for array in arrays]
-    assert all(later <= max(16, 4 * size) for size, later in pairwise(sizes))
-    assert max(sizes, default=0) <= CHUNK // BLOCK
-    assert sizes[:1] in ([], [min(16, -(-(stop - start) // BLOCK))])
 
 
 @pytest.mark.parametrize(("limit", "rate"), [(0.0, 0.0), (1.5, 0.0), (-2.0, 0.0), (0.5, 1e-4), (-4.0, 2e-3)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -118,18 +117,6 @@ def test_term_by_term(seed: int, pairs: int, heads: int, length: int) -> None:
     assert found.first_violation.tolist() == [int(row.argmax()) + 1 if row.any() else 0 for row in naive < 0]
 
 
-def test_many_heads_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    inv_freq = base_inv_freq(1e4, 32)
-    weights = PairWeights(RANDOM.exponential(1, (50, 16)), np.zeros(50))
-    whole = head_reach(inv_freq, weights, 5000)
-    monkeypatch.setattr("ropeconv.rope.bound.weighted.ELEMENTS", 1000)
-    done: list[int] = []
-    pieces = head_reach(inv_freq, weights, 5000, done.append)
-    assert whole.first_violation.tolist() == pieces.first_violation.tolist()
-    assert whole.count.tolist() == pieces.count.tolist()
-    assert sum(done) == 4999
-
-
 def rotated(vectors: np.ndarray, inv_freq: np.ndarray, distance: int) -> np.ndarray:
     """Vectors [n, d] with pairs (i, i + r/2) turned by distance x inv_freq; the dimensions behind them stay."""
     half = len(inv_freq)
@@ -167,30 +154,43 @@ def test_what_changes_no_logit_changes_no_weight() -> None:
     np.testing.assert_allclose(after.rotated, before.rotated, rtol=1e-12)
 
 
-def test_the_attention_factor_multiplies_what_rotates() -> None:
-    """1.2 cos m + 0.8 is negative from m = 3 on; 1.5^2 1.2 cos m + 0.8 from m = 2 on."""
-    weights = PairWeights(np.array([[1.2]]), np.array([0.8]))
-    one = np.array([1.0])
-    assert head_reach(one, weights, 100).effective_lengths == [2]
-    assert head_reach(one, weights.times(1.5), 100).effective_lengths == [1]
-
-
-def test_heads_without_variance_violate_nothing() -> None:
-    nothing = pair_weights(np.zeros((1, 8)), np.ones((1, 8)), 8)
-    assert nothing.rotated.tolist() == [[0.0] * 4]
-    assert head_reach(base_inv_freq(1e4, 8), nothing, 1000).effective_lengths == [None]
-
-
 def test_variances_behind_a_norm_are_those_of_samples() -> None:
-    spread, mean = np.array([[9.0, 1, 0.25, 0, 2]]), np.array([[0.0, 2, -1, 0.5, 0]])
-    samples = RANDOM.normal(size=(400_000, 5)) * np.sqrt(spread) + mean
+    """Also behind a head of zeros; a constant divisor would give something else."""
+    spread, mean = np.array([[0.0] * 5, [9.0, 1, 0.25, 0, 2]]), np.array([[0.0] * 5, [0.0, 2, -1, 0.5, 0]])
+    samples = RANDOM.normal(size=(400_000, 5)) * np.sqrt(spread[1]) + mean[1]
     divided = samples / np.sqrt(np.square(samples).mean(axis=1, keepdims=True))
-    np.testing.assert_allclose(normalised_variances(spread, mean)[0], divided.var(axis=0), atol=0.01)
-    constant = 5 * spread[0] / (spread + mean**2).sum()
-    assert np.abs(constant - divided.var(axis=0)).max() > 0.3, "a constant divisor is something else"
+    found = normalised_variances(spread, mean)
+    np.testing.assert_allclose(found[1], divided.var(axis=0), atol=0.01)
+    assert not found[0].any()
+    constant = 5 * spread[1] / (spread[1] + mean[1] ** 2).sum()
+    assert np.abs(constant - divided.var(axis=0)).max() > 0.3
     np.testing.assert_allclose(normalised_variances(np.full((1, 7), 4.0), np.zeros((1, 7))), 1, rtol=1e-9)
     one = normalised_variances(np.array([[3.0, 0, 0]]), np.zeros((1, 3)))
     np.testing.assert_allclose(one, [[3, 0, 0]], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("theta", "rotated", "unrotated", "attention_factor", "length"),
+    [
+        (1.0, 1.2, 0.8, 1.0, 2),  # 1.2 cos m + 0.8 is negative from m = 3 on
+        (1.0, 1.2, 0.8, 1.5, 1),  # 1.5^2 1.2 cos m + 0.8 from m = 2 on
+        (1.0, 0.0, 0.0, 1.0, None),  # a head without variance
+        (math.pi, 1.0, 1.0, 1.0, None),  # cos of the float64 next to pi is -1: the sum is 0 at every odd distance
+    ],
+)
+def test_the_effective_length_of_one_pair(
+    theta: float, rotated: float, unrotated: float, attention_factor: float, length: int | None
+) -> None:
+    weights = PairWeights(np.array([[rotated]]), np.array([unrotated])).times(attention_factor)
+    assert head_reach(np.array([theta]), weights, 5).effective_lengths == [length]
+
+
+def test_distances_are_looked_at_up_to_two_to_the_27() -> None:
+    far = (1 << 27) + 1
+    one = PairWeights(np.ones((1, 1)), np.zeros(1))
+    for look in (lambda: head_reach(np.ones(1), one, far), lambda: reach(np.ones(1), 0.0, far)):
+        with pytest.raises(RecipeError, match="up to 134217728 tokens, and 134217729 is more; choose fewer"):
+            look()
 
 
 def test_a_norm_over_components_that_hardly_vary_lets_only_the_direction_vary() -> None:
@@ -200,42 +200,3 @@ def test_a_norm_over_components_that_hardly_vary_lets_only_the_direction_vary() 
     """
     found = normalised_variances(np.full((1, 2), 0.005**2), np.array([[3.0, 4.0]]))
     np.testing.assert_allclose(found, [[2e-6 * 16 / 25, 2e-6 * 9 / 25]], rtol=1e-3)
-
-
-def test_a_sum_of_exactly_0_is_no_violation() -> None:
-    """cos of the float64 next to pi is -1."""
-    found = head_reach(np.array([math.pi]), PairWeights(np.ones((1, 1)), np.ones(1)), 2)
-    assert (found.effective_lengths, found.count.tolist()) == ([None], [0])
-
-
-def test_as_far_as_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = PairWeights(np.ones((1, 1)), np.zeros(1))
-    monkeypatch.setattr("ropeconv.rope.bound.weighted.FARTHEST", 4)
-    assert head_reach(np.ones(1), one, 4).count.tolist() == [2]  # cos 2 and cos 3
-    monkeypatch.setattr(sys.modules[reach.__module__], "FARTHEST", 4)
-    assert reach(np.ones(1), 0.0, 4).count == 2
-    for look in (lambda: head_reach(np.ones(1), one, 5), lambda: reach(np.ones(1), 0.0, 5)):
-        with pytest.raises(RecipeError, match="up to 4 tokens, and 5 is more; choose fewer"):
-            look()
-
-
-def test_too_far() -> None:
-    with pytest.raises(RecipeError, match="up to 134217728 tokens"):
-        head_reach(np.ones(1), PairWeights(np.ones((1, 1)), np.zeros(1)), 1 << 28)
-
-
-def test_each_row_is_normalised_on_its_own_also_behind_one_of_zeros() -> None:
-    """Two components on a grid of the plane: what a norm makes of them depends on the angle alone."""
-    spread, mean = np.array([[0.0, 0.0], [1.0, 0.25], [0.0, 0.0], [2.0, 2.0]]), np.array([[0, 0], [0.5, -0.3]] * 2)
-    mean[2:] = [[0, 0], [1.0, 0.0]]
-    found = normalised_variances(spread, mean)
-    axis = np.linspace(-8, 8, 801)[:-1] + 0.01
-    for row in (1, 3):
-        first, second = np.meshgrid(axis, axis, indexing="ij")
-        deviation = np.sqrt(spread[row])
-        y = np.stack([mean[row, 0] + first * deviation[0], mean[row, 1] + second * deviation[1]])
-        weight = np.exp(-(first**2 + second**2) / 2) / (2 * math.pi) * 0.02**2
-        unit = y * math.sqrt(2) / np.sqrt((y**2).sum(axis=0))
-        expected = (unit**2 * weight).sum(axis=(1, 2)) - (unit * weight).sum(axis=(1, 2)) ** 2
-        np.testing.assert_allclose(found[row], expected, atol=1e-4)
-    assert (found[[0, 2]] == 0).all()

@@ -5,52 +5,63 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, advise, leaders
+from ropeconv.bake import advice
+from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, Advice, Writing, advise, leaders
+from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
-from ropeconv.sources import open_source
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.evidence import Evidence
+from ropeconv.runtimes.verdict import Verdict
+from ropeconv.sources import GgufSource, open_source
 
-from ..conftest import CONFIGS, Run
+from ..conftest import CONFIGS
+from ..support.baking import apply, make_plan
+from ..support.extent import sample
+from ..support.gguf_files import write
+from ..support.in_process import command
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
 
 
 @pytest.fixture(scope="module")
-def found() -> list:
+def found() -> list[Advice]:
+    """For Llama 2 at 8 times its context."""
     return advise(open_source(str(LLAMA_2)), 32768)[0]
 
 
-def test_every_method_that_reaches_a_length_is_there(found: list) -> None:
-    spec = open_source(str(LLAMA_2))
-    assert spec is not None
-    names = {one.method.name for one in found}
-    assert names == set(REGISTRY) - {"theta", "longrope", "inv-freq", "dynamic", "as-is"}
+def test_every_method_that_reaches_a_length_is_there(found: list[Advice]) -> None:
+    assert {one.method.name for one in found} == set(REGISTRY) - {"theta", "longrope", "inv-freq", "dynamic", "as-is"}
 
 
-def test_what_is_known_of_llama_2_at_8_times(found: list) -> None:
+def test_what_is_known_of_llama_2_at_8_times(found: list[Advice]) -> None:
     by_name = {one.method.name: one for one in found}
     first = {name: one.profile.reach.first_violation for name, one in by_name.items()}
     assert {name: first[name] for name in ("linear", "ntk", "yarn", "theta-for")} == {
         "linear": 13649, "ntk": 5732, "yarn": 8886, "theta-for": 9937,
     }  # fmt: skip
     assert by_name["theta-bound"].profile.reach.count == 0
-    assert by_name["linear"].profile.outside == 0
-    assert by_name["ntk"].profile.outside == 34
+    assert (by_name["linear"].profile.outside, by_name["ntk"].profile.outside) == (0, 34)
     assert [name for name, one in by_name.items() if one.works_untuned] == ["mixed", "ntk-fixed"]
     words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
-    assert words["transformers@4.48"] == "differs"
-    assert words["vllm@0.33"] == "exact"
+    assert (words["transformers@4.48"], words["vllm@0.33"]) == ("differs", "exact")
     exceptions = "differs: transformers 4.45-4.50; read: lmdeploy TurboMind 0.18; ignored: "
     assert by_name["yarn"].writings["safetensors"].exceptions.startswith(exceptions)
     assert "differs" not in by_name["ntk"].writings["safetensors"].exceptions
     assert "no safetensors weights" in by_name["yarn"].writings["gguf"].reason
 
 
+MODELS = ["meta-llama--Llama-2-7b-hf", "Qwen--Qwen2.5-7B-Instruct", "google--gemma-7b"]
+
+
 @pytest.mark.parametrize(("factor", "first"), [(4, "yarn"), (8, "mixed")])
-@pytest.mark.parametrize("name", ["meta-llama--Llama-2-7b-hf", "Qwen--Qwen2.5-7B-Instruct", "google--gemma-7b"])
+@pytest.mark.parametrize("name", sample(MODELS, 1))
 def test_what_to_try_first_is_what_the_readme_says(name: str, factor: int, first: str) -> None:
     source = open_source(str(CONFIGS / f"{name}.json"))
     spec = inspect_source(source).spec
@@ -59,76 +70,196 @@ def test_what_to_try_first_is_what_the_readme_says(name: str, factor: int, first
     assert f"up to {factor} times the trained context, `--{first} S`**" in readme
 
 
-def test_the_order_is_the_stated_one(found: list) -> None:
-    assert "without fine-tuning" in CRITERION
-    keys = [
-        (
-            not one.works_untuned,
-            PUBLISHED_ORDER.index(one.method.name) if one.works_untuned else 0,
-            one.profile.outside,
-            -min(one.profile.reach.effective_length or 32768, 32768),
-            one.profile.fast_change,
-        )
-        for one in found
-    ]
-    assert keys == sorted(keys)
-
-
-def test_each_question_has_its_own_answer(found: list) -> None:
-    angles, length, change = leaders(found)
-    assert angles.startswith("Fewest dimensions outside the trained angles: --theta-bound 32768, --linear 8")
-    assert length == "Longest effective length: --theta-bound 32768 (32,768 of 32,768 tokens)."
-    assert "--ntk-old 8 (by at most 4.32)" in change
-
-
-def test_commands_do_what_was_advised(run: Run, llama: Path) -> None:
-    """Each command, typed with --dry-run, plans the schedule that the advice was about."""
-    said = json.loads(run("advise", llama, "--context", "1k", "--json").stdout)
-    assert said["sorted_by"] == CRITERION
-    assert len(said["advice"]) > 8
-    for one in said["advice"]:
-        command = shlex.split(one["command"])
-        assert command[:2] == ["ropeconv", "apply"]
-        plan = json.loads(run(*command[1:], "--dry-run", "--json").stdout)
-        assert plan["schedule"]["context"] == 1024
-        assert plan["schedule"]["attention_factor"] == one["attention_factor"]
-        runtimes = {row["runtime"]: row["status"] for row in plan["runtimes"]}
-        assert runtimes == {row["runtime"]: row["status"] for row in one["outputs"]["safetensors"]["runtimes"]}
-        gguf = one["outputs"]["gguf"]
-        planned = run(*command[1:], "--to", "gguf", "--dry-run", "--json")
-        assert (planned.returncode == 0) == (gguf["reason"] is None), planned.stderr
-
-
-def test_sentences_name_their_criterion_and_never_a_best(run: Run, llama: Path) -> None:
-    said = run("advise", llama, "--context", "512").stdout
-    assert "Sorted by: " in said
-    assert "ropeconv apply" in said
-    assert " best " not in said.lower()
-
-
 def test_scaled_models_start_from_their_unscaled_rope() -> None:
-    source = open_source(str(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"))
-    found, _ = advise(source, 1 << 18)
-    assert all(one.command.endswith(" --replace") for one in found)
-    assert next(one for one in found if one.method.name == "llama3").method.command == "--llama3 32"
-
-
-def test_attention_factors_are_those_of_the_plans() -> None:
     """DeepSeek V3 was trained with mscale = mscale_all_dim = 1, so that YaRN leaves its cos and sin alone."""
     found, _ = advise(open_source(str(CONFIGS / "deepseek-ai--DeepSeek-V3.json")), 1 << 18)
+    assert all(one.command.endswith(" --replace") for one in found)
     assert next(one for one in found if one.method.name == "yarn").schedule.attention_factor == 1
 
 
 def test_no_search_of_minutes_is_begun() -> None:
-    source = open_source(str(CONFIGS / "Qwen--Qwen2.5-7B-Instruct-1M.json"))
-    found, passed = advise(source, 1 << 22)
+    found, passed = advise(open_source(str(CONFIGS / "Qwen--Qwen2.5-7B-Instruct-1M.json")), 1 << 22)
     assert "takes minutes at 4194304 tokens" in passed["theta-bound"]
     assert len(found) > 8
 
 
 def test_what_a_method_cannot_do_is_said() -> None:
     """Where less than half of the head rotates, there is no bound to meet."""
-    source = open_source(str(CONFIGS / "EleutherAI--pythia-14m.json"))
-    found, passed = advise(source, 8192)
+    found, passed = advise(open_source(str(CONFIGS / "EleutherAI--pythia-14m.json")), 8192)
     assert passed == {"theta-bound": "--theta-bound: theta 10000 keeps the bound up to 8192 tokens already"}
     assert all(one.profile.reach.automatic for one in found)
+
+
+# The order, from numbers made for the test
+
+
+def one(name: str, value: Any = 4.0, untuned: bool = True, **numbers: Any) -> Advice:
+    """Advice of a method. numbers: outside, fast_change, and the first position that violates the bound."""
+    given = {"outside": 0, "fast_change": 1.0, "first": None, **numbers}
+    first = given.pop("first")
+    reach = SimpleNamespace(first_violation=first, effective_length=None if first is None else first - 1)
+    profile: Any = SimpleNamespace(reach=reach, to_dict=lambda: {"outside": given["outside"]}, **given)
+    schedule: Any = SimpleNamespace(context=4096, attention_factor=1.1)
+    return Advice(REGISTRY[name](value), schedule, profile, untuned, {"gguf": Writing("", (), "no")}, "ropeconv apply")
+
+
+def order(*found: Advice) -> list[str]:
+    return [item.method.name for item in sorted(found, key=lambda item: item.rank)]
+
+
+def test_what_works_untuned_comes_first_in_the_published_order() -> None:
+    assert "without fine-tuning" in CRITERION
+    names = [*reversed(PUBLISHED_ORDER), "linear"]
+    assert order(*(one(name) for name in names)) == [*PUBLISHED_ORDER, "linear"]
+    assert order(one("linear"), one("yarn", untuned=False)) == ["linear", "yarn"]
+    assert order(one("yarn", untuned=False), one("linear", untuned=False)) == ["linear", "yarn"]  # by name alone
+
+
+@pytest.mark.parametrize(
+    ("yarn", "other", "first"),
+    [
+        ({}, {}, "by-parts"), ({"outside": 2}, {"outside": 4}, "yarn"), ({"first": 4000}, {"first": 3999}, "yarn"),
+        ({}, {"first": 4096}, "yarn"), ({}, {"first": 4097}, "by-parts"),  # both cover the context
+        ({"fast_change": 2.0}, {"fast_change": 2.5}, "yarn"), ({"outside": 2, "first": 10}, {"outside": 4}, "yarn"),
+        ({"first": 4000, "fast_change": 9.0}, {"first": 3000}, "yarn"),
+    ],
+)  # fmt: skip
+def test_the_numbers_decide_among_the_others_one_after_the_other(
+    yarn: dict[str, float], other: dict[str, float], first: str
+) -> None:
+    assert order(one("yarn", untuned=False, **yarn), one("by-parts", untuned=False, **other))[0] == first
+
+
+def test_the_best_in_each_number() -> None:
+    found = [
+        one("yarn", outside=4, first=5000, fast_change=1.5), one("linear", outside=2, first=3001, fast_change=4.0),
+        one("ntk", outside=2, first=3000, fast_change=1.5 * (1 + 1e-12)),
+    ]  # fmt: skip
+    assert leaders(found) == [
+        "Fewest dimensions outside the trained angles: --linear 4, --ntk 4 (2).",
+        "Longest effective length: --yarn 4 (4,096 of 4,096 tokens).",
+        "Smallest change of the pairs that complete a period in the trained length: --yarn 4, --ntk 4 "
+        "(by at most 1.5).",
+    ]
+    assert leaders(found[:1])[0] == "Fewest dimensions outside the trained angles: all (4)."
+    assert leaders([one("linear", first=10)])[1] == "Longest effective length: all (9 of 4,096 tokens)."
+    assert leaders([]) == []
+
+
+def test_advice_as_data() -> None:
+    assert one("yarn", outside=6).to_dict() == {
+        "method": "yarn",
+        "recipe": {
+            "method": "yarn", "context": 4096,
+            "parameters": {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
+        },
+        "command": "ropeconv apply", "context": 4096, "attention_factor": 1.1, "outside": 6, "works_untuned": True,
+        "finetuning_note": REGISTRY["yarn"].finetuning_note,
+        "outputs": {"gguf": {"encoding": None, "runtimes": [], "reason": "no"}},
+    }  # fmt: skip
+
+
+def written(*statuses: Any) -> Writing:
+    evidence = Evidence("", "")
+    verdicts = (Verdict(f"{n}@1.2", f"{n} 1.2", one, "why", "here", "1.4", evidence) for n, one in enumerate(statuses))
+    return Writing("native", tuple(verdicts))
+
+
+def test_what_runtimes_read_of_an_output() -> None:
+    assert Writing("", (), "no").summary == "refused"
+    assert written("differs").summary == "differs"
+    assert written("exact", "exact", "ignored", "unknown", "unsupported").summary == "exact in 2 of 3"
+    assert written("exact").exceptions == ""
+    assert written("exact", "differs", "refused", "unknown").exceptions == "differs: 1 1.2; refused: 2 1.2"
+
+
+# Commands
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four methods, for which no bound is searched and nothing is counted."""
+    monkeypatch.setattr(advice, "profile", lambda schedule, start: one("yarn").profile)
+    monkeypatch.setattr(advice, "REGISTRY", {name: REGISTRY[name] for name in ("theta", "linear", "yarn", "ntk")})
+
+
+def advised(path: Path, context: int, method: str = "linear") -> Advice:
+    return next(item for item in advise(open_source(str(path)), context)[0] if item.method.name == method)
+
+
+@pytest.mark.parametrize("context", [1, 4096])
+def test_a_length_within_the_trained_one_needs_nothing(quick: None, context: int) -> None:
+    words = f"--context {context} is within the trained 4096 tokens; give a longer one"
+    with pytest.raises(UsageError, match=words):
+        advise(open_source(str(LLAMA_2)), context)
+    found, passed = advise(open_source(str(LLAMA_2)), 4097)
+    assert ({item.method.name for item in found}, passed) == ({"linear", "yarn", "ntk"}, {})
+
+
+@pytest.mark.parametrize(("context", "works"), [(16384, True), (16385, False)])
+def test_a_factor_works_untuned_up_to_what_is_reported(quick: None, context: int, works: bool) -> None:
+    assert advised(LLAMA_2, context, "ntk").works_untuned is works
+    assert not advised(LLAMA_2, context, "linear").works_untuned
+
+
+@pytest.mark.parametrize(
+    ("path", "context", "flags"),
+    [
+        (LLAMA_2, 16384, "--linear 4"), (LLAMA_2, 10000, "--linear 2.44140625"),
+        # Llama 3.1 was trained for 8,192 tokens and declares 131,072
+        (LLAMA_3_1, 1 << 18, "--linear 32 --replace"), (LLAMA_3_1, 1 << 17, "--linear 16 --replace"),
+        (LLAMA_3_1, 1 << 16, "--linear 8 --context 65536 --replace"),
+    ],
+)  # fmt: skip
+def test_commands_name_the_context_where_the_factor_does_not_give_it(
+    quick: None, path: Path, context: int, flags: str
+) -> None:
+    assert advised(path, context).command == f"ropeconv apply {path} {flags}"
+
+
+def test_an_output_of_ropeconv_is_replaced_though_no_scaling_is_left_in_it(quick: None, tmp_path: Path) -> None:
+    """ntk leaves another base alone."""
+    source = write(tmp_path / "model.gguf")
+    baked = apply(make_plan(source, Recipe(REGISTRY["ntk"](2.0)), tmp_path / "baked.gguf"))
+    assert advised(baked, 256, "yarn").command == f"ropeconv apply {baked} --yarn 4 --replace"
+    assert advised(source, 256, "yarn").command == f"ropeconv apply {source} --yarn 4"
+
+
+def test_what_no_format_holds_is_judged_by_its_own_schedule(
+    quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuses(source: Any, recipe: Any, target: Any) -> Any:
+        assert target.replace
+        raise RopeconvError(f"no {target.to}")
+
+    monkeypatch.setattr(advice, "make_plan", refuses)
+    found = advised(LLAMA_2, 16384, "yarn")
+    reasons = {name: item.reason for name, item in found.writings.items()}
+    assert reasons == {"safetensors": "no safetensors", "gguf": "no gguf"}
+    assert found.schedule.context == 16384
+    source = GgufSource(write(tmp_path / "model.gguf"))
+    assert [set(item.writings) for item in advise(source, 256)[0]] == [{"gguf"}] * 3
+
+
+def test_commands_do_what_was_advised(llama: Path) -> None:
+    """Each command, typed with --dry-run, plans the schedule that the advice was about."""
+    said = json.loads(command(llama.parent, "advise", llama, "--context", "1k", "--json", code=0).stdout)
+    assert said["sorted_by"] == CRITERION
+    assert len(said["advice"]) > 8
+    for item in sample(said["advice"], 2):
+        words = shlex.split(item["command"])
+        assert words[:2] == ["ropeconv", "apply"]
+        plan = json.loads(command(llama.parent, *words[1:], "--dry-run", "--json", code=0).stdout)
+        assert plan["schedule"]["context"] == 1024
+        assert plan["schedule"]["attention_factor"] == item["attention_factor"]
+        runtimes = {row["runtime"]: row["status"] for row in plan["runtimes"]}
+        assert runtimes == {row["runtime"]: row["status"] for row in item["outputs"]["safetensors"]["runtimes"]}
+        planned = command(llama.parent, *words[1:], "--to", "gguf", "--dry-run", "--json")
+        assert (planned.returncode == 0) == (item["outputs"]["gguf"]["reason"] is None), planned.stderr
+
+
+def test_sentences_name_their_criterion_and_never_a_best(llama: Path) -> None:
+    said = command(llama.parent, "advise", llama, "--context", "512").stdout
+    assert "Sorted by: " in said
+    assert "ropeconv apply" in said
+    assert " best " not in said.lower()

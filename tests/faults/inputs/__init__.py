@@ -1,4 +1,4 @@
-"""Hostile inputs: each format has a file in `kinds/` that writes the N-th input and names the commands to run on it.
+"""Hostile inputs: files in `kinds/` write the N-th input of each format and name the commands to run on it.
 
-`python -m tests.faults.inputs NAME [FIRST [LAST]]` runs some of them and prints the distinct failures.
+`python -m tests.faults.inputs.worker FORMAT NUMBER,NUMBER` runs some of them and prints what came of it.
 """

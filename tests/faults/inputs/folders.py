@@ -1,17 +1,24 @@
-"""Seeds: folders with small checkpoints, made without torch."""
+"""Seeds: folders with small checkpoints, made without torch, and releases as Meta distributes them."""
 
 from __future__ import annotations
 
 import copy
+import io
 import json
 import struct
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.sources.test_meta import VOCABULARY, sentencepiece_model, weights
 from tests.support.models import COMMON, FAMILIES, TINY, whole
 
 SMALL = {"hidden_size": 32, "intermediate_size": 16, "head_dim": 16, "vocab_size": 8}
+PARAMS: dict[str, Any] = {
+    "dim": 32, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "multiple_of": 16, "norm_eps": 1e-5, "vocab_size": -1,
+    "ffn_dim_multiplier": 1.0, "rope_theta": 10000.0, "use_scaled_rope": False,
+}  # fmt: skip
 
 
 def small_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
@@ -25,10 +32,10 @@ def small_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
 @cache
 def small_header() -> dict[str, Any]:
     """The entries of the safetensors file of `small_config`, float32."""
-    shapes = {"model.embed_tokens.weight": [8, 32], "lm_head.weight": [8, 32], "model.norm.weight": [32]}
+    shapes = {"model.embed_tokens": [8, 32], "lm_head": [8, 32], "model.norm": [32]}
     for layer in range(2):
         shapes |= {
-            f"model.layers.{layer}.{name}.weight": shape
+            f"model.layers.{layer}.{name}": shape
             for name, shape in (
                 ("input_layernorm", [32]), ("post_attention_layernorm", [32]), ("self_attn.q_proj", [32, 32]),
                 ("self_attn.k_proj", [16, 32]), ("self_attn.v_proj", [16, 32]), ("self_attn.o_proj", [32, 32]),
@@ -39,7 +46,7 @@ def small_header() -> dict[str, Any]:
     at = 0
     for name, shape in shapes.items():
         size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        entries[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
         at += size
     return entries
 
@@ -55,7 +62,7 @@ def safetensors(header: bytes, data: int) -> bytes:
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any] | None = None) -> Path:
-    """A checkpoint of one safetensors file with an index, a generation config and a tokenizer config."""
+    """A checkpoint of one safetensors file with a generation config and a tokenizer config."""
     folder.mkdir(parents=True)
     entries = small_header()
     (folder / "config.json").write_text(json.dumps(small_config() if config is None else config))
@@ -65,10 +72,41 @@ def write_checkpoint(folder: Path, config: dict[str, Any] | None = None) -> Path
     return folder
 
 
-def index_of_small() -> dict[str, Any]:
-    """The index of `write_checkpoint`."""
-    names = [name for name in small_header() if name != "__metadata__"]
-    return {
-        "metadata": {"total_size": data_bytes(small_header())},
-        "weight_map": dict.fromkeys(names, "model.safetensors"),
-    }
+@cache
+def tensors() -> dict[str, Any]:
+    """The tensors of a release by Meta, of one layer."""
+    import torch
+
+    return weights(PARAMS, VOCABULARY, torch.bfloat16)
+
+
+@cache
+def sentencepiece() -> bytes:
+    """A small tokenizer.model."""
+    with tempfile.TemporaryDirectory() as folder:
+        sentencepiece_model(Path(folder))
+        return Path(folder, "tokenizer.model").read_bytes()
+
+
+def saved(found: Any) -> bytes:
+    """What torch.save writes."""
+    import torch
+
+    file = io.BytesIO()
+    torch.save(found, file)
+    return file.getvalue()
+
+
+@cache
+def pth() -> bytes:
+    """consolidated.00.pth of that release."""
+    return saved(tensors())
+
+
+def write_release(folder: Path) -> Path:
+    """A folder as Meta distributes it."""
+    folder.mkdir()
+    (folder / "params.json").write_text(json.dumps(PARAMS))
+    (folder / "consolidated.00.pth").write_bytes(pth())
+    (folder / "tokenizer.model").write_bytes(sentencepiece())
+    return folder

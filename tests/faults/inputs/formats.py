@@ -17,22 +17,23 @@ FORMATS: dict[str, Write] = {}
 random: the only source of chance, so that the N-th input is always the same. folder: empty, and the working directory
 of the commands. The command lines are without `ropeconv`.
 """
-
-
 PREPARE: dict[str, Callable[[], None]] = {}
 """What a worker does once, before the inputs of a format."""
 
 
-def register(name: str, prepare: Callable[[], None] | None = None) -> Callable[[Write], Write]:
+def register(name: str, prepare: Callable[[], None] = lambda: None) -> Callable[[Write], Write]:
     """Decorator: adds a format. name: as in the table of `scripts/faults`. prepare: what a worker does before."""
 
     def add(write: Write) -> Write:
-        FORMATS[name] = write
-        if prepare is not None:
-            PREPARE[name] = prepare
+        FORMATS[name], PREPARE[name] = write, prepare
         return write
 
     return add
+
+
+def commands(text: str) -> Commands:
+    """Command lines, one on each line of a text."""
+    return [line.split() for line in text.strip().splitlines()]
 
 
 def load() -> dict[str, Write]:
@@ -44,5 +45,6 @@ def load() -> dict[str, Write]:
 
 
 def write_input(name: str, number: int, folder: Path) -> Commands:
-    """Writes the input of a number into an empty folder, and returns its command lines."""
+    """Writes the input of a number into a folder, which is made, and returns its command lines."""
+    folder.mkdir()
     return load()[name](Random(f"{name} {number}"), folder)

@@ -13,8 +13,9 @@ from ropeconv.families.registry import by_model_type, families
 from tests.support.models import FAMILIES, part_at
 
 from ..folders import small_config, write_checkpoint
-from ..formats import Commands, register
+from ..formats import Commands, commands, register
 from ..json_mutations import changed, text_of
+from .checkpoint import ON_MODEL
 
 SCALINGS: tuple[dict[str, Any], ...] = (
     {"rope_type": "linear", "factor": 4.0},
@@ -54,30 +55,20 @@ def known_keys() -> tuple[str, ...]:
 
 
 KEYS = known_keys()
-ON_CONFIG: Commands = [
-    ["inspect", "config.json"],
-    ["inspect", "config.json", "--json"],
-    ["apply", "config.json", "--yarn", "4", "--dry-run"],
-    ["apply", "config.json", "--mixed", "4", "--dry-run", "--json", "--explain"],
-    ["apply", "config.json", "--linear", "2", "--on-top", "--dry-run"],
-    ["apply", "config.json", "--as-is", "-o", "out"],
-    ["apply", "config.json", "--yarn", "8", "--replace", "--keep-short", "-o", "out"],
-    ["apply", "config.json", "--ntk", "128k", "--replace", "--runtime", "vllm", "--dry-run"],
-    ["compare", "config.json", "config.json"],
-    ["plot", "config.json", "--yarn", "4", "-o", "plot.png"],
-    ["advise", "config.json", "--context", "256"],
-    ["bound", "config.json"],
-]
-ON_FOLDER: Commands = [
-    ["inspect", "model"],
-    ["apply", "model", "--yarn", "4", "-o", "out"],
-    ["apply", "model", "--mixed", "4", "--encoding", "buffers", "-o", "out"],
-    ["apply", "model", "--yarn", "4", "--encoding", "weights", "--replace", "-o", "out"],
-    ["apply", "model", "--yarn", "4", "--log-n", "clamped", "--allow-approximate", "-o", "out"],
-    ["apply", "model", "--yarn", "4", "--to", "gguf", "-o", "out.gguf"],
-    ["bound", "model", "--weights", "--yarn", "4"],
-    ["restore", "model", "--dry-run"],
-]
+ON_CONFIG = commands("""
+inspect config.json
+inspect config.json --json
+apply config.json --yarn 4 --dry-run
+apply config.json --mixed 4 --dry-run --json --explain
+apply config.json --linear 2 --on-top --dry-run
+apply config.json --as-is -o out
+apply config.json --yarn 8 --replace --keep-short -o out
+apply config.json --ntk 128k --replace --runtime vllm --dry-run
+compare config.json config.json
+plot config.json --yarn 4 -o plot.png
+advise config.json --context 256
+bound config.json
+""")
 
 
 @register("config.json")
@@ -94,7 +85,7 @@ def write(random: Random, folder: Path) -> Commands:
         return random.sample(ON_CONFIG, 3)
     write_checkpoint(folder / "model")
     (folder / "model" / "config.json").write_bytes(text)
-    return random.sample(ON_FOLDER, 2)
+    return random.sample(ON_MODEL, 2)
 
 
 SIZES = (1, 2, 3, 64, 127, 2_048, 2_049, 4_096, 9_999, 1 << 20, 1 << 23, (1 << 31) - 1)

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 import struct
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
+
+import gguf
 
 from ropeconv.runtimes.llamacpp import arch_table
+from tests.support.gguf_files import write as write_file
 
 from ..bytes_mutations import damaged
-from ..formats import Commands, register
-from ..gguf_parts import STRING, Parts, seeds, taken_apart, text, value
+from ..formats import Commands, commands, register
 
-COMMANDS: Commands = [
-    ["inspect", "m.gguf"],
-    ["inspect", "m.gguf", "--json"],
-    ["apply", "m.gguf", "--yarn", "4", "-o", "out.gguf"],
-    ["apply", "m.gguf", "--mixed", "4", "--replace", "-o", "out.gguf"],
-    ["apply", "m.gguf", "--linear", "2", "--on-top", "--dry-run", "--json"],
-    ["apply", "m.gguf", "--yarn", "4", "--replace", "--in-place"],
-    ["restore", "m.gguf", "-o", "out.gguf"],
-    ["compare", "m.gguf", "m.gguf"],
-    ["advise", "m.gguf", "--context", "256"],
-]
+COMMANDS = commands("""
+inspect m.gguf
+inspect m.gguf --json
+apply m.gguf --yarn 4 -o out.gguf
+apply m.gguf --mixed 4 --replace -o out.gguf
+apply m.gguf --linear 2 --on-top --dry-run --json
+apply m.gguf --yarn 4 --replace --in-place
+restore m.gguf -o out.gguf
+compare m.gguf m.gguf
+advise m.gguf --context 256
+""")
+FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+SCALED: dict[str, Any] = {
+    "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16,
+    "rope.scaling.attn_factor": 1.1, "rope.scaling.yarn_log_multiplier": 0.1, "attention.temperature_scale": 0.1,
+}  # fmt: skip
+ARCHS: dict[str, dict[str, Any]] = {
+    "llama": {}, "qwen2": {}, "phi3": {}, "granite": {}, "llama4": {}, "mistral3": {},
+    "gemma3": {"attention.sliding_window": 512}, "gpt-oss": {"attention.sliding_window": 128},
+    "deepseek2": {"attention.kv_lora_rank": 16, "attention.key_length": 64, "attention.key_length_mla": 64},
+}  # fmt: skip
 OF_ARCH = (
     "attention.head_count attention.head_count_kv attention.key_length attention.key_length_mla "
     "attention.key_length_swa attention.rope_pattern attention.sliding_window attention.sliding_window_pattern "
@@ -38,29 +57,122 @@ OTHERS = (
     "split.tensors.count tokenizer.chat_template tokenizer.ggml.merges tokenizer.ggml.model tokenizer.ggml.scores "
     "tokenizer.ggml.tokens"
 ).split()
-NAMES = (b"", b"rope_freqs.weight", b"rope_factors_long.weight", b"\xff", b"x" * 63, b"x" * 64, b"\0", b"\n\x1b[0m")
-SHAPES = (
-    [], [0], [1], [2], [32], [130], [1 << 62], [1 << 32, 1 << 32], [1 << 63, 2], [1] * 4, [1] * 5, [1 << 40], [128, 0],
-    [0, 128], [128, 128], [128, 128, 1], [1 << 14],
+ODD = (
+    0, 1, 2, 3, 4, 5, 8, 9, 10, 14, 24, 28, 30, 31, 32, 33, 36, 39, 40, 45, 48, 64, 128, 130, 255, 4096, 1 << 14,
+    1 << 16, 1 << 26, 10**7, 0x03000000, 1 << 31, 1 << 32, 1 << 40, 1 << 62, 1 << 63, (1 << 64) - 1,
 )  # fmt: skip
-TYPES = (0, 1, 2, 4, 5, 8, 9, 10, 14, 24, 28, 30, 31, 36, 39, 40, 45, 255, 1 << 31)
-OFFSETS = (0, 1, 31, 32, 1 << 40, 1 << 63, (1 << 64) - 1)
-CLAIMS = (0, 1, 3, 10**7, 1 << 31, 1 << 62, 1 << 63, (1 << 64) - 1)
-ALIGNMENTS = (0, 1, 2, 3, 8, 16, 48, 64, 256, 4096, 1 << 16, 1 << 26, 1 << 31)
+NAMES = (
+    b"", b"rope_freqs.weight", b"rope_factors_long.weight", b"\xff", b"x" * 64, b"x" * 70_000, b"\0", b"\n\x1b[0m",
+    b"general.architecture", b"llama.",
+)  # fmt: skip
+FLOATS = (0.0, -1.0, 1.0, 4.0, float("nan"), float("inf"), -float("inf"), 1e30, 1e-30, 3e38)
+WHOLES = (0, 1, 2, 3, 4, 64, 128, 4096, 10_000, 1 << 20, 400_000, 3 * 10**8, (1 << 31) - 1, 1 << 31)
+WORDS = (
+    b"", b"yarn", b"linear", b"none", b"longrope", b"llama", b"4", b"\xff\xfe", b"\0", b"\x1b[31m\n", b"x" * 300,
+    "é".encode(), b"\xed\xa0\x80", b"../../x", b"{}", b"null",
+)  # fmt: skip
 
 
-def _with_arch(parts: Parts, arch: bytes) -> bytes:
-    """Renames the architecture of a file in every key, and returns it."""
+@dataclass
+class Parts:
+    """A GGUF file in parts. keys: name, type, bytes. tensors: name, shape, type, offset. Names are bytes."""
+
+    keys: list[tuple[bytes, int, bytes]]
+    tensors: list[tuple[bytes, list[int], int, int]]
+    data: bytes
+
+    def joined(self, odd: Callable[[int, int], int] = lambda size, number: number) -> bytes:
+        """The bytes of the file. odd: the integer in place of one of the header, from its size in bytes and itself."""
+        out = bytearray(b"GGUF")
+
+        def put(size: int, *numbers: int) -> None:
+            for number in numbers:
+                out.extend(odd(size, number).to_bytes(size, "little"))
+
+        put(4, 3)
+        put(8, len(self.tensors), len(self.keys))
+        for name, kind, raw in self.keys:
+            put(8, len(name))
+            out += name
+            put(4, kind)
+            out += raw
+        for name, shape, kind, offset in self.tensors:
+            put(8, len(name))
+            out += name
+            put(4, len(shape))
+            put(8, *shape)
+            put(4, kind)
+            put(8, offset)
+        return bytes(out) + bytes(-len(out) % 32) + self.data
+
+
+def text(value: bytes) -> bytes:
+    """A string as GGUF has it."""
+    return struct.pack("<Q", len(value)) + value
+
+
+def taken_apart(path: Path) -> Parts:
+    """The parts of a right file, as gguf-py reads them."""
+    reader = gguf.GGUFReader(path)
+    fields = [one for name, one in reader.fields.items() if not name.startswith("GGUF.")]
+    keys = [
+        (one.name.encode(), int(one.parts[2][0]), b"".join(part.tobytes() for part in one.parts[3:])) for one in fields
+    ]
+    tensors = [
+        (one.name.encode(), [int(size) for size in one.shape], int(one.tensor_type), one.data_offset)
+        for one in reader.tensors
+    ]
+    start = min(offset for *_, offset in tensors)
+    return Parts(keys, [(*rest, offset - start) for *rest, offset in tensors], path.read_bytes()[start:])  # type: ignore[misc]
+
+
+@cache
+def _seeds() -> tuple[Parts, ...]:
+    """Whole small files by gguf-py: every kind of architecture, without and with scaling."""
+    with tempfile.TemporaryDirectory() as folder:
+        place, kinds = Path(folder, "a.gguf"), [(arch, more) for arch in ARCHS for more in ({}, SCALED)]
+        return tuple(taken_apart(write_file(place, arch, {**ARCHS[arch], **more})) for arch, more in kinds)
+
+
+def _seed(random: Random) -> Parts:
+    return copy.deepcopy(random.choice(_seeds()))
+
+
+def _number(random: Random, kind: int) -> bytes:
+    form = "<" + FORMATS[kind]
+    if kind in (6, 12):
+        return struct.pack(form, random.choice(FLOATS))
+    size = struct.calcsize(form)
+    whole = random.choice(WHOLES).to_bytes(8, "little")[:size]
+    known = (b"\xff" * size, b"\xff" * (size - 1) + b"\x7f", b"\0" * (size - 1) + b"\x80", random.randbytes(size))
+    return random.choice((*known, whole, whole))
+
+
+def _value(random: Random) -> tuple[int, bytes]:
+    """The type and the bytes of an odd value."""
+    kind = random.choice((*FORMATS, STRING, STRING, ARRAY, ARRAY))
+    if kind == STRING:
+        return kind, text(random.choice(WORDS))
+    if kind != ARRAY:
+        return kind, _number(random, kind)
+    element, count = random.choice((*FORMATS, STRING, ARRAY, 13)), random.choice((0, 1, 2, 3, 40))
+    claimed = count if random.random() < 0.95 else random.choice((1 << 63, (1 << 64) - 1, 1 << 31, count + 1))
+    entries = (_number(random, element) if element in FORMATS else text(random.choice(WORDS)) for _ in range(count))
+    return kind, struct.pack("<IQ", element, claimed) + b"".join(entries)
+
+
+def _of_any_arch(random: Random) -> tuple[Parts, bytes]:
+    """A file whose architecture has another name, which begins its keys too."""
+    parts, arch = _seed(random), random.choice((*arch_table().arch, "llama")).encode()
     old = next(raw[8:] for name, _, raw in parts.keys if name == b"general.architecture")
     keys = [(arch + name[len(old) :] if name.startswith(old + b".") else name, *rest) for name, *rest in parts.keys]
     parts.keys = [(name, kind, text(arch) if name == b"general.architecture" else raw) for name, kind, raw in keys]
-    return arch
+    return parts, arch
 
 
 @register("gguf keys")
 def write_keys(random: Random, folder: Path) -> Commands:
-    parts = taken_apart(random.choice(seeds()))
-    arch = _with_arch(parts, random.choice((*arch_table().arch, "llama")).encode())
+    parts, arch = _of_any_arch(random)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         kind = random.random()
         if kind < 0.15:
@@ -69,57 +181,36 @@ def write_keys(random: Random, folder: Path) -> Commands:
         name = random.choice(parts.keys)[0] if kind < 0.4 else arch + b"." + random.choice(OF_ARCH).encode()
         name = random.choice(OTHERS).encode() if kind > 0.8 else name
         kept = [key for key in parts.keys if key[0] != name]
-        kept.insert(random.randrange(len(kept) + 1), (name, *value(random)))
+        kept.insert(random.randrange(len(kept) + 1), (name, *_value(random)))
         parts.keys = kept
     (folder / "m.gguf").write_bytes(parts.joined())
     return random.sample(COMMANDS, 2)
 
 
-def _other_tensor(random: Random, parts: Parts) -> None:
-    place = random.randrange(len(parts.tensors))
-    name, shape, kind, offset = parts.tensors[place]
-    changed = random.choice(("name", "shape", "type", "offset", "twice", "gone"))
-    if changed == "gone":
-        del parts.tensors[place]
-    elif changed == "twice":
-        parts.tensors.insert(place, parts.tensors[place])
-    else:
-        parts.tensors[place] = (
-            random.choice(NAMES) if changed == "name" else name,
-            list(random.choice((*SHAPES, [*shape, 1], [*shape, 0]))) if changed == "shape" else shape,
-            random.choice(TYPES) if changed == "type" else kind,
-            random.choice((*OFFSETS, offset + 32)) if changed == "offset" else offset,
-        )
-
-
 @register("gguf")
 def write(random: Random, folder: Path) -> Commands:
-    file = random.choice(seeds())
+    """Entries that are gone, doubled or renamed, integers of the header that are others, and damaged headers."""
+    parts = _seed(random)
+    entries: Any = random.choice((parts.keys, parts.tensors))
+    place = random.randrange(len(entries))
+    one = entries[place]
+    others = ([], [one, one], [(random.choice(NAMES), *one[1:])], [one], [one], [one])
+    entries[place : place + 1] = random.choice(others)
+    share = random.choice((0.0, 0.02, 0.05))
+    file = parts.joined(
+        lambda size, number: random.choice(ODD) % (1 << 8 * size) if random.random() < share else number
+    )
     if random.random() < 0.3:
-        header = len(file) - len(taken_apart(file).data)
-        made = damaged(random, file[:header]) + file[header:]
-        (folder / "m.gguf").write_bytes(made)
-        return random.sample(COMMANDS, 2)
-    parts = taken_apart(file)
-    for _ in range(random.choice((1, 1, 2))):
-        kind = random.random()
-        if kind < 0.5 and parts.tensors:
-            _other_tensor(random, parts)
-        elif kind < 0.6:
-            parts.claimed["version"] = random.choice((0, 1, 2, 2, 3, 4, 0x03000000, 1 << 31))
-        elif kind < 0.75:
-            parts.claimed[random.choice(("tensors", "keys"))] = random.choice(CLAIMS)
-        elif kind < 0.85:
-            parts.keys.append((b"general.alignment", 4, struct.pack("<I", random.choice(ALIGNMENTS))))
-        elif kind < 0.95:
-            parts.keys.append(random.choice(parts.keys))
-        else:
-            odd = random.choice((b"", b"\xff", b"x" * 70_000, b"\n\x1b[0m", b"general.architecture", b"llama."))
-            parts.keys.append((odd, STRING, text(b"x")))
-    (folder / "m.gguf").write_bytes(parts.joined())
+        header = len(file) - len(parts.data)
+        file = damaged(random, file[:header]) + file[header:]
+    (folder / "m.gguf").write_bytes(file)
     return random.sample(COMMANDS, 2)
 
 
+SIZES = (
+    "embedding_length attention.head_count attention.head_count_kv rope.dimension_count context_length block_count "
+    "nextn_predict_layers rope.scaling.original_context_length attention.sliding_window"
+).split()
 DERIVED = (1, 2, 64, 2_048, 2_050, 10_000, 10_001, 1 << 20, 1 << 28, (1 << 31) - 1, (1 << 32) - 1)
 FRACTIONS = (1e-38, 1e-9, 0.5, 1.0, 4.0, 1e6, 3e38)
 
@@ -127,18 +218,14 @@ FRACTIONS = (1e-38, 1e-9, 0.5, 1.0, 4.0, 1e6, 3e38)
 @register("gguf derived sizes")
 def write_sizes(random: Random, folder: Path) -> Commands:
     """Sizes that each are possible, and that together make heads, layers, lengths and bases which are not."""
-    parts = taken_apart(random.choice(seeds()))
-    arch = _with_arch(parts, random.choice((*arch_table().arch, "llama")).encode())
-    wholes = (
-        "embedding_length attention.head_count attention.head_count_kv rope.dimension_count context_length block_count "
-        "nextn_predict_layers rope.scaling.original_context_length attention.sliding_window"
-    ).split()
-    made = {name: struct.pack("<I", random.choice(DERIVED)) for name in random.sample(wholes, random.randrange(1, 6))}
-    kinds = dict.fromkeys(made, 4)
+    parts, arch = _of_any_arch(random)
+    made = {
+        name: (4, struct.pack("<I", random.choice(DERIVED))) for name in random.sample(SIZES, random.randrange(1, 6))
+    }
     for name in random.sample(("rope.scaling.factor", "rope.scaling.alpha", "rope.freq_base"), random.randrange(3)):
-        made[name], kinds[name] = struct.pack("<f", random.choice(FRACTIONS)), 6
+        made[name] = (6, struct.pack("<f", random.choice(FRACTIONS)))
     gone = {*made, *random.choice(((), ("attention.key_length", "rope.dimension_count")))}
     parts.keys = [key for key in parts.keys if key[0].removeprefix(arch + b".").decode() not in gone]
-    parts.keys += [(arch + b"." + name.encode(), kinds[name], raw) for name, raw in made.items()]
+    parts.keys += [(arch + b"." + name.encode(), *value) for name, value in made.items()]
     (folder / "m.gguf").write_bytes(parts.joined())
     return random.sample(COMMANDS, 2)

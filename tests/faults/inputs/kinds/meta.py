@@ -12,18 +12,18 @@ from random import Random
 from typing import Any
 
 from ..bytes_mutations import damaged
-from ..formats import Commands, register
+from ..folders import PARAMS, pth, saved, sentencepiece, tensors, write_release
+from ..formats import Commands, commands, register
 from ..json_mutations import changed, text_of
-from ..meta_folders import PARAMS, pth, saved, sentencepiece, tensors, write_release
 
-COMMANDS: Commands = [
-    ["inspect", "model"],
-    ["apply", "model", "--yarn", "4", "--dry-run"],
-    ["apply", "model", "--yarn", "4", "-o", "out"],
-    ["apply", "model", "--yarn", "4", "--encoding", "weights", "-o", "out"],
-    ["apply", "model", "--as-is", "--to", "gguf", "-o", "out.gguf"],
-    ["compare", "model", "model"],
-]
+COMMANDS = commands("""
+inspect model
+apply model --yarn 4 --dry-run
+apply model --yarn 4 -o out
+apply model --yarn 4 --encoding weights -o out
+apply model --as-is --to gguf -o out.gguf
+compare model model
+""")
 PICKLES = (
     b"cposix\nsystem\n(S'touch left'\ntR.", b"\x80\x02.", b".", b"", b"\x80\x04\x8d" + b"\xff" * 8,
     b"(" * 100_000 + b".", b"\x80\x02" + b"]" * 100_000 + b".", b"\x8b\xff\xff\xff\x7f", b"I" + b"9" * 5000 + b"\n.",
@@ -43,17 +43,9 @@ def write_params(random: Random, folder: Path) -> Commands:
 @register("tokenizer.model")
 def write_tokenizer(random: Random, folder: Path) -> Commands:
     model = write_release(folder / "model")
-    made = random.choice(
-        (
-            damaged(random, sentencepiece()),
-            damaged(
-                random, b"".join(b"%s %d\n" % (word, rank) for rank, word in enumerate((b"YQ==", b"Yg==", b"YWI=")))
-            ),
-            b"YQ== 99999999999999999999999\n",
-            "YQ== ²\n".encode(),
-            b"YQ== 0\n\xff\xfe 1\nYQ==",
-        )
-    )
+    tiktoken = b"YQ== 0\nYg== 1\nYWI= 2\n"
+    odd = (b"YQ== 99999999999999999999999\n", "YQ== ²\n".encode(), b"YQ== 0\n\xff\xfe 1\nYQ==")
+    made = random.choice((damaged(random, sentencepiece()), damaged(random, tiktoken), *odd))
     (model / "tokenizer.model").write_bytes(made)
     return random.sample(COMMANDS, 2)
 

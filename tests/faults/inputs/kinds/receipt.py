@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
+from ropeconv.errors import RopeconvError
 from ropeconv.receipts.receipt import Receipt
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from tests.support.baking import apply, make_plan
 from tests.support.gguf_files import write as write_gguf
 
 from ..folders import write_checkpoint
-from ..formats import Commands, register
-from ..gguf_parts import STRING, taken_apart, text
+from ..formats import Commands, commands, register
 from ..json_mutations import Raw, changed, text_of
-from ..stopped import stop_before_forward
+from .gguf import STRING, taken_apart, text
 
-ON_FOLDER: Commands = [
-    ["inspect", "baked"],
-    ["inspect", "baked", "--json"],
-    ["restore", "baked", "-o", "out"],
-    ["restore", "baked", "--dry-run"],
-    ["apply", "baked", "--linear", "8", "--replace", "-o", "out"],
-    ["apply", "baked", "--yarn", "2", "--on-top", "-o", "out"],
-    ["apply", "baked", "--yarn", "8", "--replace", "--to", "gguf", "-o", "out.gguf"],
-    ["validate", "baked", "--against", "model", "-q"],
-    ["compare", "baked", "model"],
-]
-ON_GGUF: Commands = [
-    ["inspect", "b.gguf"],
-    ["inspect", "b.gguf", "--json"],
-    ["restore", "b.gguf", "-o", "out.gguf"],
-    ["restore", "b.gguf"],
-    ["restore", "b.gguf", "--dry-run"],
-    ["apply", "b.gguf", "--linear", "8", "--replace", "-o", "out.gguf"],
-    ["apply", "b.gguf", "--yarn", "2", "--on-top", "-o", "out.gguf"],
-    ["validate", "b.gguf", "--against", "a.gguf", "-q"],
-    ["compare", "b.gguf", "a.gguf"],
-]
+ON_OUTPUT = """
+inspect {baked}
+inspect {baked} --json
+restore {baked} -o {out}
+restore {baked} --dry-run
+apply {baked} --linear 8 --replace -o {out}
+apply {baked} --yarn 2 --on-top -o {out}
+validate {baked} --against {model} -q
+compare {baked} {model}
+"""
+ON_FOLDER = commands(
+    ON_OUTPUT.format(baked="baked", model="model", out="out") + "apply baked --yarn 8 --replace --to gguf -o out.gguf"
+)
+ON_GGUF = commands(ON_OUTPUT.format(baked="b.gguf", model="a.gguf", out="out.gguf") + "restore b.gguf")
 VALUES = (
     "config.json", "../config.json", "ropeconv.json", ".hidden", "model.safetensors", "x/y.safetensors", "\x1b[2J\n",
     "\u202ex", 1 << 62, -1, [[0, 1 << 62]], [[-1, 4]], [["a", 1]], "AAAA", "A", "====", "0" * 64, Raw("1e999"),
@@ -51,34 +47,33 @@ VALUES = (
     {"kind": 9, "raw": "BAAAAP////////9/"}, {"method": "yarn", "factor": 4.0}, {"method": "inv-freq", "inv_freq": [0]},
     "rope_freqs.weight", "blk.0.attn_q.weight", "general.architecture", "general.alignment",
 )  # fmt: skip
+OLD = sorted((Path(__file__).parents[3] / "data" / "receipts").glob("*.json"))
 
 
-def keys_of(kind: Any) -> set[str]:
+def names_in(kind: Any) -> set[str]:
     """Every name of a field in a struct and in those within it."""
-    found: set[str] = set()
-    for field in msgspec.structs.fields(kind):
-        found.add(field.name)
-        found |= _inside(field.type)
-    return found
-
-
-def _inside(kind: Any) -> set[str]:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return keys_of(kind)
-    return set().union(*(_inside(inner) for inner in getattr(kind, "__args__", ())))
+        fields = msgspec.structs.fields(kind)
+        return {field.name for field in fields}.union(*(names_in(field.type) for field in fields))
+    return set().union(*map(names_in, getattr(kind, "__args__", ())))
 
 
-KEYS = tuple(sorted(keys_of(Receipt) | {"steps", "verdict", "because", "method", "factor", "modifiers"}))
+KEYS = tuple(sorted(names_in(Receipt) | {"steps", "verdict", "because", "method", "factor", "modifiers"}))
 
 
-def _baked(folder: Path, source: str, out: str) -> None:
-    from ropeconv import apply, make_plan, open_source
-    from ropeconv.bake import Target
-    from ropeconv.rope.methods import REGISTRY
-    from ropeconv.rope.recipe import Recipe
+def stop_before_forward() -> None:
+    """Lets `validate` begin in this process, and end where it would load a model or ask transformers."""
+    import torch  # noqa: F401
 
-    plan = make_plan(open_source(str(folder / source)), Recipe(REGISTRY["yarn"](4.0)), Target(out=folder / out))
-    apply(plan, check=False)
+    from ropeconv.engines.llamacpp import llamacpp_engine
+    from ropeconv.engines.probe.client import Probe
+    from ropeconv.engines.transformers import TransformersEngine
+
+    def stop(*given: Any, **named: Any) -> NoReturn:
+        raise RopeconvError("this would load a model; nothing is wrong so far")
+
+    Probe.available = staticmethod(lambda: True)  # type: ignore[method-assign]
+    Probe.ask = TransformersEngine.load = llamacpp_engine.Process = stop  # type: ignore[method-assign,assignment,misc]
 
 
 @cache
@@ -93,22 +88,14 @@ def outputs() -> Path:
     folder = Path(_kept().name)
     write_checkpoint(folder / "model")
     write_gguf(folder / "a.gguf")
-    _baked(folder, "model", "baked")
-    _baked(folder, "a.gguf", "b.gguf")
+    for source, out in (("model", "baked"), ("a.gguf", "b.gguf")):
+        apply(make_plan(folder / source, Recipe(REGISTRY["yarn"](4.0)), folder / out))
     return folder
-
-
-def _old(random: Random) -> dict[str, Any]:
-    folder = Path(__file__).parents[3] / "data" / "receipts"
-    found: dict[str, Any] = json.loads(random.choice(sorted(folder.glob("*.json"))).read_text())
-    return found
 
 
 def _changed(random: Random, seed: dict[str, Any]) -> bytes:
     """A receipt with changes, often within one of its records."""
-    seed = json.loads(json.dumps(seed))
-    if random.random() < 0.1:
-        seed = _old(random)
+    seed = json.loads(random.choice(OLD).read_text()) if random.random() < 0.1 else copy.deepcopy(seed)
     inner = seed
     while random.random() < 0.6:
         records = [value for value in inner.values() if isinstance(value, dict) and value]
@@ -135,7 +122,7 @@ def write(random: Random, folder: Path) -> Commands:
 @register("receipt in gguf", stop_before_forward)
 def write_in_gguf(random: Random, folder: Path) -> Commands:
     shutil.copy(outputs() / "a.gguf", folder)
-    parts = taken_apart((outputs() / "b.gguf").read_bytes())
+    parts = taken_apart(outputs() / "b.gguf")
     for place, (name, _, raw) in enumerate(parts.keys):
         if name == b"ropeconv.json":
             parts.keys[place] = (name, STRING, text(_changed(random, json.loads(raw[8:]))))

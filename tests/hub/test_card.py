@@ -58,9 +58,6 @@ EXPORT = made(
 """The receipt of a GGUF file of a folder that was extended before."""
 
 
-# Whose model it is
-
-
 @pytest.mark.parametrize(
     ("what", "how", "name"),
     [
@@ -77,15 +74,6 @@ EXPORT = made(
 )
 def test_the_base_model(what: UploadSet, how: PublishOptions, name: tuple[str, str]) -> None:
     assert name_of(what, how) == name
-
-
-def test_what_it_is_to_its_base_model() -> None:
-    checkpoint = UploadSet({}, made(source=HUB), 1024)
-    assert data_of(text_of(checkpoint)).base_model_relation == "finetune"
-    assert data_of(text_of(checkpoint, ggufs=("a.gguf",))).base_model_relation == "quantized"
-    awq = UploadSet({}, made(source=HUB), 1024, quantised="awq")
-    assert data_of(text_of(awq)).base_model_relation == "quantized"
-    assert "base_model" not in text_of(checkpoint, BaseModel()).split("---")[1]
 
 
 @pytest.mark.parametrize(
@@ -119,40 +107,65 @@ def test_what_the_keys_of_a_file_say(tmp_path: Path) -> None:
     assert (data.base_model_relation, data.library_name) == ("quantized", "gguf")
 
 
-# How it was made
+# How it was made, and how it is run
 
 
-def test_two_steps_are_told_as_one_extension() -> None:
-    text = text_of(UploadSet({}, EXPORT, 1024), ggufs=("tiny-Q8_0.gguf",))
-    assert "extended to 1,024 tokens" in text
-    assert "by yarn" in text
-    assert "as-is (" not in text
-    assert "| context | 64 | 1,024 |" in text
-    assert "| frequencies | default | yarn |" in text
-    assert (
-        "```\nropeconv apply base/tiny --yarn 16 -o step1\nropeconv apply step1 --as-is --to gguf --outtype q8_0\n```"
-    ) in text
-    assert f"from commit `{'c' * 40}`" in text
+def runtimes(*names: str) -> tuple[RuntimeRecord, ...]:
+    return tuple(RuntimeRecord(f"{name}@1.0", "exact", display_name=f"{name.upper()} 1.0") for name in names)
 
 
-def test_a_conversion_alone_is_told_as_one() -> None:
-    text = text_of(UploadSet({}, made(recipe=AS_IS, source=HUB), 1024), ggufs=("tiny-Q8_0.gguf",))
-    assert "with the RoPE that it had" in text
-    assert "converted to GGUF" in text
-    assert "extended" not in text.split("## Good to know")[0]
+ONE = ("tiny-Q8_0.gguf",)
+STEPS = "ropeconv apply base/tiny --yarn 16 -o step1\nropeconv apply step1 --as-is --to gguf --outtype q8_0"
+CHECKPOINT = UploadSet({}, made(source=HUB), 1024)
+CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "two steps are one extension": (
+        UploadSet({}, EXPORT, 1024), ONE,
+        ("extended to 1,024 tokens", "by yarn", "| context | 64 | 1,024 |", "| frequencies | default | yarn |",
+         f"```\n{STEPS}\n```", f"from commit `{'c' * 40}`"),
+        ("as-is (",),
+    ),
+    "a conversion alone is one": (
+        UploadSet({}, made(recipe=AS_IS, source=HUB), 1024), ONE,
+        ("with the RoPE that it had", "converted to GGUF"), (" extended to",),
+    ),
+    "GGUF files have the window in their commands": (
+        UploadSet({}, EXPORT, 1024), ONE,
+        ("llama-server -hf me/tiny-1k -c 1024", "OLLAMA_CONTEXT_LENGTH=1024 ollama serve"), ("vllm serve",),
+    ),
+    "weights of mlx": (
+        UploadSet({}, made(source=HUB), 1024, quantised="mlx"), (),
+        ("library_name: mlx", "mlx_lm.server --model me/tiny-1k"), ("AutoModelForCausalLM",),
+    ),
+    "weights of awq": (
+        UploadSet({}, made(source=HUB), 1024, quantised="awq"), (),
+        ("library_name: transformers", "quantised (awq)", "base_model_relation: quantized"), (),
+    ),
+    "weights as they were": (CHECKPOINT, (), ("base_model_relation: finetune",), ("quantised (",)),
+    "a checkpoint as GGUF": (CHECKPOINT, ("a.gguf",), ("base_model_relation: quantized",), ()),
+    "runtimes by their names": (
+        UploadSet({}, made(source=HUB, runtimes=runtimes("vllm", "llama-cpp")), 1024), (),
+        ("| exact | VLLM 1.0, LLAMA-CPP 1.0 |",), ("@1.0",),
+    ),
+}  # fmt: skip
+"""Outputs, names of GGUF files, what their cards say, and what they do not say."""
+
+
+@pytest.mark.parametrize("case", CARDS)
+def test_a_card_says_how_an_output_was_made_and_is_run(case: str) -> None:
+    what, ggufs, said, unsaid = CARDS[case]
+    text = text_of(what, ggufs=ggufs)
+    assert [words for words in said if words not in text] == []
+    assert [words for words in unsaid if words in text] == []
+
+
+def test_without_a_base_model_none_is_named() -> None:
+    assert "base_model" not in text_of(CHECKPOINT, BaseModel()).split("---")[1]
 
 
 def test_a_method_that_is_not_known_is_a_sentence() -> None:
     other = made(recipe={"method": "of tomorrow", "parameters": {}})
     with pytest.raises(BadSource, match="names the method 'of tomorrow', which is not known here; run apply again"):
         text_of(UploadSet({}, other, 1024))
-
-
-# How it is run
-
-
-def runtimes(*names: str) -> tuple[RuntimeRecord, ...]:
-    return tuple(RuntimeRecord(f"{name}@1.0", "exact", display_name=f"{name.upper()} 1.0") for name in names)
 
 
 def test_each_runtime_that_reads_it_has_its_command() -> None:
@@ -168,27 +181,3 @@ def test_each_runtime_that_reads_it_has_its_command() -> None:
         others = runtimes(*(commands.keys() - {name}))
         ignored = RuntimeRecord(f"{name}@1.0", "ignored")
         assert words not in text_of(UploadSet({}, made(source=HUB, runtimes=(*others, ignored)), 1024)), name
-
-
-def test_mlx_and_quantised_checkpoints() -> None:
-    mlx = text_of(UploadSet({}, made(source=HUB), 1024, quantised="mlx"))
-    assert data_of(mlx).library_name == "mlx"
-    assert "mlx_lm.server --model me/tiny-1k" in mlx
-    assert "AutoModelForCausalLM" not in mlx
-    awq = text_of(UploadSet({}, made(source=HUB), 1024, quantised="awq"))
-    assert data_of(awq).library_name == "transformers"
-    assert "quantised (awq)" in awq
-    assert "quantised (" not in text_of(UploadSet({}, made(source=HUB), 1024))
-
-
-def test_gguf_files_have_the_window_in_their_commands() -> None:
-    text = text_of(UploadSet({}, EXPORT, 1024), ggufs=("tiny-Q8_0.gguf",))
-    assert "llama-server -hf me/tiny-1k -c 1024" in text
-    assert "OLLAMA_CONTEXT_LENGTH=1024 ollama serve" in text
-    assert "vllm serve" not in text
-
-
-def test_runtimes_have_their_names_and_not_their_ids() -> None:
-    text = text_of(UploadSet({}, made(source=HUB, runtimes=runtimes("vllm", "llama-cpp")), 1024))
-    assert "| exact | VLLM 1.0, LLAMA-CPP 1.0 |" in text
-    assert "@1.0" not in text

@@ -7,28 +7,25 @@ are made here, from torch.load of the .pth files alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ropeconv.cli.app import app
-
-from ..conftest import Run
 from ..sources.test_meta import PARAMS, VOCABULARY, meta_logits, release
-from ..support.extent import ALL
-from ..support.hub_server import talk_to
-from ..support.hub_writing import WritingHub, serving_writes
+from ..support.extent import sample
+from ..support.hub_writing import WritingHub
+from .conftest import Push, card_of
 
 REPOSITORY = "meta-llama/Llama-2-7b"
+BAKE = f"apply {REPOSITORY} --yarn 16"
+AGREES = "Agrees everywhere, and the unscaled source does not."
 CARD = "---\nlicense: llama2\npipeline_tag: text-generation\n---\n# Llama 2\n"
 LAYERS = {
     "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj",
     "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
     "feed_forward.w2": "mlp.down_proj", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
 }  # fmt: skip
-Command = Callable[..., str]
 
 
 def hf_tensors(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -84,34 +81,8 @@ def loaded(folder: Path) -> dict[str, Any]:
     return {name: one for path in folder.glob("*.safetensors") for name, one in load_file(path).items()}
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WritingHub]:
-    with serving_writes(tmp_path / "hub") as ready:
-        talk_to(ready, tmp_path / "home" / "hub", monkeypatch)
-        monkeypatch.chdir(tmp_path)
-        yield ready
-
-
-@pytest.fixture
-def command(hub: WritingHub) -> Iterator[Command]:
-    import torch
-    from typer.testing import CliRunner
-
-    def run(*words: object, code: int = 0) -> str:
-        done = CliRunner().invoke(app, [str(word) for word in words])
-        assert done.exit_code == code, (words, done.output, done.exception)
-        return done.output + str(done.exception or "")
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # of a model as small as this one, threads wait for each other
-    yield run
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.parametrize(("layout", "parts"), [("meta", 2), ("hf", 1), *([("meta", 1), ("hf", 2)] if ALL else [])])
-def test_from_plan_to_card(
-    layout: str, parts: int, hub: WritingHub, command: Command, run: Run, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("layout", "parts"), sample([("meta", 2), ("hf", 1), ("meta", 1), ("hf", 2)], 1))
+def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push, tmp_path: Path) -> None:
     import gguf
     import torch
     from transformers import AutoModelForCausalLM
@@ -126,54 +97,47 @@ def test_from_plan_to_card(
     hub.repos[REPOSITORY] = meta if layout == "meta" else tmp_path / "hf"
     weights = [path for path in hub.repos[REPOSITORY].iterdir() if path.suffix in (".pth", ".safetensors")]
 
-    plan = json.loads(command("apply", REPOSITORY, "--yarn", "16", "--dry-run", "--json"))
+    plan = json.loads(push(f"{BAKE} --dry-run --json").stdout)
     assert plan["schedule"]["context"] == 65536
     assert all(hub.sent.get(path.name, 0) < path.stat().st_size / 2 for path in weights)
     assert layout == "hf" or not any(path.name in hub.sent for path in weights)
 
-    command("apply", REPOSITORY, "--yarn", "16", "-o", "out", "-q")
+    push(f"{BAKE} -o out -q")
     found = loaded(tmp_path / "out")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
-    said = command("validate", "out", "--against", REPOSITORY, "--device", "cpu", "--tokens", "24")
-    assert "Agrees everywhere, and the unscaled source does not." in said
+    assert AGREES in push(f"validate out --against {REPOSITORY} --device cpu --tokens 24").stdout
     assert all(hub.sent[path.name] < 2 * path.stat().st_size for path in weights)  # downloaded once
 
-    command("restore", "out", "-o", "back", "-q")
-    assert {name: one.tolist() for name, one in loaded(tmp_path / "back").items()} == {
-        name: one.tolist() for name, one in expected.items()
-    }
+    push("restore out -o back -q")
+    back = loaded(tmp_path / "back")
+    assert back.keys() == expected.keys()
+    assert all(torch.equal(back[name], expected[name]) for name in expected)
     ids = torch.arange(40) * 7 % VOCABULARY
     with torch.no_grad():
         logits = AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype=torch.float32)(ids[None]).logits[0]
     wanted = meta_logits(made, PARAMS, ids, 10000.0)
     assert (logits - wanted).abs().max() < 1e-3 * wanted.std()
 
-    command("apply", REPOSITORY, "--yarn", "16", "--to", "gguf", "--outtype", "f32", "-o", "out.gguf", "-q")
+    push(f"{BAKE} --to gguf --outtype f32 -o out.gguf -q")
     tensors = {one.name: one.data for one in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
     assert len(tensors) == len(expected)
     for layer in range(2):  # GGUF has the rows of q in Meta's order
         wq = torch.cat([part[f"layers.{layer}.attention.wq.weight"] for part in stored])
         assert (tensors[f"blk.{layer}.attn_q.weight"] == wq.float().numpy()).all()
-    said = command("validate", "out.gguf", "--against", REPOSITORY, "--tokens", "256")
-    assert "Agrees everywhere, and the unscaled source does not." in said
+    assert AGREES in push(f"validate out.gguf --against {REPOSITORY} --tokens 256").stdout
 
-    done = run("push", "out", "me/Llama-2-7b-64k", env=hub.environment(tmp_path / "home") | {"HF_TOKEN": "hf_sesame"})
-    assert done.returncode == 0, done.stderr
+    push("push out me/Llama-2-7b-64k")
     pushed = hub.repos["me/Llama-2-7b-64k"]
     assert json.loads((pushed / "config.json").read_text())["max_position_embeddings"] == 65536
     assert all(torch.equal(one, expected[name]) for name, one in loaded(pushed).items())
     assert not list(pushed.glob("*.pth"))
-    card = (pushed / "README.md").read_text()
-    assert f"base_model: {REPOSITORY}" in card
-    assert "license: llama2" in card
-    assert "extended to 65,536 tokens" in card
+    for words in (f"base_model: {REPOSITORY}", "license: llama2", "extended to 65,536 tokens"):
+        assert words in card_of(hub, "me/Llama-2-7b-64k")
 
     name, other = weights[0].name, bytearray(weights[0].read_bytes())
     other[len(other) // 2] ^= 64
     (hub.repos[REPOSITORY] / name).write_bytes(other)
     hub.version[REPOSITORY] = 1
-    assert "is not what its recipe and source give" in command(
-        "validate", "out", "--against", REPOSITORY, "--device", "cpu", code=1
-    )
+    push(f"validate out --against {REPOSITORY} --device cpu", 3, "is not what its recipe and source give")

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from ropeconv.bake import matrix as table
-from ropeconv.bake.matrix import METHODS, counts
-from ropeconv.bake.record import target_record
+from ropeconv.bake.matrix import METHODS, MatrixCell, counts, letters
+from ropeconv.bake.record import source_record, target_record
 from ropeconv.families.registry import by_name
 from ropeconv.receipts import Receipt
 from ropeconv.receipts.receipt import BeforeRecord, ConfigRecord, TargetRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.evidence import Evidence
+from ropeconv.runtimes.verdict import Verdict
 from ropeconv.version import SCHEMA, __version__
 
+from ..conftest import CONFIGS
 from ..support.baking import make_plan, target
 from ..support.gguf_files import write
 
@@ -88,32 +94,63 @@ def test_a_target_is_recorded_as_it_was_asked_for(tmp_path: Path) -> None:
 
 def test_lengths_that_are_not_reached_are_recorded() -> None:
     """Llama 2 at 8 times its length, by figures that were computed elsewhere."""
-    from ..conftest import CONFIGS
-
     found = receipt(CONFIGS / "meta-llama--Llama-2-7b-hf.json", Recipe(REGISTRY["yarn"](8.0)))
     assert found.before is not None
     assert (found.effective_length, found.before.effective_length) == (8885, 1706)
     assert found.before.reach == 1706
 
 
+def test_a_source_is_recorded_without_paths_of_this_machine() -> None:
+    def reference(**fields: Any) -> str | None:
+        given = {"name": "m", "reference": "/home/x/m", "kind": "folder", "commit": None, "treat_as": "", **fields}
+        return source_record(SimpleNamespace(**given)).reference  # type: ignore[arg-type]
+
+    assert reference() is None
+    assert reference(kind="hub", reference="a/m") == "a/m"
+    assert reference(commit="0123", reference="a/m") == "a/m"
+
+
+# The matrix of families
+
+
 def test_a_family_has_cells_for_the_ways_that_its_class_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = list(table._of_family(by_name()["phi3"]))
-    assert {cell.family for cell in cells} == {"phi3"}
-    assert {cell.writing for cell in cells} == {"theta", "factors"}
-    llama = list(table._of_family(by_name()["llama"]))
-    assert list(dict.fromkeys(cell.writing for cell in llama)) == list(METHODS)
-    exact = {(cell.writing, cell.verdict.runtime.partition("@")[0]) for cell in llama if cell.verdict.status == "exact"}
-    assert {(writing, "transformers") for writing in METHODS} <= exact
-    assert cells[0].to_dict()["family"] == "phi3"
-    assert cells[0].to_dict()["writing"] == "theta"
-    assert cells[0].to_dict().keys() > cells[0].verdict.to_dict().keys()
-    assert sum(counts(llama).values()) == len(llama)
+    """And one for which nothing can be baked has none."""
+    llama, phi3 = by_name()["llama"], by_name()["phi3"]
+    refused = msgspec.structs.replace(llama, name="refused", refuse="no")
+    monkeypatch.setattr(table, "families", lambda: (refused, phi3, llama))
+    cells = table.matrix.__wrapped__()
+    ways = {
+        family: [cell.writing for cell in cells if cell.family == family] for family in ("refused", "phi3", "llama")
+    }
+    assert [list(dict.fromkeys(found)) for found in ways.values()] == [[], ["theta", "factors"], list(METHODS)]
+    exact = {
+        cell.writing for cell in cells if cell.verdict.status == "exact" and "transformers" in cell.verdict.runtime
+    }
+    assert exact == set(METHODS)
+    assert cells[0].to_dict() == {"family": "phi3", "writing": "theta", **cells[0].verdict.to_dict()}
+    assert sum(counts(cells).values()) == len(cells)
 
 
-def test_families_for_which_nothing_can_be_baked_have_no_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    import msgspec
+def cells(grade: Any = "", **statuses: Any) -> list[MatrixCell]:
+    evidence = Evidence(grade, "when" if grade else "")
+    return [
+        MatrixCell("llama", writing, Verdict("made@1.2", "made 1.2", status, "why", "here", "1.4", evidence))
+        for writing, status in statuses.items()
+    ]
 
-    llama = by_name()["llama"]
-    monkeypatch.setattr(table, "families", lambda: (msgspec.structs.replace(llama, refuse="no"), llama))
-    monkeypatch.setattr(table, "_of_family", lambda family: iter([family.refuse]))
-    assert table.matrix.__wrapped__() == ("",)
+
+@pytest.mark.parametrize(
+    ("statuses", "row"),
+    [
+        (dict.fromkeys(METHODS, "exact"), "TL3YF"), ({"theta": "exact", "yarn": "differs"}, "T...."),
+        ({"theta": "unsupported", "yarn": "unsupported"}, "-"), ({"theta": "unknown", "yarn": "unknown"}, "?"),
+        ({"theta": "unknown", "yarn": "unsupported"}, "....."),
+    ],
+)  # fmt: skip
+def test_a_family_is_one_row_of_letters(statuses: dict[str, str], row: str) -> None:
+    assert letters(cells(**statuses)) == row
+
+
+def test_cells_are_counted_by_their_evidence() -> None:
+    found = [one for grade in ("run", "run", "read", "") for one in cells(grade, yarn="exact")]
+    assert counts(found) == {"run": 2, "read": 1, "unknown": 1}

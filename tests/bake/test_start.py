@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,12 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes import newest
 
-from ..conftest import CONFIGS, Run
+from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan, target
 from ..support.gguf_files import plain_tensors, write
+from ..support.in_process import command
 
-LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
+LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"  # 8,192 tokens trained, 131,072 declared
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
 QWEN3 = CONFIGS / "Qwen--Qwen3-8B.json"
 DEEPSEEK_V3 = CONFIGS / "deepseek-ai--DeepSeek-V3.json"
@@ -27,93 +30,38 @@ GPT_OSS = CONFIGS / "openai--gpt-oss-20b.json"
 
 
 def plan(source: Path, method: str, *values: object, context: int | None = None, on_top: bool = False, **more) -> Plan:
-    return make_plan(source, Recipe(REGISTRY[method](*values), context=context, on_top=on_top), **more)
+    given = {"original_context": more.pop("original_context")} if "original_context" in more else {}
+    return make_plan(source, Recipe(REGISTRY[method](*values), context=context, on_top=on_top, **given), **more)
+
+
+# Scaled sources
+
+
+def test_a_scaled_model_needs_a_word(llama: Path, tmp_path: Path) -> None:
+    with pytest.raises(RopeconvError, match=r"is scaled already \(llama3, .*\); pass --replace .*--on-top .*--as-is"):
+        plan(LLAMA_3_1, "yarn", 32.0)
+    assert plan(LLAMA_3_1, "as-is").schedule.form == Llama3(500000.0, 8.0, 8192)
+    baked = apply(plan(llama, "ntk", 4.0, out=tmp_path / "out"))
+    with pytest.raises(RopeconvError, match="out was extended by ropeconv already"):
+        plan(baked, "yarn", 8.0)
 
 
 @pytest.mark.parametrize(
-    ("method", "values", "declared", "repair"),
+    ("source", "method", "value", "form"),
     [
-        ("yarn", (4.0,), "32,768", "pass --yarn 512k, or --context 32k if you mean it"),
-        ("linear", ("64k",), "65,536", "pass --linear 256k, or --context 64k if you mean it"),
-        ("piecewise", ("2@35",), "16,384", "pass --piecewise 256k@35, or --context 16k if you mean it"),
-        ("theta-for", (65536,), "65,536", "pass --theta-for 256k, or --context 64k if you mean it"),
-        ("theta", (1e6,), "8,192", "pass --context 128k to keep that, or --context 8k if you mean it"),
-        ("dynamic", ("yarn:4", 32768), "32,768", "pass --dynamic yarn:32 --at 256k, or --context 32k if you mean it"),
+        (LLAMA_3_1, "llama3", "512k", Llama3(500000.0, 32.0, 8192)),
+        (DEEPSEEK_V3, "yarn", 2.0, Yarn(10000.0, 80.0, 4096)),
+        (GPT_OSS, "yarn", "256k", Yarn(150000.0, 64.0, 4096, truncate=False)),
     ],
 )
-def test_a_shorter_result_is_refused_with_both_ways_out(
-    method: str, values: tuple[object, ...], declared: str, repair: str
-) -> None:
-    with pytest.raises(UsageError) as refusal:
-        plan(LLAMA_3_1, method, *values, replace=True)
-    assert str(refusal.value) == f"the result declares {declared}, less than today's 131,072; {repair}"
+def test_on_top_keeps_the_scaling_of_published_models(source: Path, method: str, value: object, form: object) -> None:
+    made = plan(source, method, value, on_top=True)
+    assert made.schedule.form == form
+    assert made.result.encoding == "native"
+    assert not any("being replaced" in warning for warning in made.warnings)
 
 
-@pytest.mark.parametrize(
-    ("method", "values"),
-    [("yarn", ("512k",)), ("linear", ("256k",)), ("piecewise", ("256k@35",)), ("theta-for", (262144,)),
-     ("dynamic", ("yarn:32", 262144))],
-)  # fmt: skip
-def test_the_way_out_works(method: str, values: tuple[object, ...]) -> None:
-    assert plan(LLAMA_3_1, method, *values, replace=True).schedule.context > 131072
-
-
-def test_a_context_is_the_word_for_a_shorter_one() -> None:
-    assert plan(LLAMA_3_1, "yarn", 4.0, context=32768, replace=True).schedule.context == 32768
-    assert plan(LLAMA_3_1, "yarn", 16.0, replace=True).schedule.context == 131072
-
-
-def test_unscaled_models_do_not_become_shorter_either() -> None:
-    with pytest.raises(UsageError, match=r"declares 16,384, less than today's 40,960; pass --yarn 80k"):
-        make_plan(QWEN3, Recipe(REGISTRY["yarn"](2.0), original_context=8192))
-    with pytest.raises(UsageError, match=r"declares 4,096, less than today's 8,192; pass --theta-bound 16k"):
-        plan(LLAMA_3, "theta-bound", 4096)
-    assert plan(QWEN3, "yarn", "64k").schedule.context == 65536
-
-
-def test_neither_do_gguf_files_nor_conversions(llama: Path, tmp_path: Path) -> None:
-    extra = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 64}
-    path = write(tmp_path / "scaled.gguf", extra={**extra, "context_length": 512}, tensors=plain_tensors())
-    for made in (lambda: plan(path, "yarn", 4.0, replace=True), lambda: plan(path, "linear", "256", replace=True)):
-        with pytest.raises(RopeconvError):
-            made()
-    with pytest.raises(UsageError, match="declares 256, less than today's 512; pass --yarn 2k, or --context 256"):
-        plan(path, "yarn", 4.0, replace=True)
-    assert plan(path, "yarn", 16.0, replace=True).schedule.context == 1024
-    scaled = apply(plan(llama, "yarn", 8.0, out=tmp_path / "scaled"))
-    with pytest.raises(UsageError, match="declares 256, less than today's 512"):
-        plan(scaled, "yarn", 4.0, replace=True, to="gguf", out=tmp_path / "again.gguf")
-
-
-def test_a_length_says_which_factor_it_is() -> None:
-    assert plan(LLAMA_3, "yarn", "128k").notes == ("factor 16 = 131,072 / 8,192 trained tokens",)
-    assert plan(LLAMA_3, "yarn", 16.0).notes == ()
-    (note,) = plan(LLAMA_3_1, "yarn", "512k", replace=True).notes
-    assert note == (
-        "factor 64 = 524,288 / 8,192 trained tokens; 8,192 is the length before the llama3 scaling that --replace "
-        "takes away, with which the model declares 131,072"
-    )
-
-
-def test_a_factor_that_does_not_cover_the_context_is_a_warning_with_the_numbers() -> None:
-    words = "--yarn: 4 x 8,192 trained tokens is 32,768, which does not cover --context 131,072; pass --yarn 128k"
-    assert words in plan(LLAMA_3, "yarn", 4.0, context=131072).warnings
-    assert not any("cover" in one for one in plan(LLAMA_3, "yarn", "128k", context=131072).warnings)
-    top = plan(LLAMA_3_1, "llama3", 2.0, context=524288, on_top=True).warnings
-    assert any("2 x 131,072 declared tokens is 262,144" in one for one in top)
-
-
-def test_on_top_keeps_the_scaling_of_published_models() -> None:
-    llama = plan(LLAMA_3_1, "llama3", "512k", on_top=True)
-    assert llama.schedule.form == Llama3(500000.0, 32.0, 8192)
-    assert llama.notes == ("the llama3 scaling is kept with factor 32 = 8 x 4 (4 = 524,288 / 131,072 declared tokens)",)
-    assert (llama.result.encoding, llama.before.context) == ("native", 131072)
-    assert not any("being replaced" in warning for warning in llama.warnings)
-    deepseek = plan(DEEPSEEK_V3, "yarn", 2.0, on_top=True)
-    assert (deepseek.schedule.form, deepseek.schedule.attention_factor) == (Yarn(10000.0, 80.0, 4096), 1.0)
-    oss = plan(GPT_OSS, "yarn", "256k", on_top=True).schedule.form
-    assert isinstance(oss, Yarn)
-    assert (oss.factor, oss.truncate) == (64.0, False)
+def test_another_method_on_top_of_a_scaling_is_written_as_factors() -> None:
     composed = plan(LLAMA_3_1, "mixed", 4.0, on_top=True)
     assert (composed.result.encoding, composed.result.status_of(newest("transformers"))) == ("factors", "exact")
 
@@ -123,6 +71,128 @@ def test_on_top_of_nothing_and_beside_replace() -> None:
         plan(LLAMA_3, "yarn", 4.0, on_top=True)
     with pytest.raises(UsageError, match="--on-top keeps the scaling that --replace would take away"):
         target(replace=True).check(Recipe(REGISTRY["yarn"](4.0), on_top=True), from_gguf=False)
+
+
+@pytest.mark.parametrize(("declared", "refused"), [(40960, True), (163839, True), (163840, False), (200000, False)])
+def test_a_scaling_that_covers_more_than_is_declared_is_declared_first(
+    tmp_path: Path, declared: int, refused: bool
+) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40960}
+    config = json.loads(QWEN3.read_text()) | {"rope_scaling": yarn, "max_position_embeddings": declared}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if not refused:
+        assert plan(tmp_path / "config.json", "linear", 2.0, on_top=True).schedule.context == 2 * declared
+        return
+    words = f"declares {declared:,} tokens and its scaling already covers 163,840; .* --as-is --context 163840, or"
+    with pytest.raises(RopeconvError, match=words):
+        plan(tmp_path / "config.json", "linear", 2.0, on_top=True)
+
+
+# Lengths
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "declared", "repair", "way_out"),
+    [
+        ("yarn", (4.0,), "32,768", "pass --yarn 512k, or --context 32k if you mean it", ("512k",)),
+        ("linear", ("64k",), "65,536", "pass --linear 256k, or --context 64k if you mean it", ("256k",)),
+        ("linear", (1.0,), "8,192", "pass --linear 256k, or --context 8k if you mean it", ("256k",)),
+        ("piecewise", ("2@35",), "16,384", "pass --piecewise 256k@35, or --context 16k if you mean it", ("256k@35",)),
+        ("theta-for", (65536,), "65,536", "pass --theta-for 256k, or --context 64k if you mean it", (262144,)),
+        ("theta", (1e6,), "8,192", "pass --context 128k to keep that, or --context 8k if you mean it", None),
+        (
+            "dynamic", ("yarn:4", 32768), "32,768",
+            "pass --dynamic yarn:32 --at 256k, or --context 32k if you mean it", ("yarn:32", 262144),
+        ),
+    ],
+)  # fmt: skip
+def test_a_shorter_result_is_refused_with_two_ways_out_that_work(
+    method: str, values: tuple[Any, ...], declared: str, repair: str, way_out: tuple[Any, ...] | None
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        plan(LLAMA_3_1, method, *values, replace=True)
+    assert str(refusal.value) == f"the result declares {declared}, less than today's 131,072; {repair}"
+    if way_out is not None:
+        assert plan(LLAMA_3_1, method, *way_out, replace=True).schedule.context > 131072
+    length = int(declared.replace(",", ""))
+    assert plan(LLAMA_3_1, method, *values, context=length, replace=True).schedule.context == length
+
+
+def test_as_long_as_today_is_not_shorter() -> None:
+    assert plan(LLAMA_3_1, "yarn", 16.0, replace=True).schedule.context == 131072
+
+
+def test_unscaled_models_do_not_become_shorter_either() -> None:
+    with pytest.raises(UsageError, match=r"declares 16,384, less than today's 40,960; pass --yarn 80k"):
+        plan(QWEN3, "yarn", 2.0, original_context=8192)
+    with pytest.raises(UsageError, match=r"declares 4,096, less than today's 8,192; pass --theta-bound 16k"):
+        plan(LLAMA_3, "theta-bound", 4096)
+    assert plan(QWEN3, "yarn", "64k").schedule.context == 65536
+
+
+def test_neither_do_gguf_files_nor_conversions(llama: Path, tmp_path: Path) -> None:
+    extra = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 64}
+    path = write(tmp_path / "scaled.gguf", extra={**extra, "context_length": 512}, tensors=plain_tensors())
+    with pytest.raises(UsageError, match="declares 256, less than today's 512; pass --yarn 2k, or --context 256"):
+        plan(path, "yarn", 4.0, replace=True)
+    assert plan(path, "yarn", 16.0, replace=True).schedule.context == 1024
+    scaled = apply(plan(llama, "yarn", 8.0, out=tmp_path / "scaled"))
+    with pytest.raises(UsageError, match="declares 256, less than today's 512"):
+        plan(scaled, "yarn", 4.0, replace=True, to="gguf", out=tmp_path / "again.gguf")
+
+
+KEPT = "the llama3 scaling is kept"
+TAKEN_AWAY = (
+    "; 8,192 is the length before the llama3 scaling that --replace takes away, with which the model declares 131,072"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "method", "value", "more", "notes"),
+    [
+        (LLAMA_3, "yarn", 16.0, {}, ()),
+        (LLAMA_3, "yarn", "128k", {}, ("factor 16 = 131,072 / 8,192 trained tokens",)),
+        (LLAMA_3, "yarn", "12k", {"original_context": 4096}, ("factor 3 = 12,288 / 4,096 trained tokens",)),
+        (LLAMA_3_1, "yarn", 64.0, {"replace": True}, (f"factor 64 = 524,288 / 8,192 trained tokens{TAKEN_AWAY}",)),
+        (LLAMA_3_1, "theta", 1e6, {"replace": True, "context": 131072}, ()),
+        (LLAMA_3_1, "llama3", "512k", {"on_top": True},
+         (f"{KEPT} with factor 32 = 8 x 4 (4 = 524,288 / 131,072 declared tokens)",)),
+        (LLAMA_3_1, "ntk", 2.0, {"on_top": True},
+         (f"{KEPT}, and ntk goes on top of it with factor 2 = 262,144 / 131,072 declared tokens",)),
+        (LLAMA_3_1, "theta", 1e6, {"on_top": True}, (KEPT,)),
+    ],
+)  # fmt: skip
+def test_a_note_says_how_a_factor_follows(
+    source: Path, method: str, value: object, more: dict[str, Any], notes: tuple[str, ...]
+) -> None:
+    assert plan(source, method, value, **more).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("source", "method", "values", "more", "words"),
+    [
+        (LLAMA_3, "yarn", (4.0,), {"context": 32768}, ""),
+        (LLAMA_3, "yarn", (4.0,), {"context": 32769},
+         "--yarn: 4 x 8,192 trained tokens is 32,768, which does not cover --context 32,769; pass --yarn 32769"),
+        (LLAMA_3, "yarn", (4.0,), {"context": 16385, "original_context": 4096},
+         "--yarn: 4 x 4,096 trained tokens is 16,384"),
+        (LLAMA_3_1, "llama3", (2.0,), {"context": 262144, "on_top": True}, ""),
+        (LLAMA_3_1, "llama3", (2.0,), {"context": 262145, "on_top": True}, "2 x 131,072 declared tokens is 262,144"),
+        (LLAMA_3, "theta-for", (16384,), {"context": 16384}, ""),
+        (LLAMA_3, "theta-for", (16384,), {"context": 16385}, "it is made for 16,384 tokens, which does not cover"),
+        (LLAMA_3, "dynamic", ("yarn:8", 16384), {"context": 32768}, "it is made for 16,384 tokens, which does not co"),
+        (LLAMA_3, "theta", (5e5,), {"context": 1 << 20}, ""),
+    ],
+)  # fmt: skip
+def test_a_factor_that_does_not_cover_the_context_is_a_warning_with_the_numbers(
+    source: Path, method: str, values: tuple[Any, ...], more: dict[str, Any], words: str
+) -> None:
+    warnings = [one for one in plan(source, method, *values, **more).warnings if "does not cover" in one]
+    assert len(warnings) == bool(words)
+    assert words in "".join(warnings)
+
+
+# What comes out on top of a scaling
 
 
 @pytest.fixture
@@ -162,26 +232,24 @@ def test_a_saved_recipe_gives_the_same_model_again(widened: tuple[Path, Path], t
 def test_patch_goes_on_top_of_a_loaded_model(widened: tuple[Path, Path]) -> None:
     from transformers import AutoModelForCausalLM
 
-    first, second = widened
-    model, baked = (AutoModelForCausalLM.from_pretrained(path) for path in (first, second))
+    model, baked = (AutoModelForCausalLM.from_pretrained(path) for path in widened)
     ropeconv.patch(model, Recipe(REGISTRY["yarn"](2.0), on_top=True))
     found, wanted = (one.model.rotary_emb for one in (model, baked))
     np.testing.assert_allclose(found.inv_freq.numpy(), wanted.inv_freq.numpy(), rtol=1e-6)
     assert found.attention_scaling == pytest.approx(wanted.attention_scaling)
 
 
-def test_the_command_line_says_it(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("apply {} --yarn 4 --dry-run", 1, "--on-top to go on from its scaling"),
+        ("apply {} --yarn 4 --replace --dry-run", 2, "pass --yarn 512k, or --context 32k if you mean it"),
+        ("apply {} --yarn 512k --replace --dry-run", 0, "Factor 64 = 524,288 / 8,192 trained tokens"),
+        ("bound {} --llama3 512k --on-top --json", 0, '"context": 524288'),
+    ],
+)
+def test_the_command_line_says_it(tmp_path: Path, words: str, code: int, said: str) -> None:
     (tmp_path / "config.json").write_text(LLAMA_3_1.read_text())
-    scaled = run("apply", "config.json", "--yarn", "4", "--dry-run")
-    assert (scaled.returncode, scaled.stdout) == (1, "")
-    assert "--on-top to go on from its scaling" in scaled.stderr
-    shorter = run("apply", "config.json", "--yarn", "4", "--replace", "--dry-run")
-    assert (shorter.returncode, shorter.stdout) == (2, "")
-    assert "pass --yarn 512k, or --context 32k if you mean it" in shorter.stderr
-    longer = run("apply", "config.json", "--yarn", "512k", "--replace", "--dry-run")
-    assert longer.returncode == 0
-    assert "Factor 64 = 524,288 / 8,192 trained tokens" in " ".join(longer.stdout.split())
-    schedule = run("schedule", "--theta", "500000", "--original-context", "8192", "--yarn", "128k", "--json")
-    assert '"factor": "128k"' in schedule.stdout
-    bound = run("bound", "config.json", "--llama3", "512k", "--on-top", "--json")
-    assert '"context": 524288' in bound.stdout
+    done = command(tmp_path, *words.format("config.json").split(), code=code)
+    assert said in " ".join((done.stderr if code else done.stdout).split())
+    assert bool(done.stdout) is (code == 0)

@@ -20,8 +20,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.verify import verify_output
 from ropeconv.verify.gguf import _first_shard
 
-from ..faults.scenes import checkpoint
 from ..support.baking import apply, make_plan
+from ..support.models import make
 
 
 def die(*given: object) -> None:
@@ -34,12 +34,7 @@ def of_folder(folder: Path) -> None:
 
 def of_quantised_gguf(folder: Path) -> None:
     """The conversion is made again before anything of it is compared."""
-
-    def make(target: Path, advance: Callable[[int], None]) -> None:
-        target.write_bytes(b"gigabytes")
-        die()
-
-    file = PlannedFile("convert", "out.gguf", 9, make=make)
+    file = PlannedFile("convert", "out.gguf", 9, make=lambda target, _: die(target.write_bytes(b"gigabytes")))
     plan: Any = SimpleNamespace(exported=SimpleNamespace(quantised="Q4_K_M"), files=(file,), out=Path("out.gguf"))
     with _first_shard(plan):
         pass
@@ -49,8 +44,7 @@ def of_quantised_gguf(folder: Path) -> None:
 def test_what_a_killed_comparison_made_is_removed_by_the_next_run(
     tmp_path: Path, compare: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint(tmp_path)
-    apply(make_plan(tmp_path / "model", Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out"))
+    apply(make_plan(make("llama", tmp_path / "model"), Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out"))
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

@@ -17,59 +17,49 @@ from ropeconv.verify import verify_output
 from ropeconv.verify.verified import Options
 
 from ..support.baking import apply, make_plan
+from ..support.corruptions import data
 from ..support.gguf_files import write
 from ..support.llamacpp import bake, checkpoint
 from ..support.models import make
 
 MIXED = Recipe(METHODS["mixed"](4.0))
-QUICK = Options(quick=True)
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}  # as the quantiser needs it
+LISTS = ("rope_factors_long.weight", "rope_factors_short.weight")
+CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...], str]] = {
+    "edited": ("", {}, "", ("rope_freqs.weight",), "token_embd.weight"),
+    "converted": ("llama", {}, "f32", ("rope_freqs.weight",), "blk.0.attn_norm.weight"),
+    "lists": ("phi3", {}, "f32", LISTS, "token_embd.weight"),
+    "quantised": ("llama", WIDE, "q4_k_m", ("rope_freqs.weight",), "blk.0.attn_norm.weight"),
+}
+"""The family of the checkpoint, none for a GGUF file, its sizes, the type of the weights, the tensors of the schedule,
+and one of the weights."""
 
 
 def compare(out: Path, source: Path) -> Any:
-    return verify_output(ropeconv.Comparison.open(out, str(source)), QUICK)
+    return verify_output(ropeconv.Comparison.open(out, str(source)), Options(quick=True))
 
 
 def flip(path: Path, tensor: str) -> None:
     """Changes the last byte but one of a tensor of 32-bit floats."""
     header = GgufFile.open(path).header
     info = header.tensors[tensor]
-    with path.open("r+b") as file:
-        at = header.data_start + info.offset + info.size - 2
-        file.seek(at)
-        (byte,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
+    at = header.data_start + info.offset + info.size - 2
+    data(lambda found: found.__setitem__(at, found[at] ^ 1))(path)
 
 
-def cases(name: str, folder: Path) -> tuple[Path, Path, list[str], str]:
-    """A source, an output, the tensors of its schedule, and one of its weights."""
-    out = folder / "out.gguf"
-    if name == "edited":
-        source = write(folder / "model.gguf")
-        bake(source, MIXED, out)
-        return source, out, ["rope_freqs.weight"], "token_embd.weight"
-    if name == "lists":
-        source = checkpoint("phi3", folder / "source")
-        bake(source, MIXED, out)
-        return source, out, ["rope_factors_long.weight", "rope_factors_short.weight"], "token_embd.weight"
-    quantised = name == "quantised"
-    source = checkpoint("llama", folder / "source", **(WIDE if quantised else {}))
-    bake(source, MIXED, out, outtype="q4_k_m" if quantised else "f32")
-    return source, out, ["rope_freqs.weight"], "blk.0.attn_norm.weight"
-
-
-@pytest.mark.parametrize("name", ["edited", "converted", "lists", "quantised"])
+@pytest.mark.parametrize("name", CASES)
 def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: Path) -> None:
+    family, sizes, outtype, schedule, weights = CASES[name]
     if name == "quantised":
         pytest.importorskip("llama_cpp")
-    source, out, schedule, weights = cases(name, tmp_path)
+    source = checkpoint(family, tmp_path / "source", **sizes) if family else write(tmp_path / "model.gguf")
+    out = tmp_path / "out.gguf"
+    bake(source, MIXED, out, **({"outtype": outtype} if outtype else {}))
     good = out.read_bytes()
     found = compare(out, source)
     assert (found.quick, found.bytes, found.files) == (True, 0, 1)
-    assert [line.split(",")[0] for line in found.unverified] == (
-        ["to compare the types of tensors"] if name == "quantised" else []
-    )
+    unverified = ["to compare the types of tensors"] if name == "quantised" else []
+    assert [line.split(",")[0] for line in found.unverified] == unverified
     flip(out, weights)
     assert compare(out, source) == found
     for tensor in schedule:
@@ -94,11 +84,10 @@ def test_norms_that_hold_an_attention_factor_are_compared_too(tmp_path: Path) ->
     """In Gemma 3 the query norms of layers with a window undo the key of the attention factor."""
     source, out = checkpoint("gemma3_text", tmp_path / "source"), tmp_path / "out.gguf"
     plan = bake(source, Recipe(METHODS["yarn"](4.0), attention_factor=1.0), out)
-    changed = [name for name in plan.edit.changes if name.endswith("attn_q_norm.weight")]  # type: ignore[attr-defined]
-    assert changed
+    changed = next(name for name in plan.edit.changes if name.endswith("attn_q_norm.weight"))  # type: ignore[attr-defined]
     assert compare(out, source).bytes == 0
-    flip(out, changed[0])
-    with pytest.raises(Disagreement, match=f"{changed[0]} of out.gguf differs"):
+    flip(out, changed)
+    with pytest.raises(Disagreement, match=f"{changed} of out.gguf differs"):
         compare(out, source)
 
 
@@ -107,9 +96,6 @@ def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None
     apply(make_plan(source, MIXED, out, encoding="buffers"))
     found = compare(out, source)
     assert (found.quick, found.bytes) == (True, 0)
-    path = out / "model-rope.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
+    data(lambda found: found.__setitem__(-3, found[-3] ^ 1), "model-rope.safetensors")(out)
     with pytest.raises(Disagreement, match="inv_freq of model-rope.safetensors differs from byte"):
         compare(out, source)

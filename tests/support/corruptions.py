@@ -150,6 +150,18 @@ def scale(rows: Any, factor: float) -> Callable[[np.ndarray], None]:
     """Multiplies rows of a tensor."""
 
     def change(numbers: np.ndarray) -> None:
-        numbers[rows] *= np.float32(factor)
+        numbers[rows] *= numbers.dtype.type(factor)
 
     return change
+
+
+def last_bit(found: bytearray) -> None:
+    found[-1] ^= 1
+
+
+def halved(found: bytearray) -> None:
+    del found[len(found) // 2 :]
+
+
+def grown(found: bytearray) -> None:
+    found += bytes(64)

@@ -29,7 +29,7 @@ from .formats import PREPARE, load, write_input
 
 SECONDS, MEGABYTES = 5.0, 500.0
 """Processor time and memory beyond what the process has before, per command."""
-PACE = 0.05
+PACE = 0.04
 """Processor time of a plain command on a machine to which `SECONDS` applies; a slower machine has more."""
 GUARD = 2 << 30
 """Address space beyond which an allocation fails, so that a test cannot take the machine's memory."""

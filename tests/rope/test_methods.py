@@ -1,46 +1,47 @@
 """Every method against numbers made another way: mpmath, hand computation, published checkpoints."""
 
+from __future__ import annotations
+
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ropeconv.rope.bound import first_violation
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import Plain
-from ropeconv.rope.laws import theta_for_length
+from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn, base_inv_freq
 from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
 from ..conftest import DATA
+from .small_head import BASE, THETA, TRAINED, made, spec
 
 REFERENCE = json.loads((DATA / "schedules.json").read_text())
 CASES = [(case, scale) for case in REFERENCE["cases"] for scale in case["scales"]]
-IDS = [f"d{case['d']}-b{case['base']}-L{case['L']}-s{scale}" for case, scale in CASES]
-NAMED = {
-    "pi": ("linear", {}),
-    "ntk_old": ("ntk-old", {}),
-    "ntk_aware": ("ntk", {}),
-    "ntk_fixed": ("ntk-fixed", {}),
-    "byparts_paper": ("by-parts", {}),
-    "byparts_ref": ("yarn", {}),
+NAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "pi": ("linear", {}), "ntk_old": ("ntk-old", {}), "ntk_aware": ("ntk", {}), "ntk_fixed": ("ntk-fixed", {}),
+    "byparts_paper": ("by-parts", {}), "byparts_ref": ("yarn", {}),
     "byparts_ref_notrunc": ("yarn", {"truncate": False}),
-}
+}  # fmt: skip
+FACTORS = ["linear", "ntk", "ntk-old", "ntk-fixed", "mixed", "by-parts", "yarn", "llama3"]
 
 
-def bare(head_dim: int, theta: float, context: int, rotary_dim: int | None = None) -> RopeSpec:
-    return RopeSpec(head_dim, rotary_dim or head_dim, Plain(float(theta)), context, context)
+def bare(head_dim: int, theta: float, context: int) -> RopeSpec:
+    return RopeSpec(head_dim, head_dim, Plain(float(theta)), context, context)
 
 
 def schedule(spec: RopeSpec, method: str, *values: object, **more: object) -> Schedule:
     return Recipe(REGISTRY[method](*values, **more)).schedule(spec)
 
 
-def agrees(found: Schedule, expected: dict) -> None:
+def agrees(found: Schedule, expected: dict[str, Any]) -> None:
     """Sum, sum of logarithms, and every entry that the reference lists."""
     np.testing.assert_allclose(found.inv_freq.sum(), expected["sum"], rtol=1e-13)
     np.testing.assert_allclose(np.log(found.inv_freq).sum(), expected["sum_log"], rtol=1e-13)
@@ -50,141 +51,237 @@ def agrees(found: Schedule, expected: dict) -> None:
         np.testing.assert_allclose(found.inv_freq[int(pair)], value, rtol=1e-13)
 
 
-@pytest.mark.parametrize(("case", "scale"), CASES, ids=IDS)
-@pytest.mark.parametrize("name", NAMED)
-def test_agrees_with_the_reference(case: dict, scale: str, name: str) -> None:
-    method, more = NAMED[name]
-    found = schedule(bare(case["d"], case["base"], case["L"]), method, float(scale), **more)
-    agrees(found, case["scales"][scale][name])
-    assert found.context == case["L"] * int(scale)
-
-
-@pytest.mark.parametrize(("case", "scale"), CASES, ids=IDS)
-def test_mixed_agrees_with_the_reference_at_every_exponent(case: dict, scale: str) -> None:
-    for exponent, expected in case["scales"][scale]["ntk_mixed"].items():
-        agrees(schedule(bare(case["d"], case["base"], case["L"]), "mixed", float(scale), float(exponent)), expected)
-
-
-@pytest.mark.parametrize(("case", "scale"), CASES, ids=IDS)
-def test_dynamic_ntk_freezes_the_base_of_transformers(case: dict, scale: str) -> None:
-    at = case["L"] * int(scale)
-    found = schedule(bare(case["d"], case["base"], case["L"]), "dynamic", f"ntk:{scale}", at)
-    assert found.form is not None
-    assert found.form.theta == pytest.approx(case["scales"][scale]["hf_dynamic_base_at_Ls_factor_s"], rel=1e-13)
+@pytest.mark.parametrize(("case", "scale"), CASES, ids=[f"d{c['d']}-b{c['base']}-L{c['L']}-s{s}" for c, s in CASES])
+def test_methods_agree_with_the_reference(case: dict[str, Any], scale: str) -> None:
+    model, expected = bare(case["d"], case["base"], case["L"]), case["scales"][scale]
+    for name, (method, more) in NAMED.items():
+        found = schedule(model, method, float(scale), **more)
+        agrees(found, expected[name])
+        assert found.context == case["L"] * int(scale)
+    for exponent, mixed in expected["ntk_mixed"].items():
+        agrees(schedule(model, "mixed", float(scale), float(exponent)), mixed)
+    frozen = schedule(model, "dynamic", f"ntk:{scale}", case["L"] * int(scale)).form
+    assert frozen is not None
+    assert frozen.theta == pytest.approx(expected["hf_dynamic_base_at_Ls_factor_s"], rel=1e-13)
 
 
 @pytest.mark.parametrize("row", REFERENCE["attention_factor"], ids=lambda row: f"s{row['s']}-a{row['a']}")
-def test_temperature(row: dict) -> None:
+def test_temperature(row: dict[str, float]) -> None:
     recipe = Recipe(REGISTRY["yarn"](float(row["s"])), temperature_slope=row["a"])
     assert recipe.schedule(bare(128, 1e4, 4096)).attention_factor == pytest.approx(row["value"], rel=1e-14)
 
 
-def test_mscale_pair_of_deepseek() -> None:
-    row = REFERENCE["mscale_ratio_deepseek"]
-    spec = RopeSpec(64, 64, Plain(1e4), 4096, 4096, mla=True)
-    found = schedule(spec, "yarn", float(row["factor"]), mscale=row["mscale"], mscale_all_dim=row["mscale_all_dim"])
+@pytest.mark.parametrize("mla", [False, True])
+def test_mscale_pair_of_deepseek(mla: bool) -> None:
+    """Both count where neither is 0, as in transformers; the softmax scale is that of MLA."""
+    row, law = REFERENCE["mscale_ratio_deepseek"], 0.1 * math.log(40) + 1
+    pair = {"mscale": row["mscale"], "mscale_all_dim": row["mscale_all_dim"]}
+    found = schedule(spec(mla=mla), "yarn", float(row["factor"]), **pair)
     assert found.attention_factor == pytest.approx(row["hf_attention_factor"])
-    assert found.softmax_scale == pytest.approx((0.1 * 0.707 * math.log(40) + 1) ** 2)
-
-
-@pytest.mark.parametrize("row", REFERENCE["gradient"], ids=lambda row: str(row["L_new"]))
-def test_theta_law(row: dict) -> None:
-    assert theta_for_length(row["theta"], row["L"], row["L_new"]) == pytest.approx(row["value"], rel=1e-13)
+    assert found.softmax_scale == pytest.approx((0.1 * 0.707 * math.log(40) + 1) ** 2 if mla else 1)
+    for zero in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
+        without = made("yarn", 40.0, 32.0, 1.0, True, *zero, of=spec(mla=mla))
+        assert (without.attention_factor, without.softmax_scale) == (pytest.approx(law), 1.0)
+    both = made("yarn", 40.0, 32.0, 1.0, True, 2.0, 1.0, of=spec(mla=mla))
+    assert both.attention_factor == pytest.approx((2 * law - 1) / law)
 
 
 def test_theta_for_gives_the_published_bases() -> None:
-    llama3 = bare(128, 500000, 8192)
     published = REFERENCE["gradient_published"]
     shipped = {262144: published["Llama-3-8B-Instruct-262k config (current)"], 1048576: published["1048k config"]}
     for target, theta in shipped.items():
-        found = schedule(llama3, "theta-for", target)
-        assert found.form == Plain(theta)
-        assert found.context == target
-
-
-def test_piecewise_is_method_2_of_the_paper() -> None:
-    found = schedule(bare(128, 1e4, 4096), "piecewise", "8@44")
-    np.testing.assert_allclose(found.inv_freq, REFERENCE["table4"]["method2_inv_freq"], rtol=1e-13)
-
-
-def test_the_two_ramps_are_different_functions() -> None:
-    spec = bare(128, 1e4, 4096)
-    paper, runtimes = (schedule(spec, name, 32.0).inv_freq for name in ("by-parts", "yarn"))
-    assert np.max(np.abs(runtimes / paper - 1)) > 2.9
+        found = schedule(bare(128, 500000, 8192), "theta-for", target)
+        assert (found.form, found.context) == (Plain(theta), target)
 
 
 def test_yarn_16_on_llama_2_by_hand() -> None:
     """The published Yarn-Llama-2-7b-64k: ramp from pair 20 to pair 46, attention factor 0.1 ln 16 + 1."""
     found = schedule(bare(128, 1e4, 4096), "yarn", 16.0)
     assert found.attention_factor == pytest.approx(1.2772588722239782, rel=1e-15)
-    assert found.inv_freq[20] == pytest.approx(10000 ** (-40 / 128), rel=1e-14)
-    assert found.inv_freq[33] == pytest.approx(10000 ** (-66 / 128) * (0.5 + 0.5 / 16), rel=1e-14)
-    assert found.inv_freq[46] == pytest.approx(10000 ** (-92 / 128) / 16, rel=1e-14)
+    expected = [10000 ** (-40 / 128), 10000 ** (-66 / 128) * (0.5 + 0.5 / 16), 10000 ** (-92 / 128) / 16]
+    assert found.inv_freq[[20, 33, 46]] == pytest.approx(expected, rel=1e-14)
 
 
-def test_linear_is_division_and_theta_only_the_base() -> None:
-    spec = bare(8, 16, 64)
-    assert schedule(spec, "linear", 2.0).inv_freq.tolist() == [0.5, 0.25, 0.125, 0.0625]
-    assert schedule(spec, "theta", 256.0).inv_freq.tolist() == [1.0, 0.25, 0.0625, 0.015625]
+@pytest.mark.parametrize(
+    ("method", "values", "expected"),
+    [
+        ("linear", (4.0,), [value / 4 for value in BASE]),
+        ("ntk-old", (4.0,), [40000.0 ** (-i / 4) for i in range(4)]),
+        ("ntk", (4.0,), [(10000 * 4 ** (8 / 6)) ** (-i / 4) for i in range(4)]),
+        ("ntk-fixed", (4.0,), [40000.0 ** (-i / 4) / 4**0.25 for i in range(4)]),
+        ("mixed", (4.0, 0.5), [BASE[i] * 4 ** -(((i + 1) / 4) ** 0.5) for i in range(4)]),
+        ("mixed", (4.0,), [BASE[i] * 4 ** -(((i + 1) / 4) ** 0.625) for i in range(4)]),
+        ("mixed", (4.0, 0.0), [value / 4 for value in BASE]),
+        ("theta", (16.0,), [1.0, 0.5, 0.25, 0.125]),
+        ("piecewise", ("8@2",), [1, 640000.0**-0.25, 0.01 / 8, 0.001 / 8]),  # theta 8^(8/4) before pair 2
+        ("inv-freq", ((1.0, 0.1, 0.0, 0.0),), [1.0, 0.1, 0.0, 0.0]),
+    ],
+)
+def test_frequencies_by_hand(method: str, values: tuple[object, ...], expected: list[float]) -> None:
+    found = made(method, *values)
+    np.testing.assert_allclose(found.inv_freq, expected, rtol=1e-13)
+    assert (found.attention_factor, found.original_context) == (1.0, TRAINED)
+    factor = {"piecewise": 8, "theta": 1, "inv-freq": 1}.get(method, 4)
+    assert found.context == factor * TRAINED
 
 
-@pytest.mark.parametrize("name", ["linear", "ntk", "ntk-old", "ntk-fixed", "mixed", "by-parts", "yarn", "llama3"])
+@pytest.mark.parametrize("name", FACTORS)
 @given(theta=st.floats(100, 1e8), context=st.sampled_from([512, 4096, 32768]), rotary=st.sampled_from([16, 64, 128]))
 def test_factor_1_changes_nothing(name: str, theta: float, context: int, rotary: int) -> None:
-    spec = bare(rotary, theta, context)
-    found = schedule(spec, name, 1.0)
-    np.testing.assert_allclose(found.inv_freq, spec.form.inv_freq(rotary), rtol=1e-12)
+    model = bare(rotary, theta, context)
+    found = schedule(model, name, 1.0)
+    np.testing.assert_allclose(found.inv_freq, model.form.inv_freq(rotary), rtol=1e-12)
     assert found.attention_factor == 1
 
 
-@pytest.mark.parametrize("name", ["linear", "ntk", "ntk-old", "ntk-fixed", "mixed", "by-parts", "yarn", "llama3"])
+@pytest.mark.parametrize("name", FACTORS)
 @given(factor=st.floats(1, 64), theta=st.floats(1e3, 1e7))
 def test_frequencies_fall_and_never_rise_above_the_unscaled(name: str, factor: float, theta: float) -> None:
-    spec = bare(64, theta, 4096)
-    found = schedule(spec, name, factor).inv_freq
+    model = bare(64, theta, 4096)
+    found = schedule(model, name, factor).inv_freq
     assert (np.diff(found) < 0).all()
-    assert (found <= spec.form.inv_freq(64) * (1 + 1e-12)).all()
+    assert (found <= model.form.inv_freq(64) * (1 + 1e-12)).all()
 
 
-@pytest.mark.parametrize("bad", [0, -1.0, 0.5, math.nan, math.inf, "4.0", None, True])
-@pytest.mark.parametrize("name", ["linear", "ntk", "mixed", "yarn", "by-parts", "llama3"])
-def test_factors_that_are_none(name: str, bad: object) -> None:
-    with pytest.raises(RecipeError, match="factor must be a number of at least 1"):
-        REGISTRY[name](bad)
+# The length at which a dynamic method is frozen
 
 
-def test_lists_of_the_wrong_length() -> None:
-    with pytest.raises(RecipeError, match=r"3 numbers and this model rotates 32 pairs"):
-        schedule(bare(64, 1e4, 4096), "longrope", (1.0, 2.0, 3.0))
+@pytest.mark.parametrize(("at", "growth"), [(1024, 1.0), (4096, 1.0), (6144, 2.0), (8192, 3.0), (16384, 7.0)])
+def test_dynamic_ntk_has_the_base_of_transformers_and_at_least_the_models_own(at: int, growth: float) -> None:
+    """With S = 2, S n / L - (S - 1) is 2 at 1.5 L, 3 at 2 L and 7 at 4 L; the last is beyond S and still goes."""
+    found = made("dynamic", "ntk:2", at)
+    assert found.form == Plain(pytest.approx(10000 * growth ** (8 / 6), rel=1e-13))  # type: ignore[arg-type]
+    assert (found.context, found.original_context, found.attention_factor) == (at, TRAINED, 1.0)
 
 
-@pytest.mark.parametrize("name", REGISTRY)
-def test_every_method_is_described_and_comes_back_from_its_recipe(name: str) -> None:
-    values = {
-        "theta-for": (8192,), "theta-bound": (8192,), "dynamic": ("ntk:2", 8192), "piecewise": ("4@8",), "as-is": (),
-        "longrope": ((1.0, 2.0),), "inv-freq": ((1.0, 0.5),),
-    }  # fmt: skip
-    method = REGISTRY[name](*values.get(name, (4.0,)))
-    assert method.summary
-    assert method.__doc__
-    recipe = Recipe(method) if name == "as-is" else Recipe(method, attention_factor=1.1)
-    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+@pytest.mark.parametrize("method", ["linear", "by-parts", "yarn"])
+@pytest.mark.parametrize(("at", "factor"), [(1024, 1.0), (4096, 1.0), (6144, 1.5), (16384, 4.0)])
+def test_other_dynamic_methods_have_the_length_over_the_trained_one_and_at_least_1(
+    method: str, at: int, factor: float
+) -> None:
+    found, static = made("dynamic", f"{method}:4", at), made(method, factor)
+    np.testing.assert_array_equal(found.inv_freq, static.inv_freq)
+    assert (found.attention_factor, found.context) == (static.attention_factor, at)
 
 
-def test_digest_changes_with_what_changes_a_logit() -> None:
-    spec = bare(64, 1e4, 4096)
-    plain = schedule(spec, "yarn", 4.0)
-    hot = Recipe(REGISTRY["yarn"](4.0), attention_factor=1.2).schedule(spec)
-    logn = Recipe(REGISTRY["yarn"](4.0), log_n="clamped").schedule(spec)
-    longer = Recipe(REGISTRY["yarn"](4.0), context=99999).schedule(spec)
-    assert len({plain.digest, hot.digest, logn.digest}) == 3
-    assert longer.digest == plain.digest
+def test_a_dynamic_method_stops_at_its_factor() -> None:
+    with pytest.raises(RecipeError, match="--at 16385 is beyond 4 x 4096; choose up to 16384"):
+        made("dynamic", "linear:4", 16385)
+    with pytest.raises(RecipeError, match="say with --at TOKENS at which length to freeze it"):
+        made("dynamic", "linear:4")
 
 
-def test_methods_are_said_to_work_untuned_as_far_as_somebody_reported() -> None:
-    """Peng et al. 2023 for the parts, bloc97 and Su 2023 for NTK, Ding et al. 2024; the others are for training."""
-    reported = {"ntk": 4, "ntk-old": 4, "by-parts": 4, "yarn": 4, "ntk-fixed": 8, "mixed": 8, "longrope": 8}
-    assert {name: kind.max_untuned_factor for name, kind in REGISTRY.items()} == dict.fromkeys(REGISTRY, 1) | reported
-    for kind in REGISTRY.values():
-        if " times" in kind.finetuning_note:
-            assert f"{kind.max_untuned_factor:g} times" in kind.finetuning_note
+def test_dynamic_scaling_is_not_kept_as_it_is() -> None:
+    dynamic = spec(form=DynamicNtk(10000.0, 2.0, 4096))
+    assert dynamic.form.inv_freq(8) == pytest.approx(BASE)
+    with pytest.raises(RecipeError, match=r"freeze it with --dynamic ntk:2 --at TOKENS --replace"):
+        Recipe(REGISTRY["as-is"]()).schedule(dynamic)
+    linear = spec(form=Interpolated(10000.0, 2.0))
+    assert Recipe(REGISTRY["as-is"]()).schedule(linear).inv_freq == pytest.approx([value / 2 for value in BASE])
+
+
+# Lists
+
+
+def test_lists_divide_and_give_two_frequency_vectors() -> None:
+    lists = REGISTRY["longrope"]((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 1.0, 2.0))
+    found = Recipe(lists, context=16384).schedule(spec())
+    np.testing.assert_allclose(found.inv_freq, np.array(BASE) / [1, 2, 3, 4])
+    np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / [1, 1, 1, 2])
+    assert found.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
+    assert (found.context, found.original_context) == (16384, 4096)
+    assert made("longrope", (1.0, 2.0, 3.0, 4.0), context=8192).short_inv_freq is None
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "words"),
+    [
+        ("longrope", ((1.0,) * 3,), "long_factor has 3 numbers and this model rotates 4 pairs"),
+        ("longrope", ((1.0,) * 4, (1.0,) * 5), "short_factor has 5 numbers"),
+        ("inv-freq", ((1.0,) * 5,), "inv_freq has 5 numbers and this model rotates 4"),
+        ("piecewise", ("8@4",), "pair 4 is outside the 4 rotated pairs; choose 1 to 3"),
+        ("longrope", ((1.0, 2.0, 3.0, 1e29),), "--longrope gives frequencies that are 0; check its parameters"),
+    ],
+)
+def test_lists_and_splits_fit_the_pairs_of_a_model(method: str, values: tuple[object, ...], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        made(method, *values)
+    assert made("longrope", (1.0, 2.0, 3.0, 0.9e29)).inv_freq[3] > 0
+
+
+def test_a_vector_with_a_negative_zero_is_proportional() -> None:
+    still = REGISTRY["inv-freq"]((1.0, 0.1, -0.0, 0.0)).schedule(spec(context=9999))
+    assert (still.form, still.context) == (Proportional(10000.0, 1.0, 0.5), 9999)
+    assert str(still.inv_freq[2]) == "0.0"
+
+
+# Ramps
+
+
+def test_llama3_ramps_over_turns() -> None:
+    """L = 2 pi 4: the pairs of theta = 16 turn 4, 2, 1 and 0.5 times; from 1 to 4 the ramp is 1, 1/3, 0 and 0."""
+    form = Llama3(16.0, 8.0, 8 * math.pi, 1.0, 4.0)  # type: ignore[arg-type]
+    keep = np.array([1.0, 1 / 3, 0.0, 0.0])
+    np.testing.assert_allclose(form.inv_freq(8), np.array([1, 0.5, 0.25, 0.125]) * (keep + (1 - keep) / 8), atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "truncate", "expected"),
+    [
+        (1.0, 3.0, False, [0, 0, 0.5, 1]),
+        (1.25, 2.5, True, [0, 0, 0.5, 1]),  # from 1 to 3
+        (1.25, 2.5, False, [0, 0, 0.6, 1]),
+        (-3, 4.0, False, [0, 0.25, 0.5, 0.75]),  # from 0 to 4
+        (0.0, 20.0, False, [0, 1 / 7, 2 / 7, 3 / 7]),  # to the last dimension, 7
+        (2.0, 2.0, False, [0, 0, 0, 1]),  # equal ends are 0.001 apart
+    ],
+)
+def test_yarn_ramps_over_pairs_with_its_ends_rounded_outward(
+    fast: float, slow: float, truncate: bool, expected: list[float]
+) -> None:
+    """dim(beta) = r ln(L / 2 pi beta) / (2 ln theta): with theta = e and L = 2 pi e it is 4 (1 - ln beta)."""
+    betas = (math.exp(1 - fast / 4), math.exp(1 - slow / 4))
+    form = Yarn(math.e, 4.0, 2 * math.pi * math.e, *betas, truncate)  # type: ignore[arg-type]
+    assert form.ramp(8) == pytest.approx(np.array(expected), abs=1e-9)
+    kept = 1 - 0.75 * np.array(expected)
+    np.testing.assert_allclose(form.inv_freq(8), base_inv_freq(math.e, 8) * kept, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("form", "scaled"),
+    [
+        (Plain(THETA), False), (Interpolated(THETA), False), (Interpolated(THETA, 2.0), True),
+        (Yarn(THETA, 1.0, 64), False), (Yarn(THETA, 2.0, 64), True), (Llama3(THETA, 1.0, 64), False),
+        (DynamicNtk(THETA, 1.0, 64), True), (LongRope(THETA, (1.0,), (1.0,), 64), True),
+        (Proportional(THETA), False), (Proportional(THETA, 2.0), True), (Proportional(THETA, 1.0, 0.5), True),
+    ],
+)  # fmt: skip
+def test_what_counts_as_scaled(form: Any, scaled: bool) -> None:
+    assert form.scaled is scaled
+
+
+# A base that keeps the bound
+
+
+def test_a_base_for_the_bound_survives_float32() -> None:
+    """Of the windows that are wide enough the first one, of which float32 leaves something."""
+    for length in (2048, 4096, 8192):
+        found = schedule(bare(128, 1e4, 1024), "theta-bound", length)
+        assert found.form is not None
+        stored = found.inv_freq.astype(np.float32).astype(np.float64)
+        assert first_violation(stored, 0.0, length) is None
+        assert found.form.theta == math.floor(found.form.theta)
+    assert made("theta-bound", 500, of=spec(head_dim=14)).context == 500
+
+
+def test_the_law_of_bases_needs_a_trained_context_of_more_than_2_pi_tokens() -> None:
+    law = REGISTRY["theta-for"](64)
+    with pytest.raises(RecipeError, match="needs a trained context above 6 tokens; pass --original-context"):
+        law.schedule(spec(original_context=6))
+    expected = math.floor(10000 ** (math.log(64 / math.tau) / math.log(7 / math.tau)))
+    assert law.schedule(spec(original_context=7)).form == Plain(float(expected))
+
+
+def test_heads_that_rotate_half_need_no_base_for_a_length() -> None:
+    with pytest.raises(RecipeError, match="of 16 dimensions 8 rotate, so every base will do; choose one with --theta"):
+        made("theta-bound", 8192, of=spec(head_dim=16))

@@ -5,15 +5,18 @@ import math
 import numpy as np
 import pytest
 
-from ropeconv.rope.bound.reach import reach
+from ropeconv.rope.bound import reach
 from ropeconv.rope.forms import Plain, base_inv_freq
-from ropeconv.rope.laws import critical_dimension, theta_steps
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.profile import profile
 from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
+from .small_head import BASE, spec
+
 LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
+SMALL = np.array(BASE)
 
 
 def test_interpolation_keeps_every_angle_and_moves_every_frequency() -> None:
@@ -63,16 +66,6 @@ def test_a_piecewise_split_lies_where_periods_end() -> None:
     np.testing.assert_allclose(inv_freq[46:], base_inv_freq(1e4, 128)[46:] / 8)
 
 
-def test_steps_end_at_the_published_checkpoints() -> None:
-    """Gradient's 262k and 1048k models of Llama 3: https://huggingface.co/gradientai/Llama-3-8B-Instruct-262k."""
-    steps = theta_steps(5e5, 8192, [65536, 262144, 1048576, 4194304])
-    assert steps == [22443169, 283461213, 3580165449, 45218125209]
-    assert {
-        critical_dimension(base, length, 128)
-        for base, length in zip(steps, (65536, 262144, 1048576, 4194304), strict=True)
-    } == {70}
-
-
 def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     vector = base_inv_freq(1e4, 128)
     vector[60:] = 0
@@ -92,15 +85,6 @@ def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     assert (unchanged.largest_change, unchanged.largest_change_at) == (1, 1), "the first pair that rotates"
 
 
-@pytest.mark.parametrize(("width", "searched"), [(128, 1 << 24), (256, 1 << 24), (512, 1 << 23), (2048, 1 << 21)])
-def test_wide_heads_are_looked_at_up_to_fewer_tokens(width: int, searched: int) -> None:
-    pairs = width // 2
-    slow = np.full(pairs, 1e-9)  # every cosine stays near 1
-    assert reach(slow, 0.0, 1000).searched == searched
-    wide = RopeSpec(width, width, Plain(1e30), 1 << 24, 1 << 24)
-    assert profile(Recipe(REGISTRY["theta"](1e30)).schedule(wide), wide).reach.length == searched
-
-
 def test_an_angle_is_outside_from_a_billionth_above_the_trained_one() -> None:
     """Four tokens over frequencies of at most 1 complete no period; twice the context takes half of each of them."""
     spec = RopeSpec(2, 2, Plain(1e4), 4, 4)
@@ -117,3 +101,34 @@ def test_a_pair_that_ends_its_period_at_the_trained_length_has_seen_every_angle(
     assert profile(ends.current(), ends).critical_dimension == 4
     slower = RopeSpec(4, 4, Plain((4096 / math.tau) ** 2 * (1 + 1e-12)), 4096, 4096)
     assert profile(slower.current(), slower).critical_dimension == 2
+
+
+def test_a_profile_by_hand() -> None:
+    """L = 4096 and theta 10000 over 4 pairs: 4096, 409.6 and 40.96 radians complete a period, 4.096 does not."""
+    unchanged = profile(Schedule(SMALL, 1.0, 4096, 4096), spec())
+    assert (unchanged.critical_dimension, unchanged.outside, unchanged.largest_change) == (6, 0, 1.0)
+    assert (unchanged.fast_change, unchanged.not_rotating) == (1.0, 0)
+    assert profile(Schedule(SMALL, 1.0, 4097, 4096), spec()).outside == 2
+    changed = profile(Schedule(SMALL / [1, 2, 1, 0.25], 1.0, 4096, 4096), spec())
+    assert (changed.largest_change, changed.largest_change_at, changed.fast_change, changed.outside) == (4.0, 3, 2.0, 2)
+    windowed = profile(Schedule(SMALL, 1.0, 16384, 4096), spec(layers=("global",), windows=(32,)))
+    assert (windowed.outside, windowed.critical_dimension) == (0, 2)
+
+
+def test_a_profile_as_data() -> None:
+    found = profile(Recipe(REGISTRY["linear"](8.0)).schedule(LLAMA_2), LLAMA_2)
+    data = found.to_dict()
+    assert {key: data.pop(key) for key in found.reach.to_dict()} == found.reach.to_dict()
+    assert data == {
+        "critical_dimension": 92, "outside": 0, "largest_change": pytest.approx(8), "not_rotating": 0,
+        "largest_change_at": found.largest_change_at, "fast_change": pytest.approx(8),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "searched"),
+    [(2048, 1 << 21), *(pytest.param(w, n, marks=pytest.mark.nightly) for w, n in ((256, 1 << 24), (512, 1 << 23)))],
+)
+def test_wide_heads_are_looked_at_up_to_fewer_tokens(width: int, searched: int) -> None:
+    slow = np.full(width // 2, 1e-9)  # every cosine stays near 1
+    assert reach(slow, 0.0, 1000).searched == searched

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import Interpolated, LongRope
+from ropeconv.rope.forms import Interpolated, LongRope, Plain
 from ropeconv.rope.log_n import LogN, QueryScaling
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
 
 from .small_head import BASE, THETA, TRAINED, made, spec
 
@@ -39,12 +41,9 @@ def test_no_schedules(wrong: dict[str, Any]) -> None:
         plain(**wrong)
 
 
-def test_the_smallest_schedule() -> None:
-    assert plain(context=1, inv_freq=np.array([0.0]), attention_factor=1e-9).context == 1
-
-
 def test_the_longest_context_is_what_31_bits_count() -> None:
     assert plain(context=(1 << 31) - 1).context == 2147483647
+    assert plain(context=1, inv_freq=np.array([0.0]), attention_factor=1e-9).context == 1
     with pytest.raises(RecipeError, match="would be 2,147,483,648 tokens, and runtimes count up to 2,147,483,647"):
         plain(context=1 << 31)
 
@@ -101,6 +100,28 @@ def test_a_spec_with_two_lists_has_both() -> None:
     assert spec(form=LongRope(THETA, two, two, 64)).current().short_inv_freq is None
 
 
+def test_local_layers_have_a_base_and_a_width_of_their_own() -> None:
+    assert spec().local_inv_freq is None
+    local = spec(local_form=Plain(1e4))
+    np.testing.assert_allclose(local.local_inv_freq, BASE)
+    np.testing.assert_allclose(replace(local, local_rotary_dim=4).local_inv_freq, [1, 0.01])
+
+
+def test_a_spec_without_more_is_a_dense_model_of_half_layout_whose_layers_see_everything() -> None:
+    one = RopeSpec(8, 8, Plain(1e6), 64, 64)
+    assert (one.attention_factor, one.softmax_scale, one.rotating_share, one.chunked, one.mla) == (
+        1,
+        1,
+        1,
+        False,
+        False,
+    )
+    assert (one.layout, one.local_rotary_dim, one.original_context_source) == ("half", 0, "declared")
+    assert (one.layers, one.windows, one.mrope_section, one.notes) == ((), (), (), ())
+    assert replace(one, notes=("rope_theta is 10,000 by default",)) == one, "how it was read makes it no other model"
+    assert replace(one, form=Plain(1e4)) != one
+
+
 def test_windows_of_the_layers_that_rotate() -> None:
     layers = ("global", "local", "none")
     assert [spec(layers=layers).count(kind) for kind in ("global", "local", "none")] == [1, 1, 1]
@@ -131,10 +152,11 @@ def test_modifiers_that_contradict_each_other(wrong: dict[str, Any], words: str)
         Recipe(REGISTRY["yarn"](4.0), **wrong)
 
 
-def test_as_is_takes_a_context_only() -> None:
+@pytest.mark.parametrize("modifier", ["attention_factor", "on_top"])
+def test_as_is_takes_a_context_only(modifier: str) -> None:
     assert Recipe(REGISTRY["as-is"](), context=64).context == 64
-    with pytest.raises(RecipeError, match="--attention-factor has no place"):
-        Recipe(REGISTRY["as-is"](), attention_factor=1.1)
+    with pytest.raises(RecipeError, match=f"--{modifier.replace('_', '-')} has no place"):
+        Recipe(REGISTRY["as-is"](), **{modifier: 1.1 if modifier == "attention_factor" else True})
 
 
 def test_modifiers_replace_what_the_method_has() -> None:
@@ -168,7 +190,8 @@ def test_a_recipe_starts_from_the_unscaled_rope() -> None:
     ("data", "words"),
     [
         ([], "JSON object"), ({"method": "yarn", "parameters": [4]}, "JSON object"), ({"method": "cubic"}, "'cubic'"),
-        ({}, "names the method None"),
+        ({}, "names the method None"), (None, "JSON object"), (3, "JSON object"), ({"method": []}, "names the method"),
+        ({"method": "yarn", "parameters": {"factor": 4.0}, "on_top": "yes"}, "--on-top must be true or false"),
         ({"method": "yarn", "parameters": {"factor": 4.0}, "more": 1}, "unknown key 'more'"),
         ({"method": "yarn", "parameters": {"factor": 4.0, "more": 1}}, "unknown key 'more'"),
         ({"method": "yarn", "parameters": {}}, "the recipe for yarn needs"), ({"method": "yarn"}, "needs"),
@@ -188,6 +211,7 @@ def test_a_recipe_as_data() -> None:
         "on_top": True,
     }
     assert Recipe.from_dict(recipe.to_dict()) == recipe
+    assert "on_top" not in Recipe(REGISTRY["yarn"](4.0)).to_dict()
     lists = Recipe(REGISTRY["inv-freq"]((1.0, 0.5, 0.25, 0.125)))
     assert lists.to_dict()["parameters"]["inv_freq"] == [1.0, 0.5, 0.25, 0.125]
     assert Recipe.from_dict(lists.to_dict()) == lists

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -32,6 +35,20 @@ def test_factors_are_the_same_to_a_billionth_of_themselves(own: float) -> None:
             keep_short(made(softmax_scale=far), spec(softmax_scale=own))
 
 
+@pytest.mark.parametrize(
+    ("changed", "source", "words"),
+    [
+        ({"short_inv_freq": np.array(BASE)}, {}, "two factor lists already, and no runtime"),
+        ({}, {"form": LongRope(THETA, (1.0,) * 4, (2.0,) * 4, 64)}, "the source has two factor lists"),
+        ({"inv_freq": np.array([1.0, 0.1, 0, 0])}, {}, "cannot hold frequencies that are 0"),
+        ({}, {"form": LongRope(THETA, (1.0, 1.0, 1.0, 1e30), (1.0, 1.0, 1.0, 1e30), 64)}, "frequencies that are 0"),
+    ],
+)
+def test_two_lists_that_cannot_be(changed: dict[str, Any], source: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        keep_short(replace(made(), **changed), spec(**source))
+
+
 def test_the_context_goes_beyond_the_length_of_the_short_list() -> None:
     assert keep_short(made(context=TRAINED + 1), spec()).original_context == TRAINED
     declared = spec(context=2 * TRAINED)
@@ -50,12 +67,16 @@ def test_the_short_list_is_that_of_the_checkpoint_and_not_of_the_unscaled_model(
     np.testing.assert_allclose(found.inv_freq, bare.inv_freq)
 
 
-def test_lists_of_the_source_that_are_one_list() -> None:
-    """Two equal lists are one, which a third may join; frequencies of 0 of the source are refused like those made."""
+def test_two_equal_lists_of_the_source_are_one_which_a_third_may_join() -> None:
     one = LongRope(THETA, (2.0,) * 4, (2.0,) * 4, TRAINED)
     found = keep_short(made(context=1 << 20), spec(form=one, context=2 * TRAINED))
     np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2)
     assert found.original_context == 2 * TRAINED
-    still = LongRope(THETA, (1.0, 1.0, 1.0, 1e30), (1.0, 1.0, 1.0, 1e30), TRAINED)
-    with pytest.raises(RecipeError, match="cannot hold frequencies that are 0"):
-        keep_short(made(context=1 << 20), spec(form=still))
+
+
+def test_the_lists_are_divisors_of_the_models_base() -> None:
+    found = keep_short(made(), spec())
+    assert isinstance(found.form, LongRope)
+    np.testing.assert_allclose(found.form.short_factor, [1] * 4)
+    np.testing.assert_allclose(found.form.long_factor, [4] * 4)
+    assert (found.form.theta, found.form.original_context) == (THETA, TRAINED)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ropeconv.rope.bound import effective, effective_length, worse_than_source
+from ropeconv.rope.bound.effective import is_worse
 from ropeconv.rope.forms import Llama3, Plain, Yarn
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -46,6 +47,31 @@ def test_models_as_they_are(spec: RopeSpec, published: int | None) -> None:
 )
 def test_only_what_becomes_worse_is_said(spec: RopeSpec, method: str, value: float, said: str) -> None:
     found = worse_than_source(Recipe(REGISTRY[method](value)).schedule(spec), spec)  # type: ignore[call-arg]
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("reached", "before", "covered", "worse"),
+    [
+        (None, 5, 9, False), (5, None, 9, True), (5, 6, 9, True), (5, 4, 9, False), (5, 5, 5, True), (5, 5, 4, True),
+        (5, 5, 6, False), (None, None, 9, False),
+    ],
+)  # fmt: skip
+def test_what_is_worse_than_the_source(reached: int | None, before: int | None, covered: int, worse: bool) -> None:
+    assert is_worse(reached, before, covered) is worse
+
+
+@pytest.mark.parametrize(
+    ("context", "source_context", "said"),
+    [
+        (16384, 1706, "is 1,706 of 16,384 tokens; the source's is the same, for 1,706 tokens"),
+        (16384, 1707, ""), (1707, 1706, ""),
+    ],
+)  # fmt: skip
+def test_a_context_that_has_outgrown_the_same_frequencies(context: int, source_context: int, said: str) -> None:
+    source = replace(LLAMA_2, context=source_context)
+    found = worse_than_source(replace(source.current(), context=context), source)
     assert said in found
     assert bool(found) == bool(said)
 

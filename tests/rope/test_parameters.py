@@ -1,0 +1,269 @@
+"""What methods take as parameters and what they refuse, their names, and the flags that reach further."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ropeconv.rope.errors import RecipeError, RopeconvError, shown
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.lengths import MOST_TOKENS
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods.method import (
+    factor_or_length,
+    not_negative_list,
+    number,
+    positive,
+    positive_list,
+    scale,
+    share,
+    switch,
+    tokens,
+)
+from ropeconv.rope.methods.vectors import from_file
+from ropeconv.rope.recipe import MODIFIERS, Recipe
+from ropeconv.rope.spec import RopeSpec
+
+from ..faults.inputs.kinds.recipe import SEEDS
+from .small_head import spec
+
+LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
+NEVER = ("1", None, math.nan, math.inf, -math.inf, [1.0])
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad"),
+    [
+        (positive, (1, 1e-30, 1e30), (0, -1, 0.99e-30, 1.01e30, True)),
+        (scale, (1, 1.5, 1e6), (0.999, 0, 1_000_000.5, 1_000_001, True)),
+        (share, (0, 1, 0.5), (-0.01, 1.01, True)), (number, (0, -1.5, 1e30), (1.01e30, True)),
+        (tokens, (1, 5, (1 << 31) - 1), (0, -1, 1.0, 1 << 31, True)), (switch, (True, False), (0, 1, "yes")),
+        (factor_or_length, (1, 4.0, 1e6, "128k", "1M"), (0.5, "128", "0k", 1_000_001, True)),
+        (positive_list, ((1.0, 2),), ((), (1, 0), (1, -1), True)),
+        (not_negative_list, ((0.0, 1), (0,)), ((), (1, -1), (math.inf,), True)),
+    ],
+)  # fmt: skip
+def test_checks_of_values(check: Any, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:
+    assert [check(value) for value in good] == [None] * len(good)
+    assert all(check(value) for value in (*bad, *NEVER))
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "words"),
+    [
+        ("theta", (1.0,), "must be above 1"), ("yarn", (4.0, 1.0, 1.0), "beta_fast must be above"),
+        ("by-parts", (4.0, 32.0, 32.0), "beta must be above alpha"),
+        ("llama3", (4.0, 4.0, 4.0), "high_freq_factor must"),
+        ("yarn", (4.0, 32.0, 1.0, True, 1.0), "go together"), ("mixed", (4.0, 1.1), "0 to 1"),
+        ("theta-for", (0,), "a token count"), ("longrope", ((),), "positive numbers"),
+        ("inv-freq", ((-1.0,),), "not negative"),
+        *(("piecewise", (one,), "FACTOR@PAIR.*or a length as in 128k@44") for one in ("0.5@3", "8@0", "8", "128kB@35")),
+        *(("piecewise", (one,), "--piecewise: spec must be written S@I") for one in (4, 4.0, None, ["4@2"], True)),
+        *(("dynamic", (one,), "--dynamic: kind must be written METHOD:S") for one in (4, 4.0, None, ["ntk:2"], True)),
+        *(("dynamic", (one,), "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >= 1")
+          for one in ("linear", "linear:", "linear:0.5", "cubic:2", "ntk:-1", "linear:4x", "ntk:2:3", "ntk:1e3", "")),
+    ],
+)  # fmt: skip
+def test_parameters_that_are_refused(method: str, values: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        REGISTRY[method](*values)
+
+
+@pytest.mark.parametrize("name", ["linear", "ntk", "mixed", "yarn", "by-parts", "llama3"])
+def test_a_factor_is_a_number_of_at_least_1(name: str) -> None:
+    for bad in (0, -1.0, 0.5, math.nan, math.inf, "4.0", None, True):
+        with pytest.raises(RecipeError, match="factor must be a number of at least 1"):
+            REGISTRY[name](bad)
+
+
+def test_parameters_just_inside_and_the_defaults_of_papers() -> None:
+    assert REGISTRY["theta"](1.0001).label == "theta1.0001"
+    assert REGISTRY["yarn"](1.0, 1.01, 1.0).factor_over(64) == 1.0
+    assert REGISTRY["piecewise"]("1@1").factor_over(64) == 1.0
+    assert REGISTRY["piecewise"]("128k@3").length == 131072
+    assert REGISTRY["dynamic"]("linear:1", 64).length == 64
+    defaults = {"by-parts": (1.0, 32.0), "llama3": (1.0, 4.0), "yarn": (32.0, 1.0), "mixed": (0.625,)}
+    for name, expected in defaults.items():
+        assert tuple(vars(REGISTRY[name](4.0)).values())[1 : 1 + len(expected)] == expected
+
+
+# Any number, any type
+
+
+INFINITE = (float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 10**400, -(10**400), 1e31)
+OTHER = (
+    5e-324, 0, -1, -0.5, 1e29, 1e-29, 1.0000001, 999_999, 2**31 - 1, True, None, "", "9" * 5000, "9" * 5000 + "k", [],
+    [1], {},
+)  # fmt: skip
+SPECS = tuple(RopeSpec(width, width, Plain(1e4), length, length) for width in (2, 16, 128) for length in (2, 4096))
+PARAMETERS = [
+    (name, item.name) for name in REGISTRY if name != "theta-bound" for item in dataclasses.fields(REGISTRY[name])
+]
+
+
+def outcome(data: dict[str, Any], spec: RopeSpec) -> str:
+    """ "refused" or "taken"; any error but a RecipeError is raised."""
+    try:
+        schedule = Recipe.from_dict(data).schedule(spec)
+    except RecipeError:
+        return "refused"
+    assert 0 < schedule.context <= MOST_TOKENS
+    return "taken"
+
+
+@pytest.mark.parametrize(("name", "parameter"), [*PARAMETERS, *(("modifiers", name) for name in MODIFIERS)])
+def test_every_number_is_taken_or_refused_and_none_beyond_its_range_is_taken(name: str, parameter: str) -> None:
+    seed = next((s for s in SEEDS if s.get("method") == name), {"method": name, "parameters": {"factor": 4.0}})
+    for value in (*INFINITE, *OTHER):
+        if name == "modifiers":
+            made = {"method": "yarn", "parameters": {"factor": 4.0}, "log_n": "full", parameter: value}
+        else:
+            made = {"method": name, "parameters": {**seed["parameters"], parameter: value}}
+        found = {outcome(made, one) for one in SPECS}
+        if value in INFINITE or value != value:
+            assert found == {"refused"}, value
+    if name != "modifiers":
+        good = {"method": name, "parameters": seed["parameters"]}
+        assert outcome(good, RopeSpec(16, 16, Plain(1e4), 64, 64)) == "taken"
+
+
+def test_errors_and_the_values_in_their_messages() -> None:
+    """Exit code 1 for a failure, 2 for a value that cannot be taken; values are cut, lists to their second level."""
+    assert (RopeconvError.exit_code, RecipeError.exit_code) == (1, 2)
+    assert isinstance(RecipeError(""), ValueError)
+    assert [shown("x"), shown(4.5), shown([[1]]), shown([[[1]]])] == ["'x'", "4.5", "[[1]]", "[[[...]]]"]
+    assert (len(shown("x" * 78)), len(shown("x" * 79)), shown("x" * 79)[-1]) == (80, 80, "'")
+    assert "..." not in shown("x" * 78)
+    assert all(len(shown(value)) < 200 for value in ("x" * 10**6, [0] * 10**6, 10**4000, {"a": "b" * 10**6}))
+
+
+# Names, flags and files
+
+
+VALUES: dict[str, tuple[Any, ...]] = {
+    "theta": (1e6,), "theta-for": (8192,), "theta-bound": (8192,), "dynamic": ("ntk:2", 8192),
+    "piecewise": ("4@2",), "longrope": ((1.0, 2.0, 3.0, 4.0),), "inv-freq": ((1.0, 0.5, 0.2, 0.1),), "as-is": (),
+}  # fmt: skip
+LABELS = {
+    "theta": "theta1000000", "theta-for": "theta-for8192", "theta-bound": "theta-bound8192", "dynamic": "dynamic-ntk2",
+    "piecewise": "piecewise4-2", "longrope": "longrope", "inv-freq": "inv-freq", "as-is": "as-is",
+}  # fmt: skip
+LONGER = {
+    "theta": "", "longrope": "", "inv-freq": "", "as-is": "", "theta-for": "--theta-for 512k",
+    "theta-bound": "--theta-bound 512k", "dynamic": "--dynamic ntk:2 --at 512k", "piecewise": "--piecewise 512k@2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_method_is_described_names_a_folder_and_comes_back_from_its_recipe(name: str) -> None:
+    method = REGISTRY[name](*VALUES.get(name, (4.0,)))
+    assert method.summary
+    assert method.__doc__
+    assert method.label == LABELS.get(name, f"{name}4")
+    assert method.longer(1 << 19, 4096) == LONGER.get(name, f"--{name} 512k")
+    recipe = Recipe(method) if name == "as-is" else Recipe(method, attention_factor=1.1)
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("kind", "longer"),
+    [("yarn:8", "yarn:128"), ("yarn:200", "yarn:200"), ("linear:1", "linear:128"), ("ntk:8", "ntk:8")],
+)
+def test_a_dynamic_method_reaches_further_with_a_larger_factor_unless_it_is_ntk(kind: str, longer: str) -> None:
+    assert REGISTRY["dynamic"](kind, 8192).longer(1 << 19, 4096) == f"--dynamic {longer} --at 512k"
+    assert REGISTRY["dynamic"]("yarn:2", 8192).longer(10_000, 4096) == "--dynamic yarn:3 --at 10000"
+
+
+def test_methods_are_said_to_work_untuned_as_far_as_papers_report() -> None:
+    """Peng et al. 2023 for the parts, bloc97 and Su 2023 for NTK, Ding et al. 2024; the others are for training."""
+    reported = {"ntk": 4, "ntk-old": 4, "by-parts": 4, "yarn": 4, "ntk-fixed": 8, "mixed": 8, "longrope": 8}
+    assert {name: kind.max_untuned_factor for name, kind in REGISTRY.items()} == dict.fromkeys(REGISTRY, 1) | reported
+    for kind in REGISTRY.values():
+        if " times" in kind.finetuning_note:
+            assert f"{kind.max_untuned_factor:g} times" in kind.finetuning_note
+    orders = [kind.order for kind in REGISTRY.values()]
+    assert orders == sorted(orders)
+
+
+@pytest.mark.parametrize(
+    ("method", "original_context", "context", "command"),
+    [
+        ("yarn", 4096, 16384, "--yarn 4"), ("linear", 4096, 16384, "--linear 4"),
+        ("theta-for", 4096, 16384, "--theta-for 16384"), ("inv-freq", 4096, 16384, None),
+        ("dynamic", 4096, 16384, None), ("piecewise", 6, 64, None), ("piecewise", 1 << 20, 1 << 21, None),
+        ("piecewise", 7, 28, "--piecewise 4@1"), ("piecewise", 700, 2800, "--piecewise 4@3"),
+    ],
+)  # fmt: skip
+def test_a_method_that_reaches_a_context(method: str, original_context: int, context: int, command: str | None) -> None:
+    """A split needs a pair on either side: pairs of periods within the trained context, and others."""
+    found = REGISTRY[method].reaching(spec(original_context=original_context), context)
+    assert (found and found.command) == command
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "context", "words"),
+    [
+        (128, 1707, "theta 10000 keeps the bound up to 1707 tokens already"),  # its first violation is at 1,707
+        (128, 1708, ""), (128, 32768, ""), (72, 1 << 18, ""),
+        (128, (1 << 21) + 1, "takes minutes at 2097153 tokens; --theta-bound 2097153 does it"),
+        (72, (1 << 18) + 1, "takes minutes at 262145 tokens"),
+    ],
+)  # fmt: skip
+def test_a_base_for_the_bound_is_looked_for_where_it_is_needed_and_takes_seconds(
+    head_dim: int, context: int, words: str
+) -> None:
+    method, model = REGISTRY["theta-bound"], replace(LLAMA_2, head_dim=head_dim, rotary_dim=head_dim)
+    if not words:
+        assert method.reaching(model, context) == method(context)
+        return
+    with pytest.raises(RecipeError, match=words):
+        method.reaching(model, context)
+
+
+@pytest.mark.parametrize(("exponent", "more", "long"), [(20, 0, False), (20, 1, True), (27, 0, True), (27, 1, False)])
+def test_long_searches_are_announced(exponent: int, more: int, long: bool) -> None:
+    note = REGISTRY["theta-bound"]((1 << exponent) + more).slow_note
+    assert note.startswith("Searching for a base: a minute") is long
+    assert REGISTRY["yarn"](4.0).slow_note == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "declared", "original", "expected"),
+    [
+        ("piecewise", "32k@2", 8192, 4096, "4@2"), ("piecewise", "4@2", 8192, 4096, "4@2"),
+        ("theta-for", 64, 1 << 20, 4096, 1), ("theta-for", 64, 4096, 1024, 16),  # not below a token
+    ],
+)  # fmt: skip
+def test_lengths_on_top_of_a_scaling_are_over_the_declared_context(
+    method: str, value: Any, declared: int, original: int, expected: Any
+) -> None:
+    assert REGISTRY[method](value).relative(declared, original) == REGISTRY[method](expected)
+    dynamic = REGISTRY["dynamic"]("linear:4", 8192)
+    assert [dynamic.relative(4096, 1024).length, dynamic.relative(1 << 20, 1).length] == [2048, 1]
+    assert REGISTRY["dynamic"]("linear:4").relative(4096, 1024).length is None
+    with pytest.raises(RecipeError, match="within the declared 8,192 tokens"):
+        REGISTRY["piecewise"]("8k@2").relative(8192, 4096)
+
+
+@pytest.mark.parametrize(
+    ("method", "lists", "expected"),
+    [
+        ("longrope", {"long_factor": [4.0], "short_factor": [1.0], "inv_freq": [1.0]}, ((4.0,), (1.0,))),
+        ("longrope", {"long_factor": [4.0]}, ((4.0,),)), ("longrope", {"short_factor": [1.0]}, ((1.0,), (1.0,))),
+        ("inv-freq", {"long_factor": [4.0], "inv_freq": [1.0], "more": [7.0]}, ((1.0,),)),
+        ("inv-freq", {"long_factor": [4.0], "more": [7.0]}, "no 'inv_freq' list; it has long_factor, more"),
+        ("inv-freq", {"short_factor": [1.0]}, "no 'inv_freq' list; it has short_factor"),
+        ("longrope", {}, "--longrope: the file holds no 'long_factor' list; it has nothing"),
+    ],
+)  # fmt: skip
+def test_lists_of_a_file_are_taken_by_name(method: str, lists: dict[str, list[float]], expected: Any) -> None:
+    if isinstance(expected, tuple):
+        assert from_file(REGISTRY[method], lists) == REGISTRY[method](*expected)
+        return
+    with pytest.raises(RecipeError, match=expected):
+        from_file(REGISTRY[method], lists)

@@ -16,12 +16,12 @@ import ropeconv
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.verify import Options, verify_output
+from ropeconv.verify import Options, Verified, verify_output
 
 from ..support.baking import apply, make_plan
-from ..support.corruptions import Corruption, data, replaced
+from ..support.corruptions import Corruption, data, grown, last_bit, replaced, scale
 from ..support.extent import sample, tally
-from ..support.gguf_files import plain_tensors, write
+from ..support.gguf_files import write
 
 RECIPES = {"keys": Recipe(REGISTRY["yarn"](16.0)), "tensor": Recipe(REGISTRY["mixed"](4.0))}
 EXTRA: dict[str, Any] = {
@@ -35,9 +35,8 @@ def number(key: str, value: Any) -> Corruption:
 
     def change(path: Path) -> None:
         field = gguf.GGUFReader(path, "r+").fields[key]
-        before = field.parts[field.data[0]].copy()
+        assert field.contents() != value
         field.parts[field.data[0]][0] = value
-        assert not np.array_equal(before, field.parts[field.data[0]]), f"{key} is {value} already"
 
     return change
 
@@ -54,38 +53,18 @@ def numbers(name: str, change: Callable[[np.ndarray], object]) -> Corruption:
     return corrupt
 
 
-def scaled(rows: Any, factor: float) -> Callable[[np.ndarray], None]:
-    def change(found: np.ndarray) -> None:
-        found[rows] = found[rows] * found.dtype.type(factor)
-
-    return change
-
-
-def entry(name: str, at: int, value: int) -> Corruption:
+def entry(name: bytes, at: int, value: int) -> Corruption:
     """Sets 4 bytes of the entry of a tensor, `at` bytes after its name."""
 
     def change(found: bytearray) -> None:
-        key = name.encode()
-        place = found.index(len(key).to_bytes(8, "little") + key) + 8 + len(key) + at
+        place = found.index(len(name).to_bytes(8, "little") + name) + 8 + len(name) + at
         found[place : place + 4] = value.to_bytes(4, "little")
 
     return data(change)
 
 
-def flipped(place: int, bits: int = 1) -> Corruption:
-    return data(lambda found: found.__setitem__(place, found[place] ^ bits))
-
-
-def grown(found: bytearray) -> None:
-    found += bytes(32)
-
-
-def grown_by_ones(found: bytearray) -> None:
-    found += b"\1"
-
-
-def cut(found: bytearray) -> None:
-    del found[-8:]
+def flipped(place: int) -> Corruption:
+    return data(lambda found: found.__setitem__(place, found[place] ^ 1))
 
 
 def reserve(found: bytearray) -> None:
@@ -95,133 +74,118 @@ def reserve(found: bytearray) -> None:
     found[place : place + 8] = b"hidden !"
 
 
-def receipt(old: str, new: str) -> Corruption:
-    return data(replaced(old.encode(), new.encode()))
-
-
-A, FFN, NORM = "token_embd.weight", "blk.0.attn_q.weight", "output_norm.weight"
+A, Q, FREQS = "token_embd.weight", "blk.0.attn_q.weight", "rope_freqs.weight"
+NUMBERS = {
+    "llama.rope.freq_base": 10001.0, "llama.rope.scaling.factor": 8.0, "llama.context_length": 2048,
+    "llama.rope.scaling.original_context_length": 128, "llama.rope.dimension_count": 32,
+    "llama.attention.layer_norm_rms_epsilon": 1e-6, "llama.attention.sliding_window": 64,
+    "llama.attention.head_count_kv": 2, "llama.block_count": 1, "general.file_type": 1,
+}  # fmt: skip
+TEXTS = {
+    b"llama.rope.scaling.factor": b"llama.rope.scaling.factoR", b"\4\0\0\0\0\0\0\0yarn": b"\4\0\0\0\0\0\0\0none",
+    b"token 3": b"token X", b"A model": b"B model", b"ropeconv.note": b"ropeconv.mote",
+    Q.encode(): b"blk.9.attn_q.weight", b'"factor": 16.0': b'"factor": 18.0', b'"encoding": "keys"': b'"encoding": "keyz"',
+    b'"context": 1024': b'"context": 1025',
+}  # fmt: skip
 TABLE: dict[str, tuple[str, Corruption]] = {
-    "another base": ("keys", number("llama.rope.freq_base", 10001.0)),
-    "another factor": ("keys", number("llama.rope.scaling.factor", 8.0)),
-    "another context": ("keys", number("llama.context_length", 2048)),
-    "another trained context": ("keys", number("llama.rope.scaling.original_context_length", 128)),
-    "another width": ("keys", number("llama.rope.dimension_count", 32)),
-    "another eps": ("keys", number("llama.attention.layer_norm_rms_epsilon", 1e-6)),
-    "another window": ("keys", number("llama.attention.sliding_window", 64)),
-    "other heads": ("keys", number("llama.attention.head_count_kv", 2)),
-    "other layers": ("keys", number("llama.block_count", 1)),
-    "another file type": ("keys", number("general.file_type", 1)),
-    "a key has another name": ("keys", data(replaced(b"llama.rope.scaling.factor", b"llama.rope.scaling.factoR"))),
-    "another kind of scaling": ("keys", data(replaced(b"\4\0\0\0\0\0\0\0yarn", b"\4\0\0\0\0\0\0\0none"))),
+    **{f"{key} = {value}": ("keys", number(key, value)) for key, value in NUMBERS.items()},
+    **{f"{old!r} is {new!r}": ("keys", data(replaced(old, new))) for old, new in TEXTS.items()},
     "another architecture": ("keys", data(lambda it: it.__setitem__(slice(None), it.replace(b"llama", b"qwen2")))),
-    "another token": ("keys", data(replaced(b"token 3", b"token X"))),
-    "another name of the model": ("keys", data(replaced(b"A model", b"B model"))),
-    "another note": ("keys", data(replaced(b"ropeconv.note", b"ropeconv.mote"))),
-    "a row of the embeddings is zero": ("keys", numbers(A, scaled(3, 0))),
-    "queries x 1.01": ("keys", numbers(FFN, scaled(slice(None), 1.01))),
-    "one head of queries x 1.003": ("keys", numbers(FFN, scaled(slice(0, 64), 1.003))),
-    "one number": ("keys", numbers(A, scaled((2, 2), 1.0001))),
-    "the last bit": ("keys", flipped(-1)),
-    "the divisors": ("tensor", numbers("rope_freqs.weight", scaled(3, 1.01))),
-    "the divisors are ones": ("tensor", numbers("rope_freqs.weight", lambda it: it.fill(1.0))),
-    "no divisors": ("tensor", data(replaced(b"rope_freqs.weight", b"rope_freqX.weight"))),
-    "a number of a file with divisors": ("tensor", numbers(FFN, scaled((0, 0), 2.0))),
-    "a tensor has another name": ("keys", data(replaced(b"blk.0.attn_q.weight", b"blk.9.attn_q.weight"))),
-    "a tensor has another type": ("keys", entry(FFN, 4 + 16, 30)),
-    "a tensor is transposed": ("keys", entry(A, 4, 2048)),
+    "a row of the embeddings is zero": ("keys", numbers(A, scale(3, 0))),
+    "queries x 1.01": ("keys", numbers(Q, scale(slice(None), 1.01))),
+    "one head of queries x 1.003": ("keys", numbers(Q, scale(slice(0, 64), 1.003))),
+    "one number": ("keys", numbers(A, scale((2, 2), 1.0001))),
+    "the last bit": ("keys", data(last_bit)),
+    "the divisors": ("tensor", numbers(FREQS, scale(3, 1.01))),
+    "the divisors are ones": ("tensor", numbers(FREQS, lambda it: it.fill(1.0))),
+    "no divisors": ("tensor", data(replaced(FREQS.encode(), b"rope_freqX.weight"))),
+    "a number of a file with divisors": ("tensor", numbers(Q, scale((0, 0), 2.0))),
+    "a tensor has another type": ("keys", entry(Q.encode(), 4 + 16, 30)),
+    "a tensor is transposed": ("keys", entry(A.encode(), 4, 2048)),
     "bytes after the tensors": ("keys", data(grown)),
-    "one byte after the tensors": ("keys", data(grown_by_ones)),
-    "fewer bytes": ("keys", data(cut)),
+    "one byte after the tensors": ("keys", data(lambda it: it.append(1))),
+    "fewer bytes": ("keys", data(lambda it: it.__delitem__(slice(-8, None)))),
     "something among the spaces": ("keys", data(reserve)),
     "another version of GGUF": ("keys", flipped(4)),
     "another number of keys": ("keys", flipped(16)),
-    "the recipe has another factor": ("keys", receipt('"factor": 16.0', '"factor": 18.0')),
-    "the receipt has another encoding": ("keys", receipt('"encoding": "keys"', '"encoding": "keyz"')),
-    "the receipt has another context": ("keys", receipt('"context": 1024', '"context": 1025')),
-}  # fmt: skip
+}
 
 
-@pytest.fixture(scope="module")
-def baked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def get(name: str) -> Path:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            source = write(folder / "source.gguf", extra=EXTRA)
-            apply(make_plan(source, RECIPES[name], folder / "out.gguf"))
-            found = verify_output(ropeconv.Comparison.open(folder / "out.gguf", str(source)))
-            assert (found.files, found.notes, found.unverified) == (1, (), ())
-            made[name] = folder
-        return made[name]
-
-    return get
+def verified(out: Path, source: Path, **options: Any) -> Verified:
+    return verify_output(ropeconv.Comparison.open(out, str(source)), Options(**options))
 
 
 def refused(out: Path, source: Path) -> bool:
     try:
-        verify_output(ropeconv.Comparison.open(out, str(source)))
+        verified(out, source)
     except (BadSource, Disagreement):
         return True
     return False
 
 
-def test_what_is_wrong_is_refused(baked: Callable[[str], Path], tmp_path: Path) -> None:
-    passed, names = [], sample(list(TABLE), 20)
+Baked = Callable[[str], tuple[Path, Path]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders with the source and the output of each recipe, which is accepted."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in RECIPES}
+    for name, folder in folders.items():
+        out = apply(make_plan(write(folder / "source.gguf", extra=EXTRA), RECIPES[name], folder / "out.gguf"))
+        found = verified(out, folder / "source.gguf")
+        assert (found.files, found.notes, found.unverified) == (1, (), ())
+    return folders
+
+
+@pytest.fixture
+def baked(made: dict[str, Path], tmp_path: Path) -> Baked:
+    """A copy of the output of a recipe, and its source."""
+
+    def get(name: str) -> tuple[Path, Path]:
+        return Path(shutil.copy(made[name] / "out.gguf", tmp_path / "out.gguf")), made[name] / "source.gguf"
+
+    return get
+
+
+def test_what_is_wrong_is_refused(baked: Baked) -> None:
+    passed, names = [], sample(list(TABLE), 15)
     for name in names:
         bake, corrupt = TABLE[name]
-        shutil.copy(baked(bake) / "out.gguf", tmp_path / "out.gguf")
-        corrupt(tmp_path / "out.gguf")
-        if not refused(tmp_path / "out.gguf", baked(bake) / "source.gguf"):
-            passed.append(name)
+        out, source = baked(bake)
+        corrupt(out)
+        passed += [] if refused(out, source) else [name]
     tally("wrong output", "GGUF files", len(names), len(passed))
     assert passed == []
 
 
-def test_a_description_is_a_note_where_edits_are_accepted(baked: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = baked("keys")
-    shutil.copy(folder / "out.gguf", tmp_path / "out.gguf")
-    TABLE["another name of the model"][1](tmp_path / "out.gguf")
-    opened = ropeconv.Comparison.open(tmp_path / "out.gguf", str(folder / "source.gguf"))
-    found = verify_output(opened, Options(edited=True))
-    assert found.notes == ("it has general.name = 'B model', where 'A model' belongs",)
-
-
-def test_defaults_of_sampling_are_no_description(baked: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = baked("keys")
-    shutil.copy(folder / "out.gguf", tmp_path / "out.gguf")
-    data(replaced(b"top_k;temp", b"temp;top_k"))(tmp_path / "out.gguf")
-    opened = ropeconv.Comparison.open(tmp_path / "out.gguf", str(folder / "source.gguf"))
+def test_a_description_is_a_note_where_edits_are_accepted(baked: Baked) -> None:
+    out, source = baked("keys")
+    data(replaced(b"A model", b"B model"))(out)
+    assert verified(out, source, edited=True).notes == ("it has general.name = 'B model', where 'A model' belongs",)
+    data(replaced(b"top_k;temp", b"temp;top_k"))(out)  # defaults of sampling are no description
     with pytest.raises(Disagreement, match="general.sampling.sequence = 'temp;top_k', where 'top_k;temp' belongs"):
-        verify_output(opened, Options(edited=True))
+        verified(out, source, edited=True)
 
 
 def test_a_wrong_second_shard_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "source.gguf", tensors=plain_tensors(), split=1)
+    write(tmp_path / "source.gguf", split=1)
     source = sorted(tmp_path.glob("source-*.gguf"))[0]
     out = apply(make_plan(source, RECIPES["keys"], tmp_path / "out.gguf"))
     assert not refused(out, source)
     second = sorted(tmp_path.glob("out-*.gguf"))[1]
     flipped(-1)(second)
     with pytest.raises(Disagreement, match=second.name):
-        verify_output(ropeconv.Comparison.open(out, str(source)))
-    quick = verify_output(ropeconv.Comparison.open(out, str(source)), Options(quick=True))
-    assert quick.bytes == 0
+        verified(out, source)
+    assert verified(out, source, quick=True).bytes == 0
 
 
-def test_a_receipt_without_a_target_is_compared_all_the_same(tmp_path: Path) -> None:
+def test_a_receipt_without_a_target_is_compared_all_the_same(baked: Baked) -> None:
     """As earlier versions wrote it: the target is inferred, and the spaces after the receipt stay valid JSON."""
-    source = write(tmp_path / "source.gguf")
-    out = apply(make_plan(source, RECIPES["tensor"], tmp_path / "out.gguf"))
-    text = json.dumps(json.loads(gguf.GGUFReader(out).fields["ropeconv.json"].contents())["target"])
-
-    def without(found: bytearray) -> None:
-        old = f', "target": {text}'.encode()
-        place = found.index(old)
-        found[place : place + len(old)] = b" " * len(old)
-
-    data(without)(out)
+    out, source = baked("tensor")
+    target = json.loads(gguf.GGUFReader(out).fields["ropeconv.json"].contents())["target"]
+    text = f', "target": {json.dumps(target)}'.encode()
+    data(replaced(text, b" " * len(text)))(out)
     assert ropeconv.read_receipt(out).target is None
-    assert verify_output(ropeconv.Comparison.open(out, str(source))).unverified == ()
-    numbers("rope_freqs.weight", scaled(1, 1.01))(out)
+    assert verified(out, source).unverified == ()
+    numbers(FREQS, scale(1, 1.01))(out)
     assert refused(out, source)

@@ -1,20 +1,20 @@
-"""What files that become another architecture say, and log-n in mistral3, from files without a model."""
+"""What files that become another architecture hold, and log-n in mistral3, from files without a model."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from ...support.baking import apply
+from ...support.gguf_files import contents, plain_tensors
 from .edits import FREQS, MIXED, QUERIES, STRETCHED, keys, planned, recipe
 
 FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
 FORWARD = {"feed_forward_length": 96}
 WIDE = 1 << 24
 """Tokens of a window that no context fills."""
-
-
-# Other architectures
 
 
 def test_qwen_3_as_a_model_whose_window_is_wider_than_any_context(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_smollm3_with_sinks_that_take_nothing(tmp_path: Path) -> None:
     assert freqs.name == FREQS
 
 
-def test_qwen_3_with_experts_as_step35(tmp_path: Path) -> None:
+def test_qwen_3_with_experts_as_step35_gets_a_shared_expert_of_zeros(tmp_path: Path) -> None:
     experts = {"blk.1.ffn_gate_exps.weight": np.zeros((2, 32, 128), np.float32)}
     plan = planned(tmp_path, "qwen3moe", MIXED, more=experts, carrier="step35")
     common = {
@@ -61,7 +61,15 @@ def test_qwen_3_with_experts_as_step35(tmp_path: Path) -> None:
     assert all(b"".join(item.chunks()) == bytes(4 * 128 * 32) for item in shared.values())
     dense = planned(tmp_path, "qwen3", MIXED, FORWARD, carrier="step35")
     assert keys(dense) == {**common, "expert_feed_forward_length": 96}
-    assert not [item for item in dense.result.edit.added if "shexp" in item.name]
+
+
+@pytest.mark.parametrize("own", [{}, {"output.weight": np.ones((16, 130), np.float32)}])
+def test_tied_embeddings_are_written_a_second_time_and_an_output_weight_stays(
+    tmp_path: Path, own: dict[str, np.ndarray]
+) -> None:
+    found = contents(apply(planned(tmp_path, "qwen2", MIXED, FORWARD, own, carrier="step35")))
+    assert found["token_embd.weight"] == plain_tensors()["token_embd.weight"].tobytes()
+    assert found["output.weight"] == (own["output.weight"].tobytes() if own else found["token_embd.weight"])
 
 
 def test_rows_move_where_pairs_lie_otherwise(tmp_path: Path) -> None:
@@ -77,9 +85,6 @@ def test_rows_move_where_pairs_lie_otherwise(tmp_path: Path) -> None:
         assert (plan.result.arch, set(plan.result.edit.changes)) == (to, changed)
         assert keys(plan)["rope.dimension_count"] == 64
         assert {one.interleaved for one in plan.result.edit.changes.values()} <= {64}
-
-
-# Log-n
 
 
 def test_full_log_n_with_a_scale_of_its_own_for_each_layer(tmp_path: Path) -> None:

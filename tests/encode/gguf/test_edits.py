@@ -9,12 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ropeconv
-from ropeconv.bake import GgufPlan, GgufTarget, Target
-from ropeconv.encode.gguf import all_gguf_encodings
 from ropeconv.rope.recipe import Recipe
 
-from ...support.gguf_files import write
 from .edits import FREQS, LINEAR, LONG, MIXED, SHORT, STRETCHED, YARN, before, keys, planned, recipe, vectors
 
 
@@ -86,9 +82,6 @@ def test_a_base_of_window_layers_follows_where_they_rotate_alike(
     assert found.get("rope.freq_base_swa") == (1e6 if follows else None)
 
 
-# Tensors
-
-
 def test_divisors(tmp_path: Path) -> None:
     one = planned(tmp_path, "llama", MIXED)
     assert one.result.encoding == "tensor"
@@ -118,9 +111,6 @@ def test_divisors_that_are_there_are_overwritten(tmp_path: Path) -> None:
     assert fresh.result.edit.added[0].shape == (32,)
 
 
-# Window layers
-
-
 def test_norms_take_back_a_factor_from_window_layers(tmp_path: Path) -> None:
     """gemma3: every sixth layer is extended, and the others read the same key."""
     norms = {f"blk.{layer}.attn_q_norm.weight": np.full(64, 3, np.float32) for layer in range(8)}
@@ -140,29 +130,9 @@ def test_norms_take_back_a_factor_from_window_layers(tmp_path: Path) -> None:
     assert not quiet.result.edit.changes
 
 
-def test_an_architecture_that_is_not_in_the_table_is_assumed_and_said(tmp_path: Path) -> None:
-    source = write(tmp_path / "model.gguf", "brandnew")
-    wanted = Target(out=tmp_path / "out.gguf", gguf=GgufTarget(assume_arch_keys=True))
-    made = ropeconv.make_plan(ropeconv.open_source(str(source)), YARN, wanted)
-    assert isinstance(made, GgufPlan)
-    assert keys(made)["ropeconv.assumed_arch"] is True
-    own = made.result.verdicts[0]
-    assert (own.status, own.reason) == (
-        "unknown", "brandnew is not in the table; llama.cpp reads these keys alike for those that are",
-    )  # fmt: skip
-    assert made.result.notes
-    known = planned(tmp_path, "llama", YARN)
-    assert "ropeconv.assumed_arch" not in keys(known)
-    assert known.result.notes == ()
-
-
 def test_how_it_is_known_what_llama_cpp_does(tmp_path: Path) -> None:
     """Executed, where a record has the encoding in the family of the architecture; else read in its source."""
     executed = planned(tmp_path, "llama", YARN).result.verdicts[0]
     assert executed.grade == "run"
     assert executed.evidence.detail.startswith(executed.runtime.partition("@")[2])
     assert planned(tmp_path, "plamo", YARN).result.verdicts[0].grade == "read"
-
-
-def test_encodings_come_in_their_order() -> None:
-    assert [(one.name, one.order) for one in all_gguf_encodings().values()] == [("keys", 1), ("tensor", 2)]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.encode.gguf.carriers import carry
 from ropeconv.encode.gguf.gguf_result import judge_edit
 from ropeconv.encode.gguf.reader_refusal import nothing_suits
 from ropeconv.errors import RopeconvError, UnsupportedBake
@@ -48,13 +47,16 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
         ("qwen2", PAIR, {"encoding": "tensor"}, "loads no rope_freqs for it; name a carrier (--carrier llama"),
         ("starcoder2", MIXED, {}, "starcoder2: by keys, nothing names an arbitrary frequency vector; by tensor, "
          "llama.cpp loads no rope_freqs for it; theta, linear and yarn fit into its keys"),
+        ("starcoder2", PAIR, {"encoding": "tensor"}, "theta, linear and yarn fit into its keys, without --keep-short"),
+        ("deepseek2", YARN, {"encoding": "keys"}, "with keys: it scales logits by 1.2965, not 1.0000; choose another"),
         ("llama", FULL, {}, "take --carrier mistral3, which llama and qwen2 can become, or leave --log-n out"),
         ("mistral3", CLAMPED, {}, "--allow-approximate to take that, or take --log-n full"),
         ("llama", FULL, {"carrier": "llama"}, "it does not scale queries by position"),
     ],
 )  # fmt: skip
 def test_what_a_file_cannot_hold(tmp_path: Path, arch: str, of: Recipe, options: dict[str, Any], words: str) -> None:
-    assert words in refusal(tmp_path, arch, of, **options)
+    keys = {"attention.head_count_kv": 1} if arch == "deepseek2" else None
+    assert words in refusal(tmp_path, arch, of, keys, **options)
 
 
 def test_a_length_that_also_scales_queries_stays(tmp_path: Path) -> None:
@@ -79,11 +81,19 @@ def test_queries_that_no_scale_reaches(tmp_path: Path) -> None:
     )
 
 
-def test_the_carrier_that_auto_takes_says_why_it_does_not_fit(tmp_path: Path) -> None:
-    fused = {"blk.0.attn_qkv.weight": np.zeros((192, 128), np.float16)}
-    assert refusal(tmp_path, "qwen2", MIXED, None, fused) == (
-        "this schedule cannot be baked for a carrier: its projections are fused; choose another method"
-    )
+@pytest.mark.parametrize(
+    ("extra", "more", "words"),
+    [
+        ({}, {"blk.0.attn_qkv.weight": np.zeros((192, 128), np.float16)}, "its projections are fused"),
+        ({"attention.head_count_kv": [1, 2]}, {}, "its layers have different heads"),
+    ],
+)
+def test_a_file_that_cannot_become_another_architecture(
+    tmp_path: Path, extra: dict[str, Any], more: dict[str, Any], words: str
+) -> None:
+    said = f"this schedule cannot be baked for a carrier: {words}; choose another method"
+    assert refusal(tmp_path, "qwen2", MIXED, extra, more) == said
+    assert not (tmp_path / "out.gguf").exists()
 
 
 @pytest.mark.parametrize("extra", [{}, {"rope.dimension_count": 32}])
@@ -122,20 +132,6 @@ def test_an_edit_is_read_back(tmp_path: Path) -> None:
     loud = window.result.edit.merged(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
     with pytest.raises(UnsupportedBake, match=r"it scales the window layers by 1\.5000 as well"):
         judge_edit(window.schedule, before(window), loud, "keys")
-
-
-def test_what_llama_cpp_would_compute_instead_is_said_with_the_encoding(tmp_path: Path) -> None:
-    found = refusal(tmp_path, "deepseek2", YARN, {"attention.head_count_kv": 1}, encoding="keys")
-    assert "with keys: it scales logits by 1.2965, not 1.0000; choose another method or encoding" in found
-
-
-def test_the_way_out_of_a_carrier_that_is_not_known(tmp_path: Path) -> None:
-    plan = planned(tmp_path, "starcoder2", LINEAR)
-    with pytest.raises(UnsupportedBake, match=r"starcoder2 as nothing: .*; theta, linear and yarn fit into its keys$"):
-        carry(before(plan), "nothing")
-
-
-# Named readers
 
 
 def reader(name: str) -> Any:
@@ -194,11 +190,10 @@ def test_other_encodings_are_looked_at_for_the_message(tmp_path: Path) -> None:
 
 def test_why_an_encoding_was_not_selected(tmp_path: Path) -> None:
     """A named reader that does not compute it is the reason, else how many readers do."""
-    for reader_name, words in (("ik-llama-cpp@2026.5", "ik_llama.cpp 2026.5: rope_freqs.weight: it loads it and"),
-                               ("ik-llama-cpp@2026.8", "no more readers read it exactly; exact in")):  # fmt: skip
-        found = planned(tmp_path, "llama", LINEAR, runtimes=(reader_name,)).result.considered
+    for name, words in (("ik-llama-cpp@2026.5", "ik_llama.cpp 2026.5: rope_freqs.weight: it loads it and"),
+                        ("ik-llama-cpp@2026.8", "no more readers read it exactly; exact in")):  # fmt: skip
+        found = planned(tmp_path, "llama", LINEAR, runtimes=(name,)).result.considered
         assert [(one.encoding, one.selected) for one in found] == [("keys", True), ("tensor", False)]
         assert found[1].reason.startswith(words)
     tried = planned(tmp_path, "qwen2", MIXED).result.considered
     assert [(one.encoding, one.selected) for one in tried] == [("keys", False), ("tensor", False), ("carrier", True)]
-    assert tried[0].reason == "nothing names an arbitrary frequency vector"

@@ -1,27 +1,28 @@
-"""`ropeconv.apply` in Python: the same check of the result as the command."""
+"""`ropeconv.apply` in Python: what it writes, and the check of the result."""
 
 from __future__ import annotations
 
-import json
 import os
+from importlib import import_module
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import ropeconv
 from ropeconv.bake import check
+from ropeconv.bake.export import ExportPlan
+from ropeconv.bake.planned import PlannedFile
 from ropeconv.engines.probe import Probe
-from ropeconv.errors import Disagreement
+from ropeconv.errors import Disagreement, RopeconvError
 from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..conftest import Run
 from ..support.baking import make_plan
 from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
+applying = import_module("ropeconv.bake.apply")
 
 
 def test_it_is_checked_and_the_receipt_says_so(llama: Path, tmp_path: Path) -> None:
@@ -32,13 +33,6 @@ def test_it_is_checked_and_the_receipt_says_so(llama: Path, tmp_path: Path) -> N
     assert os.fspath(done) == str(tmp_path / "out")
     assert read_receipt(done) == read_receipt(str(done.path))
     assert ropeconv.Comparison.open(done, str(llama)).baked == done.path
-
-
-def test_it_is_the_check_of_the_command(llama: Path, tmp_path: Path, run: Run) -> None:
-    done = run("apply", llama, "--yarn", "4", "-o", "by_command", "--json")
-    here = ropeconv.apply(make_plan(llama, YARN, tmp_path / "out"))
-    assert here.check is not None
-    assert json.loads(done.stdout)["check"] == msgspec.to_builtins(here.check)
 
 
 def test_a_wrong_output_keeps_nothing(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,31 +66,24 @@ def test_gguf_is_written_by_the_same_function(tmp_path: Path) -> None:
     assert read_receipt(path).recipe == YARN.to_dict()
 
 
-def test_the_check_reads_the_config_that_is_there(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cached answer to the planned config says nothing about another one."""
-    asked: list[Path] = []
-
-    class Stub:
-        def __enter__(self) -> Stub:
-            return self
-
-        def __exit__(self, *given: object) -> None:
-            pass
-
-        def stop(self) -> None:
-            pass
-
-        def ask(self, folder: Path, context: int, stands_for: str) -> dict[str, str]:
-            asked.append(folder)
-            return {"error": "asked"}
-
-    monkeypatch.setattr(check, "Probe", Stub)
-    monkeypatch.setattr(check.ProbeCache, "get", lambda cache, key: {"modules": {}} if key else None)
-    plan = make_plan(llama, YARN, tmp_path / "out")
-    query = check.probe_query(plan, Stub())  # type: ignore[arg-type]
-    text = next(file.text for file in plan.files if file.name == "config.json") or ""
-    (tmp_path / "config.json").write_text(text)
-    assert query(tmp_path) == {"modules": {}}
-    (tmp_path / "config.json").write_text(text.replace('"factor": 4.0', '"factor": 4.5'))
-    assert query(tmp_path) == {"error": "asked"}
-    assert asked == [tmp_path]
+@pytest.mark.parametrize(
+    ("available", "problem", "reason"),
+    [
+        (True, ("no tensor", ""), None), (True, ("", ""), ""), (True, ("", "too large"), "too large"),
+        (False, ("no tensor", ""), ""),
+    ],
+)  # fmt: skip
+def test_a_conversion_is_run_by_the_installed_llama_cpp(
+    monkeypatch: pytest.MonkeyPatch, available: bool, problem: tuple[str, str], reason: str | None
+) -> None:
+    """Before it has its name: `execute_plan` calls the check with the folder of what was written."""
+    made = object.__new__(ExportPlan)
+    object.__setattr__(made, "files", (PlannedFile("convert", "a.gguf", 1),))
+    monkeypatch.setattr(applying, "execute_plan", lambda plan, options, verify, advance: verify(Path("made")))
+    monkeypatch.setattr(check.loading, "available", lambda: available)
+    monkeypatch.setattr(check.loading, "why_not_run", lambda path: {Path("made/a.gguf"): problem}[path])
+    if reason is not None:
+        assert applying.apply(made).reason == reason
+        return
+    with pytest.raises(RopeconvError, match="llama.cpp cannot run what was converted: no tensor; convert it with"):
+        applying.apply(made)

@@ -1,68 +1,58 @@
-"""Carrying out a plan: what arrives, what is left behind, what an interruption leaves."""
+"""Carrying out a plan: what arrives, what is left behind, and errors on the way as sentences."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
+import ropeconv
 from ropeconv.bake import Plan
 from ropeconv.bake.execute import ApplyOptions, execute_plan
-from ropeconv.bake.writing import files
+from ropeconv.bake.writing import files, moves
 from ropeconv.errors import Disagreement, Interrupted, RopeconvError
 from ropeconv.receipts.receipt import CheckRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..conftest import Run, hashes
+from ..conftest import CONFIGS, hashes
 from ..support.baking import apply, make_plan
+from ..support.gguf_files import write as write_gguf
+from .writing.plans import SmallPlan, small_plan, source_folder, tree, write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
+LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 
 
 def plan_of(folder: Path, out: Path, recipe: Recipe = YARN, **more: object) -> Plan:
     return make_plan(folder, recipe, out, **more)
 
 
-class Killed(BaseException):
-    """What no code catches, as a kill."""
-
-
-def kill_at(call: int) -> Callable[[int], None]:
-    """An `advance` that raises Killed when it is called for the given time."""
-    calls = count(1)
-
-    def stop(done: int) -> None:
-        if next(calls) == call:
-            raise Killed
-
-    return stop
+@pytest.fixture
+def small(tmp_path: Path) -> SmallPlan:
+    return small_plan(source_folder(tmp_path), tmp_path / "out")
 
 
 def furnish(folder: Path) -> None:
     """What a published folder holds beside its weights."""
-    (folder / "tokenizer_config.json").write_text('{\n  "model_max_length": 64,\n  "unk_token": "<unk>"\n}\n')
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    (folder / "LICENSE").write_text("terms")
-    (folder / "pytorch_model.bin").write_bytes(b"pickle")
-    (folder / "original").mkdir()
-    (folder / "original" / "consolidated.00.pth").write_bytes(b"pickle")
-    (folder / "model-Q4.gguf").write_bytes(b"GGUF")
-    (folder / "assets").mkdir()
-    (folder / "assets" / "picture.png").write_bytes(b"png")
-    (folder / ".cache").mkdir()
-    (folder / ".cache" / "lock").write_text("")
+    for name, data in (
+        ("tokenizer_config.json", b'{\n  "model_max_length": 64,\n  "unk_token": "<unk>"\n}\n'),
+        ("chat_template.jinja", b"{{ messages }}"), ("LICENSE", b"terms"), ("pytorch_model.bin", b"pickle"),
+        ("original/consolidated.00.pth", b"pickle"), ("model-Q4.gguf", b"GGUF"), ("assets/picture.png", b"png"),
+        (".cache/lock", b""),
+    ):  # fmt: skip
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+# What arrives
 
 
 def test_what_arrives(llama: Path, tmp_path: Path) -> None:
@@ -75,36 +65,29 @@ def test_what_arrives(llama: Path, tmp_path: Path) -> None:
     assert set(arrived) == same | {"config.json", "tokenizer_config.json", "ropeconv.json"}
     assert all(arrived[name] == before[name] for name in same)
     assert plan.skipped == ("model-Q4.gguf", "original/consolidated.00.pth", "pytorch_model.bin")
+    assert plan_of(llama, tmp_path / "out", all_files=True).skipped == ()
     assert hashes(llama) == before
     assert (out / "tokenizer_config.json").read_text() == '{\n  "model_max_length": 256,\n  "unk_token": "<unk>"\n}\n'
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
-
-
-def test_all_files_are_carried_when_asked(llama: Path, tmp_path: Path) -> None:
-    furnish(llama)
-    assert plan_of(llama, tmp_path / "out", all_files=True).skipped == ()
 
 
 @pytest.mark.parametrize("limit", ["1000000000000000019884624838656", "1e30", "512", "-1", "null"])
 def test_limits_of_the_tokenizer_that_stay(llama: Path, tmp_path: Path, limit: str) -> None:
     text = f'{{"model_max_length": {limit}}}'
     (llama / "tokenizer_config.json").write_text(text)
-    apply(plan_of(llama, tmp_path / "out"))
-    assert (tmp_path / "out" / "tokenizer_config.json").read_text() == text
+    (file,) = [one for one in plan_of(llama, tmp_path / "out").files if one.name == "tokenizer_config.json"]
+    assert file.action == "copy" or file.text == text
 
 
-def test_the_receipt(llama: Path, tmp_path: Path) -> None:
+def test_the_receipt_has_the_check_and_the_digest_of_every_file(llama: Path, tmp_path: Path) -> None:
     plan = plan_of(llama, tmp_path / "out")
-    check = CheckRecord("5", 1, 1.0)
-    execute_plan(plan, ApplyOptions(checksum=True), verify=lambda folder: check)
+    execute_plan(plan, ApplyOptions(checksum=True), verify=lambda folder: CheckRecord("5", 1, 1.0))
     receipt = json.loads((tmp_path / "out" / "ropeconv.json").read_text())
     assert Recipe.from_dict(receipt["recipe"]) == YARN
     assert receipt["schedule"]["digest"] == plan.schedule.digest
     assert receipt["check"] == {"transformers": "5", "max_ulp": 1, "attention_factor": 1.0, "read_as": ""}
-    files = {file["name"]: file["sha256"] for file in receipt["files"]}
-    arrived = hashes(tmp_path / "out")
-    del arrived["ropeconv.json"]
-    assert files == arrived
+    found = {file["name"]: file["sha256"] for file in receipt["files"]}
+    assert {**found, "ropeconv.json": hashes(tmp_path / "out")["ropeconv.json"]} == hashes(tmp_path / "out")
     assert str(tmp_path) not in json.dumps(receipt)
 
 
@@ -114,84 +97,18 @@ def test_linked_files_share_their_blocks_and_changed_ones_do_not(llama: Path, tm
     assert linked == {"generation_config.json", "model.safetensors"}
 
 
-def test_a_disagreement_keeps_nothing(llama: Path, tmp_path: Path) -> None:
-    def disagree(folder: Path) -> None:
-        assert (folder / "config.json").exists()
-        raise Disagreement("no")
-
-    with pytest.raises(Disagreement):
-        execute_plan(plan_of(llama, tmp_path / "out"), ApplyOptions(), verify=disagree)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+def test_a_staged_output_is_what_is_not_copied(small: SmallPlan) -> None:
+    out = write(small, staged=True)
+    assert tree(out).keys() == {"config.json", "more/made.bin", "patched.bin"}
+    names = {file.name: file.sha256 for file in ropeconv.read_receipt(out).files}
+    assert names.keys() == {*tree(out), "LICENSE", "model.safetensors"}
+    assert {name for name, digest in names.items() if digest} == {"config.json", "more/made.bin"}
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (errno.ENOSPC, r"the disk is full; .* are needed at .*, free some or use -o"),
-        (errno.EDQUOT, r"the disk is full; .* are needed at .*, free some or use -o"),
-        (errno.EIO, r"cannot be written \(.*\); check the disk and its permissions, or choose another place with -o"),
-    ],
-)
-def test_errors_of_the_disk_are_sentences(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
-) -> None:
-    def copy(source: Path, target: Path, advance: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(files, "copy_file", copy)
-    with pytest.raises(RopeconvError, match=said):
-        apply(plan_of(llama, tmp_path / "out"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
-
-
-def test_force_replaces_an_earlier_output_as_a_whole(llama: Path, tmp_path: Path) -> None:
-    (llama / "LICENSE").write_text("terms")
-    out = apply(plan_of(llama, tmp_path / "out"))
-    (llama / "LICENSE").unlink()
-    with pytest.raises(RopeconvError, match="replace it with --force"):
-        apply(plan_of(llama, out))
-    apply(plan_of(llama, out, Recipe(REGISTRY["linear"](2.0))), force=True)
-    assert not (out / "LICENSE").exists()
-    assert json.loads((out / "config.json").read_text())["rope_scaling"]["rope_type"] == "linear"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
-
-
-def test_an_interrupted_run_is_picked_up(llama: Path, tmp_path: Path) -> None:
-    """Killed between files: the finished ones are not made again, the name does not appear before the end."""
-    with pytest.raises(Killed):
-        apply(plan_of(llama, tmp_path / "out"), advance=kill_at(2))
-    assert not (tmp_path / "out").exists()
-    partial = tmp_path / ".out.ropeconv-partial"
-    finished = [path for path in partial.rglob("*") if path.name == "config.json"]
-    stamps = {path.name: path.stat().st_mtime_ns for path in finished}
-    assert stamps
-    apply(plan_of(llama, tmp_path / "out"))
-    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in stamps} == stamps
-    assert hashes(tmp_path / "out")["model.safetensors"] == hashes(llama)["model.safetensors"]
-    assert not partial.exists()
-
-
-def test_another_plan_does_not_pick_up_the_files_of_the_first(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        apply(plan_of(llama, tmp_path / "out", Recipe(REGISTRY["linear"](2.0))), advance=kill_at(2))
-    assert list(tmp_path.glob(".out.ropeconv-partial/new/out/config.json"))
-    apply(plan_of(llama, tmp_path / "out"))
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["rope_scaling"]["factor"] == 4.0
-
-
-def test_a_killed_process_leaves_no_output(llama: Path, tmp_path: Path) -> None:
-    with (llama / "big.txt").open("wb") as file:
-        file.truncate(1 << 30)
-    command = [sys.executable, "-m", "ropeconv", "apply", "model", "--yarn", "4", "-q"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (tmp_path / ".model-yarn4.ropeconv-partial").exists():
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "model-yarn4").exists()
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "model-yarn4" / "big.txt").stat().st_size == 1 << 30
+def test_a_gguf_file_has_its_receipt_within(tmp_path: Path) -> None:
+    out = apply(plan_of(write_gguf(tmp_path / "model.gguf"), tmp_path / "out.gguf"))
+    assert ropeconv.read_receipt(out).recipe == YARN.to_dict()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.gguf", "out.gguf"]
 
 
 def test_shards_with_an_index_keep_their_names(llama: Path, tmp_path: Path) -> None:
@@ -203,16 +120,75 @@ def test_shards_with_an_index_keep_their_names(llama: Path, tmp_path: Path) -> N
     assert (out / "model-00001-of-00001.safetensors").exists()
 
 
-def test_the_name_of_the_output(run: Run, llama: Path, tmp_path: Path) -> None:
-    for flags, name in (
-        (("--yarn", "16"), "model-yarn16"),
-        (("--ntk-fixed", "2.5"), "model-ntk-fixed2.5"),
-        (("--theta", "1e6"), "model-theta1000000"),
-        (("--as-is",), "model-as-is"),
-        (("--dynamic", "ntk:2", "--at", "256"), "model-dynamic-ntk2"),
-    ):
-        plan = json.loads(run("apply", "model", *flags, "--dry-run", "--json").stdout)
-        assert plan["out"] == name
+@pytest.mark.parametrize(
+    ("method", "values", "name"),
+    [
+        ("yarn", (16.0,), "yarn16"), ("ntk-fixed", (2.5,), "ntk-fixed2.5"), ("theta", (1e6,), "theta1000000"),
+        ("as-is", (), "as-is"), ("dynamic", ("ntk:2", 8192), "dynamic-ntk2"),
+    ],
+)  # fmt: skip
+def test_the_name_of_the_output(method: str, values: tuple[Any, ...], name: str) -> None:
+    assert make_plan(LLAMA_2, Recipe(REGISTRY[method](*values))).out == Path(f"{LLAMA_2.stem}-{name}")
+
+
+def test_a_plan_as_data(tmp_path: Path) -> None:
+    """As `--json` prints it: without what is only known afterwards."""
+    made = make_plan(LLAMA_2, YARN, tmp_path / "out")
+    found = json.loads(json.dumps(made.to_dict()))
+    assert not {"ropeconv", "check", "validation", "servers", "evaluations", "original", "target"} & found.keys()
+    assert found["files"] == [{"name": "config.json", "action": "write", "size": made.bytes}]
+    assert (found["bytes"], found["skipped"], found["out"]) == (made.bytes, [], str(tmp_path / "out"))
+    assert found["kv_cache"] is not None
+    assert {one["encoding"] for one in found["considered"] if one["selected"]} == {"native"}
+
+
+# Errors on the way
+
+
+FULL = r"the disk is full; .* are needed at .*, free some or use -o"
+FAILS = r"out cannot be written \(.*\); check the disk and its permissions, or choose another place with -o"
+
+
+@pytest.mark.parametrize("place", ["copy", "rename"])
+@pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, FULL), (errno.EDQUOT, FULL), (errno.EIO, FAILS)])
+def test_errors_of_the_disk_are_sentences(
+    small: SmallPlan, monkeypatch: pytest.MonkeyPatch, place: str, number: int, said: str
+) -> None:
+    def fails(*given: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(*{"copy": (files, "copy_file"), "rename": (moves, "rename_new")}[place], fails)
+    with pytest.raises(RopeconvError, match=said):
+        write(small)
+    assert not small.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/dev/x"), r"cannot be written \(Permission denied: /dev/x\)"),
+        (OSError(errno.EACCES, "Permission denied"), r"cannot be written \(Permission denied: /.*\); check the disk"),
+        (ConnectionError("network"), None),
+        (TimeoutError(110, "late"), None),
+        (OSError("no number"), None),
+        (Disagreement("no"), None),
+    ],
+)
+def test_errors_name_their_file_and_those_of_the_network_stay_what_they_are(
+    small: SmallPlan, problem: Exception, said: str | None
+) -> None:
+    def verify(folder: Path) -> None:
+        assert (folder / "config.json").exists()
+        raise problem
+
+    with pytest.raises(RopeconvError if said else type(problem), match=said) as found:
+        execute_plan(small, ApplyOptions(), verify)
+    assert (found.value is problem) is (said is None)
+    assert [path.name for path in small.out.parent.iterdir()] == ["model"]
+
+
+class Killed(BaseException):
+    """What no code catches, as a kill."""
 
 
 def test_a_copy_that_hangs_is_not_waited_for_and_moves_nothing(

@@ -1,18 +1,24 @@
-"""Closed forms against the installed transformers' own functions, at the edges of their numbers."""
+"""Closed forms against the installed transformers, and models whose slowest pairs stand still (p-RoPE)."""
 
 from __future__ import annotations
 
 import json
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ropeconv.errors import RopeconvError
 from ropeconv.families import by_model_type
-from ropeconv.rope.forms import Llama3, Vector, base_inv_freq
+from ropeconv.rope.forms import Llama3, LongRope, Vector, base_inv_freq
+from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.proportional import Proportional, recognise, share
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.rope.zero_frequencies import count_zero, divided, divisors, wavelengths, written_divisors
 from ropeconv.runtimes.read_config import read_spec
 
 from ..conftest import CONFIGS
@@ -80,29 +86,6 @@ def prope(theta: float, pairs: int, rotating: int, factor: float = 1.0) -> Vecto
     return vector
 
 
-def test_vectors_that_are_proportional() -> None:
-    assert recognise(prope(1e4, 32, 8), 1e4) == Proportional(1e4, 1.0, 0.25)
-    assert recognise(prope(1e4, 32, 8, 4.0), 1e4) == Proportional(1e4, 4.0, 0.25)
-    assert recognise(prope(3e6, 32, 8), 1e4) == Proportional(3e6, 1.0, 0.25)
-    assert recognise(np.zeros(32), 1e4) == Proportional(1e4, 1.0, 0.0)
-    single = prope(1e4, 32, 8).astype(np.float32).astype(np.float64)
-    assert recognise(single, 1e4) == Proportional(1e4, 1.0, 0.25)
-
-
-@pytest.mark.parametrize("off", [-1.1e-7, -6e-8, 6e-8, 1.1e-7])
-def test_a_first_pair_that_is_1_but_for_rounding_says_that_the_factor_is_1(off: float) -> None:
-    vector = prope(1e4, 32, 8)
-    vector[0] += off
-    assert recognise(vector, 1e4) == Proportional(1e4, 1.0, 0.25)
-
-
-def test_a_factor_is_that_of_the_first_pair_whatever_the_second_is() -> None:
-    """With a base of 1 every pair is 1 / factor; a second pair of 1 or of 0 says nothing of it."""
-    assert recognise(np.array([0.5, 0.5, 0.0]), 1.0) == Proportional(1.0, 2.0, share(2, 6))
-    assert recognise(np.array([4.0, 1.0, 0.0]), 1e4) == Proportional(pytest.approx(64.0), 0.25, share(2, 6))  # type: ignore[arg-type]
-    assert recognise(np.array([0.25, 0.0]), 1e4) == Proportional(1e4, 4.0, 0.5)
-
-
 @pytest.mark.parametrize(("theta", "rotating"), [(2000.125, 8), (2000.125, 24), (999.875, 8), (1234.567, 24)])
 def test_a_base_of_three_decimals_is_found_in_a_float32_vector_as_it_was(theta: float, rotating: int) -> None:
     """The quotient of the first and the last pair is off by up to 1e-7 of it, which is not taken for digits."""
@@ -111,10 +94,129 @@ def test_a_base_of_three_decimals_is_found_in_a_float32_vector_as_it_was(theta: 
     assert recognise(single, 1e4) == Proportional(theta, 1.0, rotating / 32)
 
 
-def test_vectors_that_are_not() -> None:
-    whole, hole, bent = prope(1e4, 32, 32), prope(1e4, 32, 8), prope(1e4, 32, 8)
-    hole[3] = 0
-    bent[3] *= 1 + 1e-6
-    first = prope(1e4, 32, 32)
-    first[0] = 0
-    assert [recognise(vector, 1e4) for vector in (whole, hole, bent, first)] == [None] * 4
+FACTOR_1, FACTOR_4 = prope(1e4, 32, 8), prope(1e4, 32, 8, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("vector", "theta", "expected"),
+    [
+        (FACTOR_1, 1e4, Proportional(1e4, 1.0, 0.25)), (FACTOR_4, 1e4, Proportional(1e4, 4.0, 0.25)),
+        (prope(3e6, 32, 8), 1e4, Proportional(3e6, 1.0, 0.25)), (np.zeros(32), 1e4, Proportional(1e4, 1.0, 0.0)),
+        (FACTOR_1.astype(np.float32).astype(np.float64), 1e4, Proportional(1e4, 1.0, 0.25)),
+        (FACTOR_1 + 1.1e-7 * (np.arange(32) == 0), 1e4, Proportional(1e4, 1.0, 0.25)),
+        (FACTOR_1 - 1.1e-7 * (np.arange(32) == 0), 1e4, Proportional(1e4, 1.0, 0.25)),
+        (np.array([0.25, 0.0]), 1e4, Proportional(1e4, 4.0, 0.5)),  # one pair says nothing of a base
+        (np.array([0.5, 0.5, 0.0]), 1.0, Proportional(1.0, 2.0, share(2, 6))),
+        (prope(1e4, 32, 32), 1e4, None), (np.where(np.arange(32) == 3, 0, FACTOR_1), 1e4, None),
+        (FACTOR_1 * (1 + 1e-6 * (np.arange(32) == 3)), 1e4, None), (np.append(0, prope(1e4, 32, 32)[1:]), 1e4, None),
+    ],
+)  # fmt: skip
+def test_vectors_that_are_proportional_and_that_are_not(
+    vector: Vector, theta: float, expected: Proportional | None
+) -> None:
+    assert recognise(vector, theta) == expected
+
+
+def test_divisors_of_frequencies_that_are_0() -> None:
+    base = np.array([1.0, 0.5, 0.25])
+    np.testing.assert_array_equal(divided(base, [2.0, 1e29, 9.9e28]), [0.5, 0, 0.25 / 9.9e28])
+    np.testing.assert_array_equal(divisors(base, np.array([0.5, 0.0, 0.25])), [2.0, 1e30, 1.0])
+    np.testing.assert_allclose(wavelengths(np.array([math.pi, 0.0])), [2.0, math.nan])
+    assert (count_zero(np.array([0.0, 1e-300, 0.0])), count_zero(base)) == (2, 0)
+
+
+def test_a_written_divisor_makes_the_frequency_exactly_0_in_float32() -> None:
+    base = (np.float32(1e6) ** (np.arange(2, 512, 2, dtype=np.float32) / np.float32(512))).astype(np.float32)
+    with np.errstate(over="ignore"):
+        assert not (np.float32(1) / (np.float32(written_divisors([1e30])[0]) * base)).any()
+        assert (np.float32(1) / (np.float32(1e30) * base)).all(), "what GGUF files have is no 0 there"
+    assert written_divisors([2.0, 9.9e28]) == [2.0, 9.9e28]
+    assert written_divisors([1e29]) == written_divisors([1e30]) == [float(np.finfo(np.float32).max)]
+
+
+THETA, WHOLE, ROTATING = 1e6, 512, 64  # Gemma 4: 64 of 256 pairs
+GEMMA4 = RopeSpec(512, WHOLE, Proportional(THETA, 1.0, 0.25), 131072, 131072, rotating_share=0.25)
+BASE = THETA ** (-np.arange(0, 2 * ROTATING, 2) / WHOLE)
+
+
+def rotating(recipe: Recipe, spec: RopeSpec = GEMMA4) -> np.ndarray:
+    """The frequencies of the pairs that rotate, after a look at the others."""
+    inv_freq = recipe.schedule(spec).inv_freq
+    assert len(inv_freq) == WHOLE // 2
+    assert not inv_freq[ROTATING:].any()
+    return inv_freq[:ROTATING]
+
+
+def test_such_a_model_is_not_scaled() -> None:
+    assert not GEMMA4.scaled
+    assert replace(GEMMA4, form=Proportional(THETA, 4.0, 0.25)).scaled
+    assert replace(GEMMA4, rotating_share=1.0).scaled, "a rotation that was taken away is a scaling"
+    assert replace(GEMMA4, form=Proportional(THETA, 4.0, 0.25)).unscaled().form == GEMMA4.form
+
+
+@pytest.mark.parametrize("name", ["linear", "ntk", "ntk-fixed", "mixed"])
+def test_the_slowest_pair_that_rotates_is_divided_by_the_factor(name: str) -> None:
+    found = rotating(Recipe(REGISTRY[name](4.0)))
+    assert found[-1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
+    over_the_whole_head = THETA * 4 ** (WHOLE / (WHOLE - 2))
+    assert over_the_whole_head ** (-2 * (ROTATING - 1) / WHOLE) > BASE[-1] / 1.5, "the control"
+
+
+def test_a_base_is_that_of_the_whole_head() -> None:
+    recipe = Recipe(REGISTRY["theta"](5e6))
+    assert recipe.schedule(GEMMA4).form == Proportional(5e6, 1.0, 0.25)
+    np.testing.assert_allclose(rotating(recipe), 5e6 ** (-np.arange(0, 2 * ROTATING, 2) / WHOLE), rtol=1e-12)
+    law = Recipe(REGISTRY["theta-for"](1 << 20)).schedule(GEMMA4)
+    exponent = np.log((1 << 20) / (2 * np.pi)) / np.log(131072 / (2 * np.pi))
+    assert law.form == Proportional(float(np.floor(THETA**exponent)), 1.0, 0.25)
+
+
+def test_yarn_leaves_gemma_4_its_frequencies() -> None:
+    """Its slowest pair that rotates turns 700 times in the trained context, and the ramp begins at 32 turns."""
+    made = Recipe(REGISTRY["yarn"](4.0)).schedule(GEMMA4)
+    assert 131072 * BASE[-1] / (2 * np.pi) > 32
+    np.testing.assert_allclose(made.inv_freq[:ROTATING], BASE, rtol=1e-12)
+    assert made.form == GEMMA4.form
+    assert made.attention_factor > 1.1
+    short = Recipe(REGISTRY["yarn"](4.0)).schedule(replace(GEMMA4, original_context=64, context=64))
+    assert short.form is None
+    assert short.inv_freq[ROTATING - 1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
+
+
+def test_two_lists_keep_the_pairs_that_stand_still() -> None:
+    made = Recipe(REGISTRY["linear"](4.0), keep_short=True).schedule(GEMMA4)
+    assert made.short_inv_freq is not None
+    np.testing.assert_allclose(made.short_inv_freq[:ROTATING], BASE, rtol=1e-12)
+    assert not made.short_inv_freq[ROTATING:].any()
+    assert made.form is not None
+    np.testing.assert_allclose(made.form.inv_freq(WHOLE), made.inv_freq, rtol=1e-12)
+
+
+def test_a_given_vector_has_a_number_for_each_pair_that_rotates() -> None:
+    vector = tuple((BASE / 3).tolist())
+    np.testing.assert_allclose(rotating(Recipe(REGISTRY["inv-freq"](vector))), vector)
+    with pytest.raises(RopeconvError, match="this model rotates 64 pairs"):
+        Recipe(REGISTRY["inv-freq"]((*vector, 0.1))).schedule(GEMMA4)
+
+
+def test_lists_hold_the_divisors_of_the_pairs_that_rotate() -> None:
+    """The others are written as 1e30 in both lists."""
+    long, short = tuple(np.linspace(2, 9, ROTATING).tolist()), (1.5,) * ROTATING
+    made = Recipe(REGISTRY["longrope"](long, short), context=262144).schedule(GEMMA4)
+    assert isinstance(made.form, LongRope)
+    still = (1e30,) * (WHOLE // 2 - ROTATING)
+    assert (made.form.long_factor, made.form.short_factor) == ((*long, *still), (*short, *still))
+    assert made.form.theta == THETA
+    np.testing.assert_allclose(made.inv_freq[:ROTATING], BASE / long, rtol=1e-12)
+    assert made.short_inv_freq is not None
+    np.testing.assert_allclose(made.short_inv_freq[:ROTATING], BASE / 1.5, rtol=1e-12)
+    assert not made.short_inv_freq[ROTATING:].any()
+
+
+def test_more_pairs_may_stand_still() -> None:
+    """The half of those that rotate, by a given vector: the share becomes an eighth of the head."""
+    vector = BASE.copy()
+    vector[ROTATING // 2 :] = 0
+    made = Recipe(REGISTRY["inv-freq"](tuple(vector.tolist()))).schedule(GEMMA4)
+    assert made.form == Proportional(pytest.approx(THETA, rel=1e-9), 1.0, 0.125)  # type: ignore[arg-type]
+    assert np.count_nonzero(made.inv_freq) == ROTATING // 2

@@ -86,22 +86,6 @@ def test_mscale_pair_of_deepseek(mla: bool) -> None:
     assert both.attention_factor == pytest.approx((2 * law - 1) / law)
 
 
-def test_theta_for_gives_the_published_bases() -> None:
-    published = REFERENCE["gradient_published"]
-    shipped = {262144: published["Llama-3-8B-Instruct-262k config (current)"], 1048576: published["1048k config"]}
-    for target, theta in shipped.items():
-        found = schedule(bare(128, 500000, 8192), "theta-for", target)
-        assert (found.form, found.context) == (Plain(theta), target)
-
-
-def test_yarn_16_on_llama_2_by_hand() -> None:
-    """The published Yarn-Llama-2-7b-64k: ramp from pair 20 to pair 46, attention factor 0.1 ln 16 + 1."""
-    found = schedule(bare(128, 1e4, 4096), "yarn", 16.0)
-    assert found.attention_factor == pytest.approx(1.2772588722239782, rel=1e-15)
-    expected = [10000 ** (-40 / 128), 10000 ** (-66 / 128) * (0.5 + 0.5 / 16), 10000 ** (-92 / 128) / 16]
-    assert found.inv_freq[[20, 33, 46]] == pytest.approx(expected, rel=1e-14)
-
-
 @pytest.mark.parametrize(
     ("method", "values", "expected"),
     [

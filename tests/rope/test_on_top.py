@@ -1,22 +1,27 @@
-"""A method on top of a scaling: every rule of rope/on_top.py by numbers made by hand."""
+"""What is kept of a scaling: a method on top of it (--on-top), and its own list up to its length (--keep-short)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.short_list import keep_short
 from ropeconv.rope.spec import RopeSpec
+
+from .small_head import BASE, THETA, TRAINED, spec
 
 LLAMA_3_1 = RopeSpec(128, 128, Llama3(500000.0, 8.0, 8192), 8192, 131072)
 QWEN = RopeSpec(128, 128, Yarn(1e6, 4.0, 32768), 32768, 131072, attention_factor=0.1 * math.log(4) + 1)
+RAMP_OF_PAPER = Llama3(500000.0, 8.0, 8192, 1.0, 32.0)
 ALPACA = RopeSpec(128, 128, Interpolated(10000.0, 4.0), 4096, 16384)
 
 
@@ -35,12 +40,6 @@ def test_the_same_method_multiplies_its_factor(value: float | str) -> None:
     assert (qwen.form, qwen.context) == (Yarn(1e6, 16.0, 32768), 524288)
     assert qwen.attention_factor == pytest.approx(0.1 * math.log(16) + 1)
     assert qwen.attention_factor != pytest.approx((0.1 * math.log(4) + 1) ** 2)
-
-
-def test_linear_on_linear_divides_by_the_product() -> None:
-    found = on_top(ALPACA, "linear", 2.0)
-    assert (found.form, found.context) == (Interpolated(10000.0, 8.0), 32768)
-    np.testing.assert_allclose(found.inv_freq, [10000 ** (-2 * i / 128) / 8 for i in range(64)], rtol=1e-14)
 
 
 def test_settings_follow_the_scaling_unless_they_are_given() -> None:
@@ -108,19 +107,36 @@ def test_another_method_multiplies_the_divisors() -> None:
     assert not np.allclose(found.inv_freq, replaced.inv_freq)
 
 
-def test_attention_factors_multiply() -> None:
-    found = on_top(QWEN, "llama3", 2.0)
-    assert found.attention_factor == QWEN.attention_factor
-    yarn = on_top(LLAMA_3_1, "yarn", 2.0)
-    assert yarn.attention_factor == pytest.approx(0.1 * math.log(2) + 1)
-    both = on_top(replace(ALPACA, attention_factor=1.1), "yarn", 2.0)
-    assert both.attention_factor == pytest.approx(1.1 * (0.1 * math.log(2) + 1))
+LAW_2 = 0.1 * math.log(2) + 1
 
 
-def test_by_parts_widens_only_its_own_ramp() -> None:
-    same = replace(LLAMA_3_1, form=Llama3(500000.0, 8.0, 8192, 1.0, 32.0))
-    assert on_top(same, "by-parts", 2.0).form == Llama3(500000.0, 16.0, 8192, 1.0, 32.0)
-    assert on_top(LLAMA_3_1, "by-parts", 2.0).form is None
+@pytest.mark.parametrize(
+    ("spec", "method", "form", "attention_factor"),
+    [
+        (ALPACA, "linear", Interpolated(10000.0, 8.0), 1.0),
+        (replace(ALPACA, form=Plain(10000.0), attention_factor=1.2), "linear", Interpolated(10000.0, 2.0), 1.2),
+        (QWEN, "llama3", None, QWEN.attention_factor),
+        (LLAMA_3_1, "yarn", None, LAW_2),
+        (replace(ALPACA, attention_factor=1.1), "yarn", None, 1.1 * LAW_2),
+        (replace(LLAMA_3_1, form=RAMP_OF_PAPER), "by-parts", replace(RAMP_OF_PAPER, factor=16.0), 1.0),
+        (LLAMA_3_1, "by-parts", None, 1.0),
+    ],
+)
+def test_twice_the_context_of_a_scaling(
+    spec: RopeSpec, method: str, form: Form | None, attention_factor: float
+) -> None:
+    """The same formula is widened, another one multiplied with it; attention factors multiply."""
+    found = on_top(spec, method, 2.0)
+    assert (found.form, found.context) == (form, 2 * spec.context)
+    assert found.attention_factor == pytest.approx(attention_factor)
+    if method == "linear":
+        np.testing.assert_allclose(found.inv_freq, spec.form.inv_freq(128) / 2, rtol=1e-14)
+
+
+def test_softmax_scales_multiply() -> None:
+    mla = replace(ALPACA, softmax_scale=1.5, mla=True)
+    pair = on_top(mla, "yarn", 2.0, 32.0, 1.0, True, 1.0, 1.0)
+    assert (pair.softmax_scale, pair.attention_factor) == (pytest.approx(1.5 * LAW_2**2), 1.0)
 
 
 def test_both_lists_are_divided() -> None:
@@ -133,19 +149,14 @@ def test_both_lists_are_divided() -> None:
     base = np.array([10000 ** (-i / 32) for i in range(32)])
     np.testing.assert_allclose(found.short_inv_freq, base / 2, rtol=1e-14)
     assert (found.original_context, found.context, found.attention_factor) == (4096, 262144, 1.19)
+    still = on_top(replace(phi, form=LongRope(10000.0, short, (*long[:31], 1e30), 4096)), "linear", 2.0)
+    assert still.inv_freq[-1] == 0, "as the source has it"
 
 
 def test_a_temperature_is_that_of_both_scalings() -> None:
     """a ln s + b with s the declared context over the one before any scaling, 8 here, and not the method's own 2."""
     found = on_top(ALPACA, "linear", 2.0, temperature_slope=0.2)
     assert found.attention_factor == pytest.approx(0.2 * math.log(8) + 1)
-
-
-def test_softmax_scales_multiply() -> None:
-    mla = replace(ALPACA, softmax_scale=1.5, mla=True)
-    pair = Recipe(REGISTRY["yarn"](2.0, mscale=1.0, mscale_all_dim=1.0), on_top=True).schedule(mla)
-    assert pair.softmax_scale == pytest.approx(1.5 * (0.1 * math.log(2) + 1) ** 2)
-    assert pair.attention_factor == 1.0
 
 
 def test_lists_on_top_of_one_frequency_vector() -> None:
@@ -158,12 +169,6 @@ def test_lists_on_top_of_one_frequency_vector() -> None:
     np.testing.assert_allclose(found.form.short_factor, [2, 2, 2, 4])
     assert (found.context, found.original_context, found.form.original_context) == (32768, 8192, 8192)
     assert found.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
-
-
-def test_frequencies_of_zero_that_the_source_has_stay() -> None:
-    still = RopeSpec(8, 8, LongRope(10000.0, (1.0,) * 4, (1.0, 2.0, 3.0, 1e30), 4096), 4096, 8192)
-    found = on_top(still, "linear", 2.0)
-    np.testing.assert_allclose(found.inv_freq, [0.5, 0.1 / 4, 0.01 / 6, 0])
 
 
 @pytest.mark.parametrize(
@@ -185,24 +190,71 @@ def test_what_cannot_be_had(spec: RopeSpec, method: str, value: object, words: s
 
 
 def test_the_bound_is_checked_under_the_scaling_that_stays() -> None:
-    wide = replace(ALPACA, form=Interpolated(10000.0, 4.0))
-    found = on_top(wide, "theta-bound", 32768)
+    found = on_top(ALPACA, "theta-bound", 32768)
     assert isinstance(found.form, Interpolated)
     cosines = np.cos(np.arange(32768)[:, None] * found.inv_freq).sum(axis=1)
     assert cosines.min() >= 0
 
 
-def test_modifiers_that_contradict_it() -> None:
-    with pytest.raises(RecipeError, match="leave --original-context out"):
-        Recipe(REGISTRY["yarn"](4.0), on_top=True, original_context=4096)
-    with pytest.raises(RecipeError, match="--as-is keeps the RoPE, so --on-top has no place beside it"):
-        Recipe(REGISTRY["as-is"](), on_top=True)
-    with pytest.raises(RecipeError, match="--on-top must be true or false"):
-        Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}, "on_top": "yes"})
+def made(attention_factor: float = 1.0, softmax_scale: float = 1.0, context: int = 2 * TRAINED) -> Schedule:
+    return Schedule(np.array(BASE) / 4, attention_factor, context, TRAINED, softmax_scale=softmax_scale)
 
 
-def test_the_recipe_says_it() -> None:
-    recipe = Recipe(REGISTRY["yarn"]("512k"), on_top=True)
-    assert recipe.to_dict()["on_top"] is True
-    assert Recipe.from_dict(recipe.to_dict()) == recipe
-    assert "on_top" not in Recipe(REGISTRY["yarn"](4.0)).to_dict()
+@pytest.mark.parametrize("own", [0.25, 1.0, 4.0])
+def test_factors_are_the_same_to_a_billionth_of_themselves(own: float) -> None:
+    """Of the attention factor and of the softmax scale alike, above and below."""
+    for near in (own * (1 + 5e-10), own * (1 - 5e-10)):
+        assert keep_short(made(near), spec(attention_factor=own)).attention_factor == near
+        assert keep_short(made(softmax_scale=near), spec(softmax_scale=own)).softmax_scale == near
+    for far in (own * (1 + 2e-9), own * (1 - 2e-9)):
+        with pytest.raises(RecipeError, match=f"the source has {own:.6g} and this method .*--attention-factor {own:g}"):
+            keep_short(made(far, context=1 << 20), spec(attention_factor=own))
+        with pytest.raises(RecipeError, match=f"the source has {own:.6g} and this method .*; leave it out"):
+            keep_short(made(softmax_scale=far), spec(softmax_scale=own))
+
+
+@pytest.mark.parametrize(
+    ("changed", "source", "words"),
+    [
+        ({"short_inv_freq": np.array(BASE)}, {}, "two factor lists already, and no runtime"),
+        ({}, {"form": LongRope(THETA, (1.0,) * 4, (2.0,) * 4, 64)}, "the source has two factor lists"),
+        ({"inv_freq": np.array([1.0, 0.1, 0, 0])}, {}, "cannot hold frequencies that are 0"),
+        ({}, {"form": LongRope(THETA, (1.0, 1.0, 1.0, 1e30), (1.0, 1.0, 1.0, 1e30), 64)}, "frequencies that are 0"),
+    ],
+)
+def test_two_lists_that_cannot_be(changed: dict[str, Any], source: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        keep_short(replace(made(), **changed), spec(**source))
+
+
+def test_the_context_goes_beyond_the_length_of_the_short_list() -> None:
+    assert keep_short(made(context=TRAINED + 1), spec()).original_context == TRAINED
+    declared = spec(context=2 * TRAINED)
+    assert keep_short(made(context=TRAINED + 1), declared).original_context == TRAINED, "what it was trained for"
+    with pytest.raises(RecipeError, match="changes lists at 4,096 tokens, and the context is 4,096; leave it out"):
+        keep_short(made(context=TRAINED), spec())
+
+
+def test_the_short_list_is_that_of_the_checkpoint_and_not_of_the_unscaled_model() -> None:
+    scaled = spec(form=Interpolated(THETA, 2.0), context=2 * TRAINED)
+    recipe = Recipe(REGISTRY["linear"](8.0), keep_short=True)
+    found, bare = recipe.schedule(scaled.unscaled(), scaled), recipe.schedule(spec())
+    np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2)
+    np.testing.assert_allclose(bare.short_inv_freq, BASE)
+    assert (found.original_context, bare.original_context) == (2 * TRAINED, TRAINED)
+    np.testing.assert_allclose(found.inv_freq, bare.inv_freq)
+
+
+def test_two_equal_lists_of_the_source_are_one_which_a_third_may_join() -> None:
+    one = LongRope(THETA, (2.0,) * 4, (2.0,) * 4, TRAINED)
+    found = keep_short(made(context=1 << 20), spec(form=one, context=2 * TRAINED))
+    np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2)
+    assert found.original_context == 2 * TRAINED
+
+
+def test_the_lists_are_divisors_of_the_models_base() -> None:
+    found = keep_short(made(), spec())
+    assert isinstance(found.form, LongRope)
+    np.testing.assert_allclose(found.form.short_factor, [1] * 4)
+    np.testing.assert_allclose(found.form.long_factor, [4] * 4)
+    assert (found.form.theta, found.form.original_context) == (THETA, TRAINED)

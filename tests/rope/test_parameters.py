@@ -74,13 +74,6 @@ def test_parameters_that_are_refused(method: str, values: tuple[Any, ...], words
         REGISTRY[method](*values)
 
 
-@pytest.mark.parametrize("name", ["linear", "ntk", "mixed", "yarn", "by-parts", "llama3"])
-def test_a_factor_is_a_number_of_at_least_1(name: str) -> None:
-    for bad in (0, -1.0, 0.5, math.nan, math.inf, "4.0", None, True):
-        with pytest.raises(RecipeError, match="factor must be a number of at least 1"):
-            REGISTRY[name](bad)
-
-
 def test_parameters_just_inside_and_the_defaults_of_papers() -> None:
     assert REGISTRY["theta"](1.0001).label == "theta1.0001"
     assert REGISTRY["yarn"](1.0, 1.01, 1.0).factor_over(64) == 1.0
@@ -177,17 +170,6 @@ def test_a_method_is_described_names_a_folder_and_comes_back_from_its_recipe(nam
 def test_a_dynamic_method_reaches_further_with_a_larger_factor_unless_it_is_ntk(kind: str, longer: str) -> None:
     assert REGISTRY["dynamic"](kind, 8192).longer(1 << 19, 4096) == f"--dynamic {longer} --at 512k"
     assert REGISTRY["dynamic"]("yarn:2", 8192).longer(10_000, 4096) == "--dynamic yarn:3 --at 10000"
-
-
-def test_methods_are_said_to_work_untuned_as_far_as_papers_report() -> None:
-    """Peng et al. 2023 for the parts, bloc97 and Su 2023 for NTK, Ding et al. 2024; the others are for training."""
-    reported = {"ntk": 4, "ntk-old": 4, "by-parts": 4, "yarn": 4, "ntk-fixed": 8, "mixed": 8, "longrope": 8}
-    assert {name: kind.max_untuned_factor for name, kind in REGISTRY.items()} == dict.fromkeys(REGISTRY, 1) | reported
-    for kind in REGISTRY.values():
-        if " times" in kind.finetuning_note:
-            assert f"{kind.max_untuned_factor:g} times" in kind.finetuning_note
-    orders = [kind.order for kind in REGISTRY.values()]
-    assert orders == sorted(orders)
 
 
 @pytest.mark.parametrize(

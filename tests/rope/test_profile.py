@@ -19,26 +19,26 @@ LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
 SMALL = np.array(BASE)
 
 
-def test_interpolation_keeps_every_angle_and_moves_every_frequency() -> None:
-    found = profile(Recipe(REGISTRY["linear"](8.0)).schedule(LLAMA_2), LLAMA_2)
-    assert (found.critical_dimension, found.outside) == (92, 0)
-    assert found.largest_change == pytest.approx(8)
-    assert found.fast_change == pytest.approx(8)
-    assert found.reach.first_violation == 13649
-
-
-def test_a_longer_context_alone_leaves_the_trained_angles() -> None:
-    found = profile(Recipe(REGISTRY["theta"](1e4), context=32768).schedule(LLAMA_2), LLAMA_2)
-    assert found.outside == 128 - 92
-    assert found.largest_change == 1
-    assert found.fast_change == 1
-
-
-def test_ntk_reaches_the_factor_in_its_last_pair_only() -> None:
-    found = profile(Recipe(REGISTRY["ntk"](8.0)).schedule(LLAMA_2), LLAMA_2)
-    assert found.largest_change == pytest.approx(8)
-    assert found.largest_change_at == 63
-    assert found.outside == 128 - 92 - 2
+@pytest.mark.parametrize(
+    ("recipe", "outside", "largest", "fastest", "first_violation"),
+    [
+        (Recipe(REGISTRY["linear"](8.0)), 0, 8, 8, 13649),  # every angle is one of training, every frequency changed
+        (Recipe(REGISTRY["theta"](1e4), context=32768), 128 - 92, 1, 1, 1707),
+        (
+            Recipe(REGISTRY["ntk"](8.0)),
+            128 - 92 - 2,
+            8,
+            8 ** (45 / 63),
+            5732,
+        ),  # the factor is that of the last pair only
+    ],
+)
+def test_angles_beyond_training_and_changes_of_frequencies(
+    recipe: Recipe, outside: int, largest: float, fastest: float, first_violation: int
+) -> None:
+    found = profile(recipe.schedule(LLAMA_2), LLAMA_2)
+    assert (found.critical_dimension, found.outside, found.reach.first_violation) == (92, outside, first_violation)
+    assert (found.largest_change, found.fast_change) == (pytest.approx(largest), pytest.approx(fastest))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if kind.reaching(LLAMA_2, 32768)])
@@ -58,14 +58,6 @@ def test_methods_reach_what_they_say(name: str) -> None:
     assert profile(found, LLAMA_2).outside == 2 * by_hand
 
 
-def test_a_piecewise_split_lies_where_periods_end() -> None:
-    method = REGISTRY["piecewise"].reaching(LLAMA_2, 32768)
-    assert method is not None
-    assert method.command == "--piecewise 8@46"
-    inv_freq = Recipe(method).schedule(LLAMA_2).inv_freq
-    np.testing.assert_allclose(inv_freq[46:], base_inv_freq(1e4, 128)[46:] / 8)
-
-
 def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     vector = base_inv_freq(1e4, 128)
     vector[60:] = 0
@@ -83,15 +75,6 @@ def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     first[0] = 0
     unchanged = profile(Recipe(REGISTRY["inv-freq"](tuple(first))).schedule(LLAMA_2), LLAMA_2)
     assert (unchanged.largest_change, unchanged.largest_change_at) == (1, 1), "the first pair that rotates"
-
-
-def test_an_angle_is_outside_from_a_billionth_above_the_trained_one() -> None:
-    """Four tokens over frequencies of at most 1 complete no period; twice the context takes half of each of them."""
-    spec = RopeSpec(2, 2, Plain(1e4), 4, 4)
-    edge = 0.5 * (1 + 1e-9)
-    for inv_freq, outside in ((0.5, 0), (edge, 0), (math.nextafter(edge, 1), 2), (1.0, 2)):
-        found = profile(Recipe(REGISTRY["inv-freq"]((inv_freq,)), context=8).schedule(spec), spec)
-        assert (found.critical_dimension, found.outside) == (0, outside)
 
 
 def test_a_pair_that_ends_its_period_at_the_trained_length_has_seen_every_angle() -> None:

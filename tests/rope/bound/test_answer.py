@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from decimal import Decimal
 
 import pytest
 
-from ropeconv.rope.bound import answer, bound, reach, smallest_base, wide_base
+from ropeconv.rope.bound import bound, reach, smallest_base, wide_base
 from ropeconv.rope.bound.answer import is_quick
 from ropeconv.rope.bound.table import DATA, look_up
 from ropeconv.rope.errors import RecipeError
@@ -54,20 +53,6 @@ def test_windows_that_nobody_asked_for_are_said_to_be_unknown() -> None:
     assert reported[0].startswith("ruled out: all bases up to ")
     assert "looking for the first window that is 1 % wide" in reported
     assert any(one.startswith("proven: no base above ") for one in reported)
-
-
-def test_long_lengths_are_not_searched_for_windows_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int]] = []
-    monkeypatch.setattr(answer, "smallest_log_base", lambda *given: (Decimal(9), 100))
-    monkeypatch.setattr(answer, "window_end", lambda *given: 10.0)
-    monkeypatch.setattr(answer, "wide_windows", lambda sums, n, at: asked.append(("wide", n)) or iter([(10.0, 11.0)]))
-    monkeypatch.setattr(answer, "last_violating", lambda sums, n, tell: asked.append(("last", n)) or (12.0, 3))
-    for length in (1 << 17, (1 << 17) + 1, 1 << 20, (1 << 20) + 1):
-        bound(length, 72, 72)
-    assert asked == [("wide", 1 << 17), ("last", 1 << 17), ("wide", (1 << 17) + 1), ("wide", 1 << 20)]
-    asked.clear()
-    bound((1 << 20) + 1, 72, 72, windows=True)
-    assert asked == [("wide", (1 << 20) + 1), ("last", (1 << 20) + 1)]
 
 
 def test_a_proof_is_computed_where_the_tables_have_the_base() -> None:

@@ -16,7 +16,6 @@ from ropeconv.rope.bound.sums import (
     cos_sin,
     everything,
     float64_error,
-    phases,
     rough,
     scan,
     values,
@@ -110,14 +109,6 @@ def test_cosine_and_sine_in_every_quarter(text: str) -> None:
         limit = max(abs(angle), 1) * mpmath.mpf("1e-48")
         assert abs(mpmath.mpf(str(cosine)) - mpmath.cos(angle)) < limit
         assert abs(mpmath.mpf(str(sine)) - mpmath.sin(angle)) < limit
-
-
-def test_phases_are_within_half_a_turn() -> None:
-    inv_freq, distances = np.array([1.0, 0.37, 1e-5]), np.array([0, 1, 4, 100_003])
-    found = phases(distances, inv_freq)
-    assert (found.dtype, found.shape) == (np.float32, (4, 3))
-    assert np.abs(found).max() <= np.float32(np.pi)
-    np.testing.assert_allclose(np.exp(1j * found), np.exp(1j * np.outer(distances, inv_freq)), atol=1e-6)
 
 
 @pytest.mark.parametrize(("limit", "rate"), [(0.0, 0.0), (1.5, 0.0), (-2.0, 0.0), (0.5, 1e-4), (-4.0, 2e-3)])

@@ -52,13 +52,13 @@ class Computed(Engine):
 
 
 class ByHand(Runner):
-    """Rows by name with their losses. refused: names of rows that cannot be had."""
+    """Rows by name with their losses or engines. refused: names of rows that cannot be had."""
 
     runtime, dtype, source, trained = "by hand", "float64", "source", 64
 
-    def __init__(self, rows: dict[str, Loss], swaps: bool = True, refused: Sequence[str] = ()) -> None:
-        self.engines = {name: Computed(loss) for name, loss in rows.items()}
-        self.swaps, self.refused, self.tokenizer, self.opened = swaps, refused, Letters(), list[str]()  # type: ignore[misc]
+    def __init__(self, rows: dict[str, Loss | Engine], swaps: bool = True, refused: Sequence[str] = ()) -> None:
+        self.engines = {name: one if isinstance(one, Engine) else Computed(one) for name, one in rows.items()}
+        self.swaps, self.refused, self.tokenizer, self.opened = swaps, refused, Letters(), list[str]()
 
     def schedule(self, row: Row) -> Schedule | None:
         if row.name in self.refused:

@@ -1,11 +1,29 @@
-"""Lengths as users write them."""
+"""What users write: lengths, sizes, times, measures and rows."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from ropeconv.errors import RopeconvError
+from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked, in_trained, parse_lengths
+from ropeconv.evaluate.estimate import duration, parse_duration
+from ropeconv.evaluate.evaluation import parse_measures
+from ropeconv.evaluate.row import parse_rows
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+
+
+def in_4096(text: str) -> tuple[int, ...]:
+    return parse_lengths(text, 4096)
+
+
+def recipe(name: str, *values: object, **settings: object) -> Recipe:
+    return Recipe(REGISTRY[name](*values, **settings))
 
 
 @pytest.mark.parametrize(
@@ -16,26 +34,93 @@ from ropeconv.evaluate.asked import Asked, in_trained, parse_lengths
     ],
 )  # fmt: skip
 def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -> None:
-    assert parse_lengths(text, 4096) == lengths
+    assert in_4096(text) == lengths
 
 
-@pytest.mark.parametrize("text", ["", "0T", "1/0T", "xT", "-1T", "1e400T", "8q", "1/9999T"])
-def test_what_is_no_length_is_refused(text: str) -> None:
-    with pytest.raises(RopeconvError):
-        parse_lengths(text, 4096)
-
-
-def test_lengths_beside_the_trained_context() -> None:
+def test_lengths_are_shown_beside_the_trained_context() -> None:
     assert [in_trained(n, 4096) for n in (1024, 4096, 16384, 6144, 3000)] == ["1/4T", "1T", "4T", "6k", "3000"]
 
 
-@pytest.mark.parametrize("name", ["windows", "targets", "depths", "stride"])
-def test_sizes_are_positive(name: str) -> None:
-    with pytest.raises(RopeconvError, match=f"--{name} is 0"):
-        Asked((64,), 64, **{name: 0})
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        *(({name: 0}, f"--{name} is 0") for name in ("windows", "targets", "depths", "stride")),
+        *(({"seed": seed}, f"--seed is {seed}; give a number from 0") for seed in (-1, 1 << 31)),
+        ({"chat": True}, "--generate"),
+    ],
+)
+def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], said: str) -> None:
+    with pytest.raises(RopeconvError, match=said):
+        Asked((64,), 64, **sizes)
 
 
-@pytest.mark.parametrize("seed", [-1, 1 << 31])
-def test_seeds_are_those_that_numpy_takes(seed: int) -> None:
-    with pytest.raises(RopeconvError, match=f"--seed is {seed}; give a number from 0"):
-        Asked((64,), 64, seed=seed)
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("20m", 1200), ("1.5h", 5400)])
+def test_times_are_parsed(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+def test_times_are_shown_in_two_digits() -> None:
+    assert [duration(seconds) for seconds in (0.2, 45, 700, 9000)] == ["1 s", "45 s", "12 min", "2.5 h"]
+
+
+def test_measures_have_strides_and_tasks() -> None:
+    found, stride = parse_measures("growth, sliding:128")
+    assert ([one.name for one in found], stride) == (["growth", "sliding"], 128)
+
+
+def test_rows_are_methods_with_values_settings_and_modifiers() -> None:
+    rows = parse_rows("base, yarn:4, linear:128k,theta:1e6,yarn:4:beta-fast=16:attention_factor=1:context=64k")
+    assert [row.name for row in rows][:3] == ["base", "yarn:4", "linear:128k"]
+    assert [row.recipe for row in rows] == [
+        None, recipe("yarn", 4.0), recipe("linear", "128k"), recipe("theta", 1e6),
+        Recipe(REGISTRY["yarn"](4.0, beta_fast=16), attention_factor=1, context=65536),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("dynamic:yarn:4:at=8k", recipe("dynamic", "yarn:4", at=8192)),  # a value with a colon
+        ("piecewise:8@44:context=32k", Recipe(REGISTRY["piecewise"]("8@44"), context=32768)),
+        ("ntk:4:log_n=clamped:on_top=true", Recipe(REGISTRY["ntk"](4.0), log_n="clamped", on_top=True)),
+    ],
+)
+def test_a_row_is_the_recipe_of_the_command_line(text: str, wanted: Recipe) -> None:
+    assert parse_rows(text)[0].recipe == wanted
+
+
+def test_a_row_may_be_a_saved_recipe(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(recipe("mixed", 8.0).to_dict()))
+    assert parse_rows(f"recipe:{tmp_path / 'mine.json'}")[0].recipe == recipe("mixed", 8.0)
+
+
+REFUSED = {
+    in_4096: dict.fromkeys(("", "0T", "1/0T", "xT", "-1T", "1e400T", "8q", "1/9999T"), "length"),
+    parse_duration: dict.fromkeys(
+        ("", "20", "0m", "-3m", "m", "20 minutes", "1e3s"), "write it like 90s, 20m or 2h"
+    ),
+    parse_measures: {
+        "grow": "choose cwe, fwe, growth, ", "growth,growth": "twice", "growth:3": "only sliding",
+        "sliding:0": "only sliding",
+    },
+    parse_rows: {
+        "": "no method", "base,base": "base twice", "base:2": "write base", "yern:4": "names no method",
+        "yarn": "write it like yarn:4", "yarn:4:8": "needs one value", "yarn:x": "128k",
+        "yarn:4:factor=8": "gives factor twice", "yarn:4:beta_fast=1:beta_fast=2": "a setting twice",
+        "as-is:3": "write as-is",
+        "yarn:4:gamma=1": "setting gamma, which yarn does not take; it takes beta_fast, ",
+        "dynamic:yarn:4": "as in dynamic:yarn:4:at=32k", "dynamic:4:at=8k": "METHOD one of",
+        "yarn:4:beta_fast=a+b": "write a number", "theta:big": "takes a number", "yarn:0.5": "at least 1",
+        "longrope:f.json": "names no method", "recipe:/nowhere.json": "cannot be read",
+        "yarn:4:log_n=sometimes": "clamped or full", "linear:2:context=0": "not a number of tokens",
+    },
+}  # fmt: skip
+"""By the function that parses it, texts that are refused and what is said."""
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "said"), [(parse, text, said) for parse, texts in REFUSED.items() for text, said in texts.items()]
+)
+def test_another_text_is_refused_with_a_repair(parse: Callable[[str], object], text: str, said: str) -> None:
+    with pytest.raises(UsageError if parse in (parse_duration, parse_measures) else RopeconvError, match=said):
+        parse(text)

@@ -12,23 +12,25 @@ from ropeconv.evaluate.result import Cell, Result
 
 from .results import LENGTHS, ROWS, TRAINED, made
 
-ASKED = Asked(LENGTHS, TRAINED)
-
 
 def parsed(text: str) -> Condition:
     found = parse_condition(text)
-    found.check(list(ROWS), ["growth", "position"], ASKED)
+    found.check(list(ROWS), ["growth", "position"], Asked(LENGTHS, TRAINED))
     return found
 
 
-def with_cells(**cells: dict[str, float | None]) -> Result:
-    """A result with growth of rows at 2T; underscores in their names are colons."""
-    rows = [
-        Cell(row=name.replace("_", ":"), measure="growth", metric="loss", column=2 * TRAINED, windows=8, documents=8,
-             **{"value": 3.0, "error": 0.1} | values)  # type: ignore[arg-type]
-        for name, values in cells.items()
-    ]  # fmt: skip
-    return msgspec.structs.replace(made("base", ["growth"]), cells=rows)
+def with_cells(*cells: tuple[str, dict[str, float | None]]) -> Result:
+    """A result with growth of rows at 2T, by name and what differs from the first."""
+    same = {"measure": "growth", "metric": "loss", "column": 2 * TRAINED, "windows": 8, "documents": 8}
+    found = [Cell(row=name, **same, **{"value": 3.0, "error": 0.1} | values) for name, values in cells]
+    return msgspec.structs.replace(made("base", ["growth"]), cells=found)
+
+
+def differing(row: str, difference: float) -> tuple[str, dict[str, float | None]]:
+    return row, {"difference": difference, "difference_error": 0.1}
+
+
+BASE: tuple[str, dict[str, float | None]] = ("base", {})
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,11 @@ def with_cells(**cells: dict[str, float | None]) -> Result:
 def test_conditions_are_read(text: str, wanted: tuple[object, ...]) -> None:
     found = parsed(text)
     assert (found.measure, found.left, found.above, found.right, found.column(TRAINED)) == wanted
+
+
+def test_a_task_of_lm_eval_is_a_measure() -> None:
+    found = parse_condition("lm-eval:arc_easy yarn:4 < base @1T")
+    assert (found.measure, found.left, found.right) == ("lm-eval:arc_easy", "yarn:4", "base")
 
 
 @pytest.mark.parametrize(
@@ -72,69 +79,56 @@ def test_other_texts_are_refused(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "difference", "met"),
+    ("text", "cells", "met"),
     [
-        ("yarn:4 > base @2T", 0.31, True),
-        ("yarn:4 > base @2T", 0.29, False),
-        ("yarn:4 > base @2T", -0.31, False),
-        ("yarn:4 < base @2T", -0.31, True),
-        ("base > yarn:4 @2T", -0.31, True),
-        ("base > yarn:4 @2T", -0.29, False),
-        ("base > base @2T", 1.0, False),
+        # the values of both rows are equal, so only the paired difference decides
+        ("yarn:4 > base @2T", [BASE, differing("yarn:4", 0.31)], True),
+        ("yarn:4 > base @2T", [BASE, differing("yarn:4", 0.29)], False),
+        ("yarn:4 > base @2T", [BASE, differing("yarn:4", -0.31)], False),
+        ("yarn:4 < base @2T", [BASE, differing("yarn:4", -0.31)], True),
+        ("base > yarn:4 @2T", [BASE, differing("yarn:4", -0.31)], True),
+        ("base > yarn:4 @2T", [BASE, differing("yarn:4", -0.29)], False),
+        ("base > base @2T", [BASE, differing("yarn:4", 1.0)], False),
+        # a number is compared with the value
+        ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.79})], False),
+        ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.81})], True),
+        # rows behind the first have two errors, which are added
+        ("yarn:4 > linear:4 @2T", [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.61)], True),
+        ("yarn:4 > linear:4 @2T", [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.59)], False),
     ],
 )
-def test_it_is_true_beyond_three_errors_of_the_paired_difference(text: str, difference: float, met: bool) -> None:
-    """The values of both rows are equal here, so only the paired difference can decide."""
-    result = with_cells(base={}, yarn_4={"difference": difference, "difference_error": 0.1})
-    assert parsed(text).judge(result).met == met
-
-
-@pytest.mark.parametrize(("value", "met"), [(3.79, False), (3.81, True)])
-def test_a_number_is_compared_with_the_value(value: float, met: bool) -> None:
-    assert parsed("yarn:4 > 3.5 @2T").judge(with_cells(yarn_4={"value": value})).met == met
-
-
-@pytest.mark.parametrize(("other", "met"), [(-0.61, True), (-0.59, False)])
-def test_rows_behind_the_first_are_compared_with_both_errors(other: float, met: bool) -> None:
-    result = with_cells(
-        base={}, yarn_4={"difference": 0.0, "difference_error": 0.1},
-        linear_4={"difference": other, "difference_error": 0.1},
-    )  # fmt: skip
-    assert parsed("yarn:4 > linear:4 @2T").judge(result).met == met
+def test_it_is_true_beyond_three_errors(text: str, cells: list[tuple[str, dict[str, float]]], met: bool) -> None:
+    assert parsed(text).judge(with_cells(*cells)).met == met
 
 
 def test_the_sentence_has_the_numbers() -> None:
-    result = with_cells(base={}, yarn_4={"difference": 0.31, "difference_error": 0.1})
+    result = with_cells(BASE, differing("yarn:4", 0.31))
     assert parsed("yarn:4 > base @2T").judge(result).sentence == (
         "yarn:4 > base @2T is true: growth at 2T, the difference is +0.310 ± 0.100 nat."
     )
     assert "is not shown" in parsed("yarn:4 < base @2T").judge(result).sentence
 
 
-def test_what_was_not_measured_cannot_be_judged() -> None:
-    with pytest.raises(RopeconvError, match="ntk:4 has no growth at 16,384 tokens"):
-        parsed("ntk:4 > base @2T").judge(with_cells(base={}))
-    with pytest.raises(RopeconvError, match="no position"):
-        parsed("position base < 0.9 @2T").judge(with_cells(base={}))
-    with pytest.raises(RopeconvError, match="a single window has no error"):
-        parsed("yarn:4 > base @2T").judge(with_cells(base={}, yarn_4={"difference": 1.0, "difference_error": None}))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ntk:4 > base @2T", "ntk:4 has no growth at 16,384 tokens"),
+        ("position base < 0.9 @2T", "no position"),
+        ("yarn:4 > base @2T", "a single window has no error"),
+    ],
+)
+def test_what_was_not_measured_cannot_be_judged(text: str, said: str) -> None:
+    with pytest.raises(RopeconvError, match=said):
+        parsed(text).judge(with_cells(BASE, ("yarn:4", {"difference": 1.0, "difference_error": None})))
 
 
 def test_it_judges_a_whole_evaluation() -> None:
     result = made("base,linear:4,ntk:4,by-parts:4", ["growth"])
-    judged = {
-        text: parsed(text).judge(result).met
-        for text in ("linear:4 > base @1T", "base > linear:4 @2T", "ntk:4 > by-parts:4 @1T", "linear:4 < base @1T")
-    }
-    assert list(judged.values()) == [True, True, False, False]
+    texts = ("linear:4 > base @1T", "base > linear:4 @2T", "ntk:4 > by-parts:4 @1T", "linear:4 < base @1T")
+    assert [parsed(text).judge(result).met for text in texts] == [True, True, False, False]
 
 
 def test_shares_are_judged_by_their_own_error() -> None:
     result = made("base,yarn:4", ["passkey"])
-    for row, met in (("base", True), ("yarn:4", False)):
-        assert Condition("", "passkey", row, False, 0.5, "2T").judge(result).met == met
-
-
-def test_a_task_of_lm_eval_is_a_measure() -> None:
-    found = parse_condition("lm-eval:arc_easy yarn:4 < base @1T")
-    assert (found.measure, found.left, found.right) == ("lm-eval:arc_easy", "yarn:4", "base")
+    met = [Condition("", "passkey", row, False, 0.5, "2T").judge(result).met for row in ("base", "yarn:4")]
+    assert met == [True, False]

@@ -12,7 +12,7 @@ from ropeconv.engines import Engine, Progress, TokenLosses
 from ropeconv.errors import UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Case
-from ropeconv.evaluate.estimate import Cost, Estimate, duration, estimate, parse_duration, probe, within
+from ropeconv.evaluate.estimate import Cost, Estimate, estimate, probe, within
 
 TRUE = Cost(0.01, 2e-4, 3e-8, 1e-3)
 
@@ -42,17 +42,25 @@ def case(length: int, targets: int = 16, window: int = 0) -> Case:
     return Case("growth", length, 0, window, ids, ids[-targets:])
 
 
+def probed(cost: Cost, *cases: Case) -> dict[bool, Cost]:
+    engine = Timed(cost)
+    return probe(engine, cases, clock=lambda: engine.now)
+
+
 def test_a_cost_with_all_terms_is_found() -> None:
-    engine = Timed(TRUE)
-    found = probe(engine, [case(4096)], clock=lambda: engine.now)[False]
-    assert found.of(case(65536, 256)) == pytest.approx(TRUE.of(case(65536, 256)), rel=1e-6)
+    asked, long = replace(case(4096), generate=24), case(65536, 256)
+    found = probed(TRUE, case(4096), asked)
+    assert found[False].of(long) == pytest.approx(TRUE.of(long), rel=1e-6)
+    generating = TRUE.fixed + TRUE.token * (4096 - 16) + 50 * TRUE.target * 24
+    assert found[True].of(asked) == pytest.approx(generating, rel=1e-6)
+    assert set(probed(TRUE, asked)) == {True}, "losses are not asked for"
 
 
 def test_a_term_that_would_be_negative_is_left_out() -> None:
-    faster = Timed(Cost(0.05, 1e-4, -1e-9, 1e-4))  # larger pieces are cheaper per token
-    found = probe(faster, [case(4096)], clock=lambda: faster.now)[False]
+    faster = Cost(0.05, 1e-4, -1e-9, 1e-4)  # larger pieces are cheaper per token
+    found = probed(faster, case(4096))[False]
     assert min(found.fixed, found.token, found.pair, found.target) >= 0
-    assert found.of(case(2048)) == pytest.approx(faster.cost.of(case(2048)), rel=0.05)
+    assert found.of(case(2048)) == pytest.approx(faster.of(case(2048)), rel=0.05)
 
 
 def test_an_estimate_is_the_sum_over_cases() -> None:
@@ -60,42 +68,16 @@ def test_an_estimate_is_the_sum_over_cases() -> None:
     assert (found.seconds, found.tokens, found.sequences) == (pytest.approx(32.0), 300, 2)
     assert found.sentence == "2 sequences with 300 tokens take about 32 s."
     assert estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take a time that is not known."
-
-
-def test_generating_has_a_cost_of_its_own() -> None:
-    engine, asked = Timed(TRUE), replace(case(4096), generate=24)
-    found = probe(engine, [case(4096), asked], clock=lambda: engine.now)
-    assert set(found) == {False, True}
-    assert found[False].of(case(65536, 256)) == pytest.approx(TRUE.of(case(65536, 256)), rel=1e-6)
-    wanted = TRUE.fixed + TRUE.token * (4096 - 16) + 50 * TRUE.target * 24
-    assert found[True].of(asked) == pytest.approx(wanted, rel=1e-6)
-    other = Timed(TRUE)
-    assert set(probe(other, [asked], clock=lambda: other.now)) == {True}, "losses are not asked for"
+    assert Estimate(0.0, 0, 0, {False: TRUE}).to_dict() == {"seconds": 0.0, "tokens": 0, "sequences": 0}
 
 
 def test_a_budget_says_what_fits() -> None:
     asked, cost = Asked((100, 400), 100, windows=4), {False: Cost(0.0, 1.0, 0.0, 0.0)}
     cases = [case(length, window=window) for window in range(4) for length in asked.lengths]  # 2000 s
-    within(2001, estimate(cases, cost), cases, asked)
-    within(0, estimate(cases, cost), cases, asked)
+    for budget in (2001, 0):
+        within(budget, estimate(cases, cost), cases, asked)
     for budget, words in (
         (1100, "--windows 2$"), (300, "--windows 3 and --lengths up to 1T"), (50, "a smaller model, or a GPU"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             within(budget, estimate(cases, cost), cases, asked)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("20m", 1200), ("1.5h", 5400)])
-def test_times_are_parsed(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "20", "0m", "-3m", "m", "20 minutes", "1e3s"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="write it like 90s, 20m or 2h"):
-        parse_duration(text)
-
-
-def test_times_for_display() -> None:
-    assert [duration(seconds) for seconds in (0.2, 45, 700, 9000)] == ["1 s", "45 s", "12 min", "2.5 h"]
-    assert Estimate(0.0, 0, 0, {False: TRUE}).to_dict() == {"seconds": 0.0, "tokens": 0, "sequences": 0}

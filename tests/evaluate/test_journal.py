@@ -1,4 +1,4 @@
-"""The journal keeps every finished case: through kills, for its own model, for one run at a time."""
+"""The journal of `eval` keeps every finished case; what is the same for all journals is in tests/formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.evaluate.case import EVAL, EvalLine, Observation
-from ropeconv.formats.digest import text_digest
 from ropeconv.formats.journal import Head, Journal, default_path, encoded
 
 FOUND = [
@@ -28,11 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_second_run_finds_what_the_first_measured_bit_for_bit(path: Path) -> None:
     with Journal(path, EVAL, "model a") as journal:
-        assert journal.lines["first"].observations == FOUND
-        assert journal.lines["second"].seconds == 2.5
-        journal.add(EvalLine("third", 0.0, []))
-    with Journal(path, EVAL, "model a") as journal:
-        assert list(journal.lines) == ["first", "second", "third"]
+        assert list(journal.lines.values()) == [EvalLine("first", 1.5, FOUND), EvalLine("second", 2.5, FOUND[:1])]
 
 
 def test_every_cut_of_the_file_loses_at_most_the_last_line(path: Path) -> None:
@@ -47,44 +42,20 @@ def test_every_cut_of_the_file_loses_at_most_the_last_line(path: Path) -> None:
             assert "after" in journal.lines
 
 
-def test_fresh_begins_an_empty_one(path: Path) -> None:
-    with Journal(path, EVAL, "model a", fresh=True) as journal:
-        assert not journal.lines
-    with Journal(path, EVAL, "model a") as journal:
-        assert not journal.lines
-
-
-def test_the_journal_of_another_model_is_refused(path: Path) -> None:
-    with pytest.raises(BadSource, match="the journal of another model; give another --journal, or --fresh"):
-        Journal(path, EVAL, "model b")
-    assert b"second" in path.read_bytes()
-
-
 @pytest.mark.parametrize(
-    "content", [b"hello\n", b"hello", b'{"a": 1}\n', b'{"ropeconv_eval":2,"source":"model a"}\n[]\n']
+    ("content", "said"),
+    [
+        (b"hello\n", "is not a journal of `ropeconv eval`; give another --journal$"),
+        (b'{"ropeconv_eval":2,"source":"model a"}\n[]\n', "is not a journal of `ropeconv eval`; give another"),
+        (encoded(Head("ropeconv eval", 1, "model a")), "the journal of another version of ropeconv; give another"),
+        (encoded(Head("ropeconv eval", 3, "model b")), "the journal of another model; give another --journal, or"),
+    ],
 )
-def test_another_file_is_refused_and_stays(path: Path, content: bytes) -> None:
+def test_another_file_is_refused_and_stays(path: Path, content: bytes, said: str) -> None:
     path.write_bytes(content)
-    with pytest.raises(BadSource, match="is not a journal of `ropeconv eval`; give another --journal$"):
+    with pytest.raises(BadSource, match=said):
         Journal(path, EVAL, "model a")
     assert path.read_bytes() == content
-
-
-def test_a_journal_of_another_version_is_refused(path: Path) -> None:
-    path.write_bytes(encoded(Head("ropeconv eval", 1, "model a")))
-    with pytest.raises(BadSource, match="the journal of another version of ropeconv; give another --journal"):
-        Journal(path, EVAL, "model a")
-
-
-def test_two_runs_at_once_are_refused(path: Path) -> None:
-    with Journal(path, EVAL, "model a"), pytest.raises(BadSource, match="another run writes to"):
-        Journal(path, EVAL, "model a")
-
-
-def test_keys_tell_runtimes_rows_and_sequences_apart() -> None:
-    parts = ["transformers 5", "cpu", "float32", "row", "case"]
-    keys = {text_digest(*parts)} | {text_digest(*[*parts[:at], "other", *parts[at + 1 :]]) for at in range(5)}
-    assert len(keys) == 6
 
 
 def test_the_usual_place_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Results in files: what was written is read, and nothing else."""
+"""A result: in a file, as tables, and in the receipt of the output that was evaluated."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropeconv.errors import RopeconvError
+from ropeconv.evaluate.metric import METRICS, metric_of
+from ropeconv.evaluate.record import record, recorded
 from ropeconv.evaluate.result import read_result, write_result
+from ropeconv.evaluate.row import Row
+from ropeconv.evaluate.tables import columns_of, headline, tables
+from ropeconv.receipts import read_receipt, write_receipt
 
-from .results import made
+from ..receipts.test_folders import receipt
+from .results import LENGTHS, ROWS, made
+
+replaced = msgspec.structs.replace
 
 
-def test_it_is_the_same_result(tmp_path: Path) -> None:
+def test_what_was_written_is_read(tmp_path: Path) -> None:
     result = made()
     write_result(result, tmp_path / "result.json")
     assert read_result(tmp_path / "result.json") == result
     data = json.loads((tmp_path / "result.json").read_text())
-    assert data["schema"] == 2
-    assert data["cells"][0]["row"] == "base"
-
-
-def changed(change: dict[str, Any], cell: dict[str, Any], path: Path) -> Path:
-    write_result(made(measures=["growth"]), path)
-    data = json.loads(path.read_text()) | change
-    data["cells"] = [{**data["cells"][0], **cell}, *data["cells"][1:]] if "cells" in data else []
-    path.write_text(json.dumps(data))
-    return path
+    assert (data["schema"], data["cells"][0]["row"]) == (2, "base")
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,121 @@ def changed(change: dict[str, Any], cell: dict[str, Any], path: Path) -> Path:
         ({}, {"row": "another"}, "cell of another"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, change: dict[str, Any], cell: dict[str, Any], said: str) -> None:
-    path = changed(change, cell, tmp_path / "result.json")
+def test_a_changed_result_is_refused(tmp_path: Path, change: dict[str, Any], cell: dict[str, Any], said: str) -> None:
+    path = tmp_path / "result.json"
+    write_result(made(measures=["growth"]), path)
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | change | {"cells": [data["cells"][0] | cell, *data["cells"][1:]]}))
     with pytest.raises(RopeconvError, match=said):
         read_result(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 2, "recipe": {}}'])
-def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(RopeconvError, match=r"x\.json"):
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"schema": 2, "recipe": {}}'])
+def test_another_file_is_refused(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "x.json").write_text(text)
+    with pytest.raises(RopeconvError, match=r"x\.json" if text is not None else "ropeconv eval -o"):
         read_result(tmp_path / "x.json")
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RopeconvError, match="ropeconv eval -o"):
-        read_result(tmp_path / "missing.json")
+def test_the_table_of_growth_has_lengths_price_and_holds_to() -> None:
+    result = made(measures=["growth"])
+    (table,) = tables(result)
+    assert table.columns == ("1/4T", "1T", "2T", "4T", "8T", "price", "holds to")
+    assert [name for name, _ in table.lines] == list(ROWS)
+    base, yarn = (dict(zip(table.columns, entries, strict=True)) for _, entries in table.lines[:2])
+    cell, other = result.cell("base", "growth", "loss", 8192), result.cell("yarn:4", "growth", "loss", 16384)
+    assert (base["1T"].text, base["1T"].decided) == (f"{cell.value:.3f}", None)
+    assert (yarn["2T"].text, yarn["2T"].decided) == (f"{other.difference:+.3f}", True)
+    assert yarn["2T"].error == f"±{other.difference_error:.3f}"
+    assert [row["holds to"].text for row in (base, yarn)] == ["1T", "4T"]
+    assert (base["price"].text, yarn["price"]) == ("-", yarn["1T"])
+    longest = replaced(result, rows=[replaced(row, holds_to=LENGTHS[-1]) for row in result.rows])
+    assert {entries[-1].text for _, entries in tables(longest)[0].lines} == {"8T+"}
+
+
+def test_a_difference_is_decided_beyond_three_errors_and_not_before() -> None:
+    cell = made(measures=["growth"]).cell("yarn:4", "growth", "loss", 8192)
+    for difference, decided in ((0.031, True), (-0.031, True), (0.029, False), (None, None)):
+        assert replaced(cell, difference=difference, difference_error=0.01).decided is decided
+    assert replaced(cell, difference=5.0, difference_error=None).decided is False, "a single window"
+
+
+def test_the_table_of_passkey_has_shares_with_their_intervals() -> None:
+    result = made(measures=["passkey"])
+    (table,) = tables(result)
+    cell, shown = result.cell("linear:4", "passkey", "accuracy", 2048), dict(table.lines)["linear:4"][0]
+    assert (shown.text, shown.decided) == (f"{100 * cell.value:.0f}", True)
+    assert shown.error == f"{100 * cell.low:.0f}-{100 * cell.high:.0f}"
+
+
+def test_few_columns_are_kept_with_the_last_and_that_of_the_trained_context() -> None:
+    result = made(measures=["position"])
+    whole, few = tables(result)[0], tables(result, 6)[0]
+    assert (len(whole.columns), len(few.columns), few.columns[-1]) == (32, 6, "65,536")
+    assert "8,192" in few.columns
+    for name, entries in few.lines:
+        line = dict(zip(whole.columns, dict(whole.lines)[name], strict=True))
+        assert entries == tuple(line[column] for column in few.columns)
+
+
+def test_a_row_without_cells_has_no_line() -> None:
+    result = made(measures=["growth", "passkey"])
+    kept = [cell for cell in result.cells if (cell.row, cell.measure) != ("ntk:4", "passkey")]
+    assert ["ntk:4" in dict(table.lines) for table in tables(replaced(result, cells=kept))] == [True, False]
+
+
+def test_tables_are_in_the_order_that_was_asked_for_with_the_first_metric_of_a_measure() -> None:
+    """A run interleaves measures, so cells come in another one."""
+    result = made("base", ["position", "passkey", "growth"])
+    asked = replaced(result, measures=["growth", "passkey", "position"])
+    assert [table.measure for table in tables(asked)] == ["growth", "passkey", "position"]
+    assert (headline(result, "passkey"), headline(result, "growth")) == ("accuracy", "loss")
+    assert columns_of(result, "growth") == list(LENGTHS)
+    assert metric_of("acc_norm").title == "acc_norm"
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"), [(0.0123, "0.012"), (0.00049, "0.0005"), (0.00051, "0.001"), (0.0, "0.000"), (1.5, "1.500")]
+)
+def test_small_errors_are_not_rounded_to_nothing(error: float, shown: str) -> None:
+    assert METRICS["loss"].error(error) == shown
+
+
+def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
+    write_receipt(tmp_path, receipt())
+    result = replaced(made("base,yarn:4"), texts=["/home/someone/private/book.txt"])
+    assert record(result, [Row("base"), Row("yarn:4", path=tmp_path)]) == [tmp_path]
+    (found,) = read_receipt(tmp_path).evaluations
+    wanted = [(name, metric, n) for name, metric in (("growth", "loss"), ("passkey", "accuracy")) for n in LENGTHS]
+    assert [(one.measure, one.metric, one.length) for one in found.measured] == wanted
+    one, cell, row = found.measured[2], result.cell("yarn:4", "growth", "loss", 16384), result.rows[1]
+    for name in ("value", "error", "difference", "difference_error"):
+        assert getattr(one, name) == getattr(cell, name)
+    assert found.measured[-1].low is not None
+    assert (found.against, found.price, found.holds_to) == ("base", row.price, row.holds_to)
+    assert found.texts == ("book.txt",), "receipts are published, and folders of this machine are not"
+
+
+def test_a_row_by_itself_is_recorded_against_nothing() -> None:
+    found = recorded(made("yarn:4", ["growth"]), "yarn:4")
+    assert (found.against, found.price, found.measured[0].difference) == ("", None, None)
+
+
+@pytest.mark.parametrize("measure", ["growth", "position"])
+def test_models_without_a_receipt_and_rows_without_headlines_are_not_recorded(tmp_path: Path, measure: str) -> None:
+    if measure == "position":
+        write_receipt(tmp_path, receipt())
+    assert record(made("base", [measure]), [Row("base", path=tmp_path)]) == []
+    assert record(made("base", [measure]), [Row("base")]) == []
+
+
+def test_measures_of_two_evaluations_of_the_same_text_are_kept_together(tmp_path: Path) -> None:
+    write_receipt(tmp_path, receipt())
+    rows = [Row("base"), Row("yarn:4", path=tmp_path)]
+    for measures in (["growth"], ["passkey"], ["passkey"]):
+        record(made("base,yarn:4", measures), rows)
+    (found,) = read_receipt(tmp_path).evaluations
+    assert [one.measure for one in found.measured] == ["growth"] * len(LENGTHS) + ["passkey"] * len(LENGTHS)
+    record(replaced(made("base,yarn:4", ["growth"]), tokens_sha256="f" * 64), rows)
+    assert len(read_receipt(tmp_path).evaluations) == 2

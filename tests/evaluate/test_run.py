@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,35 +22,38 @@ from ropeconv.evaluate.texts.documents import Texts
 from ropeconv.formats.journal import Journal
 
 from .engines import ByHand, Computed, Loss, numbered
+from .reading import ANSWERS, Reader, WordTokenizer, prose
 
 ASKED = Asked((16, 32), 16, windows=3, targets=4)
-ROWS = {"base": lambda ids, at: 2.0, "better": lambda ids, at: 1.5}
+ROWS: dict[str, Loss] = {"base": lambda ids, at: 2.0, "better": lambda ids, at: 1.5}
 
 
-def evaluation(runner: ByHand, measures: str = "growth") -> Evaluation:
-    rows = [Row(name) for name in (*runner.engines, *runner.refused)]
-    return Evaluation(rows, parse_measures(measures)[0], numbered(100), ASKED, runner)
+def evaluation(
+    runner: ByHand, measures: str = "growth", texts: Texts | None = None, asked: Asked = ASKED
+) -> Evaluation:
+    rows, texts = [Row(name) for name in (*runner.engines, *runner.refused)], texts or numbered(100)
+    runner.tokenizer = texts.tokenizer
+    return Evaluation(rows, parse_measures(measures)[0], texts, asked, runner)
 
 
-def run(runner: ByHand, path: Path, progress: Progress | None = None, measures: str = "growth") -> Outcome:
-    asked = evaluation(runner, measures)
-    with Journal(path, EVAL, runner.source) as journal:
-        return asked.run(journal, progress)
+def run(runner: ByHand, folder: Path, progress: Progress | None = None, **options: Any) -> Outcome:
+    found = evaluation(runner, **options)
+    with Journal(folder / "journal", EVAL, runner.source) as journal:
+        return found.run(journal, progress)
 
 
 def test_all_rows_read_the_same_sequences(tmp_path: Path) -> None:
-    found = run(ByHand(ROWS), tmp_path / "journal", measures="growth,position")
+    found = run(ByHand(ROWS), tmp_path, measures="growth,position")
     pairs = {name: [one.pair for one in seen] for name, seen in found.observations.items()}
     assert pairs["base"] == pairs["better"]
     assert {one.value for one in found.observations["better"]} == {1.5}
-    assert not found.refusals
-    assert not found.stopped
+    assert (found.refusals, found.stopped) == ([], False)
 
 
 @pytest.mark.parametrize("swaps", [True, False])
 def test_rows_alternate_where_swapping_is_cheap_and_only_there(tmp_path: Path, swaps: bool) -> None:
     runner = ByHand(ROWS, swaps=swaps)
-    run(runner, tmp_path / "journal")
+    run(runner, tmp_path)
     assert runner.opened == (["base", "better"] * 6 if swaps else ["base", "better"])
 
 
@@ -61,12 +65,10 @@ def test_a_run_goes_on_where_it_was_and_ends_the_same(tmp_path: Path) -> None:
     whole = run(ByHand(rows), tmp_path / "whole")
     stops = iter([False] * 4 + [True])
     first, second = ByHand(rows), ByHand(rows)
-    partial = run(first, tmp_path / "journal", Progress(stopped=lambda: next(stops)))
-    assert partial.stopped
-    assert partial.cases == 5
-    resumed = run(second, tmp_path / "journal")
-    assert resumed.observations == whole.observations
-    assert not resumed.stopped
+    partial = run(first, tmp_path, Progress(stopped=lambda: next(stops)))
+    assert (partial.stopped, partial.cases) == (True, 5)
+    resumed = run(second, tmp_path)
+    assert (resumed.observations, resumed.stopped) == (whole.observations, False)
     read = [len(engine.asked) for runner in (first, second) for engine in runner.engines.values()]
     assert sum(read) == whole.cases == 12, "no sequence is read twice"
 
@@ -74,28 +76,20 @@ def test_a_run_goes_on_where_it_was_and_ends_the_same(tmp_path: Path) -> None:
 def test_tokens_found_in_the_journal_count_as_progress(tmp_path: Path) -> None:
     for _ in range(2):
         total, done = list[int](), list[int]()
-        run(ByHand(ROWS), tmp_path / "journal", Progress(total=total.append, advance=done.append))
+        run(ByHand(ROWS), tmp_path, Progress(total=total.append, advance=done.append))
         assert total == [sum(done)] == [2 * 3 * (16 + 32)]
 
 
-def test_a_row_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
-    found = run(ByHand(ROWS, refused=["odd"]), tmp_path / "journal")
-    assert set(found.observations) == {"base", "better"}
-    assert found.refusals == [Refusal("odd", "odd does not fit this model")]
-
-
-def test_a_row_that_fails_while_it_runs_leaves_the_others(tmp_path: Path) -> None:
+def test_a_row_that_is_refused_or_fails_leaves_the_others(tmp_path: Path) -> None:
     def fails(ids: Sequence[int], at: int) -> float:
         raise RopeconvError("the engine has gone")
 
-    found = run(ByHand({**ROWS, "bad": fails}), tmp_path / "journal")
+    found = run(ByHand({**ROWS, "bad": fails}, refused=["odd"]), tmp_path)
     assert set(found.observations) == {"base", "better"}
-    assert sorted(found.sentences(16)) == ["bad, growth at 1T, 2T: the engine has gone."]
+    assert Refusal("odd", "odd does not fit this model") in found.refusals
+    assert "bad, growth at 1T, 2T: the engine has gone." in found.sentences(16)
     with pytest.raises(RopeconvError, match="no row was run: the engine has gone"):
         run(ByHand({"bad": fails}), tmp_path / "other")
-
-
-def test_no_row_at_all_is_an_error() -> None:
     with pytest.raises(UsageError, match="no row can be run: odd does not fit this model"):
         evaluation(ByHand({}, refused=["odd"])).units  # noqa: B018
 
@@ -105,18 +99,14 @@ def test_a_length_with_nan_has_no_cell_and_all_others_run(tmp_path: Path, swaps:
     def broken(ids: Sequence[int], at: int) -> float:
         return float("nan") if len(ids) == 32 and at > 29 and ids[0] > 30 else 1.0
 
-    found = run(ByHand({**ROWS, "broken": broken}, swaps), tmp_path / "journal", measures="growth,position")
-    assert sorted(found.sentences(16)) == [
-        f"broken, {name} at 2T: broken gives NaN or infinite logits at position 30 of 32; give --dtype float32 or "
-        "bfloat16." for name in ("growth", "position")
-    ]  # fmt: skip
+    found = run(ByHand({**ROWS, "broken": broken}, swaps), tmp_path, measures="growth,position")
+    said = "broken gives NaN or infinite logits at position 30 of 32; give --dtype float32 or bfloat16."
+    assert sorted(found.sentences(16)) == [f"broken, {name} at 2T: {said}" for name in ("growth", "position")]
     columns = {row: {(one.measure, one.column) for one in seen} for row, seen in found.observations.items()}
     assert columns["broken"] == {("growth", 16)}
     assert columns["base"] == columns["better"] > columns["broken"]
-    assert {measure for measure, _ in columns["base"]} == {"growth", "position"}
     with Journal(tmp_path / "journal", EVAL, "source") as journal:
-        values = [one.value for line in journal.lines.values() for one in line.observations]
-    assert np.isfinite(values).all()
+        assert np.isfinite([one.value for line in journal.lines.values() for one in line.observations]).all()
 
 
 def test_one_model_is_let_go_before_the_next_is_loaded(tmp_path: Path) -> None:
@@ -131,7 +121,7 @@ def test_one_model_is_let_go_before_the_next_is_loaded(tmp_path: Path) -> None:
             del loaded
 
     runner = Heavy(ROWS, swaps=False)
-    run(runner, tmp_path / "journal")
+    run(runner, tmp_path)
     assert len(runner.alive) == 2
 
 
@@ -139,16 +129,10 @@ def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_
     def of_text(ids: Sequence[int], at: int) -> float:
         return ids[at] / 1000  # which text, and which place in it
 
-    def measured(names: Sequence[int], rows: dict[str, Loss]) -> Outcome:
-        texts = numbered(100, 100)
-        texts = Texts(tuple(texts.documents[name] for name in names), texts.tokenizer)
-        runner = ByHand(rows)
-        asked = Evaluation([Row(name) for name in rows], parse_measures("growth")[0], texts, ASKED, runner)
-        with Journal(tmp_path / "journal", EVAL, runner.source) as journal:
-            return asked.run(journal)
-
-    measured([1], {"base": of_text})
-    found = measured([0, 1], {"base": of_text, "worse": lambda ids, at: of_text(ids, at) + 0.5})
+    texts = numbered(100, 100)
+    run(ByHand({"base": of_text}), tmp_path, texts=Texts(texts.documents[1:], texts.tokenizer))
+    rows: dict[str, Loss] = {"base": of_text, "worse": lambda ids, at: of_text(ids, at) + 0.5}
+    found = run(ByHand(rows), tmp_path, texts=texts)
     pairs = {row: {one.pair: one.value for one in seen} for row, seen in found.observations.items()}
     assert len(pairs["base"]) == len(pairs["worse"]) == 6, "three windows of two lengths"
     for pair, value in pairs["base"].items():
@@ -156,20 +140,56 @@ def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_
         assert pair[3] == int(value), "the document is that of this run"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("grow", "choose cwe, fwe, growth, "),
-        ("growth,growth", "twice"),
-        ("growth:3", "only sliding"),
-        ("sliding:0", "only sliding"),
-    ],
-)
-def test_measures_that_are_not_known(text: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        parse_measures(text)
+# answers that are generated
 
 
-def test_measures_with_a_stride() -> None:
-    found, stride = parse_measures("growth, sliding:128")
-    assert ([one.name for one in found], stride) == (["growth", "sliding"], 128)
+@pytest.mark.parametrize(("window", "right"), [(1 << 30, {0.0: 1.0, 0.5: 1.0, 1.0: 1.0}), (800, {0.0: 0.0, 1.0: 1.0})])
+def test_generated_answers_are_compared_as_text(tmp_path: Path, window: int, right: dict[float, float]) -> None:
+    texts, asked = prose(WordTokenizer()), Asked((1500,), 512, windows=2, depths=3, generate=True)
+    reader = Reader(texts.tokenizer, ANSWERS["passkey"], window)
+    found = run(ByHand({"base": reader}), tmp_path, measures="passkey", texts=texts, asked=asked).observations["base"]
+    assert {one.metric for one in found} == {"accuracy"}
+    assert {one.depth: one.value for one in found}.items() >= right.items()
+
+
+def test_a_run_that_generates_does_not_take_what_a_forward_pass_measured(tmp_path: Path) -> None:
+    texts = prose(WordTokenizer())
+    runner = ByHand({"base": Reader(texts.tokenizer, ANSWERS["passkey"])})
+    for generate, metrics in ((False, {"accuracy", "log_prob"}), (True, {"accuracy"})):
+        asked = Asked((500,), 512, windows=1, depths=2, generate=generate)
+        found = run(runner, tmp_path, measures="passkey", texts=texts, asked=asked)
+        assert {one.metric for one in found.observations["base"]} == metrics
+
+
+# logits that are not finite
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj", "model.layers.0.self_attn.k_proj", "lm_head"])
+def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, tmp_path: Path, name: str) -> None:
+    import torch
+
+    from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
+    from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer
+
+    engine = TransformersEngine.load(tiny_llama, DeviceSpec("cpu", "float32"))
+    texts, asked = prose(CheckpointTokenizer(tiny_llama)), Asked((300,), 64, windows=1, depths=1)
+    runner = ByHand({"base": engine})
+    assert not run(runner, tmp_path / "finite", measures="passkey", texts=texts, asked=asked).refusals
+    with torch.no_grad():
+        engine.model.get_submodule(name).weight.fill_(float("nan"))
+    with pytest.raises(RopeconvError, match=rf"base gives .* begin in the output of {name}; give --dtype"):
+        run(runner, tmp_path / "broken", measures="passkey", texts=texts, asked=asked)
+    assert not any(module._forward_hooks for module in engine.model.modules())
+
+
+def test_an_infinity_late_in_a_sequence_is_found_where_it_begins(tiny_llama: Path) -> None:
+    import torch
+
+    from ropeconv.engines.transformers.finite import first_not_finite
+    from ropeconv.engines.transformers.load import load_stock
+
+    model, ids = load_stock(tiny_llama, "cpu"), [5] * 250 + [7]
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = float("inf")
+    assert first_not_finite(model, ids, 64) == "model.embed_tokens"
+    assert first_not_finite(model, ids[:-1], 64) == ""

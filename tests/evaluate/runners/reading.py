@@ -1,35 +1,55 @@
-"""What the rows of a runner lose on one sequence, for tests."""
+"""Outputs of rows, and what the rows of a runner lose on one sequence."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ropeconv.engines.transformers.load import load_stock
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
 
+from ...support.baking import apply, make_plan
 from ...support.models import TRAINED, VOCABULARY
 
 LENGTH = 4 * TRAINED
 Losses = dict[str, NDArray[np.float64]]
 
 
-def ids(length: int = LENGTH, seed: int = 3) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
+def baked(source: Path, row: str, out: Path, **options: Any) -> Path:
+    """The output of a row of the table."""
+    recipe = parse_rows(row)[0].recipe
+    assert recipe is not None
+    return apply(make_plan(source, recipe, out, **options))
+
+
+def ids(length: int = LENGTH) -> list[int]:
+    generator = torch.Generator().manual_seed(3)
     found: list[int] = torch.randint(4, VOCABULARY, (length,), generator=generator).tolist()
     return found
 
 
-def losses_of(model: object, rows: str = "", length: int = LENGTH, **options: object) -> Losses:
+def losses_of(model: object, rows: str = "", length: int = LENGTH, **options: Any) -> Losses:
     """The losses of all tokens but the first, by row. model: its path. rows: as on the command line."""
-    text = ids(length)
-    asked = Opening(str(model), parse_rows(rows) if rows else [], dtype="float32", **options)  # type: ignore[arg-type]
+    asked = Opening(str(model), parse_rows(rows) if rows else [], dtype="float32", **options)
     found = {}
     with open_runner(asked) as (runner, opened):
         for row in opened:
             with runner.engine(row) as engine:
-                found[row.name] = engine.token_losses(text, range(1, length)).loss
+                found[row.name] = engine.token_losses(ids(length), range(1, length)).loss
+    return found
+
+
+def cross_entropy(folder: Path) -> NDArray[np.float64]:
+    """The losses of a checkpoint from its whole logits in transformers."""
+    model, text = load_stock(folder, "cpu"), torch.tensor([ids()])
+    with torch.no_grad():
+        logits = model(input_ids=text, use_cache=False).logits[0, :-1].double()
+    found: NDArray[np.float64] = torch.nn.functional.cross_entropy(logits, text[0, 1:], reduction="none").numpy()
     return found
 
 

@@ -1,4 +1,4 @@
-"""Outputs of `apply`, loaded stock, lose what the same method loses patched into their source."""
+"""Rows patched into a checkpoint lose what their outputs lose in stock transformers, and outputs are rows too."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.evaluate.row import Row, parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
-from ropeconv.rope.recipe import Recipe
+from ropeconv.formats.copying import human
 
-from ...support.baking import apply, make_plan
 from ...support.extent import sample
 from ...support.llamacpp import checkpoint
-from .reading import LENGTH, TRAINED, distance, ids, losses_of
+from .reading import LENGTH, TRAINED, baked, cross_entropy, distance, ids, losses_of
 
 SAME = 2e-3
+STATIC = "base,yarn:4,linear:4:log_n=clamped"
 SCALED = {
     "max_position_embeddings": 2 * TRAINED,
     "rope_scaling": {
@@ -41,25 +42,11 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 """Family, row and changes of its config, by what is special about it."""
 
 
-def bake(source: Path, row: str, out: Path, **options: Any) -> Path:
-    recipe = parse_rows(row)[0].recipe
-    assert isinstance(recipe, Recipe)
-    return apply(make_plan(source, recipe, out, **options))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a source, and an output of it."""
-    folder = tmp_path_factory.mktemp("baked")
-    bake(checkpoint("llama", folder / "source"), "yarn:4", folder / "baked")
-    return folder
-
-
-@pytest.mark.parametrize("case", sample(list(FAMILIES), 4))
+@pytest.mark.parametrize("case", sample(list(FAMILIES), 3))
 def test_a_row_is_what_stock_transformers_makes_of_its_output(tmp_path: Path, case: str) -> None:
     family, row, changes = FAMILIES[case]
     source = checkpoint(family, tmp_path / "source", **changes)
-    bake(source, row, tmp_path / "baked", replace="rope_scaling" in changes)
+    baked(source, row, tmp_path / "baked", replace="rope_scaling" in changes)
     patched = losses_of(source, f"base,{row}", chunk=50)
     stock = losses_of(tmp_path / "baked", against=str(source), chunk=50)
     assert list(stock) == ["base", "baked"]
@@ -68,66 +55,104 @@ def test_a_row_is_what_stock_transformers_makes_of_its_output(tmp_path: Path, ca
     assert distance(patched["base"], stock["baked"])[1] > 50 * SAME  # the control: another row
 
 
-def test_two_lists_are_chosen_by_the_whole_sequence_and_not_by_its_chunks(tmp_path: Path) -> None:
-    source, row = checkpoint("llama", tmp_path / "source"), "linear:4:keep_short=true"
+def test_losses_are_the_cross_entropy_of_the_whole_logits_of_the_output(made: Path) -> None:
+    wanted, found = cross_entropy(made / "yarn"), losses_of(made / "source", "base,yarn:4", chunk=60)
+    assert max(distance(found["yarn:4"], wanted)) < SAME
+    assert distance(found["base"], wanted)[1] > 1
+
+
+def test_one_pass_has_the_losses_of_truncated_passes(made: Path) -> None:
+    whole = losses_of(made / "source", STATIC)
+    for length in (TRAINED // 2, 2 * TRAINED + 7):
+        for row, cut in losses_of(made / "source", STATIC, length).items():
+            np.testing.assert_allclose(whole[row][: length - 1], cut, atol=SAME)
+
+
+def test_two_lists_are_chosen_by_the_whole_sequence_and_not_by_its_chunks(made: Path) -> None:
+    row = "linear:4:keep_short=true"
     for length, other in ((TRAINED, "base"), (LENGTH, "linear:4")):
-        read = [losses_of(source, f"{row},{other}", length, chunk=chunk) for chunk in (16, 4096)]
+        read = [losses_of(made / "source", f"{row},{other}", length, chunk=chunk) for chunk in (16, 4096)]
         for found in read:
             assert np.abs(found[row] - read[0][other]).max() < SAME
-    found = losses_of(source, f"{row},base", LENGTH)
+    found = losses_of(made / "source", f"{row},base", LENGTH)
     assert distance(found[row], found["base"])[1] > 1
 
 
+def test_every_row_leaves_the_checkpoint_as_it_was(made: Path) -> None:
+    rows, found = parse_rows(f"{STATIC},linear:4:keep_short=true"), []
+    with open_runner(Opening(str(made / "source"), rows)) as (runner, opened):
+        for row in (*opened, opened[0]):
+            with runner.engine(row) as engine:
+                found.append(engine.token_losses(ids(), range(1, LENGTH)).loss)
+    assert np.array_equal(found[0], found[-1])
+    assert all(np.abs(other - found[0]).max() > 1 for other in found[1:-1])
+
+
+def test_log_n_scales_queries_whose_positions_have_sections(tmp_path: Path) -> None:
+    source = checkpoint("qwen3_5_text", tmp_path / "source")
+    inside, beyond = distance(*losses_of(source, "linear:4,linear:4:log_n=clamped").values())
+    assert inside < 1e-4  # clamped at 1 within the trained context
+    assert beyond > 1e-3
+
+
+def test_the_memory_of_a_sequence_is_that_of_its_keys_and_values(made: Path) -> None:
+    with open_runner(Opening(str(made / "source"), parse_rows("base"), dtype="bfloat16")) as (runner, _):
+        per_token = 2 * 2 * 64 * 2  # layers, keys and values, head_dim, bytes
+        weights = human(2 * sum(one.size for one in load_file(made / "source" / "model.safetensors").values()))
+        assert runner.memory(1000) == (
+            f"The weights take {weights} of memory, keys and values of 1,000 tokens {per_token:.1f} kB."
+        )
+
+
 def test_the_source_is_found_beside_an_output_and_left_out_where_it_is_not(made: Path, tmp_path: Path) -> None:
-    assert list(losses_of(made / "baked")) == ["base", "baked"]
-    shutil.copytree(made / "baked", tmp_path / "moved")
+    assert list(losses_of(made / "yarn")) == ["base", "yarn"]
+    shutil.copytree(made / "yarn", tmp_path / "moved")
     alone = losses_of(tmp_path / "moved")
     assert list(alone) == ["moved"]
     assert max(distance(alone["moved"], losses_of(made / "source", "yarn:4")["yarn:4"])) < SAME
-    with open_runner(Opening(str(tmp_path / "moved"), [])) as (runner, rows):
-        schedule = runner.schedule(rows[0])
-        assert runner.trained == TRAINED
-        assert runner.note == "Its source (source) was not found; name it with --against to compare with it."
-    with open_runner(Opening(str(made / "baked"), [])) as (runner, _):
-        assert runner.note == ""
-    with open_runner(Opening(str(made / "source"), parse_rows("yarn:4"))) as (patched, (row,)):
-        wanted = patched.schedule(row)
-        assert schedule is not None
-        assert wanted is not None
-        np.testing.assert_array_equal(schedule.inv_freq, wanted.inv_freq)
+    schedules = []
+    for model, rows, note in (
+        (tmp_path / "moved", [], "Its source (source) was not found; name it with --against to compare with it."),
+        (made / "source", parse_rows("yarn:4"), ""),
+    ):
+        with open_runner(Opening(str(model), rows)) as (runner, opened):
+            schedules.append(runner.schedule(opened[0]))
+            assert (runner.trained, runner.note) == (TRAINED, note)
+    np.testing.assert_array_equal(schedules[0].inv_freq, schedules[1].inv_freq)
 
 
 def test_an_output_with_methods_is_a_source_as_any_other(made: Path) -> None:
-    found = losses_of(made / "baked", "base,linear:4")
-    assert max(distance(found["base"], losses_of(made / "source", "yarn:4")["yarn:4"])) < SAME
-    assert max(distance(found["linear:4"], losses_of(made / "source", "linear:4")["linear:4"])) < SAME
+    found = losses_of(made / "yarn", "base,linear:4")
+    wanted = losses_of(made / "source", "yarn:4,linear:4")
+    assert max(distance(found["base"], wanted["yarn:4"])) < SAME
+    assert max(distance(found["linear:4"], wanted["linear:4"])) < SAME
 
 
 def refusal(model: Path, **options: Any) -> str:
-    asked = Opening(str(model), **{"rows": [], **options})
-    with pytest.raises((BadSource, UsageError)) as caught, open_runner(asked):
+    with (
+        pytest.raises((BadSource, UsageError)) as caught,
+        open_runner(Opening(str(model), **{"rows": [], **options})),
+    ):
         pass
     return str(caught.value)
 
 
-def test_what_does_not_go_together_is_said(made: Path, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused(made: Path, tmp_path: Path) -> None:
     other = checkpoint("llama", tmp_path / "other", rope_theta=500000.0)
-    assert "is not what" in refusal(made / "baked", against=str(other))
-    assert "leave --methods out" in refusal(made / "baked", against=str(made / "source"), rows=[Row("base")])
+    assert "is not what" in refusal(made / "yarn", against=str(other))
+    assert "leave --methods out" in refusal(made / "yarn", against=str(made / "source"), rows=[Row("base")])
     assert "ropeconv.json" in refusal(made / "source", against=str(made / "source"))
-    assert "leave --family out" in refusal(made / "baked", family="llama")
+    assert "leave --family out" in refusal(made / "yarn", family="llama")
     assert "nothing here does" in refusal(made / "source", rows=[Row("base")], trust_remote_code=True)
 
 
 def test_foreign_code_in_an_output_runs_with_permission_alone(made: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "foreign"
-    bake(made / "source", "linear:4:log_n=clamped", folder)
+    folder, against = tmp_path / "foreign", str(made / "source")
+    baked(made / "source", "linear:4:log_n=clamped", folder)
     code = next(folder.glob("*.py"))
     code.write_text(code.read_text() + "\n# changed\n")
-    said = refusal(folder, against=str(made / "source"))
-    assert "brings code that is not what ropeconv writes" in said
-    allowed = losses_of(folder, against=str(made / "source"), trust_remote_code=True)
-    assert list(allowed) == ["base", "foreign"]
+    assert "brings code that is not what ropeconv writes" in refusal(folder, against=against)
+    assert list(losses_of(folder, against=against, trust_remote_code=True)) == ["base", "foreign"]
 
 
 def test_a_family_that_cannot_be_extended_refuses_the_row_and_not_base(made: Path) -> None:
@@ -138,55 +163,47 @@ def test_a_family_that_cannot_be_extended_refuses_the_row_and_not_base(made: Pat
             runner.schedule(rows[1])
 
 
+def digests(model: Path, source: Path) -> list[str]:
+    with open_runner(Opening(str(model), [], against=str(source))) as (runner, rows):
+        return [runner.source, *map(runner.digest, rows)]
+
+
 def test_another_output_has_another_digest_and_an_edited_one_too(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made / "baked", tmp_path / "baked")
-
-    def digest() -> str:
-        with open_runner(Opening(str(tmp_path / "baked"), [], against=str(made / "source"))) as (runner, rows):
-            assert runner.digest(rows[0]) != runner.digest(rows[1])
-            return runner.digest(rows[1])
-
-    before = digest()
-    assert digest() == before
-    config = json.loads((tmp_path / "baked" / "config.json").read_text())
-    (tmp_path / "baked" / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-5}))
-    assert digest() != before
+    shutil.copytree(made / "yarn", tmp_path / "yarn")
+    before = digests(tmp_path / "yarn", made / "source")
+    assert digests(tmp_path / "yarn", made / "source") == before
+    assert before[1] != before[2]
+    config = json.loads((tmp_path / "yarn" / "config.json").read_text())
+    (tmp_path / "yarn" / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-5}))
+    assert digests(tmp_path / "yarn", made / "source")[2] != before[2]
 
 
 def test_outputs_in_gguf_beside_a_source_in_gguf_and_a_checkpoint(made: Path, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
-    bake(made / "source", "mixed:4", tmp_path / "out.gguf", to="gguf", outtype="f32")
-    wanted = losses_of(made / "source", "base,mixed:4")
+    baked(made / "source", "mixed:4", tmp_path / "out.gguf", to="gguf", outtype="f32")
+    wanted = losses_of(made / "source", "base,mixed:4,yarn:4")
     found = losses_of(tmp_path / "out.gguf", against=str(made / "source"))
     assert list(found) == ["base", "out"]
     for row, other in (("base", "base"), ("out", "mixed:4")):
         assert max(distance(found[row], wanted[other])) < 0.01
     assert distance(found["out"], wanted["base"])[1] > 1
-    bake(made / "source", "as-is", tmp_path / "plain.gguf", to="gguf", outtype="f32")
-    bake(tmp_path / "plain.gguf", "yarn:4", tmp_path / "yarn.gguf")
-    again = losses_of(tmp_path / "yarn.gguf", against=str(tmp_path / "plain.gguf"))
-    assert list(again) == ["base", "yarn"]
+    plain, yarn = tmp_path / "plain.gguf", tmp_path / "yarn.gguf"
+    baked(baked(made / "source", "as-is", plain, to="gguf", outtype="f32"), "yarn:4", yarn)
+    again = losses_of(yarn, against=str(plain))
     np.testing.assert_array_equal(again["base"], found["base"])
-    assert max(distance(again["yarn"], losses_of(made / "source", "yarn:4")["yarn:4"])) < 0.01
-    assert len(ids()) == LENGTH
+    assert max(distance(again["yarn"], wanted["yarn:4"])) < 0.01
 
 
 @pytest.mark.parametrize("target", ["gguf", "safetensors"])
 def test_a_second_run_of_an_output_in_another_format_knows_the_first(made: Path, tmp_path: Path, target: str) -> None:
     pytest.importorskip("llama_cpp")
-    source, out = made / "source", tmp_path / "out.gguf"
+    source, out, gguf = made / "source", tmp_path / "out", {"to": "gguf", "outtype": "f32"}
     if target == "gguf":
-        bake(source, "yarn:4", out, to="gguf", outtype="f32")
+        out = baked(source, "yarn:4", tmp_path / "out.gguf", **gguf)
     else:
-        source, out = tmp_path / "source.gguf", tmp_path / "out"
-        bake(made / "source", "as-is", source, to="gguf", outtype="f32")
-        bake(source, "yarn:4", out, to="safetensors")
-
-    def digests() -> list[str]:
-        with open_runner(Opening(str(out), [], against=str(source))) as (runner, rows):
-            return [runner.source, *map(runner.digest, rows)]
-
-    first = digests()
-    assert digests() == first
+        source = baked(source, "as-is", tmp_path / "source.gguf", **gguf)
+        baked(source, "yarn:4", out, to="safetensors")
+    first = digests(out, source)
+    assert digests(out, source) == first
     assert len(set(first)) == 2, "the source is the first row"
     assert len(losses_of(out, against=str(source))) == 2

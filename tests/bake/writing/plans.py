@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.planned import FilePlan, PlannedFile
 from ropeconv.formats import renaming
 from ropeconv.receipts import Receipt
 from ropeconv.receipts.original import SourceRecord
-from ropeconv.receipts.receipt import ScheduleRecord
+from ropeconv.receipts.receipt import CheckRecord, ScheduleRecord
 from ropeconv.sources.folder import FolderSource
 
 SIZE = 300_000
@@ -79,33 +81,55 @@ def write(plan: FilePlan, **options: bool) -> Path:
     return execute_plan(plan, ApplyOptions(**options))
 
 
-def killed(work: Callable[[], object], call: int, without: str = "") -> bool:
-    """Runs something in a process that is killed before its n-th change of the disk; whether that came.
+class Killed(BaseException):
+    """What no code catches, as a kill."""
 
-    work: what to run. call: n, from 0. without: "exchange" for a system that cannot exchange names, nor rename without
-    replacing.
+
+def interrupted(plan: SmallPlan, **options: bool) -> Path:
+    """The hidden folder of a run that was killed after its last file."""
+
+    def stop(folder: Path) -> CheckRecord | None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        execute_plan(plan, ApplyOptions(**options), stop)
+    return plan.out.parent / ".out.ropeconv-partial/new/out"
+
+
+def killed(work: Callable[[], object], call: int, without: str = "") -> int:
+    """Runs something in a process that is killed before its n-th change of the disk; how many changes it made.
+
+    work: what to run. call: n, from 0; -1 for a process that is not killed. without: "exchange" for a system that
+    cannot exchange names, nor rename without replacing.
     """
+    reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
         try:
-            _count(call, without)
+            _count(call, without, writing)
             work()
         except BaseException as problem:
             print(problem, file=sys.stderr)
             os._exit(1)
         os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        changes = len(pipe.read())
     status = os.waitpid(process, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, status
-    return os.WIFSIGNALED(status)
+    assert os.WIFSIGNALED(status) if call >= 0 else os.WEXITSTATUS(status) == 0, status
+    return changes
 
 
-def _count(call: int, without: str) -> None:
-    left = [call]
+def _count(call: int, without: str, pipe: int) -> None:
+    """Has each change of the disk write a byte into a pipe, and the one that is chosen kill the process."""
+    left, one_at_a_time = [call], threading.Lock()
 
     def step() -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with one_at_a_time:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            os.write(pipe, b".")
 
     def hook(event: str, given: tuple[object, ...]) -> None:
         writes = event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR)

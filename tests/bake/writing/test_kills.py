@@ -4,150 +4,93 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import Plan
-from ropeconv.receipts import read_receipt
+from ropeconv.bake.planned import FilePlan
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ...support.baking import apply, make_plan
-from ...support.extent import sample, tally
-from ...support.gguf_files import contents
+from ...support.baking import make_plan
+from ...support.extent import ALL, sample, tally
 from ...support.gguf_files import write as write_gguf
-from .plans import beside, killed, small_plan, source_folder, tree, write
-
-MOST = 200
-WAYS = ["", "exchange"]
-"""With everything that the system has, and without exchanging names."""
+from .plans import killed, small_plan, source_folder, tree, write
 
 
-def calls(work: Callable[[], object], reset: Callable[[], object], without: str) -> int:
-    """How many changes of the disk something makes."""
-    for call in range(0, MOST, 10):
-        reset()
-        if not killed(work, call, without):
-            return call
-    raise AssertionError("too many")
+@dataclass(frozen=True)
+class Scene:
+    """A plan whose output is written while something is killed. last: changes at the end that all names belong to."""
+
+    plan: Callable[[], FilePlan]
+    earlier: Callable[[], FilePlan] | None = None
+    last: int = 1000
 
 
-@pytest.mark.parametrize("without", WAYS)
-def test_a_new_output_is_there_as_a_whole_or_not_at_all(tmp_path: Path, without: str) -> None:
-    folder, out = source_folder(tmp_path), tmp_path / "out"
-    before = tree(folder)
-
-    def reset() -> None:
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.rmtree(tmp_path / ".out.ropeconv-partial", ignore_errors=True)
-
-    def work() -> None:
-        write(small_plan(folder, out))
-
-    work()
-    whole = tree(out)
-    cases = sample(range(calls(work, reset, without)), 12)
-    for call in cases:
-        reset()
-        killed(work, call, without)
-        assert not out.exists() or tree(out) == whole, call
-        assert tree(folder) == before
-        if not out.exists():
-            work()
-        else:
-            write(small_plan(folder, out), force=True)
-        assert tree(out) == whole
-        assert beside(out) == [], call
-    tally("kill", "a new folder", len(cases))
+def folder_plan(root: Path, label: str) -> FilePlan:
+    return small_plan(root / "source", root / "out", label)
 
 
-@pytest.mark.parametrize("without", WAYS)
-def test_an_earlier_output_is_in_view_until_the_new_one_is(tmp_path: Path, without: str) -> None:
-    folder, out = source_folder(tmp_path), tmp_path / "out"
+def shards_plan(root: Path, factor: float) -> FilePlan:
+    return make_plan(root / "source" / "model-00001-of-00004.gguf", Recipe(REGISTRY["yarn"](factor)), root / "out.gguf")
+
+
+def scene_of(name: str, root: Path) -> Scene:
+    """The sources of a scene, and what is written from them."""
+    if name.startswith("folder"):
+        source_folder(root).rename(root / "source")
+        earlier = (lambda: folder_plan(root, "first")) if name.endswith("--force") else None
+        return Scene(lambda: folder_plan(root, "second"), earlier)
+    (root / "source").mkdir()
+    write_gguf(root / "source" / "model.gguf", split=1)
+    earlier = (lambda: shards_plan(root, 8.0)) if name.endswith("--force") else None
+    return Scene(lambda: shards_plan(root, 4.0), earlier, last=35)
+
+
+@pytest.mark.parametrize("without", ["", "exchange"])
+@pytest.mark.parametrize("name", ["folder", "folder --force", "shards", "shards --force"])
+def test_a_kill_leaves_an_output_as_a_whole_and_the_same_command_completes_the_new_one(
+    tmp_path: Path, name: str, without: str
+) -> None:
+    """without: a system that cannot exchange two names, where there is a moment with neither output at its name."""
+    scene = scene_of(name, tmp_path)
+    source, force = tree(tmp_path / "source"), scene.earlier is not None
 
     def work() -> None:
-        write(small_plan(folder, out, "second"), force=True)
-
-    work()
-    second = tree(out)
-    write(small_plan(folder, out), force=True)
-    first = tree(out)
-    assert first != second
-
-    def reset() -> None:
-        shutil.rmtree(tmp_path / ".out.ropeconv-partial", ignore_errors=True)
-        write(small_plan(folder, out), force=True)
-
-    cases = sample(range(calls(work, reset, without)), 16)
-    for call in cases:
-        reset()
-        killed(work, call, without)
-        if not without:  # else there is a moment between two renames, which the next start undoes
-            assert tree(out) in (first, second), call
-        with pytest.raises(Exception, match="replace it with --force"):
-            write(small_plan(folder, out, "third"))
-        assert tree(out) in (first, second), call
-        work()
-        assert tree(out) == second
-        assert beside(out) == [], call
-    tally("kill", "--force", len(cases))
-
-
-def shards(folder: Path, **options: object) -> Plan:
-    yarn = Recipe(REGISTRY["yarn"](4.0))
-    return make_plan(folder / "model-00001-of-00004.gguf", yarn, folder / "out.gguf", **options)
-
-
-@pytest.mark.parametrize("without", WAYS)
-@pytest.mark.parametrize("force", [False, True])
-def test_shards_that_are_taking_their_names_can_be_run_again(tmp_path: Path, without: str, force: bool) -> None:
-    write_gguf(tmp_path / "model.gguf", split=1)
-    sources = sorted(tmp_path.glob("model-*"))
-    assert len(sources) == 4
-    origin = {path.name: path.read_bytes() for path in sources}
+        write(scene.plan(), force=force)
 
     def outputs() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in sorted(tmp_path.glob("out-*"))}
-
-    def work() -> None:
-        apply(shards(tmp_path), force=force)
-
-    def earlier() -> None:
-        yarn = Recipe(REGISTRY["yarn"](8.0))
-        apply(make_plan(sources[0], yarn, tmp_path / "out.gguf"), force=True)
-        for path in tmp_path.glob("out-*"):
-            path.write_bytes(path.read_bytes() + b"earlier")
+        return {name: data for name, data in tree(tmp_path).items() if name.startswith("out")}
 
     def reset() -> None:
-        shutil.rmtree(tmp_path / ".out-00001-of-00004.gguf.ropeconv-partial", ignore_errors=True)
-        for path in tmp_path.glob("out-*"):
-            path.unlink()
-        if force:
-            earlier()
+        for path in {*tmp_path.iterdir()} - {tmp_path / "source"}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if scene.earlier is not None:
+            write(scene.earlier())
 
-    earlier()
-    first = outputs()
     reset()
-    work()
+    first = outputs()
+    count = killed(work, -1, without)
     second = outputs()
-    assert len(first) == len(second) == 4
+    assert (bool(first), len(second)) == (force, 5 if name.startswith("folder") else 4)
+    cases = sorted({*sample(range(count), 1), *sample(range(max(0, count - scene.last), count), 1)})
     partly = 0
-    count = calls(work, reset, without)
-    cases = sorted({*sample(range(count), 6), *sample(range(max(0, count - 35), count), 24)})
     for call in cases:
         reset()
-        assert outputs() == (first if force else {})
-        killed(work, call, without)
-        partly += outputs() not in ({}, first, second)
-        if outputs() != second or force:
+        assert outputs() == first
+        assert killed(work, call, without) == call
+        found = outputs()
+        partly += found not in (first, second)
+        assert name.startswith("shards") or without or found in (first, second), call
+        if name == "folder --force":
+            with pytest.raises(Exception, match="replace it with --force"):
+                write(folder_plan(tmp_path, "third"))
+            assert outputs() in (first, second), call
+        if force or found != second:
             work()
+            assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [], call
         assert outputs() == second, call
-        left = {path.name for path in tmp_path.iterdir()} - set(second) - set(origin)
-        assert left - {".out-00001-of-00004.gguf.ropeconv-partial"} == set(), call
-    assert partly  # some of the kills were between two of the names
-    assert {path.name: path.read_bytes() for path in sources} == origin
-    found = read_receipt(tmp_path / "out-00001-of-00004.gguf")
-    assert found.recipe["parameters"]["factor"] == 4.0
-    assert contents(tmp_path / "out-00002-of-00004.gguf") == contents(sources[1])
-    tally("kill", "shards of GGUF", len(cases))
+        assert tree(tmp_path / "source") == source
+    assert partly or not ALL or name == "folder" or (name == "folder --force" and not without)
+    tally("kill", name, len(cases))

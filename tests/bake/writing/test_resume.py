@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from ropeconv.bake.execute import ApplyOptions, execute_plan
+from ropeconv.bake import execute
 from ropeconv.bake.planned import PlannedFile
 from ropeconv.bake.writing import files
-from ropeconv.errors import BadSource
+from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.identity import FileIdentity, identity
 from ropeconv.receipts import read_receipt
-from ropeconv.receipts.receipt import CheckRecord
 
 from ...conftest import hashes
-from .plans import SIZE, SmallPlan, small_plan, source_folder, tree, write
+from ...support.extent import sample
+from .plans import SIZE, SmallPlan, interrupted, small_plan, source_folder, tree, write
 
-NEW = ".out.ropeconv-partial/new/out"
 FILES = ["config.json", "LICENSE", "model.safetensors", "more/made.bin", "patched.bin"]
 
 
-class Killed(BaseException):
-    """What no code catches, as a kill."""
-
-
-def interrupted(plan: SmallPlan, link: bool = False) -> Path:
-    """The hidden folder of a run that was killed after its last file."""
-
-    def stop(folder: Path) -> CheckRecord | None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        execute_plan(plan, ApplyOptions(link=link), stop)
-    return plan.out.parent / NEW
+@pytest.fixture
+def plan(tmp_path: Path) -> SmallPlan:
+    return small_plan(source_folder(tmp_path), tmp_path / "out")
 
 
 def made_in(root: Path) -> dict[str, FileIdentity | None]:
@@ -43,65 +33,72 @@ def made_in(root: Path) -> dict[str, FileIdentity | None]:
     return {name: identity(root / name) for name in FILES}
 
 
-def test_finished_files_are_not_made_again(tmp_path: Path) -> None:
-    plan = small_plan(source_folder(tmp_path), tmp_path / "out")
+def test_finished_files_are_not_made_again(plan: SmallPlan) -> None:
     made = made_in(interrupted(plan))
     write(plan)
-    assert made_in(tmp_path / "out") == made
+    assert made_in(plan.out) == made
 
 
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
+@pytest.mark.parametrize(
+    ("first", "second", "started", "goes_on"),
+    [
+        ({}, {"force": True}, True, True), ({"link": True}, {"link": True}, True, True),
+        ({"link": True}, {}, True, False), ({"checksum": True}, {}, True, False), ({"fsync": False}, {}, True, False),
+        ({}, {}, False, True), ({"fsync": False}, {"fsync": False}, True, True),
+        ({"fsync": False}, {"fsync": False}, False, False),
+    ],
+)  # fmt: skip
+def test_which_options_go_on_from_each_other(
+    plan: SmallPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: dict[str, bool], second: dict[str, bool],
+    started: bool, goes_on: bool,
+) -> None:  # fmt: skip
+    """started: in the same start of the machine. Another one may have lost what was not synced."""
+    (tmp_path / "boot").write_text("first start")
+    monkeypatch.setattr(execute, "BOOT", tmp_path / "boot")
+    made = made_in(interrupted(plan, **first))
+    (tmp_path / "boot").write_text("first start" if started else "second start")
+    write(plan, **second)
+    assert (made_in(plan.out) == made) is goes_on
+    linked = (plan.out / "model.safetensors").samefile(tmp_path / "model" / "model.safetensors")
+    assert linked is second.get("link", False)
 
 
-def zeroed(path: Path) -> None:
-    size = path.stat().st_size
-    path.write_bytes(bytes(size))
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "emptied": lambda data: b"",
+    "zeros": lambda data: bytes(len(data)),
+    "zeros at the same time": lambda data: bytes(len(data)),  # as a disk does that lost power
+    "cut": lambda data: data[:-1],
+    "one byte": lambda data: data[:2] + bytes([data[2] ^ 1]) + data[3:],
+    "gone": lambda data: None,
+}
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
+def damaged(path: Path, how: str) -> None:
+    status, data = path.stat(), DAMAGES[how](path.read_bytes())
+    if data is None:
+        path.unlink()
+        return
+    path.write_bytes(data)
+    if how == "zeros at the same time":
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def zeroed_at_the_same_time(path: Path) -> None:
-    """As a disk does that lost power: the size and the time are right, and the bytes are not."""
-    status = path.stat()
-    with path.open("r+b") as file:
-        file.write(bytes(status.st_size))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def gone(path: Path) -> None:
-    path.unlink()
-
-
-def one_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
-@pytest.mark.parametrize("damage", [emptied, zeroed, cut, zeroed_at_the_same_time, gone, one_byte])
-@pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_made_again(tmp_path: Path, name: str, damage: object) -> None:
-    folder = source_folder(tmp_path)
-    right = tree(write(small_plan(folder, tmp_path / "right")))
-    plan = small_plan(folder, tmp_path / "out")
+@pytest.mark.parametrize(("name", "damage"), sample([*product(FILES, DAMAGES)], 6))
+def test_a_damaged_file_is_made_again(plan: SmallPlan, name: str, damage: str) -> None:
+    right = tree(write(small_plan(Path(plan.source.reference), plan.out.with_name("right"))))
     root = interrupted(plan)
     made = made_in(root)
-    damage(root / name)  # type: ignore[operator]
+    damaged(root / name, damage)
     write(plan)
-    assert tree(tmp_path / "out") == right
-    kept = {other: inode for other, inode in made.items() if other != name}
-    now = made_in(tmp_path / "out")
-    assert {other: now[other] for other in kept} == kept
+    assert tree(plan.out) == right
+    now = made_in(plan.out)
+    assert {other for other in FILES if now[other] == made[other]} == {*FILES} - {name}
 
 
-def test_a_file_that_nobody_planned_does_not_get_into_the_output(tmp_path: Path) -> None:
-    plan = small_plan(source_folder(tmp_path), tmp_path / "out")
+def test_a_file_that_nobody_planned_does_not_get_into_the_output(plan: SmallPlan) -> None:
     (interrupted(plan) / "model.safetensors.part.floats").write_text("half")
     write(plan)
-    assert sorted(tree(tmp_path / "out")) == sorted(FILES)
+    assert sorted(tree(plan.out)) == sorted(FILES)
 
 
 def test_a_source_may_have_files_with_the_names_of_drafts(tmp_path: Path) -> None:
@@ -110,54 +107,33 @@ def test_a_source_may_have_files_with_the_names_of_drafts(tmp_path: Path) -> Non
     for name in names:
         (folder / name).write_text(name)
     extra = tuple(PlannedFile("copy", name, len(name)) for name in names)
-    for number in range(10):
-        out = tmp_path / f"out-{number}"
-        write(small_plan(folder, out, extra=extra))
-        assert {name: (out / name).read_text() for name in names} == dict(zip(names, names, strict=True))
-        assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    out = write(small_plan(folder, tmp_path / "out", extra=extra))
+    assert {name: (out / name).read_text() for name in names} == dict(zip(names, names, strict=True))
+    assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("damage", [emptied, cut, lambda path: path.write_bytes(os.urandom(200))])
-def test_a_damaged_journal_means_to_start_again(tmp_path: Path, damage: object) -> None:
-    plan = small_plan(source_folder(tmp_path), tmp_path / "out")
+@pytest.mark.parametrize("damage", ["emptied", "zeros", "cut"])
+def test_a_damaged_journal_means_to_start_again(plan: SmallPlan, damage: str) -> None:
     root = interrupted(plan)
     made = made_in(root)
-    damage(root.parent.parent / "journal")  # type: ignore[operator]
+    damaged(root.parent.parent / "journal", damage)
     write(plan)
-    assert made_in(tmp_path / "out")["model.safetensors"] != made["model.safetensors"] or damage is cut
-    assert sorted(tree(tmp_path / "out")) == sorted(FILES)
+    assert made_in(plan.out)["model.safetensors"] != made["model.safetensors"] or damage == "cut"
+    assert sorted(tree(plan.out)) == sorted(FILES)
 
 
-def test_a_line_that_was_cut_off_hides_none_that_come_after_it(tmp_path: Path) -> None:
-    plan = small_plan(source_folder(tmp_path), tmp_path / "out")
+def test_a_line_that_was_cut_off_hides_none_that_come_after_it(plan: SmallPlan) -> None:
     journal = interrupted(plan).parent.parent / "journal"
     journal.write_bytes(journal.read_bytes()[:-20])
     made = made_in(interrupted(plan))
     write(plan)
-    assert made_in(tmp_path / "out") == made
+    assert made_in(plan.out) == made
 
 
-def test_links_to_the_source_are_kept_as_links(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    plan = small_plan(folder, tmp_path / "out")
-    interrupted(plan, link=True)
-    write(plan, link=True)
-    assert (tmp_path / "out" / "model.safetensors").samefile(folder / "model.safetensors")
-
-
-def test_another_plan_starts_again(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    made = made_in(interrupted(small_plan(folder, tmp_path / "out")))
-    write(small_plan(folder, tmp_path / "out", "second"))
-    assert not set(made_in(tmp_path / "out").values()) & set(made.values())
-
-
-def test_a_source_that_has_changed_starts_again(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    interrupted(small_plan(folder, tmp_path / "out"))
-    (folder / "model.safetensors").write_bytes(bytes(SIZE))
-    write(small_plan(folder, tmp_path / "out"))
-    assert tree(tmp_path / "out")["model.safetensors"] == bytes(SIZE)
+def test_another_plan_starts_again(plan: SmallPlan) -> None:
+    made = made_in(interrupted(plan))
+    write(small_plan(Path(plan.source.reference), plan.out, "second"))
+    assert not set(made_in(plan.out).values()) & set(made.values())
 
 
 def test_a_source_that_has_changed_at_the_same_time_and_size_starts_again(tmp_path: Path) -> None:
@@ -181,30 +157,33 @@ def test_a_source_that_has_changed_at_the_same_time_and_size_starts_again(tmp_pa
     assert tree(tmp_path / "out")["folded"] == weights.read_bytes()[::-1]
 
 
-def test_the_receipt_says_what_was_planned_and_what_is_there(tmp_path: Path) -> None:
-    plan = small_plan(source_folder(tmp_path), tmp_path / "out")
+def test_the_receipt_says_what_was_planned_and_what_is_there(plan: SmallPlan) -> None:
     interrupted(plan)
     found = {file.name: file for file in read_receipt(write(plan)).files}
-    there = hashes(tmp_path / "out")
+    there = hashes(plan.out)
     assert {name: file.size for name, file in found.items()} == {file.name: file.size for file in plan.files}
     hashed = {name: file.sha256 for name, file in found.items() if file.sha256}
     assert hashed == {name: there[name] for name in ("config.json", "more/made.bin")}
 
 
-def test_a_made_file_of_another_size_than_planned_is_an_error(tmp_path: Path) -> None:
+# Files with other contents than were planned
+
+
+@pytest.mark.parametrize(("size", "estimated", "fits"), [(6, False, False), (0, False, True), (6, True, True)])
+def test_a_made_file_of_another_size_than_planned_is_an_error(
+    tmp_path: Path, size: int, estimated: bool, fits: bool
+) -> None:
     def make(target: Path, advance: object) -> None:
         target.write_bytes(b"12345")
 
-    folder = source_folder(tmp_path)
-    for size, estimated in ((6, False), (0, False), (6, True), (5, False)):
-        out = tmp_path / f"out{size}{estimated}"
-        plan = small_plan(folder, out, extra=(PlannedFile("convert", "new", size, make=make, estimated=estimated),))
-        if (size, estimated) == (6, False):
-            with pytest.raises(Exception, match="new changed while it was copied"):
-                write(plan)
-            assert not out.exists()
-        else:
-            assert {file.name: file.size for file in read_receipt(write(plan)).files}["new"] == 5
+    file = PlannedFile("convert", "new", size, make=make, estimated=estimated)
+    plan = small_plan(source_folder(tmp_path), tmp_path / "out", extra=(file,))
+    if fits:
+        assert {file.name: file.size for file in read_receipt(write(plan)).files}["new"] == 5
+        return
+    with pytest.raises(BadSource, match="new changed while it was copied"):
+        write(plan)
+    assert not plan.out.exists()
 
 
 def test_a_copy_whose_size_the_hub_does_not_tell_is_taken_as_it_comes(tmp_path: Path) -> None:
@@ -218,10 +197,9 @@ def test_a_copy_whose_size_the_hub_does_not_tell_is_taken_as_it_comes(tmp_path: 
 
 @pytest.mark.parametrize("wrong", [bytes, lambda size: b"\1" * size])
 def test_a_copy_with_other_bytes_than_the_source_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[int], bytes]
+    plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[int], bytes]
 ) -> None:
     """As filesystems have given zeros for what was just written: https://github.com/openzfs/zfs/issues/15526."""
-    plan = small_plan(source_folder(tmp_path), tmp_path / "out")
 
     def copied(source: Path, target: Path, advance: Callable[[int], None]) -> None:
         target.write_bytes(wrong(source.stat().st_size))
@@ -231,5 +209,21 @@ def test_a_copy_with_other_bytes_than_the_source_is_an_error(
         with pytest.raises(BadSource, match="changed while it was copied"):
             write(plan)
     assert not plan.out.exists()
-    write(plan)
-    assert (plan.out / "model.safetensors").read_bytes() == (tmp_path / "model/model.safetensors").read_bytes()
+    assert tree(write(plan))["model.safetensors"] == tree(plan.out.with_name("model"))["model.safetensors"]
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+def test_a_text_that_arrives_otherwise_is_noticed(
+    plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, fsync: bool
+) -> None:
+    """As a failing disk would leave it: with its length and other bytes."""
+    real = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: real(path, data.replace(b"first", b"fiRst")))
+    with pytest.raises(BadSource, match="config.json has another content than was planned; check the disk and the so"):
+        write(plan, fsync=fsync)
+
+
+def test_a_file_that_nobody_knows_how_to_make_is_an_error(tmp_path: Path) -> None:
+    odd = small_plan(source_folder(tmp_path), tmp_path / "out", extra=(PlannedFile("convert", "x", 1),))
+    with pytest.raises(RopeconvError, match="x is planned without a content; report it"):
+        write(odd)

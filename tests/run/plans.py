@@ -7,6 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from ropeconv.run.jobs import jobs_of
+from ropeconv.run.plan_file import read_plan
+from ropeconv.run.sources import named_sources
+from ropeconv.run.unit import Job
+
 from ..support.llamacpp import tokenizer_json
 
 EVAL = '[eval]\ntext = ["text.txt"]\nlengths = "1/2T,1T,4T"\nwindows = 4\ntargets = 8\n'
@@ -35,3 +40,9 @@ def lines(folder: Path, name: str = "plan") -> list[dict[str, Any]]:
     """The lines of a journal, without the first."""
     text = (folder / name / "journal.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()[1:]]
+
+
+def jobs_in(place: Path) -> list[Job]:
+    """The jobs of the plan in a folder."""
+    plan = read_plan(place / "plan.toml")
+    return jobs_of(plan, named_sources(plan.sources, place), place, place / "plan")

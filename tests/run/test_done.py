@@ -15,30 +15,20 @@ import pytest
 from ropeconv.bake import Target, apply, make_plan
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.receipts import add_validation, read_receipt
-from ropeconv.run.executors import Failure
-from ropeconv.run.executors.local import HANGS, Local
-from ropeconv.run.jobs import jobs_of
+from ropeconv.run.executors.local import Local
 from ropeconv.run.journal import RunJournal, RunLine
-from ropeconv.run.plan_file import read_plan
 from ropeconv.run.running import TaskWorker, TimeLimit, missing, run_jobs, time_limit
-from ropeconv.run.sources import named_sources
 from ropeconv.run.tasks import TASKS
 from ropeconv.run.unit import Job
 from ropeconv.sources import open_source
 
-from ..conftest import run_in
-from .executors.workers import Squares
-from .plans import EVAL, models, plan_text
+from ..support.in_process import command
+from .plans import EVAL, jobs_in, models, plan_text
 
 TARGETS = '[[targets]]\n[[targets]]\nname = "g"\nto = "gguf"\nouttype = "f32"\n'
 DAMAGED = "move it away and run the plan again, which writes it anew"
 OTHER = "is there and is not what this unit writes; move it away, or give the plan another `out`"
 FOLDER, GGUF, RESULT = "a-yarn4", "a-yarn4-g.gguf", "eval/a.json"
-
-
-def jobs_in(place: Path) -> list[Job]:
-    plan = read_plan(place / "plan.toml")
-    return jobs_of(plan, named_sources(plan.sources, place), place, place / "plan")
 
 
 def again(place: Path, verify: bool = False) -> list[RunLine]:
@@ -101,14 +91,7 @@ def text(path: Path) -> None:
     ("name", "damage", "said"),
     [
         (f"{FOLDER}/model.safetensors", cut, DAMAGED), (f"{FOLDER}/config.json", cut, DAMAGED),
-        (FOLDER, foreign_folder, "is there and is not what this unit writes; move it away, or give the plan another"),
-        (
-            FOLDER,
-            of_another_recipe,
-            "is there and is not what this unit writes; move it away, or give the plan another",
-        ),
-        (GGUF, cut, "is there and is not what this unit writes; move it away, or give the plan another `out`"),
-        (GGUF, text, "is there and is not what this unit writes; move it away, or give the plan another `out`"),
+        (FOLDER, foreign_folder, OTHER), (FOLDER, of_another_recipe, OTHER), (GGUF, cut, OTHER), (GGUF, text, OTHER),
     ],
 )  # fmt: skip
 def test_what_is_not_as_it_was_written_is_not_done(
@@ -131,9 +114,8 @@ def test_bytes_are_compared_where_that_is_asked_for(place: Path) -> None:
     for name in (f"{FOLDER}/model.safetensors", GGUF):
         flipped(place / "plan" / name)
     assert again(place) == []
-    done = run_in(place, "run", "plan.toml", "--verify")
-    assert (done.returncode, "1 done, 2 failed, 0 not run." in done.stdout) == (1, True), done.stdout
-    assert done.stdout.count("move it away and run the plan again, which writes it anew") == 2
+    done = command(place, "run", "plan.toml", "--verify", code=1)
+    assert ("1 done, 2 failed, 0 not run." in done.stdout, done.stdout.count(DAMAGED)) == (True, 2), done.stdout
 
 
 def test_what_may_change_leaves_it_done_and_a_changed_result_is_measured_again(place: Path) -> None:
@@ -151,24 +133,14 @@ def test_what_may_change_leaves_it_done_and_a_changed_result_is_measured_again(p
 def test_a_unit_that_hangs_fails_at_its_limit_and_the_next_one_runs(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs, worker, begun = jobs_in(place), TaskWorker(1.0), time.monotonic()
+    jobs, worker, begun = jobs_in(place), TaskWorker(0.2), time.monotonic()
     with monkeypatch.context() as patched:
         patched.setitem(TASKS, "apply", lambda unit, tools: time.sleep(60))
         (line,) = worker(jobs[0])
-    assert line.failed == "it took longer than 1 s and was stopped; raise unit_timeout in [limits] if it needs more"
+    assert "was stopped; raise unit_timeout in [limits] if it needs more" in line.failed
     assert time.monotonic() - begun < 30
     worker.limit = 600.0
     assert worker(jobs[0])[0].failed == ""
-
-
-def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
-    executor, begun = Local(1), time.monotonic()
-    executor.longest = lambda item: 2.0
-    with executor.pool(partial(Squares, str(tmp_path)), retries=2) as pool:
-        found = dict(pool.run([2, "long", 3]))
-    assert found == {0: 4, 1: Failure(HANGS), 2: 9}
-    assert (tmp_path / "run-long").read_text() == "x"
-    assert time.monotonic() - begun < 120
 
 
 class Hung(TaskWorker):
@@ -188,10 +160,10 @@ def test_the_hours_of_a_run_end_a_unit_that_hangs(tmp_path: Path, place: Path) -
     with RunJournal(tmp_path / "journal.jsonl") as journal, Local(1).pool(partial(Hung, mark)) as pool:
         dict(pool.run(["until it has started"]))
         begun = time.monotonic()
-        with pytest.raises(TimeLimit), time_limit(1.0):
+        with pytest.raises(TimeLimit), time_limit(0.3):
             run_jobs(jobs_in(place), pool, journal)
     assert time.monotonic() - begun < 120
     assert not Path("/proc", mark.read_text()).exists()
-    with time_limit(0.2):
+    with time_limit(0.02):
         pass
-    time.sleep(0.4)  # nothing is raised behind the limit
+    time.sleep(0.04)  # nothing is raised behind the limit

@@ -8,10 +8,12 @@ import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from ropeconv.engines import Progress
+from ropeconv.errors import NotFinite, RopeconvError
 from ropeconv.evaluate.case import EVAL
 from ropeconv.evaluate.opening import Sizes, open_evaluation
 from ropeconv.evaluate.result import Result
@@ -23,10 +25,11 @@ from ropeconv.run.evaluation import About, EvalWorker, open_spread
 from ropeconv.run.executors import Executor, Pool
 from ropeconv.run.executors.local import Local
 
-from ..conftest import run_in
+from ..support.in_process import command
 from .plans import models
 
 SIZES = Sizes(lengths="1/2T,4T", windows=3, targets=8)
+ROWS = "base,yarn:4,ntk:4,linear:4,mixed:4:log_n=clamped"
 
 
 class Mortal(EvalWorker):
@@ -45,50 +48,13 @@ class Mortal(EvalWorker):
 
 
 class WithMortals(Executor):
-    """Processes whose workers are `Mortal`."""
+    """An executor whose workers are `Mortal`."""
 
-    def __init__(self, mark: Path) -> None:
-        self.mark, self.local = mark, Local(2)
+    def __init__(self, inner: Executor, mark: Path, after: int) -> None:
+        self.inner, self.mark, self.after = inner, mark, after
 
     def pool(self, factory: Any, retries: int = 2) -> Any:
-        return self.local.pool(partial(Mortal, self.mark, 4, *factory.args), retries)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
-    return models(tmp_path_factory.mktemp("spread"), tiny("llama"), "a")
-
-
-def opening(place: Path, rows: str = "base,yarn:4,ntk:4,linear:4,mixed:4:log_n=clamped") -> Opening:
-    return Opening(str(place / "models" / "a"), parse_rows(rows))
-
-
-def comparable(result: Result) -> dict[str, Any]:
-    found = result.to_dict()
-    return {key: value for key, value in found.items() if key != "seconds"}
-
-
-def alone(place: Path, asked: Opening, journal: Path) -> Result:
-    with open_evaluation(asked, SIZES, read_files([str(place / "text.txt")])) as found:
-        with Journal(journal, EVAL, found.runner.source) as opened:
-            found.run(opened)
-        return found.result("a")
-
-
-def test_a_killed_worker_loses_nothing_and_the_table_is_that_of_one_process(place: Path, tmp_path: Path) -> None:
-    asked, files = opening(place), read_files([str(place / "text.txt")])
-    with open_spread(WithMortals(tmp_path / "mark"), asked, SIZES, files) as (evaluation, spread):
-        assert "loaded" not in vars(evaluation.runner)
-        with Journal(tmp_path / "j.jsonl", EVAL, evaluation.runner.source) as journal:
-            evaluation.run(journal, by=spread.run_units)
-        result = evaluation.result("a")
-        assert "loaded" not in vars(evaluation.runner)
-        keys = [unit.key for unit in evaluation.units]
-    assert (tmp_path / "mark").exists()
-    assert comparable(result) == comparable(alone(place, asked, tmp_path / "alone.jsonl"))
-    written = [json.loads(line)["key"] for line in (tmp_path / "j.jsonl").read_text().splitlines()[1:]]
-    assert sorted(written) == sorted(keys)
-    assert spread.estimate([unit.case for unit in evaluation.units]).seconds > 0
+        return self.inner.pool(partial(Mortal, self.mark, self.after, *factory.args), retries)
 
 
 class Here(Executor, Pool):
@@ -96,7 +62,7 @@ class Here(Executor, Pool):
 
     at_once = 1
 
-    def __init__(self, change: Callable[[str, Any], Any] = lambda item, found: found) -> None:
+    def __init__(self, change: Callable[[Any], Any] = lambda found: found) -> None:
         self.change = change
 
     def pool(self, factory: Any, retries: int = 2) -> Any:
@@ -111,81 +77,101 @@ class Here(Executor, Pool):
 
     def run(self, items: Sequence[Any]) -> Any:
         for index, item in reversed(list(enumerate(items))):
-            yield index, self.change(item, self.worker(item))
+            yield index, self.change(self.worker(item))
 
 
-def test_a_row_and_a_column_are_refused_as_in_one_process(place: Path, tmp_path: Path) -> None:
-    from ropeconv.errors import NotFinite
+class Outcome(NamedTuple):
+    """table: without the seconds. refusals: as texts. written: the keys in the journal."""
 
-    rows = "base,yarn:4,linear:4"
-    asked, files = opening(place, rows), read_files([str(place / "text.txt")])
-    outcomes = []
-    for spread_over in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            from ropeconv.engines.transformers import TransformersEngine
-            from ropeconv.evaluate.runners.patched import Patched
-
-            losses, engine = TransformersEngine.token_losses, Patched.engine
-
-            def token_losses(self: Any, ids: Any, targets: Any, progress: Any = None, losses: Any = losses) -> Any:
-                if len(ids) > 200:
-                    raise NotFinite(f"no {len(ids)}")
-                return losses(self, ids, targets, progress)
-
-            def engine_of(self: Any, row: Any, engine: Any = engine) -> Any:
-                if row.name == "linear:4":
-                    raise NotFinite("no such row")
-                return engine(self, row)
-
-            patch.setattr(TransformersEngine, "token_losses", token_losses)
-            patch.setattr(Patched, "engine", engine_of)
-            if spread_over:
-                with open_spread(Here(), asked, SIZES, files) as (evaluation, spread):
-                    with Journal(tmp_path / "a.jsonl", EVAL, evaluation.runner.source) as journal:
-                        evaluation.run(journal, by=spread.run_units)
-                    outcomes.append((evaluation.outcome.refusals, comparable(evaluation.result("a"))))
-            else:
-                with open_evaluation(asked, SIZES, files) as evaluation:
-                    with Journal(tmp_path / "b.jsonl", EVAL, evaluation.runner.source) as journal:
-                        evaluation.run(journal)
-                    outcomes.append((evaluation.outcome.refusals, comparable(evaluation.result("a"))))
-    assert sorted(map(str, outcomes[0][0])) == sorted(map(str, outcomes[1][0]))
-    assert len(outcomes[0][0]) == 3
-    assert outcomes[0][1] == outcomes[1][1]
+    table: dict[str, Any]
+    refusals: list[str]
+    written: list[str]
 
 
-def test_what_workers_compute_with_is_what_the_table_says(place: Path, tmp_path: Path) -> None:
-    def on_a_gpu(item: str, found: Any) -> Any:
+def comparable(result: Result) -> dict[str, Any]:
+    return {key: value for key, value in result.to_dict().items() if key != "seconds"}
+
+
+def evaluated(
+    place: Path, journal: Path, executor: Executor | None = None, rows: str = ROWS, sizes: Sizes = SIZES,
+    advance: Callable[[int], None] = lambda tokens: None,
+) -> Outcome:  # fmt: skip
+    """An evaluation of model a. executor: over whose workers it is spread; None for one process."""
+    asked, files = Opening(str(place / "models" / "a"), parse_rows(rows)), read_files([str(place / "text.txt")])
+    with open_spread(executor, asked, sizes, files) if executor else open_evaluation(asked, sizes, files) as opened:
+        evaluation, by = (opened[0], {"by": opened[1].run_units}) if isinstance(opened, tuple) else (opened, {})
+        with Journal(journal, EVAL, evaluation.runner.source) as writing:
+            evaluation.run(writing, Progress(advance=advance), **by)
+        assert ("loaded" in vars(evaluation.runner)) is not bool(by), "no weights are loaded where workers have them"
+        written = sorted(json.loads(line)["key"] for line in journal.read_text().splitlines()[1:])
+        assert len(written) == len(set(written))
+        return Outcome(comparable(evaluation.result("a")), sorted(map(str, evaluation.outcome.refusals)), written)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
+    return models(tmp_path_factory.mktemp("spread"), tiny("llama"), "a")
+
+
+def test_a_killed_worker_loses_nothing_and_the_table_is_that_of_one_process(place: Path, tmp_path: Path) -> None:
+    found = evaluated(place, tmp_path / "j.jsonl", WithMortals(Local(2), tmp_path / "mark", 4))
+    assert (tmp_path / "mark").exists()
+    assert len(found.written) == 5 * 2 * 3
+    assert found == evaluated(place, tmp_path / "alone.jsonl")
+
+
+def test_a_row_and_a_column_are_refused_as_in_one_process(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ropeconv.engines.transformers import TransformersEngine
+    from ropeconv.evaluate.runners.patched import Patched
+
+    losses, engine = TransformersEngine.token_losses, Patched.engine
+
+    def token_losses(self: Any, ids: Any, *given: Any) -> Any:
+        if len(ids) > 200:
+            raise NotFinite(f"no {len(ids)}")
+        return losses(self, ids, *given)
+
+    def engine_of(self: Any, row: Any) -> Any:
+        if row.name == "linear:4":
+            raise NotFinite("no such row")
+        return engine(self, row)
+
+    monkeypatch.setattr(TransformersEngine, "token_losses", token_losses)
+    monkeypatch.setattr(Patched, "engine", engine_of)
+    spread, alone = (
+        evaluated(place, tmp_path / f"{number}.jsonl", executor, "base,yarn:4,linear:4")
+        for number, executor in enumerate((Here(), None))
+    )
+    assert len(spread.refusals) == 3
+    assert spread == alone
+
+
+def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(place: Path, tmp_path: Path) -> None:
+    def on_a_gpu(found: Any) -> Any:
         return About("transformers 9", "cuda", "bfloat16", found.costs) if isinstance(found, About) else found
 
     files = read_files([str(place / "text.txt")])
-    with open_spread(Here(on_a_gpu), opening(place), SIZES, files) as (evaluation, spread):
+    asked = Opening(str(place / "models" / "a"), parse_rows("base,yarn:4"))
+    with open_spread(Here(on_a_gpu), asked, SIZES, files) as (evaluation, _):
         result = evaluation.result("a")
         assert (result.runtime, result.device, result.dtype) == ("transformers 9", "cuda", "bfloat16")
-        from ropeconv.errors import RopeconvError
-
-        with (
-            Journal(tmp_path / "j.jsonl", EVAL, evaluation.runner.source) as journal,
-            pytest.raises(RopeconvError, match="give workers of one kind"),
-        ):
-            evaluation.run(journal, by=spread.run_units)
+    with pytest.raises(RopeconvError, match="give workers of one kind"):
+        evaluated(place, tmp_path / "j.jsonl", Here(on_a_gpu))
 
 
-def test_the_command(place: Path) -> None:
-    given = (
-        "eval", "models/a", "--methods", "base,yarn:4", "--text", "text.txt", "--lengths", "1/2T,4T", "--windows", "3",
-        "--targets", "8", "--json",
-    )  # fmt: skip
-    one = run_in(place, *given, "--journal", "one.jsonl")
-    two = run_in(place, *given, "--journal", "two.jsonl", "--workers", "2")
-    assert two.returncode == 0, two.stderr
-    found = [json.loads(done.stdout) for done in (one, two)]
-    assert {**found[0], "seconds": 0} == {**found[1], "seconds": 0}
-    again = run_in(place, *given, "--journal", "two.jsonl")
-    assert "12 sequences are in the journal, two.jsonl." in again.stderr
-    refused = run_in(place, *given, "--workers", "many")
-    assert (refused.returncode, "'many' is no place to run; give local, a number" in refused.stderr) == (2, True)
-    refused = run_in(place, "eval", "--server", "http://localhost:1", "--text", "text.txt", "--workers", "2")
-    assert (refused.returncode, "--workers has no effect on --server; leave it out" in refused.stderr) == (2, True)
-    refused = run_in(place, "eval", "models/none", "--text", "text.txt", "--workers", "2")
-    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+def test_the_command_goes_on_with_the_journal_of_workers(place: Path) -> None:
+    given = ("eval", "models/a", "--methods", "base,yarn:4", "--text", "text.txt", "--lengths", "1/2T,4T", "--json")
+    sizes = ("--windows", "3", "--targets", "8", "--journal", "j.jsonl")
+    spread = command(place, *given, *sizes, "--workers", "1", code=0)
+    again = command(place, *given, *sizes, code=0)
+    assert "12 sequences are in the journal, j.jsonl." in again.stderr
+    assert json.loads(spread.stdout)["cells"] == json.loads(again.stdout)["cells"]
+    for more, code, said in (
+        (("models/a", "--methods", "base,yarn:4", "--workers", "many"), 2, "'many' is no place to run; give local, a"),
+        (("--server", "http://localhost:1", "--workers", "2"), 2, "--workers has no effect on --server; leave it out"),
+        (("models/none", "--workers", "2"), 1, "models/none"),
+    ):
+        done = command(place, "eval", *more, "--text", "text.txt", code=code)
+        assert (said in done.stderr, done.stderr.count("\n")) == (True, 1), done.stderr

@@ -9,21 +9,21 @@ import pytest
 
 from ropeconv.errors import UsageError
 from ropeconv.run.jobs import jobs_of
-from ropeconv.run.plan_file import RunPlan, read_plan
+from ropeconv.run.plan_file import read_plan
 from ropeconv.run.sources import Named
 from ropeconv.run.unit import Job
 
 from .plans import EVAL, plan_text
 
-PUSH = '[push]\nto = "me/{name}-{recipe}-{target}"\n'
+TO = '[push]\nto = "%s"\n'
+PUSH = TO % "me/{name}-{recipe}-{target}"
 SOURCES = [Named("/m/a", "a", "1"), Named("o/b@c", "b", "c")]
 
 
-def planned(folder: Path, text: str, sources: list[Named] = SOURCES) -> list[Job]:
-    (folder / "plan.toml").write_text(text)
-    (folder / "text.txt").write_text("words")
-    plan: RunPlan = read_plan(folder / "plan.toml")
-    return jobs_of(plan, sources, folder, folder / "plan")
+def planned(folder: Path, plan: str, sources: list[Named] = SOURCES, text: str = "words") -> list[Job]:
+    (folder / "plan.toml").write_text(plan)
+    (folder / "text.txt").write_text(text)
+    return jobs_of(read_plan(folder / "plan.toml"), sources, folder, folder / "plan")
 
 
 def test_every_combination_once(tmp_path: Path) -> None:
@@ -52,12 +52,8 @@ def test_a_key_changes_with_what_decides_the_result(tmp_path: Path) -> None:
     assert again.key == first.key
     for change in ({"identity": "2"}, {"task": "push"}, {"out": "x"}, {"settings": {"a": 1}}, {"family": "llama"}):
         assert msgspec.structs.replace(first, **change).key != first.key
-    (tmp_path / "text.txt").write_text("words")
     before = planned(tmp_path, plan_text("eval", EVAL))[0].units[0]
-    (tmp_path / "plan.toml").write_text(plan_text("eval", EVAL))
-    (tmp_path / "text.txt").write_text("other words")
-    after = jobs_of(read_plan(tmp_path / "plan.toml"), SOURCES, tmp_path, tmp_path / "plan")[0].units[0]
-    assert after.key != before.key
+    assert planned(tmp_path, plan_text("eval", EVAL), text="other words")[0].units[0].key != before.key
 
 
 def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
@@ -79,16 +75,27 @@ def test_recipes_with_one_label_have_longer_names(tmp_path: Path) -> None:
     assert [Path(job.units[0].out).name for job in jobs] == ["a-yarn-4", "a-yarn-4-beta_fast-16", "a-mixed4"]
 
 
-def test_two_outputs_never_have_one_place(tmp_path: Path) -> None:
-    text = plan_text("apply push", '[push]\nto = "me/{recipe}"\n')
-    with pytest.raises(UsageError, match="2 outputs would go to me/yarn4; add {name}, {recipe} or {target}"):
-        planned(tmp_path, text)
-    assert planned(tmp_path, text + "exist_ok = true\n")
-    with pytest.raises(UsageError, match="push.to has {model}; it takes {name}, {recipe}, {target}"):
-        planned(tmp_path, plan_text("push", '[push]\nto = "me/{model}"\n'))
-    with pytest.raises(UsageError, match="a-yarn4 is no repository; write owner/name"):
-        planned(tmp_path, plan_text("push", '[push]\nto = "{name}-{recipe}"\n'))
-    named = [Named("/m/a", "a"), Named("/n/a-yarn4", "a-yarn4")]
-    text = plan_text("apply", '[[targets]]\n[[targets]]\nname = "yarn4"\n', recipes='"yarn:4"')
-    with pytest.raises(UsageError, match="2 outputs would be .*a-yarn4-yarn4; give targets names"):
-        planned(tmp_path, text, named)
+@pytest.mark.parametrize(
+    ("plan", "sources", "said"),
+    [
+        (
+            plan_text("apply push", TO % "me/{recipe}"),
+            SOURCES,
+            "2 outputs would go to me/yarn4; add {name}, {recipe} or",
+        ),
+        (plan_text("push", TO % "me/{model}"), SOURCES, "push.to has {model}; it takes {name}, {recipe}, {target}"),
+        (plan_text("push", TO % "{name}-{recipe}"), SOURCES, "a-yarn4 is no repository; write owner/name"),
+        (
+            plan_text("apply", '[[targets]]\n[[targets]]\nname = "yarn4"\n', recipes='"yarn:4"'),
+            [Named("/m/a", "a"), Named("/n/a-yarn4", "a-yarn4")],
+            "2 outputs would be .*a-yarn4-yarn4; give targets names",
+        ),
+    ],
+)
+def test_two_outputs_never_have_one_place(tmp_path: Path, plan: str, sources: list[Named], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        planned(tmp_path, plan, sources)
+
+
+def test_outputs_share_a_repository_where_that_is_said(tmp_path: Path) -> None:
+    assert planned(tmp_path, plan_text("apply push", TO % "me/{recipe}" + "exist_ok = true\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,10 @@ def test_a_whole_plan(tmp_path: Path) -> None:
 
 
 def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
-    more = (
-        '[[targets]]\nto = "gguf"\nouttype = "q8_0"\npre = "gpt-2"\ncarrier = "llama"\nassume_arch_keys = true\n'
-        'quantized_by = "me"\n'
-    )
-    made = read(tmp_path, plan_text("apply", more)).targets[0].target(tmp_path / "x.gguf").gguf
-    assert made == GgufTarget("q8_0", "gpt-2", "llama", True, "me")
-    assert None not in [getattr(made, field.name) for field in dataclasses.fields(made)]
+    keys = {"outtype": "q8_0", "pre": "gpt-2", "carrier": "llama", "assume_arch_keys": True, "quantized_by": "me"}
+    assert list(keys) == [field.name for field in dataclasses.fields(GgufTarget)]
+    more = '[[targets]]\nto = "gguf"\n' + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    assert read(tmp_path, plan_text("apply", more)).targets[0].target(tmp_path / "x").gguf == GgufTarget(**keys)
 
 
 @pytest.mark.parametrize(

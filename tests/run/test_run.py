@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import run_in
+from ..support.in_process import command
 from .plans import EVAL, lines, models, plan_text
 
 TARGETS = '[[targets]]\n[[targets]]\nname = "q8"\nto = "gguf"\nouttype = "q8_0"\n'
@@ -29,24 +29,22 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path])
 
 def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
     before = sorted(path.name for path in place.iterdir())
-    done = run_in(place, "run", "plan.toml", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "27 units of 3 sources to run, 0 in the journal" in done.stdout
-    assert "apply b yarn:4 would fail: config.json" in done.stdout
-    assert "Not known before the first has run: how long 12 apply and 12 validate take." in done.stdout
-    assert "By the median of what has run (eval by short sequences of a): 3 eval of" in done.stdout
+    shown = command(place, "run", "plan.toml", "--dry-run", code=0).stdout
+    for words in (
+        "27 units of 3 sources to run, 0 in the journal", "apply b yarn:4 would fail: config.json",
+        "Not known before the first has run: how long 12 apply and 12 validate take.",
+        "By the median of what has run (eval by short sequences of a): 3 eval of",
+    ):  # fmt: skip
+        assert words in shown
     assert sorted(path.name for path in place.iterdir()) == before
-    found = json.loads(run_in(place, "run", "plan.toml", "--dry-run", "--json").stdout)
+    found = json.loads(command(place, "run", "plan.toml", "--dry-run", "--json").stdout)
     assert (found["units"], found["done"], len(found["jobs"])) == (27, 0, 15)
-    sizes = [job["bytes"] for job in found["jobs"]]
-    assert found["bytes"] == sum(sizes) > 0
+    assert found["bytes"] == sum(job["bytes"] for job in found["jobs"]) > 0
 
 
 def test_three_sources_two_recipes_two_targets(place: Path) -> None:
     """One of the sources fails, and nothing else; a second run does only that; a third one does nothing."""
-    done = run_in(place, "run", "plan.toml", "--json")
-    assert done.returncode == 1, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(command(place, "run", "plan.toml", "--json", code=1).stdout)
     assert (found["done"], found["failed"], found["not_run"]) == (18, 5, 4)
     for row in found["rows"]:
         states = set(row["tasks"].values())
@@ -59,28 +57,23 @@ def test_three_sources_two_recipes_two_targets(place: Path) -> None:
     assert receipt["validation"]["agrees"]
 
     (place / "models" / "b" / "config.json").write_text((place / "good.json").read_text())
-    done = run_in(place, "run", "plan.toml", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(command(place, "run", "plan.toml", "--json", code=0).stdout)
     assert (found["done"], found["failed"], found["not_run"]) == (27, 0, 0)
     counts = Counter((one["key"], bool(one["failed"])) for one in lines(place))
     assert max(counts.values()) == 1
     assert sum(not failed for _, failed in counts) == 27
 
     before = (place / "plan" / "journal.jsonl").read_bytes()
-    done = run_in(place, "run", "plan.toml")
-    assert done.returncode == 0, done.stderr
-    assert "27 done, 0 failed, 0 not run." in done.stdout
+    shown = command(place, "run", "plan.toml", code=0).stdout
+    assert "27 done, 0 failed, 0 not run." in shown
+    assert ["source", "recipe", "target", "apply", "validate", "eval"] in [line.split() for line in shown.splitlines()]
     assert (place / "plan" / "journal.jsonl").read_bytes() == before
-    said = run_in(place, "run", "plan.toml", "--dry-run").stdout
-    assert "0 units of 3 sources to run, 27 in the journal" in said
+    again = command(place, "run", "plan.toml", "--dry-run").stdout
+    assert "0 units of 3 sources to run, 27 in the journal" in again
 
 
-def test_the_table_and_the_page_have_the_evaluations(place: Path) -> None:
-    done = run_in(place, "run", "plan.toml")
-    rows = [line.split() for line in done.stdout.splitlines()]
-    assert ["source", "recipe", "target", "apply", "validate", "eval"] in rows
-    own = run_in(
+def test_the_page_has_the_evaluations(place: Path) -> None:
+    own = command(
         place, "eval", "models/c", "--methods", "base,yarn:4,mixed:4", "--text", "text.txt", "--lengths", "1/2T,1T,4T",
         "--windows", "4", "--targets", "8", "--json",
     )  # fmt: skip
@@ -97,25 +90,22 @@ def test_the_table_and_the_page_have_the_evaluations(place: Path) -> None:
 def test_an_output_that_is_gone_is_written_and_validated_again(place: Path) -> None:
     known = len(lines(place))
     (place / "plan" / "a-yarn4").rename(place / "away")
-    done = run_in(place, "run", "plan.toml")
-    assert done.returncode == 0, done.stderr
+    command(place, "run", "plan.toml", code=0)
     assert [one["task"] for one in lines(place)[known:]] == ["apply", "validate"]
     (place / "plan" / "eval" / "c.json").unlink()
-    assert run_in(place, "run", "plan.toml").returncode == 0
+    command(place, "run", "plan.toml", code=0)
     assert [one["task"] for one in lines(place)[known + 2 :]] == ["eval"]
 
 
-def test_limits_and_usage(place: Path) -> None:
-    def run(more: str, *given: str) -> tuple[int, str]:
-        (place / "other.toml").write_text(plan_text("apply", more))
-        done = run_in(place, "run", "other.toml", *given)
-        return done.returncode, done.stderr
-
-    code, said = run('[limits]\nbytes = "1MB"\n')
-    assert (code, "the outputs have 6.2 MB, and limits.bytes is 1MB; raise it" in said) == (2, True)
-    code, said = run("", "--on", "somewhere")
-    assert (code, "'somewhere' is no place to run; give local" in said) == (2, True)
+@pytest.mark.parametrize(
+    ("more", "given", "code", "said"),
+    [
+        ('bytes = "1MB"', (), 2, "the outputs have 6.2 MB, and limits.bytes is 1MB; raise it"),
+        ("", ("--on", "somewhere"), 2, "'somewhere' is no place to run; give local"),
+        ("hours = 0.0000001\njobs = 1", (), 130, "stopped before its end; the same command goes on where it was"),
+    ],
+)
+def test_limits_are_kept(place: Path, more: str, given: tuple[str, ...], code: int, said: str) -> None:
+    (place / "other.toml").write_text(plan_text("apply", f"[limits]\n{more}\n"))
+    assert said in command(place, "run", "other.toml", *given, code=code).stderr
     assert not list((place / "other").glob("*-yarn4"))
-    code, said = run("[limits]\nhours = 0.0000001\njobs = 1\n")
-    assert (code, "stopped before its end; the same command goes on where it was" in said) == (130, True)
-    assert lines(place, "other") == []

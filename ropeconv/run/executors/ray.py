@@ -19,6 +19,10 @@ from .executor import Executor, Factory, Pool, call, lost
 AHEAD = 512
 """Items that Ray has at a time."""
 OWN, FOUND = "ray", "auto"
+ATTEMPTS = 3
+"""How often a connection by ray:// is begun where the cluster does not start the server of this client in time."""
+NOT_STARTED = ("Starting Ray client server failed", "Proxy failed to Connect to backend")
+"""Errors of ray/util/client/server/proxier.py, which waits CHECK_CHANNEL_TIMEOUT_S for that server."""
 
 
 class RayCluster(Executor):
@@ -39,17 +43,7 @@ class RayCluster(Executor):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
-        own = self.address == OWN
-        try:
-            ray.init(
-                address="local" if own else self.address, log_to_driver=False, configure_logging=False,
-                include_dashboard=False if own else None,
-            )  # fmt: skip
-        except (ConnectionError, RuntimeError, ValueError) as problem:
-            raise RopeconvError(
-                f"no Ray cluster can be reached at {self.address} ({str(problem).splitlines()[0]}); start one with "
-                "`ray start --head`, or give ray for one of its own"
-            ) from None
+        self._connect(ray)
         try:
             there = ray.cluster_resources()
             room = [there.get("CPU", 0) / self.cpus] if self.cpus else []
@@ -58,6 +52,37 @@ class RayCluster(Executor):
             yield Tasks(ray, self, pickle.dumps(factory), retries)
         finally:
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
+
+    def _connect(self, ray: Any) -> None:
+        own, before = self.address == OWN, ray.is_initialized()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                ray.init(
+                    address="local" if own else self.address, log_to_driver=False, configure_logging=False,
+                    include_dashboard=False if own else None,
+                )  # fmt: skip
+                return
+            except (ConnectionError, RuntimeError, ValueError) as problem:
+                if not before:
+                    ray.shutdown()  # after ray://, whose client mode would stay on, and let later connections fail
+                reason = _reason(problem)
+                if not any(words in reason for words in NOT_STARTED):
+                    raise RopeconvError(
+                        f"no Ray cluster can be reached at {self.address} ({reason}); start one with "
+                        "`ray start --head`, or give ray for one of its own"
+                    ) from None
+                if attempt == ATTEMPTS:
+                    raise RopeconvError(
+                        f"the Ray cluster at {self.address} did not start a server for this client in {ATTEMPTS} "
+                        f"attempts ({reason}); run this again when the cluster is less busy, or start its head with "
+                        "a larger RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"
+                    ) from None
+
+
+def _reason(problem: Exception) -> str:
+    """What an error of `ray.init` says: of a traceback of the server, which follows a title, the last line."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()] or [type(problem).__name__]
+    return lines[-1 if any(line.startswith("Traceback") for line in lines) else 0]
 
 
 class Tasks(Pool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 
@@ -9,23 +10,13 @@ import pytest
 
 from ropeconv.errors import UsageError
 from ropeconv.run.executors import Failure, executor_of
-from ropeconv.run.executors.local import Local, gpus
+from ropeconv.run.executors.local import HANGS, Local, gpus
 
-from .workers import Broken, Squares
+from .workers import Broken, Squares, all_ends
 
 
 def test_results_failures_and_a_killed_worker(tmp_path: Path) -> None:
-    items = [1, "bad", 2, "once", "odd", 3, "fatal", 4]
-    with Local(2).pool(partial(Squares, str(tmp_path)), retries=2) as pool:
-        found = dict(pool.run(items))
-    assert [found[index] for index in (0, 2, 5, 7)] == [1, 4, 9, 16]
-    assert found[1] == Failure("it is bad; take another")
-    assert found[4] == Failure("unexpected ZeroDivisionError: of its own")
-    assert found[3][0] == "once"
-    assert found[6].lost
-    assert found[6].reason.startswith("3 workers, one after the other, ended while it ran")
-    runs = {path.name: len(path.read_text()) for path in tmp_path.iterdir()}
-    assert runs == {f"run-{item}": {"once": 2, "fatal": 3}.get(item, 1) for item in map(str, items)}
+    all_ends(Local(2), tmp_path)
 
 
 def test_a_worker_is_made_once_and_what_has_not_begun_is_dropped(tmp_path: Path) -> None:
@@ -51,6 +42,16 @@ def test_each_process_has_a_gpu_of_its_own_also_after_a_kill(tmp_path: Path, mon
         second = [found for _, found in pool.run(["env", "env"])]
     assert {device for device, _ in second} == {"3", "GPU-7"}
     assert {pid for _, pid in second} != {pid for _, pid in first}
+
+
+def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
+    executor, begun = Local(1), time.monotonic()
+    executor.longest = lambda item: 2.0
+    with executor.pool(partial(Squares, str(tmp_path)), retries=2) as pool:
+        found = dict(pool.run([2, "long", 3]))
+    assert found == {0: 4, 1: Failure(HANGS), 2: 9}
+    assert (tmp_path / "run-long").read_text() == "x"
+    assert time.monotonic() - begun < 120
 
 
 def test_names_of_places(monkeypatch: pytest.MonkeyPatch) -> None:

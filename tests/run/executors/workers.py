@@ -45,14 +45,17 @@ class Squares:
 
 def all_ends(executor: Executor, folder: Path) -> Any:
     """Checks items that end well, with an error, and by a kill, once and always; returns what the last one gives."""
+    items = [3, "bad", "once", "odd", "fatal"]
     with executor.pool(partial(Squares, str(folder)), retries=1) as pool:
-        found = dict(pool.run([3, "bad", "once", "fatal"]))
+        found = dict(pool.run(items))
     assert found[0] == 9
     assert found[1] == Failure("it is bad; take another")
-    assert found[2] == ("once", 1)
-    assert found[3].lost
-    assert [len((folder / f"run-{name}").read_text()) for name in ("3", "once", "fatal")] == [1, 2, 2]
-    return found[3]
+    assert found[2][0] == "once"
+    assert found[3] == Failure("unexpected ZeroDivisionError: of its own")
+    assert found[4].lost
+    assert found[4].reason.startswith("2 workers, one after the other, ended while it ran")
+    assert [len((folder / f"run-{item}").read_text()) for item in items] == [1, 1, 2, 1, 2]
+    return found[4]
 
 
 class Broken:

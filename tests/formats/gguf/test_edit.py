@@ -1,7 +1,8 @@
-"""Edited files: other keys, the same tensors, read by gguf-py."""
+"""Edited files: other keys and tensors, read by gguf-py, and where a header puts them: by hand, in bytes."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +10,29 @@ import gguf
 import numpy as np
 import pytest
 
-from ropeconv.errors import RopeconvError
-from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, read_header, rewrite, string, u32
-from ropeconv.formats.gguf.edit import RESERVED
+from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.formats.gguf import (
+    Added,
+    Change,
+    Edit,
+    GgufFile,
+    Header,
+    TensorInfo,
+    f32,
+    read_header,
+    rewrite,
+    string,
+    u32,
+)
+from ropeconv.formats.gguf.edit import RESERVED, Layout, Rewritten
+from ropeconv.formats.gguf.interleave import deinterleave, interleave
+from ropeconv.formats.gguf.values import Value, boolean, f32_array
 from ropeconv.formats.gguf.write import new_size, write_new
 
 from ...support.gguf_files import contents, write
+
+F32, F16 = 0, 1
+ROOM, PAGE = 4096, 65536  # bytes of the reserve at least, and of what the kernel copies at once
 
 
 @pytest.fixture
@@ -22,87 +40,299 @@ def path(tmp_path: Path) -> Path:
     return write(tmp_path / "model.gguf")
 
 
-def _written(path: Path, edit: Edit) -> Path:
-    out = path.with_name("out.gguf")
-    file = GgufFile.open(path)
-    write_new(file, 0, edit, out)
+def written(path: Path, edit: Edit) -> Path:
+    out, file, done = path.with_name("out.gguf"), GgufFile.open(path), list[int]()
+    write_new(file, 0, edit, out, done.append)
     assert out.stat().st_size == new_size(file.header, edit)
+    added = sum(len(piece) for item in edit.added for piece in item.chunks())
+    assert sum(done) == len(rewrite(file.header, edit).place(file.header.data_start)) + file.header.data_size + added
     return out
 
 
 def test_keys_are_set_and_dropped_and_no_tensor_changes(path: Path) -> None:
     edit = Edit({"llama.context_length": u32(4096), "llama.new": string("new")}, frozenset({"llama.rope.freq_base"}))
-    out = _written(path, edit)
-    fields = gguf.GGUFReader(out).fields
+    out = written(path, edit)
+    before, fields = gguf.GGUFReader(path).fields, gguf.GGUFReader(out).fields
     assert fields["llama.context_length"].contents() == 4096
     assert fields["llama.new"].contents() == "new"
     assert "llama.rope.freq_base" not in fields
-    assert (
-        fields["tokenizer.ggml.tokens"].contents() == gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"].contents()
-    )
+    assert fields["tokenizer.ggml.tokens"].contents() == before["tokenizer.ggml.tokens"].contents()
     assert contents(out) == contents(path)
 
 
-def test_a_tensor_is_appended_and_another_rewritten(path: Path) -> None:
-    new = np.arange(32, dtype=np.float32)
-    double = Change(64, lambda old: (np.frombuffer(old, np.float32) * 2).tobytes())
-    out = _written(
-        path, Edit(changes={"output_norm.weight": double}, added=(Added.f32("rope_freqs.weight", new.tobytes()),))
-    )
+def test_a_tensor_is_appended_and_another_rewritten_piece_by_piece(path: Path) -> None:
+    new, sizes = np.arange(32, dtype=np.float32), list[int]()
+
+    def negative(old: bytes) -> bytes:
+        sizes.append(len(old))
+        return (-np.frombuffer(old, "<f4")).tobytes()
+
+    changes = {"output_norm.weight": Change(48, negative)}
+    out = written(path, Edit(changes=changes, added=(Added.f32("rope_freqs.weight", new.tobytes()),)))
     before, after = contents(path), contents(out)
+    assert sizes == [48] * 10 + [40], "the last one is shorter"
     assert after.pop("rope_freqs.weight") == new.tobytes()
-    assert np.frombuffer(after["output_norm.weight"], np.float32) == pytest.approx(
-        2 * np.frombuffer(before.pop("output_norm.weight"), np.float32)
-    )
-    del after["output_norm.weight"]
+    assert after.pop("output_norm.weight") == (-np.frombuffer(before.pop("output_norm.weight"), "<f4")).tobytes()
     assert after == before
 
 
-def test_another_architecture_takes_its_keys_along(path: Path) -> None:
-    out = read_header(_written(path, Edit(arch="mistral3")))
-    assert out.get("general.architecture") == "mistral3"
-    assert out.get("mistral3.block_count") == 2
-    assert not [key for key in out.values if key.startswith("llama.")]
-
-
 def test_every_written_header_has_a_reserve_that_the_next_one_uses(path: Path) -> None:
-    out = _written(path, Edit({"llama.new": string("new")}))
-    header = read_header(out)
+    header = read_header(written(path, Edit({"llama.new": string("new")})))
     assert len(header.get(RESERVED)) > 4000
-    assert (header.data_start - read_header(path).data_start) % 65536 == 0
+    assert (header.data_start - read_header(path).data_start) % PAGE == 0
     grown = rewrite(header, Edit({"llama.longer": string("x" * 1000)})).layout(header.data_start)
     assert grown is not None
     assert len(grown) == header.data_start
     assert rewrite(header, Edit({"llama.longer": string("x" * 70_000)})).layout(header.data_start) is None
 
 
-def test_the_reserve_gives_way_byte_by_byte(path: Path) -> None:
-    """Wherever a header ends, the data begins where it did, or the header says that it does not fit."""
-    out = _written(path, Edit())
-    header, data = read_header(out), out.read_bytes()
-    full = len(header.get(RESERVED)) + 37 - 8 - len("llama.longer") - 12  # the reserve's own key gives way as well
-    fitting = []
-    for length in range(full - 80, full + 10):
-        laid = rewrite(header, Edit({"llama.longer": string("x" * length)})).layout(header.data_start)
-        if laid is None:
-            continue
-        fitting.append(length)
-        out.write_bytes(laid + data[header.data_start :])
-        assert read_header(out).data_start == header.data_start
-        assert contents(out) == contents(path)
-    assert fitting[-1] > full - 5
-    assert len(fitting) > 70
-    assert full + 9 not in fitting
-
-
-def test_merged_edits_take_the_later_value() -> None:
-    first = Edit({"a": f32(1), "b": f32(1)}, frozenset({"c"}))
-    both = first.merged(Edit({"b": f32(2), "c": f32(3)}, frozenset({"a"})))
-    assert both.values == {"b": f32(2), "c": f32(3)}
-    assert both.dropped == {"a"}
+def test_a_file_of_version_2_is_written_as_3_and_can_be_laid_out_as_2_again(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + struct.pack("<I", 2) + data[8:])
+    header, out = GgufFile.open(path).header, written(path, Edit())
+    assert read_header(out).version == 3
+    assert contents(out) == contents(path)
+    tail = header.size - header.data_start - header.data_size
+    exact = Edit(base=header.values, layout=Layout(2, header.data_start, tail))
+    write_new(GgufFile.open(out), 0, exact, path.with_name("back.gguf"))
+    assert path.with_name("back.gguf").read_bytes() == path.read_bytes()
+    assert new_size(GgufFile.open(out).header, exact) == path.stat().st_size
 
 
 @pytest.mark.parametrize("make", [lambda: u32(1 << 32), lambda: u32(-1), lambda: f32(1e39)])
-def test_numbers_that_do_not_fit_are_refused_in_a_sentence(make: Callable[[], object]) -> None:
+def test_numbers_that_do_not_fit_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(RopeconvError, match="does not fit into the 32 bits"):
         make()
+
+
+# Places of tensors
+
+
+def header(*sizes: int, alignment: int = 32, values: dict[str, Value] | None = None) -> Header:
+    """A header of vectors of bytes (I8), one behind the other."""
+    tensors, at = {}, 0
+    for number, size in enumerate(sizes):
+        tensors[f"t{number}"] = TensorInfo(f"t{number}", (size,), 24, at, size)
+        at += -(-size // alignment) * alignment
+    keys = {"general.architecture": string("llama"), **(values or {})}
+    return Header(3, keys, tensors, alignment, 1024, 1024 + at)
+
+
+def vector(name: str, size: int) -> Added:
+    return Added(name, (size,), 24, lambda: iter((bytes(size),)))
+
+
+@pytest.mark.parametrize(
+    ("before", "removed", "added", "offsets", "kept"),
+    [
+        (header(33, 32), "", (5, 64, 1), {"t0": 0, "t1": 64, "a0": 96, "a1": 128, "a2": 192}, 96),
+        (header(33, 30), "", (), {"t0": 0, "t1": 64}, 94),
+        (header(33, 30), "", (5,), {"t0": 0, "t1": 64, "a0": 96}, 94),
+        (header(33, 30, alignment=128), "", (5,), {"t0": 0, "t1": 128, "a0": 256}, 158),
+        (header(), "", (), {}, 0), (header(), "", (5,), {"a0": 0}, 0),
+        (header(33, 32, 10, 64), "t1", (1,), {"t0": 0, "t2": 64, "t3": 96, "a0": 160}, 160),  # and leaves no gap
+    ],
+)  # fmt: skip
+def test_new_tensors_go_last_each_at_the_next_multiple_of_the_alignment(
+    before: Header, removed: str, added: tuple[int, ...], offsets: dict[str, int], kept: int
+) -> None:
+    edit = Edit(removed=frozenset({removed}), added=tuple(vector(f"a{n}", size) for n, size in enumerate(added)))
+    made = rewrite(before, edit)
+    assert {name: info.offset for name, info in made.tensors.items()} == offsets
+    assert made.kept == kept
+    assert made.data_size == max([offsets[f"a{n}"] + size for n, size in enumerate(added)], default=kept)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "removed", "added", "moves"),
+    [
+        ((33, 32, 10), "", "a", [(0, 0, 106)]), ((33, 32, 10), "t2", "", [(0, 0, 96)]), ((), "", "", []),
+        ((33, 32, 10, 64), "t1", "a", [(0, 0, 33), (96, 64, 96)]),  # t2 and t3 with the padding between them
+        ((32, 32), "t1", "t1", [(0, 0, 32)]),  # one that is removed and added under its name is not copied
+    ],
+)  # fmt: skip
+def test_what_stays_is_copied_in_runs(
+    sizes: tuple[int, ...], removed: str, added: str, moves: list[tuple[int, int, int]]
+) -> None:
+    before = header(*sizes)
+    edit = Edit(removed=frozenset({removed}), added=(vector(added, 7),) if added else ())
+    assert rewrite(before, edit).moves(before) == moves
+
+
+# Keys
+
+
+def test_another_architecture_renames_its_own_keys_only() -> None:
+    known = header(values={"llama.block_count": u32(2), "llamas": u32(3), "tokenizer.llama.x": u32(4)})
+    values = rewrite(known, Edit(arch="mistral3")).values
+    assert list(values) == ["general.architecture", "mistral3.block_count", "llamas", "tokenizer.llama.x"]
+    assert values["general.architecture"].decode() == "mistral3"
+
+
+def test_dropping_comes_after_renaming_and_setting_last() -> None:
+    known = header(values={"llama.a": u32(1), "llama.b": u32(2), RESERVED: string("  ")})
+    edit = Edit({"new.b": u32(5)}, frozenset({"new.a", "new.b", "absent"}), "new")
+    assert rewrite(known, edit).values == {"general.architecture": string("new"), "new.b": u32(5)}
+    based = Edit(base={"general.architecture": string("llama"), RESERVED: string(" ")})
+    assert list(rewrite(known, based).values) == ["general.architecture"]
+    assert RESERVED in rewrite(known, Edit(base=known.values, layout=Layout(3, 1024, 0))).values
+
+
+TWO_MORE = Edit(added=(vector("a", 1), vector("b", 1)))
+COUNT = "split.tensors.count"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "most"), [(1, "b", 125), (3, "h", (1 << 15) - 3), (5, "i", (1 << 31) - 3), (4, "I", (1 << 31) - 3)]
+)
+def test_the_count_of_a_split_model_grows_with_the_tensors_to_what_its_type_holds(
+    kind: int, code: str, most: int
+) -> None:
+    """The largest signed number of its bytes, also where it has no sign."""
+
+    def counted(value: int) -> Header:
+        return header(32, values={COUNT: Value(kind, struct.pack(f"<{code}", value))})
+
+    for count in (0, most):
+        assert rewrite(counted(count), TWO_MORE).values[COUNT] == Value(kind, struct.pack(f"<{code}", count + 2))
+        assert rewrite(counted(count), Edit()).values[COUNT].decode() == count
+    with pytest.raises(BadSource, match=rf"{COUNT} = .* fetch the file again"):
+        rewrite(counted(most + 1), TWO_MORE)
+    assert COUNT not in rewrite(header(32), TWO_MORE).values
+
+
+@pytest.mark.parametrize(
+    "value",
+    [f32(291.0), boolean(True), f32_array([1.0]), string("291"), Value(5, struct.pack("<i", -5)), Value(1, b"\xfd")],
+)
+def test_a_count_of_a_split_model_that_is_none_is_refused(value: Value) -> None:
+    with pytest.raises(BadSource, match=rf"{COUNT} = .* fetch the file again"):
+        rewrite(header(32, values={COUNT: value}), TWO_MORE)
+
+
+# Headers and their reserve
+
+
+def bare_size(made: Rewritten) -> int:
+    """Bytes of a header by the specification of GGUF, without padding."""
+    keys = sum(8 + len(key.encode()) + 4 + len(value.raw) for key, value in made.values.items())
+    infos = sum(8 + len(name.encode()) + 4 + 8 * len(info.shape) + 4 + 8 for name, info in made.tensors.items())
+    return 24 + keys + infos
+
+
+OVERHEAD = 8 + len(RESERVED) + 4 + 8
+"""Bytes of the key of the reserve without its spaces."""
+
+
+@pytest.mark.parametrize("letters", range(0, 64, 5))
+def test_a_header_fills_its_place_with_padding_or_a_reserve_and_between_them_nothing_fits(letters: int) -> None:
+    """A gap below the alignment is padding; one that holds the key of the reserve is filled by it; others cannot be."""
+    made = rewrite(header(32), Edit({"k": string("x" * letters)}))
+    bare = bare_size(made)
+    first = -(-bare // 32) * 32
+    assert made.plain() == made.layout(first)
+    assert made.layout(first - 32) is None
+    assert made.layout(first + 1) is None
+    for start in range(first, bare + 200, 32):
+        laid, gap = made.layout(start), start - bare
+        if 32 <= gap < OVERHEAD:
+            assert laid is None
+            continue
+        assert laid is not None
+        assert len(laid) == start
+        if gap < 32:
+            assert laid[bare:] == bytes(gap)
+        else:
+            assert struct.pack("<Q", gap - OVERHEAD) + b" " * (gap - OVERHEAD) in laid
+        assert (RESERVED.encode() in laid) is (gap >= 32)
+
+
+@pytest.mark.parametrize("before", [0, 1024, 65536, 70016, 1 << 20])
+def test_a_new_header_has_room_and_moves_the_data_by_whole_pages(before: int) -> None:
+    made = rewrite(header(32), Edit({"k": string("x" * 5000)}))
+    laid = made.place(before)
+    assert (len(laid) - before) % PAGE == 0
+    assert len(laid) - bare_size(made) >= ROOM
+    assert len(laid) - PAGE - bare_size(made) < ROOM or len(laid) == before
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_header_just_as_long_as_its_place_with_its_room_needs_no_other_page(more: int) -> None:
+    filler = PAGE - ROOM - bare_size(rewrite(header(32), Edit())) - 8 - 1 - 4 - 8
+    assert len(rewrite(header(32), Edit({"k": string("x" * (filler + more))})).place(0)) == (1 + more) * PAGE
+
+
+def test_data_that_was_not_aligned_goes_to_the_next_place_that_is() -> None:
+    """Files of other writers may have data where no multiple of the alignment is; 64 KiB further is none either."""
+    laid = rewrite(header(32), Edit()).place(1001)
+    assert len(laid) % 32 == 0
+    assert 0 < len(laid) - (1001 + PAGE) < 32
+
+
+def test_an_earlier_header_is_laid_out_byte_for_byte() -> None:
+    made = rewrite(header(32), Edit())
+    bare = bare_size(made)
+    for version in (2, 3):
+        laid = made.exact(Layout(version, bare + 10, 0))
+        assert laid[:8] == b"GGUF" + struct.pack("<I", version)
+        assert laid[bare:] == bytes(10)
+    assert len(made.exact(Layout(3, bare, 0))) == bare
+    with pytest.raises(BadSource, match="does not fit"):
+        made.exact(Layout(3, bare - 1, 0))
+
+
+# Edits after edits
+
+
+def test_a_change_of_several_units_is_applied_to_each() -> None:
+    reverse = Change(2, lambda old: old[::-1])
+    add = Change(4, lambda old: bytes(value + 1 for value in old))
+    assert reverse.whole(b"abcde") == b"badce"
+    for both in (reverse.then(add), add.then(reverse)):
+        assert (both.unit, both.interleaved, both.apply(b"abcd")) == (4, 0, b"cbed")
+
+
+def test_an_edit_after_one_that_takes_back() -> None:
+    double = Change(1, lambda old: bytes(2 * value for value in old))
+    more = Change(1, lambda old: bytes(value + 1 for value in old))
+    back = Edit(base={"a": u32(1)}, changes={"x": more, "y": more}, removed=frozenset({"z"}))
+    after = back.then(Edit({"b": u32(2)}, changes={"x": double, "w": double}, added=(vector("v", 1),)))
+    assert (after.base, after.removed, after.values) == ({"a": u32(1)}, frozenset({"z"}), {"b": u32(2)})
+    assert [item.name for item in after.added] == ["v"]
+    found = {name: change.apply(b"\x03") for name, change in after.changes.items()}
+    assert found == {"x": b"\x08", "y": b"\x04", "w": b"\x06"}
+
+
+def test_merged_edits_keep_both_sides_and_the_later_value() -> None:
+    one, two = Change(1, lambda old: b"1"), Change(1, lambda old: b"2")
+    first = Edit({"a": u32(1), "d": u32(1)}, frozenset({"c", "e"}), "one", {"x": one, "y": one}, (vector("v", 1),),
+                 {"k": u32(1)}, frozenset({"z"}))  # fmt: skip
+    both = first.merged(Edit({"c": u32(3)}, frozenset({"a"}), "", {"y": two}, (vector("w", 1),)))
+    assert both.values == {"d": u32(1), "c": u32(3)}
+    assert (both.dropped, both.arch, first.merged(Edit(arch="two")).arch) == ({"a", "e"}, "one", "two")
+    assert (both.changes["x"].apply(b""), both.changes["y"].apply(b"")) == (b"1", b"2")
+    assert [item.name for item in both.added] == ["v", "w"]
+    assert (both.base, both.removed) == ({"k": u32(1)}, frozenset({"z"}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "code", "head_dim", "order"),
+    [
+        ((3, 8), F32, "<f4", 4, [0, 2, 1, 3, 4, 6, 5, 7]), ((3, 6), F32, "<f4", 6, [0, 3, 1, 4, 2, 5]),
+        ((8,), F16, "<f2", 4, [0, 2, 1, 3, 4, 6, 5, 7]),
+    ],
+)  # fmt: skip
+def test_rows_are_reordered_within_each_head_as_numpy_does_it(
+    shape: tuple[int, ...], kind: int, code: str, head_dim: int, order: list[int]
+) -> None:
+    rows = np.arange(np.prod(shape), dtype=code).reshape(shape[::-1])
+    info = TensorInfo("q", shape, kind, 0, rows.nbytes)
+    there, back = interleave(info, head_dim), deinterleave(info, head_dim)
+    assert (there.unit, there.interleaved, back.interleaved) == (head_dim * rows[0].nbytes, head_dim, 0)
+    assert there.whole(rows.tobytes()) == rows[order].tobytes()
+    assert back.whole(rows[order].tobytes()) == rows.tobytes()
+
+
+def test_rows_of_quantised_types_are_whole_blocks() -> None:
+    assert TensorInfo("q", (64, 4), 8, 0, 272).row_size == 68  # two blocks of 34 bytes
+    assert TensorInfo("q", (64, 4), F16, 0, 512).row_size == 128

@@ -1,50 +1,61 @@
-"""Changes in place: whatever moment a kill comes at, nothing is lost."""
+"""Changes in place: what is refused before anything is written, and that nothing is lost whatever stops a change."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, read_header, room, string, u32
-from ropeconv.formats.gguf.edit import RESERVED, Layout
+from ropeconv.errors import BadSource, Interrupted, RopeconvError
+from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, inplace, read_header, room, string, u32
+from ropeconv.formats.gguf.edit import PAGE, RESERVED, Layout
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
+from ropeconv.formats.gguf.room import can_insert, move_data, refuse_no_room, refuse_same_size
 from ropeconv.formats.gguf.write import write_new
 
+from ...support.extent import ALL, sample
 from ...support.gguf_files import contents, write
+from ..conftest import EDIT, fails, stopped
 
 NEW = np.arange(32, dtype=np.float32).tobytes()
-ROOMY = "reserve"
-SHIFTED = "inserted"
+LONG = string("x" * 5000)
+"""A value that fits no header without a reserve."""
 
 
 def edit() -> Edit:
-    """Something of every kind: a key, a longer key, a changed tensor, a new one."""
+    """Something of every kind: a key, a longer key, a changed tensor, a new one in pieces of any sizes."""
     half = Change(64, lambda old: (np.frombuffer(old, np.float32) / 2).tobytes())
     return Edit(
         {"llama.context_length": u32(4096), "llama.note": string("x" * 500), "llama.factor": f32(4)},
         changes={"output_norm.weight": half},
-        added=(Added.f32("rope_freqs.weight", NEW),),
+        added=(Added("rope_freqs.weight", (32,), 0, lambda: iter((NEW[:12], NEW[12:16], NEW[16:]))),),
     )
 
 
-@pytest.fixture(params=[ROOMY, SHIFTED])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    plain = write(tmp_path / "plain.gguf")
-    if request.param == SHIFTED:
-        if not room.can_insert(plain):
-            pytest.skip("this filesystem inserts no ranges")
-        return plain
-    write_new(GgufFile.open(plain), 0, Edit(), tmp_path / "model.gguf")
-    return tmp_path / "model.gguf"
+def inserting(path: Path) -> Path:
+    """The file, on a filesystem that makes room at its front."""
+    if not can_insert(path):
+        pytest.skip("this filesystem inserts no ranges")
+    return path
+
+
+@pytest.fixture(params=["reserve", "inserted"])
+def path(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Path:
+    """A file whose header has room for a change, and one that gets it."""
+    return model if request.param == "reserve" else inserting(tmp_path / "plain.gguf")
+
+
+def tail_of(file: GgufFile) -> int:
+    return file.header.size - file.header.data_start - file.header.data_size
 
 
 def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
@@ -55,79 +66,6 @@ def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
     unequal = {key for key in ours.values.keys() | new.values.keys() if ours.values.get(key) != new.values.get(key)}
     assert unequal <= {RESERVED}
     assert contents(path) == contents(tmp_path / "new.gguf")
-
-
-def test_a_new_tensor_may_come_in_pieces(path: Path, tmp_path: Path) -> None:
-    """Of any sizes, one behind the other."""
-    pieces = (NEW[:12], NEW[12:16], NEW[16:])
-    added = Added("rope_freqs.weight", (32,), 0, lambda: iter(pieces))
-    assert list(phases(GgufFile.open(path), Edit(added=(added,))))[-1] == "done"
-    assert GgufFile.open(path).read("rope_freqs.weight") == NEW
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.formats.gguf.test_inplace import edit
-from ropeconv.formats.gguf import GgufFile
-from ropeconv.formats.gguf.edit import RESERVED
-from ropeconv.formats.gguf.inplace import phases
-for step in phases(GgufFile.open(Path(sys.argv[1])), edit()):
-    if step == sys.argv[2]:
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_kill_after_any_step_is_undone(path: Path, tmp_path: Path) -> None:
-    original, walked = path.read_bytes(), list(phases(GgufFile.open(path), edit()))
-    assert walked[0] == "journal"
-    assert walked[-2:] == ["durable", "done"]
-    for step in walked:
-        path.write_bytes(original)
-        command = [sys.executable, "-c", KILLED, str(path), step]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert recover(path) is (step != "done")
-        assert (path.read_bytes() == original) is (step != "done")
-        assert not recover(path)
-        if step != "done":
-            assert list(phases(GgufFile.open(path), edit()))[-1] == "done"
-        assert contents(path)["rope_freqs.weight"] == NEW
-
-
-def test_a_kill_during_the_recovery_is_undone_too(path: Path) -> None:
-    original = path.read_bytes()
-    walk = phases(GgufFile.open(path), edit())
-    while next(walk) != "added":
-        pass
-    journal = journal_of(path).read_bytes()
-    walk.close()  # type: ignore[attr-defined]
-    assert recover(path)
-    # as if the kill came before the journal was removed: it is still there, and the file is whole again
-    journal_of(path).write_bytes(journal)
-    assert recover(path)
-    assert path.read_bytes() == original
-
-
-def test_a_filesystem_that_cannot_insert_is_said_so_and_nothing_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path / "model.gguf")
-    original = path.read_bytes()
-    monkeypatch.setattr(room, "can_insert", lambda path: False)
-    with pytest.raises(RopeconvError, match="cannot insert them; write a new file with -o"):
-        list(phases(GgufFile.open(path), edit()))
-    assert path.read_bytes() == original
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_damaged_journal_is_not_believed(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf")
-    original = path.read_bytes()
-    journal_of(path).write_bytes(b"ropeconv journal 1\n" + bytes(100))
-    with pytest.raises(BadSource, match="damaged"):
-        recover(path)
-    assert path.read_bytes() == original
 
 
 def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
@@ -141,34 +79,7 @@ def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
     list(phases(GgufFile.open(first), Edit({"llama.context_length": u32(4096)}, added=edit().added)))
     assert second.read_bytes() == untouched
     header = read_header(first)
-    assert header.get("llama.context_length") == 4096
-    assert header.get("split.tensors.count") == 5
-
-
-def back(first: GgufFile, tail: int) -> Edit:
-    """What brings the first file back after `edit`. tail: bytes after its last tensor."""
-    header, double = first.header, Change(64, lambda old: (np.frombuffer(old, np.float32) * 2).tobytes())
-    layout = Layout(header.version, header.data_start, tail)
-    removed = frozenset({"rope_freqs.weight"})
-    return Edit(base=header.values, changes={"output_norm.weight": double}, removed=removed, layout=layout)
-
-
-def test_the_first_file_comes_back_byte_for_byte_after_a_kill_at_any_step(path: Path) -> None:
-    original, first = path.read_bytes(), GgufFile.open(path)
-    tail = first.header.size - first.header.data_start - first.header.data_size
-    list(phases(first, edit()))
-    changed = path.read_bytes()
-    walked = list(phases(GgufFile.open(path), back(first, tail)))
-    assert path.read_bytes() == original
-    assert (tail > 0, "room" in walked) == (not path.name.startswith("model"),) * 2
-    for step in walked[:-1]:
-        path.write_bytes(changed)
-        walk = phases(GgufFile.open(path), back(first, tail))
-        while next(walk) != step:
-            pass
-        walk.close()  # type: ignore[attr-defined]
-        assert recover(path)
-        assert path.read_bytes() == changed, step
+    assert (header.get("llama.context_length"), header.get("split.tensors.count")) == (4096, 5)
 
 
 def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
@@ -185,77 +96,321 @@ def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
     assert peak < 20 << 20
 
 
-LONG, TRAINED_BYTES = 5000, 256 << 10
-"""Bytes of a key that fits no header without a reserve, and of the tensor that stays."""
+# Kills
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.formats.gguf.test_inplace import edit
+from ropeconv.formats.gguf import GgufFile
+from ropeconv.formats.gguf.inplace import phases
+for step in phases(GgufFile.open(Path(sys.argv[1])), edit()):
+    if step == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_what_undoes_its_change(path: Path) -> None:
+    original, walked = path.read_bytes(), list(phases(GgufFile.open(path), edit()))
+    for step in walked if ALL else [*sample(walked[:-1], 1), "done"]:
+        path.write_bytes(original)
+        done = subprocess.run([sys.executable, "-c", KILLED, path, step], capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert recover(path) is (step != "done")
+        assert (path.read_bytes() == original) is (step != "done")
+        assert not recover(path)
+        if step != "done":
+            assert list(phases(GgufFile.open(path), edit()))[-1] == "done"
+        assert contents(path)["rope_freqs.weight"] == NEW
+
+
+def back_at_every_step(path: Path, made: Edit, before: bytes) -> list[str]:
+    """Stops a change after each of its steps: the file comes back, also where the recovery is killed."""
+    walked = list(phases(GgufFile.open(path), made))
+    for step in walked[:-1]:
+        path.write_bytes(before)
+        stopped(path, made, step)
+        kept = journal_of(path).read_bytes()
+        for _ in range(2):
+            journal_of(path).write_bytes(kept)  # as after a kill of the recovery
+            assert recover(path)
+            assert path.read_bytes() == before, step
+    return walked
+
+
+def test_a_change_and_the_way_back_are_undone_after_any_step(path: Path) -> None:
+    original, first = path.read_bytes(), GgufFile.open(path)
+    header, tail = first.header, tail_of(first)
+    assert back_at_every_step(path, edit(), original)[-2:] == ["durable", "done"]
+    list(phases(GgufFile.open(path), edit()))
+    changed, double = path.read_bytes(), Change(64, lambda old: (np.frombuffer(old, np.float32) * 2).tobytes())
+    layout, removed = Layout(header.version, header.data_start, tail), frozenset({"rope_freqs.weight"})
+    back = Edit(base=header.values, changes={"output_norm.weight": double}, removed=removed, layout=layout)
+    walked = back_at_every_step(path, back, changed)
+    list(phases(GgufFile.open(path), back))
+    assert path.read_bytes() == original
+    assert (tail > 0, "room" in walked) == (path.name == "plain.gguf",) * 2
 
 
 def shrinking(added: tuple[Added, ...] = ()) -> Edit:
     """Removes the last tensor of `two_tensors` and makes room at the front."""
-    return Edit({"llama.note": string("x" * LONG)}, removed=frozenset({"b.weight"}), added=added)
+    return Edit({"llama.note": LONG}, removed=frozenset({"b.weight"}), added=added)
 
 
 def two_tensors(path: Path, last: int) -> Path:
-    zeros = np.zeros(last // 4, np.float32)
-    return write(path, tensors={"a.weight": np.arange(TRAINED_BYTES // 4, dtype=np.float32), "b.weight": zeros + 3})
-
-
-def stopped(path: Path, made: Edit, step: str) -> None:
-    walk = phases(GgufFile.open(path), made)
-    while next(walk) != step:
-        pass
-    walk.close()  # type: ignore[attr-defined]
+    stays = np.arange(1 << 16, dtype=np.float32)
+    return inserting(write(path, tensors={"a.weight": stays, "b.weight": np.zeros(last // 4, np.float32) + 3}))
 
 
 @pytest.mark.parametrize("last", [256, 1 << 17])
 @pytest.mark.parametrize("added", [(), (Added.f32("rope_freqs.weight", NEW),)], ids=["removed", "removed and added"])
-def test_a_file_that_moves_and_loses_a_tensor_comes_back_after_a_kill_at_any_step(
-    last: int, added: tuple[Added, ...], tmp_path: Path
-) -> None:
+def test_a_file_that_moves_and_loses_a_tensor_comes_back(last: int, added: tuple[Added, ...], tmp_path: Path) -> None:
     """The file ends up shorter than its data was moved to, and with 128 KiB less even shorter than before."""
     path = two_tensors(tmp_path / "model.gguf", last)
-    if not room.can_insert(path):
-        pytest.skip("this filesystem inserts no ranges")
     original = path.read_bytes()
-    walked = list(phases(GgufFile.open(path), shrinking(added)))
-    assert "room" in walked
-    assert contents(path)["a.weight"] == np.arange(TRAINED_BYTES // 4, dtype=np.float32).tobytes()
-    assert path.stat().st_size < len(original) + 65536
-    for step in walked[:-1]:
-        path.write_bytes(original)
-        stopped(path, shrinking(added), step)
-        kept = journal_of(path).read_bytes()
-        assert recover(path)
-        assert path.read_bytes() == original, step
-        journal_of(path).write_bytes(kept)
-        assert recover(path), "as after a kill of the recovery"
-        assert path.read_bytes() == original, step
+    assert "room" in back_at_every_step(path, shrinking(added), original)
+    list(phases(GgufFile.open(path), shrinking(added)))
+    assert contents(path)["a.weight"] == np.arange(1 << 16, dtype=np.float32).tobytes()
+    assert path.stat().st_size < len(original) + PAGE
+
+
+def test_a_longer_tail_comes_back_with_less_room(tmp_path: Path) -> None:
+    """Without its tail the file is longer than the data was moved to, and shorter than before."""
+    path = inserting(write(tmp_path / "model.gguf"))
+    path.write_bytes(path.read_bytes() + bytes(64))
+    first, original = GgufFile.open(path), path.read_bytes()
+    list(phases(first, Edit({"llama.note": LONG})))
+    os.truncate(path, path.stat().st_size - tail_of(first))  # as -o writes it
+    changed = path.read_bytes()
+    back = Edit(base=first.header.values, layout=Layout(first.header.version, first.header.data_start, tail_of(first)))
+    assert "room" in back_at_every_step(path, back, changed)
+    list(phases(GgufFile.open(path), back))
+    assert path.read_bytes() == original
+
+
+# The order on the disk
+
+JOURNAL = ".model.gguf.ropeconv-journal"
+CHANGE = [
+    f"sync {JOURNAL}.part", f"name {JOURNAL}", "sync folder", "sync model.gguf", f"remove {JOURNAL}", "sync folder",
+]  # fmt: skip
+
+
+@pytest.fixture
+def calls(model: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of the system, in order: fsync with the name of the file, new names, and names that go."""
+    found: list[str] = []
+    fsync, replace, unlink = os.fsync, os.replace, os.unlink
+
+    def synced(handle: int) -> None:
+        found.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+        fsync(handle)
+
+    def named(source: Path, target: Path) -> None:
+        found.append(f"name {Path(target).name}")
+        replace(source, target)
+
+    def removed(name: Path) -> None:
+        unlink(name)
+        found.append(f"remove {Path(name).name}")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", named)
+    monkeypatch.setattr(os, "unlink", removed)
+    return found
+
+
+def test_a_change_begins_when_its_journal_is_on_the_disk_and_the_journal_goes_when_the_change_is(
+    model: Path, calls: list[str]
+) -> None:
+    before, walk = model.read_bytes(), phases(GgufFile.open(model), EDIT)
+    assert next(walk) == "journal"
+    assert calls == CHANGE[:3]
+    assert model.read_bytes() == before
+    assert list(walk) == ["header", "tensors", "added", "durable", "done"]
+    assert calls == CHANGE
+
+
+def test_a_journal_goes_when_what_it_restores_is_on_the_disk(model: Path, calls: list[str]) -> None:
+    before = model.read_bytes()
+    stopped(model, EDIT, "durable")
+    assert model.read_bytes() != before
+    calls.clear()
+    assert recover(model)
+    assert calls == CHANGE[3:]
+    assert model.read_bytes() == before
+
+
+# Failures
+
+
+class FailingDisk:
+    """os.fsync that fails for some of its calls."""
+
+    def __init__(self, failing: range, number: int) -> None:
+        self.calls, self.failing, self.number, self.real = 0, failing, number, os.fsync
+
+    def __call__(self, file: int) -> None:
+        self.calls += 1
+        if self.calls in self.failing:
+            raise OSError(self.number, os.strerror(self.number))
+        self.real(file)
+
+
+JOURNALED, FOLDER, FILE, REMOVED = 1, 2, 3, 4
+"""The calls of fsync during a change, in their order."""
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "reason"),
+    [
+        (JOURNALED, errno.ENOSPC, "the disk is full"), (FOLDER, errno.ENOSPC, "the disk is full"),
+        (FILE, errno.ENOSPC, "the disk is full"), (FILE, errno.EIO, "Input/output error"),
+    ],
+)  # fmt: skip
+def test_a_change_that_a_disk_fails_is_undone_at_once(
+    model: Path, monkeypatch: pytest.MonkeyPatch, call: int, number: int, reason: str
+) -> None:
+    before = model.read_bytes()
+    monkeypatch.setattr(os, "fsync", FailingDisk(range(call, call + 1), number))
+    with pytest.raises(RopeconvError, match=rf"place \({reason}\) and is as it was; write a new file with -o"):
+        list(phases(GgufFile.open(model), EDIT))
+    assert model.read_bytes() == before
+    assert list(model.parent.iterdir()) == [model]
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected", "words"),
+    [
+        (BadSource("the tensor was cut off"), RopeconvError, r"place \(the tensor was cut off\) and is as it was"),
+        (KeyboardInterrupt(), Interrupted, "is as it was"),
+        (ZeroDivisionError("a change that cannot be made"), ZeroDivisionError, "a change that cannot be made"),
+    ],
+)
+def test_a_change_that_its_data_stops_is_undone_at_once(
+    model: Path, problem: BaseException, expected: type[BaseException], words: str
+) -> None:
+    def stops() -> Iterator[bytes]:
+        raise problem
+
+    before = model.read_bytes()
+    with pytest.raises(expected, match=words):
+        list(phases(GgufFile.open(model), Edit(EDIT.values, added=(Added("rope_freqs.weight", (32,), 0, stops),))))
+    assert model.read_bytes() == before
+    assert list(model.parent.iterdir()) == [model]
+
+
+def test_a_change_that_cannot_be_undone_is_said_to_be_so_and_undone_later(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = model.read_bytes()
+    monkeypatch.setattr(os, "fsync", FailingDisk(range(FILE, 99), errno.EIO))
+    with pytest.raises(RopeconvError, match="nor put back .*; do not use it before the same command has run again"):
+        list(phases(GgufFile.open(model), EDIT))
+    with pytest.raises(RopeconvError, match=r"could not be undone \(Input/output error\); do not use it before the"):
+        recover(model)
+    monkeypatch.undo()
+    assert recover(model)
+    assert model.read_bytes() == before
+
+
+def test_what_is_done_is_said_to_be_done_where_the_disk_fails_behind_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, disk = model.read_bytes(), FailingDisk(range(REMOVED, REMOVED + 1), errno.EIO)
+    monkeypatch.setattr(os, "fsync", disk)
+    with pytest.raises(RopeconvError, match="is changed in place, but a loss of power may bring it back"):
+        list(phases(GgufFile.open(model), EDIT))
+    assert disk.calls == REMOVED
+    assert model.read_bytes() != before
+    assert list(model.parent.iterdir()) == [model]
 
 
 def test_a_disk_that_fails_at_the_end_leaves_a_file_that_moved_and_shrank_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = two_tensors(tmp_path / "model.gguf", 256)
-    if not room.can_insert(path):
-        pytest.skip("this filesystem inserts no ranges")
-    original, walk = path.read_bytes(), phases(GgufFile.open(path), shrinking())
-    while next(walk) != "added":
-        pass
-    failing = iter([OSError(errno.EIO, "Input/output error")])
-
-    def fsync(file: int) -> None:
-        for problem in failing:
-            raise problem
-
-    monkeypatch.setattr(os, "fsync", fsync)
+    original = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", FailingDisk(range(FILE, FILE + 1), errno.EIO))
     with pytest.raises(RopeconvError, match="is as it was"):
-        next(walk)
+        list(phases(GgufFile.open(path), shrinking()))
     assert path.read_bytes() == original
 
 
+# What is refused
+
+
+def test_room_is_inserted_and_taken_away_where_the_fallocate_command_can(tmp_path: Path) -> None:
+    probe, path, data = tmp_path / "probe", tmp_path / "file", os.urandom(3 * PAGE)
+    probe.write_bytes(bytes(2 * PAGE))
+    command = ["fallocate", "--insert-range", "--offset", "0", "--length", str(PAGE), str(probe)]
+    able = shutil.which("fallocate") is not None and subprocess.run(command, check=False).returncode == 0
+    assert can_insert(path) == able
+    assert list(tmp_path.iterdir()) == [probe]
+    assert can_insert(tmp_path / "none" / "model.gguf") is False
+    path.write_bytes(data)
+    with inserting(path).open("r+b") as file:
+        move_data(file.fileno(), PAGE)
+        assert path.read_bytes() == bytes(PAGE) + data
+        move_data(file.fileno(), -PAGE)
+        assert path.read_bytes() == data
+        with pytest.raises(OSError) as problem:
+            move_data(file.fileno(), 7)
+    assert problem.value.errno == errno.EINVAL
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("shift", "able", "words"),
+    [
+        (0, True, ""), (PAGE, True, ""), (3 * PAGE, True, ""), (-PAGE, True, ""), (0, False, ""),
+        (PAGE + 1, True, "needs 65537 bytes more"), (4096, True, "needs 4096 bytes"),
+        (-7, True, "has 7 bytes too many"),
+        (PAGE, False, "m.gguf needs 65536 bytes more than there are, and this filesystem cannot insert them; write a"),
+        (-PAGE, False, "65536 bytes too many, which cannot be taken away on this filesystem"),
+    ],
+)  # fmt: skip
+def test_data_moves_by_whole_pages_where_the_filesystem_can(
+    monkeypatch: pytest.MonkeyPatch, shift: int, able: bool, words: str
+) -> None:
+    monkeypatch.setattr(room, "can_insert", lambda path: able)
+    if not words:
+        refuse_no_room(Path("m.gguf"), shift)
+        return
+    with pytest.raises(RopeconvError, match=words):
+        refuse_no_room(Path("m.gguf"), shift)
+
+
+def test_a_filesystem_that_cannot_insert_is_said_so_and_nothing_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "model.gguf")
+    original = path.read_bytes()
+    monkeypatch.setattr(room, "move_data", fails(errno.EOPNOTSUPP))
+    with pytest.raises(RopeconvError, match="cannot insert them; write a new file with -o"):
+        list(phases(GgufFile.open(path), edit()))
+    assert path.read_bytes() == original
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("shift", "final", "grows", "passes"),
+    [
+        (0, 100, False, True), (0, 100, True, True), (0, 90, True, True), (PAGE, 101, True, True),
+        (PAGE, 100, False, False), (PAGE, 100, True, False), (-PAGE, 90, False, True), (-PAGE, 90, True, False),
+        (-PAGE, 100, False, False), (1, 99, True, True),
+    ],
+)  # fmt: skip
+def test_a_size_that_would_not_tell_whether_data_has_moved(shift: int, final: int, grows: bool, passes: bool) -> None:
+    if passes:
+        refuse_same_size(Path("m.gguf"), 100, shift, final, grows)
+        return
+    with pytest.raises(RopeconvError, match="m.gguf would have moved data and the size of before"):
+        refuse_same_size(Path("m.gguf"), 100, shift, final, grows)
+
+
 def test_an_edit_after_which_the_size_would_not_tell_whether_the_data_moved_is_refused(tmp_path: Path) -> None:
-    path = two_tensors(tmp_path / "model.gguf", 65536)
-    if not room.can_insert(path):
-        pytest.skip("this filesystem inserts no ranges")
+    path = two_tensors(tmp_path / "model.gguf", PAGE)
     original = path.read_bytes()
     with pytest.raises(RopeconvError, match="the size of before.*write a new file with -o"):
         list(phases(GgufFile.open(path), shrinking()))
@@ -263,25 +418,23 @@ def test_an_edit_after_which_the_size_would_not_tell_whether_the_data_moved_is_r
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_longer_tail_comes_back_with_less_room_after_a_kill_at_any_step(tmp_path: Path) -> None:
-    """Without its tail the file is longer than the data was moved to, and shorter than before."""
-    path = write(tmp_path / "model.gguf")
-    if not room.can_insert(path):
-        pytest.skip("this filesystem inserts no ranges")
-    path.write_bytes(path.read_bytes() + bytes(64))
-    first = GgufFile.open(path)
-    tail = first.header.size - first.header.data_start - first.header.data_size
-    original = path.read_bytes()
-    list(phases(first, Edit({"llama.note": string("x" * LONG)})))
-    os.truncate(path, path.stat().st_size - tail)  # as -o writes it
-    changed = path.read_bytes()
-    layout = Layout(first.header.version, first.header.data_start, tail)
-    edit_back = Edit(base=first.header.values, layout=layout)
-    walked = list(phases(GgufFile.open(path), edit_back))
-    assert "room" in walked
-    assert path.read_bytes() == original
-    for step in walked[:-1]:
-        path.write_bytes(changed)
-        stopped(path, edit_back, step)
-        assert recover(path)
-        assert path.read_bytes() == changed, step
+def test_only_so_much_is_kept_in_a_journal(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, file = model.read_bytes(), GgufFile.open(model)
+    same = Edit(changes={"blk.0.attn_norm.weight": Change(512, lambda old: old)})
+    kept = file.header.data_start + file.header.tensors["blk.0.attn_norm.weight"].size
+    monkeypatch.setattr(inplace, "MAX_KEPT", kept - 1)
+    with pytest.raises(RopeconvError, match=r"too much of model\.gguf changes for doing it in place"):
+        list(phases(file, same))
+    assert model.read_bytes() == before
+    monkeypatch.setattr(inplace, "MAX_KEPT", kept)
+    assert list(phases(file, same))[-1] == "done"
+
+
+def test_a_tensor_that_would_leave_a_gap_is_not_removed_in_place(model: Path) -> None:
+    before, file = model.read_bytes(), GgufFile.open(model)
+    names = list(file.header.tensors)
+    with pytest.raises(RopeconvError, match="before others in model.gguf, which would have to move; write a new file"):
+        list(phases(file, Edit(removed=frozenset(names[:1]))))
+    assert model.read_bytes() == before
+    assert list(phases(file, Edit(removed=frozenset(names[-1:]))))[-1] == "done"
+    assert list(GgufFile.open(model).header.tensors) == names[:-1]

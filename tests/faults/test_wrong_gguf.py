@@ -84,8 +84,8 @@ NUMBERS = {
 TEXTS = {
     b"llama.rope.scaling.factor": b"llama.rope.scaling.factoR", b"\4\0\0\0\0\0\0\0yarn": b"\4\0\0\0\0\0\0\0none",
     b"token 3": b"token X", b"A model": b"B model", b"ropeconv.note": b"ropeconv.mote",
-    Q.encode(): b"blk.9.attn_q.weight", b'"factor": 16.0': b'"factor": 18.0', b'"encoding": "keys"': b'"encoding": "keyz"',
-    b'"context": 1024': b'"context": 1025',
+    Q.encode(): b"blk.9.attn_q.weight", b'"factor": 16.0': b'"factor": 18.0',
+    b'"encoding": "keys"': b'"encoding": "keyz"', b'"context": 1024': b'"context": 1025',
 }  # fmt: skip
 TABLE: dict[str, tuple[str, Corruption]] = {
     **{f"{key} = {value}": ("keys", number(key, value)) for key, value in NUMBERS.items()},

@@ -12,25 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
-from .edits import (
-    Change,
-    all_rows,
-    both_lists,
-    exchanged,
-    fold_again,
-    interleaved,
-    per_rope,
-    rope,
-    rounded,
-    scaled,
-    setting,
-    switched,
-    without_bias,
-)
+from .edits import Change, all_rows, both_lists, config, fold_again, lists, rope, scaled, setting, weights
 
 FAMILIES = (
     "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "stablelm", "gpt_neox", "olmo2",
@@ -40,28 +28,28 @@ FAMILIES = (
 Options = dict[str, Any]
 
 
-def _lists(pairs: int) -> Recipe:
-    return Recipe(REGISTRY["longrope"]((4.0,) * pairs, (2.0,) * pairs), context=1024)
+Way = tuple[Callable[[int], Recipe], Options]
 
 
-METHODS: dict[str, tuple[Callable[[int], Recipe], Options]] = {
-    "theta": (lambda pairs: Recipe(REGISTRY["theta"](160000.0), context=1024), {}),
-    "linear": (lambda pairs: Recipe(REGISTRY["linear"](16.0)), {}),
-    "by-parts": (lambda pairs: Recipe(REGISTRY["by-parts"](16.0)), {}),
-    "yarn": (lambda pairs: Recipe(REGISTRY["yarn"](16.0)), {}),
-    "yarn folded": (lambda pairs: Recipe(REGISTRY["yarn"](16.0)), {"encoding": "weights"}),
-    "mixed": (lambda pairs: Recipe(REGISTRY["mixed"](16.0), attention_factor=1.0), {}),
-    "llama3": (lambda pairs: Recipe(REGISTRY["llama3"](16.0)), {}),
-    "longrope": (_lists, {}),
+def _way(name: str, *parameters: Any, options: Options | None = None, **more: Any) -> Way:
+    recipe = Recipe(REGISTRY[name](*parameters, **more.pop("of", {})), **more)
+    return lambda pairs: recipe, options or {}
+
+
+METHODS: dict[str, Way] = {
+    "theta": _way("theta", 160000.0, context=1024),
+    "linear": _way("linear", 16.0),
+    "by-parts": _way("by-parts", 16.0),
+    "yarn": _way("yarn", 16.0),
+    "yarn folded": _way("yarn", 16.0, options={"encoding": "weights"}),
+    "mixed": _way("mixed", 16.0, attention_factor=1.0),
+    "llama3": _way("llama3", 16.0),
+    "longrope": (lambda n: Recipe(REGISTRY["longrope"]((4.0,) * n, (2.0,) * n), context=1024), {}),
 }
 """The eight methods and encodings of the right bakes, from the number of frequencies to the recipe."""
-
-OTHERS: dict[str, tuple[Callable[[int], Recipe], Options]] = {
-    "log-n": (
-        lambda pairs: Recipe(REGISTRY["yarn"](16.0), log_n="clamped"),
-        {"encoding": "ministral3", "allow_approximate": True},
-    ),
-    "mscale": (lambda pairs: Recipe(REGISTRY["yarn"](16.0, mscale=1.0, mscale_all_dim=1.0)), {}),
+OTHERS: dict[str, Way] = {
+    "log-n": _way("yarn", 16.0, log_n="clamped", options={"encoding": "ministral3", "allow_approximate": True}),
+    "mscale": _way("yarn", 16.0, of={"mscale": 1.0, "mscale_all_dim": 1.0}),
 }
 """What only some families can have."""
 
@@ -85,6 +73,16 @@ class Wrong:
 
 def _of(names: str) -> tuple[str, ...]:
     return tuple(names.split())
+
+
+def local(**values: Any) -> Change:
+    """Sets keys of the RoPE of the layers that are not extended."""
+    return config(lambda found: found["rope_parameters"]["sliding_attention"].update(values))
+
+
+def interleaved(rows: torch.Tensor) -> torch.Tensor:
+    """The rows of one head in pairs instead of two halves, as GPT-J and GGUF files of Llama have them."""
+    return rows.unflatten(0, (2, len(rows) // 2)).transpose(0, 1).flatten(0, 1)
 
 
 K, Q, V = r"layers\.0\..*k_proj\.weight", r"layers\.0\..*q_proj\.weight", r"layers\.0\..*v_proj\.weight"
@@ -117,7 +115,8 @@ WRONG = (
     Wrong("factors backwards", "mixed", _of("qwen3 gpt_neox cohere"), both_lists(lambda old: old[::-1])),
     Wrong("factors upside down", "mixed", _of("stablelm mixtral phi3"),
           both_lists(lambda old: [1 / value for value in old])),
-    Wrong("short and long list swapped", "longrope", _of("llama qwen2 phi3 cohere"), switched),
+    Wrong("short and long list swapped", "longrope", _of("llama qwen2 phi3 cohere"),
+          lists(lambda short, long: (long, short))),
     Wrong("another length for the lists", "longrope", _of("mistral granite olmo2"),
           setting(original_max_position_embeddings=256, each=True)),
     Wrong("half of the rotated dimensions", "yarn", _of("stablelm gpt_neox"),
@@ -131,8 +130,8 @@ WRONG = (
     Wrong("kinds of layers exchanged", "yarn", _of("gemma3_text"),
           setting(layer_types=["full_attention", "sliding_attention", "full_attention"])),
     Wrong("method on local layers too", "linear", _of("gemma3_text"),
-          per_rope("sliding_attention", rope_type="linear", factor=16.0)),
-    Wrong("theta of local layers", "yarn", _of("gemma3_text"), per_rope("sliding_attention", rope_theta=20000.0)),
+          local(rope_type="linear", factor=16.0)),
+    Wrong("theta of local layers", "yarn", _of("gemma3_text"), local(rope_theta=20000.0)),
     Wrong("another logit scale", "yarn", _of("cohere"), setting(logit_scale=0.066)),
     Wrong("another attention scale", "yarn", _of("gemma2 gemma3_text"), setting(query_pre_attn_scalar=66)),
     Wrong("another scale of experts", "yarn", _of("deepseek_v3"), setting(routed_scaling_factor=2.6)),
@@ -150,12 +149,14 @@ WRONG = (
     Wrong("fused projection x 1.01", "linear", _of("phi3 gpt_neox"),
           scaled(r"layers\.0\..*(qkv_proj|query_key_value)\.weight", 1.01)),
     Wrong("latent keys x 1.01", "linear", _of("deepseek_v3"), scaled(r"layers\.0\..*kv_a_proj_with_mqa\.weight", 1.01)),
-    Wrong("heads of queries exchanged", "linear", _of("llama qwen2 cohere"), exchanged(Q)),
-    Wrong("keys in the interleaved layout", "yarn", _of("llama mistral granite"), interleaved(K)),
+    Wrong("heads of queries exchanged", "linear", _of("llama qwen2 cohere"),
+          weights(Q, lambda old: torch.cat(old.chunk(2)[::-1]))),
+    Wrong("keys in the interleaved layout", "yarn", _of("llama mistral granite"), weights(K, interleaved)),
     Wrong("head x 1.01", "yarn", _of("llama phi3 gpt_neox"), scaled(r"(lm_head|embed_out)\.weight", 1.01)),
-    Wrong("biases lost", "linear", _of("qwen2 gpt_neox"), without_bias),
+    Wrong("biases lost", "linear", _of("qwen2 gpt_neox"), weights(r"\.bias$", torch.zeros_like)),
     Wrong("router x 1.1", "yarn", _of("mixtral"), scaled(r"layers\.0\..*gate\.weight", 1.1)),
-    Wrong("weights rounded to bfloat16", "theta", _of("llama mistral phi3 stablelm"), rounded),
+    Wrong("weights rounded to bfloat16", "theta", _of("llama mistral phi3 stablelm"),
+          weights("", lambda old: old.bfloat16().to(old.dtype))),
 )  # fmt: skip
 
 CASES = tuple((wrong, family) for wrong in WRONG for family in wrong.families)

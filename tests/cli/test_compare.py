@@ -46,6 +46,8 @@ def test_json(run: Run) -> None:
 
 
 def test_other_sources(run: Run, tmp_path: Path) -> None:
-    assert "not compared, A rotates 64 pairs and B 16" in run("compare", STOCK, CONFIGS / "microsoft--phi-2.json").stdout
+    assert (
+        "not compared, A rotates 64 pairs and B 16" in run("compare", STOCK, CONFIGS / "microsoft--phi-2.json").stdout
+    )
     text = run("compare", STOCK, write(tmp_path / "model.gguf")).stdout
     assert [line.split()[-2:] for line in text.splitlines() if line.startswith("llama.cpp (commit")] == [["-", "exact"]]

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ..conftest import run_in
-from ..support.llamacpp import tokenizer_json
+from ropeconv.receipts import read_receipt
+
+from ..conftest import Run
+from ..support.in_process import Done, command
+from ..support.models import make
 
 SMALL = ("--text", "text.txt", "--lengths", "1/2T,1T,4T", "--windows", "4", "--targets", "8", "--journal", "j.jsonl")
+ROWS = "base,yarn:4,mixed:4:context=1k,linear:4:log_n=clamped"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
-    """A folder with a model that has a tokenizer, a text, and the result of an evaluation."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that has a tokenizer, and a text."""
+    from ..support.llamacpp import tokenizer_json
+
     folder = tmp_path_factory.mktemp("eval")
-    subprocess.run(["cp", "-r", str(tiny("llama")), str(folder / "model")], check=True)
+    make("llama", folder / "model")
     (folder / "model" / "tokenizer.json").write_text(tokenizer_json())
     settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -32,131 +38,120 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path])
     return folder
 
 
+@pytest.fixture
+def run(place: Path) -> Run:
+    return partial(command, place, "eval")
+
+
 @pytest.fixture(scope="module")
-def measured(place: Path) -> subprocess.CompletedProcess[str]:
-    rows = "base,yarn:4,mixed:4:context=1k,linear:4:log_n=clamped"
-    return run_in(
-        place, "eval", "model", "--methods", rows, *SMALL,
-        "-o", "result.json", "--report", "page.html", "--plot", "plot.svg",
-    )  # fmt: skip
+def measured(place: Path) -> Done:
+    files = ("-o", "result.json", "--report", "page.html", "--plot", "plot.svg")
+    return command(place, "eval", "model", "--methods", ROWS, *SMALL, *files, code=0)
 
 
-def cells(document: dict[str, object]) -> dict[tuple[object, ...], object]:
-    found = document["cells"]
-    assert isinstance(found, list)
-    return {(cell["row"], cell["column"]): (cell["value"], cell["difference"]) for cell in found}
+def cells(document: dict[str, Any]) -> dict[tuple[str, int], tuple[float, float]]:
+    return {(cell["row"], cell["column"]): (cell["value"], cell["difference"]) for cell in document["cells"]}
 
 
-def test_a_table_a_result_a_page_and_a_picture(place: Path, measured: subprocess.CompletedProcess[str]) -> None:
-    assert measured.returncode == 0, measured.stderr
-    lines = [line.split() for line in measured.stdout.splitlines()]
+def result(place: Path) -> dict[tuple[str, int], tuple[float, float]]:
+    return cells(json.loads((place / "result.json").read_text()))
+
+
+def test_a_table_a_result_a_page_and_a_picture(place: Path, measured: Done) -> None:
+    assert measured.stdout.startswith("growth: loss in nats per token, then minus base\n")
+    lines = [line.split() for line in measured.stdout.splitlines() if line.strip()]
     assert ["1/2T", "1T", "4T", "price", "holds", "to"] in lines
-    assert [line[0] for line in lines if line[:1] and line[0].split(":")[0] in ("base", "yarn", "mixed", "linear")] == [
-        "base", "yarn:4", "mixed:4:context=1k", "linear:4:log_n=clamped",
-    ]  # fmt: skip
+    assert [line[0] for line in lines if line[0] in ROWS.split(",")] == ROWS.split(",")
     found = json.loads((place / "result.json").read_text())
     assert (found["trained"], found["lengths"], len(found["cells"])) == (64, [32, 64, 256], 12)
     assert "<svg" in (place / "page.html").read_text()
     assert (place / "plot.svg").read_text().startswith("<svg")
-    assert sorted(path.name for path in place.iterdir()) == [
+    assert {path.name for path in place.iterdir()} == {
         "j.jsonl", "model", "page.html", "plot.svg", "result.json", "text.txt",
-    ]  # fmt: skip
+    }  # fmt: skip
 
 
-def test_losses_are_those_of_transformers_itself(place: Path, measured: subprocess.CompletedProcess[str]) -> None:
+def test_losses_are_those_of_transformers_itself(place: Path, measured: Done) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(place / "model")
     tokens = AutoTokenizer.from_pretrained(place / "model")((place / "text.txt").read_text()).input_ids
     ends = [len(tokens) - int(k * (len(tokens) - 256) / 3) for k in range(4)]
-    wanted = {}
     for length in (32, 64, 256):
         windows = torch.tensor([tokens[end - length : end] for end in ends])
         logits = model(windows).logits[:, -9:-1].flatten(0, 1)
-        wanted[length] = torch.nn.functional.cross_entropy(logits, windows[:, -8:].flatten()).item()
-    found = json.loads((place / "result.json").read_text())
-    base = {column: value for (row, column), (value, _) in cells(found).items() if row == "base"}
-    assert base == {length: pytest.approx(loss, abs=1e-4) for length, loss in wanted.items()}
+        loss = torch.nn.functional.cross_entropy(logits, windows[:, -8:].flatten()).item()
+        assert result(place)["base", length][0] == pytest.approx(loss, abs=1e-4)
 
 
-def test_a_second_run_takes_everything_from_the_journal(
-    place: Path, measured: subprocess.CompletedProcess[str]
-) -> None:
+def test_a_second_run_takes_everything_from_the_journal(place: Path, measured: Done, run: Run) -> None:
     before = (place / "j.jsonl").read_bytes()
-    again = run_in(place, "eval", "model", "--methods", "base,yarn:4", *SMALL, "--json", "--budget", "1s")
+    again = run("model", "--methods", "base,yarn:4", *SMALL, "--json", "--budget", "1s")
     assert again.returncode == 0, again.stderr
     assert "24 sequences are in the journal" in again.stderr
     assert (place / "j.jsonl").read_bytes() == before
-    first = cells(json.loads((place / "result.json").read_text()))
-    assert cells(json.loads(again.stdout)) == {
-        key: value for key, value in first.items() if key[0] in ("base", "yarn:4")
-    }
+    wanted = {key: value for key, value in result(place).items() if key[0] in ("base", "yarn:4")}
+    assert cells(json.loads(again.stdout)) == wanted
 
 
-def test_a_damaged_line_is_measured_again_and_a_file_of_the_user_stays(
-    place: Path, measured: subprocess.CompletedProcess[str]
-) -> None:
+def test_a_damaged_line_is_measured_again_and_a_file_of_the_user_stays(place: Path, measured: Done, run: Run) -> None:
     lines = (place / "j.jsonl").read_text().splitlines()
     lines[3] = lines[3].replace('"value":', '"value":1')
     (place / "damaged.jsonl").write_text("\n".join([*lines, ""]))
-    given = ("eval", "model", "--methods", "base,yarn:4", *SMALL[:-1])
-    again = run_in(place, *given, "damaged.jsonl", "--json")
-    assert "1 line of damaged.jsonl is damaged and skipped.\n" in again.stderr
-    first = cells(json.loads((place / "result.json").read_text()))
-    assert cells(json.loads(again.stdout)).items() <= first.items()
+    given = ("model", "--methods", "base,yarn:4", *SMALL[:-1])
+    again = run(*given, "damaged.jsonl", "--json")
     (place / "damaged.jsonl").unlink()
+    assert "1 line of damaged.jsonl is damaged and skipped.\n" in again.stderr
+    assert cells(json.loads(again.stdout)).items() <= result(place).items()
     before = (place / "text.txt").read_bytes()
     for more in ((), ("--fresh",)):
-        refused = run_in(place, *given, "text.txt", *more)
+        refused = run(*given, "text.txt", *more)
         said = "ropeconv: text.txt is not a journal of `ropeconv eval`; give another --journal\n"
         assert (refused.returncode, refused.stderr) == (1, said)
         assert (place / "text.txt").read_bytes() == before
 
 
-def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path) -> None:
+def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path, run: Run) -> None:
     before = sorted(place.rglob("*"))
-    plan = run_in(place, "eval", "model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run")
+    plan = run("model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run")
     assert re.search(r"growth +256 +8 +2,048", plan.stdout)
     assert re.search(r"24 sequences with 2,816 tokens take about \d+ s\.", plan.stdout)
     assert sorted(place.rglob("*")) == before
     many = ("--windows", "100000", "--measure", "sliding:1", "--budget", "1s")
-    refused = run_in(place, "eval", "model", "--text", "text.txt", *many)
+    refused = run("model", "--text", "text.txt", *many)
     assert refused.returncode == 2
     assert re.search(r"takes about .*, and --budget is 1 s; what fits: ", refused.stderr)
 
 
-def test_a_condition_that_holds_is_exit_code_3(place: Path, measured: subprocess.CompletedProcess[str]) -> None:
-    asked = ("eval", "model", "--methods", "base,yarn:4", *SMALL, "--fail-if")
-    holds = run_in(place, *asked, "base > 0.5 @1T")
-    assert holds.returncode == 3, holds.stderr
-    assert "base > 0.5 @1T is true" in holds.stderr
-    assert run_in(place, *asked, "base > 500 @1T").returncode == 0
+def test_a_condition_that_holds_is_exit_code_3(measured: Done, run: Run) -> None:
+    asked = ("model", "--methods", "base,yarn:4", *SMALL, "--fail-if")
+    holds = run(*asked, "base > 0.5 @1T")
+    assert (holds.returncode, "base > 0.5 @1T is true" in holds.stderr) == (3, True), holds.stderr
+    assert run(*asked, "base > 500 @1T").returncode == 0
 
 
-def test_ctrl_c_shows_what_there_is_and_a_rerun_ends_the_same(
-    place: Path, measured: subprocess.CompletedProcess[str]
-) -> None:
-    rows = ("base", "yarn:4", "linear:4", "ntk:4")
-    asked = ["eval", "model", "--methods", ",".join(rows), *SMALL[:-1], "ctrl-c.jsonl", "--windows", "20", "--json"]
-    command = [sys.executable, "-m", "ropeconv", *asked]
+def test_ctrl_c_shows_what_there_is_and_a_rerun_ends_the_same(place: Path, measured: Done, run: Run) -> None:
+    asked = ["model", "--methods", "base,yarn:4", *SMALL[:-1], "ctrl-c.jsonl", "--windows", "12", "--json"]
     journal = place / "ctrl-c.jsonl"
-    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    program = [sys.executable, "-m", "ropeconv", "eval", *asked]
+    with subprocess.Popen(program, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         deadline = time.monotonic() + 120
-        while (not journal.exists() or journal.read_bytes().count(b"\n") < 40) and time.monotonic() < deadline:
+        while (not journal.exists() or journal.read_bytes().count(b"\n") < 10) and time.monotonic() < deadline:
             time.sleep(0.02)
         running.send_signal(signal.SIGINT)
         stdout, stderr = running.communicate(timeout=120)
     assert running.returncode == 130, stderr
     assert "Stopping: what has been measured will be shown." in stderr
-    partial = json.loads(stdout)
-    assert partial["notes"]
+    assert json.loads(stdout)["notes"]
     finished = journal.read_bytes().count(b"\n") - 1
-    whole = run_in(place, *asked)
+    whole = run(*asked)
     assert f"{finished} sequences are in the journal" in whole.stderr
-    os.unlink(journal)
-    once = run_in(place, *asked)
-    assert cells(json.loads(whole.stdout)) == cells(json.loads(once.stdout))
+    journal.unlink()
+    assert cells(json.loads(whole.stdout)) == cells(json.loads(run(*asked).stdout))
+
+
+TEXT = ("--methods", "base", "--text", "text.txt")
 
 
 @pytest.mark.parametrize(
@@ -164,26 +159,40 @@ def test_ctrl_c_shows_what_there_is_and_a_rerun_ends_the_same(
     [
         (("--methods", "base", "--text", "none.txt"), 2, "names no file"),
         (("--methods", "base"), 2, "no text is given; name a file with --text"),
-        (("--methods", "base", "--text", "text.txt", "--lengths", "1M"), 1, "the longest text has"),
         (("--methods", "longrope:2", "--text", "text.txt"), 2, "names no method"),
         (("--methods", "base", "--text", "model/model.safetensors"), 1, "is not text in UTF-8"),
-        (("--methods", "base", "--text", "text.txt", "--journal", "text.txt"), 1, "is not a journal"),
-        (("--methods", "base", "--text", "text.txt", "--fail-if", "yarn:4 > base @1T"), 2, "names 'yarn:4'"),
-        (("--methods", "base", "--text", "text.txt", "--report", "no/page.html"), 2, "no does not exist"),
+        ((*TEXT, "--lengths", "1M"), 1, "the longest text has"),
+        ((*TEXT, "--report", "no/page.html"), 2, "no does not exist"),
+        ((*TEXT, "--fail-if", "yarn:4 > base @1T"), 2, "names 'yarn:4'"),
+        ((*TEXT, "--fail-if", "base"), 2, "--fail-if"),
+        ((*TEXT, "--fail-if", "base > 1 @8T"), 2, "--fail-if"),
+        ((*TEXT, "--fail-if", "position base > 1 @2T"), 2, "--fail-if"),
     ],
 )
-def test_bad_input_is_a_sentence(place: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_bad_input_is_a_sentence(place: Path, run: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
     before = sorted(place.rglob("*"))
-    done = run_in(place, "eval", "model", "--lengths", "32,64", "--windows", "2", *arguments)
+    done = run("model", "--lengths", "32,64", "--windows", "2", *arguments)
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2
     assert sorted(place.rglob("*")) == before
 
 
-def test_a_row_that_the_model_refuses_leaves_the_others(place: Path) -> None:
+def test_a_row_that_the_model_refuses_leaves_the_others(run: Run) -> None:
     rows = "base,yarn:4,theta-bound:8,llama3:4:keep_short=true"
-    done = run_in(place, "eval", "model", "--methods", rows, *SMALL[:-1], "rows.jsonl", "--json")
+    done = run("model", "--methods", rows, *SMALL[:-1], "rows.jsonl", "--json")
     assert done.returncode == 0, done.stderr
     refused = {row["name"]: row["refused"] for row in json.loads(done.stdout)["rows"] if row["refused"]}
     assert "yarn:4" not in refused
     assert {row for row, _ in cells(json.loads(done.stdout))} == set(rows.split(",")) - set(refused)
+
+
+def test_the_receipt_of_an_output_has_what_was_measured_against_its_source(place: Path, run: Run) -> None:
+    command(place, "apply", "model", "--yarn", "4", "-o", "baked", code=0)
+    done = run("baked", "--against", "model", *SMALL[:-2], "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (found,) = read_receipt(place / "baked").evaluations
+    against, own = (row["name"] for row in document["rows"])
+    assert found.against == against
+    assert found.measured[-1].difference == cells(document)[own, 256][1]
+    assert not (place / "model" / "ropeconv.json").exists()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ropeconv.errors import RopeconvError
-from ropeconv.formats.gguf import Edit, GgufFile, boolean, f32, string, u32
+from ropeconv.formats.gguf import Edit, GgufFile, f32, string, u32
 from ropeconv.formats.gguf.inplace import journal_of, phases
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.validate.comparison import Comparison
@@ -18,31 +18,34 @@ from ropeconv.validate.gguf import validate_gguf
 
 from ..conftest import Run
 from ..support.gguf_files import contents, write
-from ..support.llamacpp import checkpoint
 
 
 @pytest.fixture(scope="module")
 def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from ..support.llamacpp import checkpoint
+
     return checkpoint("qwen2", tmp_path_factory.mktemp("source") / "qwen2")
 
 
-def _edited(path: Path, edit: Edit) -> Path:
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write(tmp_path / "model.gguf")
+
+
+def edited(path: Path, edit: Edit) -> Path:
     out = path.with_name(f"edited-{path.name}")
     write_new(GgufFile.open(path), 0, edit, out)
     return out
 
 
-def test_inspect_says_what_llama_cpp_computes(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "model.gguf")
+def test_inspect_says_what_llama_cpp_computes(run: Run, model: Path) -> None:
     seen = json.loads(run("inspect", "model.gguf", "--json").stdout)
     assert (seen["family"], seen["rope_type"], seen["rope_theta"]) == ("llama", "default", 10000.0)
-    assert (seen["context"], seen["head_dim"], seen["layers"]["global"]) == (64, 64, 2)
-    assert seen["problems"] == []
+    assert (seen["context"], seen["head_dim"], seen["layers"]["global"], seen["problems"]) == (64, 64, 2, [])
 
 
-def test_numbers_on_a_low_base(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "model.gguf")
-    low = _edited(tmp_path / "model.gguf", Edit({"llama.rope.freq_base": f32(50.0)}))
+def test_numbers_on_a_low_base(run: Run, model: Path) -> None:
+    low = edited(model, Edit({"llama.rope.freq_base": f32(50.0)}))
     seen = json.loads(run("inspect", low, "--json").stdout)
     assert seen["problems"] == []
     assert 0 < seen["effective_length"] < 64
@@ -52,26 +55,21 @@ def test_numbers_on_a_low_base(run: Run, tmp_path: Path) -> None:
     assert {tuple(one["outputs"]) for one in advice} == {("gguf",)}
 
 
+YARN = {"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}
+
+
 @pytest.mark.parametrize(
     ("edit", "code", "words"),
     [
-        ({"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}, "original", "llama.cpp assumes 64"),
+        (YARN, "original", "llama.cpp assumes 64"),
         ({"rope.scaling.yarn_attn_factor": f32(1.2)}, "dead-keys", "does not read yarn_attn_factor"),
         ({"rope.scaling.yarn_beta_fast": f32(8)}, "dead-keys", "does not read yarn_beta_fast"),
-        (
-            {
-                "rope.scaling.type": string("yarn"),
-                "rope.scaling.factor": f32(4),
-                "rope.scaling.original_context_length": u32(64),
-            },
-            "context",
-            "declares context_length 64, and factor x original is 256",
-        ),
+        ({**YARN, "rope.scaling.original_context_length": u32(64)}, "context", "64, and factor x original is 256"),
         ({"rope.scaling.type": string("longrope")}, "no-factors", "leaves the model unscaled"),
     ],
 )
-def test_inspect_sees_problems(run: Run, tmp_path: Path, edit: dict[str, object], code: str, words: str) -> None:
-    path = _edited(write(tmp_path / "model.gguf"), Edit({f"llama.{key}": value for key, value in edit.items()}))  # type: ignore[misc]
+def test_inspect_sees_problems(run: Run, model: Path, edit: dict[str, object], code: str, words: str) -> None:
+    path = edited(model, Edit({f"llama.{key}": value for key, value in edit.items()}))  # type: ignore[misc]
     problems = json.loads(run("inspect", path, "--json").stdout)["problems"]
     assert words in next(problem["message"] for problem in problems if problem["code"] == code)
 
@@ -87,83 +85,63 @@ def test_inspect_sees_problems(run: Run, tmp_path: Path, edit: dict[str, object]
 def test_inspect_sees_tensors_that_do_nothing_or_harm(
     run: Run, tmp_path: Path, arch: str, tensors: list[str], words: str
 ) -> None:
-    import numpy as np
-
     write(tmp_path / "model.gguf", arch, tensors={name: np.full(32, 4, np.float32) for name in tensors})
     assert words in run("inspect", "model.gguf").stdout
 
 
-def test_bad_files_get_a_sentence(run: Run, tmp_path: Path) -> None:
-    import numpy as np
-
-    write(tmp_path / "half.gguf", tensors={"rope_freqs.weight": np.ones(32, np.float16)})
-    write(tmp_path / "short.gguf", tensors={"rope_freqs.weight": np.ones(8, np.float32)})
-    write(tmp_path / "unknown.gguf", "qwen7")
-    write(tmp_path / "still.gguf", "rwkv7")
-    _edited(write(tmp_path / "type.gguf"), Edit({"llama.rope.scaling.type": string("dynamic")}))
-    _edited(write(tmp_path / "wide.gguf"), Edit({"llama.rope.freq_base": u32(10000)}))
-    for name, words in (
-        ("half", "is F16, on which llama.cpp aborts"),
-        ("short", "8 numbers for 32 pairs"),
-        ("unknown", "the architecture 'qwen7' is not in the table of llama.cpp (commit 0c1e570) (the nearest name is"),
-        ("still", "rwkv7 has no RoPE but recurrence, so there is nothing to extend"),
-        ("edited-type", "'dynamic', on which llama.cpp aborts"),
-        ("edited-wide", "a finite f32 belongs there"),
-        ("missing", "does not exist"),
-    ):
-        for command in ("inspect", "apply"):
-            done = run(command, f"{name}.gguf", *(["--yarn", "4"] if command == "apply" else []))
-            assert done.returncode == 1, name
-            assert words in done.stderr
-            assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("arch", "tensors", "edit", "words"),
+    [
+        ("llama", {"rope_freqs.weight": np.ones(32, np.float16)}, {}, "is F16, on which llama.cpp aborts"),
+        ("llama", {"rope_freqs.weight": np.ones(8, np.float32)}, {}, "8 numbers for 32 pairs"),
+        ("qwen7", {}, {}, "'qwen7' is not in the table of llama.cpp (commit 0c1e570) (the nearest name is"),
+        ("rwkv7", {}, {}, "rwkv7 has no RoPE but recurrence, so there is nothing to extend"),
+        ("llama", {}, {"llama.rope.scaling.type": string("dynamic")}, "'dynamic', on which llama.cpp aborts"),
+        ("llama", {}, {"llama.rope.freq_base": u32(10000)}, "a finite f32 belongs there"),
+    ],
+)
+def test_bad_files_get_a_sentence(
+    run: Run, tmp_path: Path, arch: str, tensors: dict[str, np.ndarray], edit: dict[str, object], words: str
+) -> None:
+    path = write(tmp_path / "model.gguf", arch, **({"tensors": tensors} if tensors else {}))
+    path = edited(path, Edit(edit)) if edit else path  # type: ignore[arg-type]
+    for command in (("inspect", path), ("apply", path, "--yarn", "4")):
+        done = run(*command)
+        assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (1, True, False)
     assert not list(tmp_path.glob("*yarn4*"))
 
 
-def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "model.gguf")
+def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp_path: Path) -> None:
     done = run("apply", "model.gguf", "--yarn", "4", "--ollama")
     assert done.stdout.rstrip().endswith("Run it with: ollama create model-yarn4 -f model-yarn4.Modelfile")
     made = tmp_path / "model-yarn4.Modelfile"
     assert made.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
     made.write_text("FROM ./other.gguf\n")
     again = run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force")
-    assert again.returncode == 1
-    assert "model-yarn4.Modelfile is there and is another one" in again.stderr
+    assert (again.returncode, "Modelfile is there and is another one" in again.stderr) == (1, True)
     assert made.read_text() == "FROM ./other.gguf\n"
 
 
-def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(run: Run, tmp_path: Path) -> None:
-    original = write(tmp_path / "model.gguf").read_bytes()
+def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    original = model.read_bytes()
     done = run("apply", "model.gguf", "--yarn", "4")
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("Wrote model-yarn4.gguf\nRun it with: llama-server -m model-yarn4.gguf -c 256")
-    assert (tmp_path / "model.gguf").read_bytes() == original
+    assert model.read_bytes() == original
     file = GgufFile.open(tmp_path / "model-yarn4.gguf")
-    receipt = json.loads(file.get("ropeconv.json"))
-    assert receipt["recipe"] == {
-        "method": "yarn",
-        "parameters": receipt["recipe"]["parameters"] | {"factor": 4.0},
-    }
+    recipe = json.loads(file.get("ropeconv.json"))["recipe"]
+    assert (recipe["method"], recipe["parameters"]["factor"]) == ("yarn", 4.0)
     assert file.get("llama.context_length") == 256
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model-yarn4.gguf", "model.gguf"]
     again = run("apply", "model.gguf", "--yarn", "4")
-    assert again.returncode == 1
-    assert "exists" in again.stderr
+    assert (again.returncode, "exists" in again.stderr) == (1, True)
     assert run("apply", "model.gguf", "--yarn", "8", "-o", "model-yarn4.gguf", "--force").returncode == 0
-    scaled = run("apply", "model-yarn4.gguf", "--yarn", "2")
-    assert "pass --replace" in scaled.stderr
+    assert "pass --replace" in run("apply", "model-yarn4.gguf", "--yarn", "2").stderr
     back = run("apply", "model-yarn4.gguf", "--yarn", "4", "--replace", "--context", "256", "-o", "back.gguf")
     assert back.returncode == 0
     assert GgufFile.open(tmp_path / "back.gguf").get("llama.rope.scaling.factor") == 4.0
-
-
-def test_force_does_not_replace_a_file_of_somebody_else(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "model.gguf")
-    theirs = write(tmp_path / "theirs.gguf").read_bytes()
-    done = run("apply", "model.gguf", "--yarn", "4", "-o", "theirs.gguf", "--force")
-    assert done.returncode == 1
-    assert "is not an output of ropeconv" in done.stderr
-    assert (tmp_path / "theirs.gguf").read_bytes() == theirs
 
 
 def test_shards_keep_their_number_and_only_the_first_changes(run: Run, tmp_path: Path) -> None:
@@ -172,16 +150,14 @@ def test_shards_keep_their_number_and_only_the_first_changes(run: Run, tmp_path:
     assert done.returncode == 0, done.stderr
     names = ["out-00001-of-00002.gguf", "out-00002-of-00002.gguf"]
     assert sorted(path.name for path in tmp_path.glob("out*")) == names
-    second = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(tmp_path.glob("*-00002-of-*"))]
-    assert second[0] == second[1]
+    assert len({hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.glob("*-00002-of-*")}) == 1
     assert "rope_freqs.weight" in GgufFile.open(tmp_path / names[0]).tensors
 
 
-def test_llama3_scaling_is_seen_and_replaced_where_it_is(run: Run, tmp_path: Path) -> None:
+def test_llama3_scaling_is_seen_and_replaced_where_it_is(run: Run, model: Path, tmp_path: Path) -> None:
     """Its divisors are overwritten, since nothing says that the model was ever without them."""
-    write(tmp_path / "plain.gguf")
-    assert run("apply", "plain.gguf", "--llama3", "8", "-o", "baked.gguf").returncode == 0
-    _edited(tmp_path / "baked.gguf", Edit(dropped=frozenset({"ropeconv.json"}))).rename(tmp_path / "llama3.gguf")
+    assert run("apply", "model.gguf", "--llama3", "8", "-o", "baked.gguf").returncode == 0
+    edited(tmp_path / "baked.gguf", Edit(dropped=frozenset({"ropeconv.json"}))).rename(tmp_path / "llama3.gguf")
     seen = json.loads(run("inspect", "llama3.gguf", "--json").stdout)
     assert (seen["rope_type"], seen["rope"]["factor"], seen["original_context"]) == ("llama3", 8.0, 64)
     assert "pass --replace" in run("apply", "llama3.gguf", "--yarn", "4").stderr
@@ -192,14 +168,17 @@ def test_llama3_scaling_is_seen_and_replaced_where_it_is(run: Run, tmp_path: Pat
 
 
 def test_in_place(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "plain.gguf")
+    original = write(tmp_path / "plain.gguf").read_bytes()
+    planned = run("apply", "plain.gguf", "--yarn", "4", "--in-place", "--dry-run", "--explain").stdout
+    assert "plain.gguf -> plain.gguf" in planned
+    assert "llama.cpp reads it exactly" in planned
+    assert (tmp_path / "plain.gguf").read_bytes() == original
     run("apply", "plain.gguf", "--as-is", "-o", "model.gguf")
     before = contents(tmp_path / "model.gguf")
     done = run("apply", "model.gguf", "--yarn", "4", "--in-place")
     assert done.returncode == 0, done.stderr
     assert "Changed model.gguf in place.\n" in done.stdout
     assert contents(tmp_path / "model.gguf") == before
-    assert json.loads(run("inspect", "model.gguf", "--json").stdout)["rope_type"] == "yarn"
     run("apply", "plain.gguf", "--yarn", "4", "-o", "new.gguf")
     keys = [GgufFile.open(tmp_path / name).header.values for name in ("model.gguf", "new.gguf")]
     unequal = {key for key in keys[0].keys() | keys[1].keys() if keys[0].get(key) != keys[1].get(key)}
@@ -215,45 +194,40 @@ def test_an_interrupted_change_is_noticed_and_undone_by_running_again(run: Run, 
     walk.close()
     assert journal_of(tmp_path / "model.gguf").exists()
     noticed = run("inspect", "model.gguf")
-    assert noticed.returncode == 1
-    assert "was interrupted; run that command again" in noticed.stderr
+    assert (noticed.returncode, "was interrupted; run that command again" in noticed.stderr) == (1, True)
     done = run("apply", "model.gguf", "--yarn", "4", "--in-place")
-    assert done.returncode == 0, done.stderr
-    assert "was undone first" in done.stderr
+    assert (done.returncode, "was undone first" in done.stderr) == (0, True), done.stderr
     assert GgufFile.open(tmp_path / "model.gguf").get("llama.context_length") == 256
 
 
-def test_in_place_is_for_files_that_are_nobody_elses(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "blob.gguf")
-    (tmp_path / "model.gguf").symlink_to(tmp_path / "blob.gguf")
-    assert "is a link" in run("apply", "model.gguf", "--theta", "1e6", "--in-place").stderr
-    assert run("apply", "blob.gguf", "--yarn", "4", "--in-place", "-o", "x.gguf").returncode == 2
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--yarn", "4", "--encoding", "native"], 2, "choose auto, keys, tensor or carrier"),
+        (["--yarn", "4", "--encoding", "keys", "--carrier", "llama"], 2, "does not go with it"),
+        (["--yarn", "4", "--runtime", "vllm"], 2, "does not read GGUF"),
+        (["--yarn", "4", "--outtype", "f16"], 2, "stays as it is quantised"),
+        (["--yarn", "4", "--to", "onnx"], 2, "'onnx' is not one of 'safetensors', 'gguf'"),
+        (["--yarn", "4", "--in-place", "-o", "x.gguf"], 2, "give one as SOURCE, and leave -o out"),
+        (["--mixed", "4", "--carrier", "qwen2"], 1, "no such carrier is known; take --carrier mistral3"),
+    ],
+)
+def test_what_is_refused(run: Run, model: Path, options: list[str], code: int, words: str) -> None:
+    done = run("apply", "model.gguf", *options)
+    assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+
+
+def test_in_place_is_for_files_that_are_nobody_elses(run: Run, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.gguf").symlink_to(model)
+    assert "is a link" in run("apply", "link.gguf", "--theta", "1e6", "--in-place").stderr
     assert run("apply", "folder", "--yarn", "4", "--in-place").returncode == 2
 
 
-def test_usage(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "model.gguf")
-    for options, words in (
-        (["--encoding", "native"], "choose auto, keys, tensor or carrier"),
-        (["--encoding", "keys", "--carrier", "llama"], "does not go with it"),
-        (["--runtime", "vllm"], "does not read GGUF"),
-        (["--outtype", "f16"], "stays as it is quantised"),
-        (["--to", "onnx"], "'onnx' is not one of 'safetensors', 'gguf'"),
-    ):
-        done = run("apply", "model.gguf", "--yarn", "4", *options)
-        assert done.returncode == 2, done.stderr
-        assert words in done.stderr
-    done = run("apply", "model.gguf", "--mixed", "4", "--carrier", "qwen2")
-    assert done.returncode == 1
-    assert "no such carrier is known; take --carrier mistral3" in done.stderr
-
-
 def test_export_and_validate(run: Run, tmp_path: Path, qwen2: Path) -> None:
-    shutil.copytree(qwen2, tmp_path / "qwen2")
-    done = run("apply", "qwen2", "--mixed", "4", "--to", "gguf", "--outtype", "f32", "-o", "out.gguf")
+    done = run("apply", qwen2, "--mixed", "4", "--to", "gguf", "--outtype", "f32", "-o", "out.gguf")
     assert done.returncode == 0, done.stderr
     assert "the file becomes the GGUF architecture llama" in done.stderr
-    checked = run("validate", "out.gguf", "--against", "qwen2", "--json")
+    checked = run("validate", "out.gguf", "--against", qwen2, "--json")
     assert checked.returncode == 0, checked.stderr
     result = json.loads(checked.stdout)
     assert result["runtime"].startswith("llama.cpp")
@@ -265,9 +239,8 @@ def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run
     run("apply", qwen2, "--as-is", "--to", "gguf", "--outtype", "q8_0", "-o", "plain.gguf")
     assert run("apply", "plain.gguf", "--yarn", "4").returncode == 0
     checked = run("validate", "plain-yarn4.gguf", "--against", "plain.gguf")
-    assert checked.returncode == 0, checked.stderr
-    assert "Equal to the last bit." in checked.stdout
-    broken = _edited(tmp_path / "plain-yarn4.gguf", Edit({"qwen2.rope.scaling.factor": f32(8)}))
+    assert (checked.returncode, "Equal to the last bit." in checked.stdout) == (0, True), checked.stderr
+    broken = edited(tmp_path / "plain-yarn4.gguf", Edit({"qwen2.rope.scaling.factor": f32(8)}))
     caught = run("validate", broken, "--against", "plain.gguf")
     assert caught.returncode == 3
     assert "qwen2.rope.scaling.factor = 8.0, where 4.0 belongs" in caught.stderr
@@ -278,23 +251,8 @@ def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run
 
 def test_a_file_on_which_llama_cpp_aborts_is_reported_by_its_last_words(run: Run, tmp_path: Path, qwen2: Path) -> None:
     run("apply", qwen2, "--yarn", "4", "--to", "gguf", "--outtype", "f32", "-o", "good.gguf")
-    _edited(tmp_path / "good.gguf", Edit({"qwen2.rope.scaling.type": string("dynamic")})).rename(tmp_path / "bad.gguf")
+    edited(tmp_path / "good.gguf", Edit({"qwen2.rope.scaling.type": string("dynamic")})).rename(tmp_path / "bad.gguf")
     done = run("validate", "bad.gguf", "--against", qwen2)
     assert (done.returncode, "qwen2.rope.scaling.type = 'dynamic'" in done.stderr) == (3, True)
     with pytest.raises(RopeconvError, match="ended by signal 6"):
         validate_gguf(Comparison.open(tmp_path / "bad.gguf", str(qwen2)))
-
-
-def test_boolean_values_survive(tmp_path: Path) -> None:
-    path = _edited(write(tmp_path / "model.gguf"), Edit({"llama.flag": boolean(True)}))
-    assert GgufFile.open(path).get("llama.flag") is True
-
-
-def test_a_dry_run_in_place_says_what_would_change_and_changes_nothing(run: Run, tmp_path: Path) -> None:
-    original = write(tmp_path / "model.gguf").read_bytes()
-    done = run("apply", "model.gguf", "--yarn", "4", "--in-place", "--dry-run", "--explain")
-    assert done.returncode == 0, done.stderr
-    assert "model.gguf -> model.gguf" in done.stdout
-    assert "llama.cpp reads it exactly" in done.stdout
-    assert (tmp_path / "model.gguf").read_bytes() == original
-    assert list(tmp_path.iterdir()) == [tmp_path / "model.gguf"]

@@ -7,8 +7,7 @@ import hashlib
 import io
 import json
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ import typer
 from ropeconv.cli import errors
 from ropeconv.cli.app import app
 
-from ..conftest import run_in
-from ..support.extent import ALL
 from ..support.gguf_files import write
-from ..support.llamacpp import tokenizer_json
+from ..support.in_process import command as run_here
+from ..support.models import make
 
 TIMES = re.compile(rb"[\d.]+ (s|min|h)\b|\"seconds\": [\d.]+")
 VALUES: dict[str, str | tuple[str, ...]] = {
@@ -80,7 +78,7 @@ SLOW: dict[str, tuple[str, ...]] = {
     "factors": ("tune", "model", "--context", "128", "--targets", "8", "--steps", "1", *TEXT),
     "parameters": ("tune", "model", "--context", "128", "--targets", "8", "--steps", "1", "--over", "yarn", *TEXT),
 }
-"""Command lines that run a model; only with ROPECONV_TESTS=all."""
+"""Command lines that run a model, which takes ten minutes."""
 PERMISSIONS = {
     "--force", "--replace", "--all-files", "--allow-hard-links", "--ignore-receipt", "--trust-remote-code", "--fresh",
     "--exit-code", "--fail-if", "--budget",
@@ -134,13 +132,10 @@ def ignored(command: list[str], accepted: set[str], folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Path:
-    """A checkpoint with a tokenizer, a GGUF file, texts, and the files that options name."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint, a GGUF file, texts, and the files that options name."""
     folder = tmp_path_factory.mktemp("options")
-    shutil.copytree(tiny("llama"), folder / "model")
-    (folder / "model" / "tokenizer.json").write_text(tokenizer_json())
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    make("llama", folder / "model")
     write(folder / "model.gguf")
     text = " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split())
     (folder / "text.txt").write_text(text)
@@ -161,17 +156,19 @@ def test_no_option_is_accepted_and_ignored(mode: str, folder: Path, monkeypatch:
 
 @pytest.fixture(scope="module")
 def baked(folder: Path) -> Path:
-    """The same folder with outputs of `apply`, and their source in GGUF."""
-    for command in (
-        ["model", "--yarn", "4", "-o", "baked"],
-        ["model", "--as-is", "--to", "gguf", "-o", "source.gguf"],
-        ["source.gguf", "--yarn", "4", "-o", "baked.gguf"],
-    ):
-        assert run_in(folder, "apply", *command).returncode == 0
+    """The same folder with a tokenizer, outputs of `apply`, and their source in GGUF."""
+    from ..support.llamacpp import tokenizer_json
+
+    (folder / "model" / "tokenizer.json").write_text(tokenizer_json())
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    run_here(folder, "apply", "model", "--yarn", "4", "-o", "baked", code=0)
+    run_here(folder, "apply", "model", "--as-is", "--to", "gguf", "-o", "source.gguf", code=0)
+    run_here(folder, "apply", "source.gguf", "--yarn", "4", "-o", "baked.gguf", code=0)
     return folder
 
 
-@pytest.mark.skipif(not ALL, reason="ten minutes; ROPECONV_TESTS=all runs it")
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", SLOW)
 def test_no_option_of_what_runs_a_model_is_ignored(mode: str, baked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(baked)

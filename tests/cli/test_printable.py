@@ -1,9 +1,10 @@
-"""Names from checkpoints are printed without what a terminal obeys."""
+"""Names from checkpoints, and secrets, are printed without what a terminal obeys or a reader should not see."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,23 +12,31 @@ from pathlib import Path
 import pytest
 
 from ropeconv.cli.output import Output
-from ropeconv.cli.printable import printable
+from ropeconv.cli.printable import printable, printable_json
 
-from ..conftest import Run
+from ..conftest import CONFIGS, Run
 from ..support.gguf_files import write
 
-HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb"
-OBEYED = ("\x1b", "\x07", "\x9b", "\u202e")
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e\u2066b"
+OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-@pytest.mark.parametrize("character", [*OBEYED, "\x00", "\r", "\x7f", "\u2066", "\u200f", "\ud800"])
+@pytest.mark.parametrize("character", "\x00\x07\r\x1b\x7f\x9b\u200f\u202e\u2066\ud800")
 def test_what_a_terminal_obeys_is_an_escape(character: str) -> None:
     assert printable(f"a{character}b") == "a" + ascii(character).strip("'") + "b"
 
 
 def test_text_stays_as_it_is() -> None:
-    text = "Grüße\u00a0aus 你好 😀👍🏽 naïve\n\tπ ≈ 3"
+    text = "Grüße\u00a0aus 你好 😀👍🏽 naïve\n\tπ ≈ 3, |"
     assert printable(text) == text
+
+
+def test_json_stays_the_same_document() -> None:
+    document = {"name": HOSTILE + "\udcff é\n"}
+    text = printable_json(json.dumps(document, ensure_ascii=False))
+    assert text.encode()
+    assert not OBEYED.search(text)
+    assert json.loads(text) == document
 
 
 def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +53,25 @@ def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str
     assert said.out.splitlines()[2] == text, "a title is not wrapped at the width of its table"
 
 
-@pytest.mark.parametrize("variable", ["HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME", "HOME"])
+def test_tables_notes_and_sentences_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output()
+    output.table(HOSTILE, ["a"], [[HOSTILE]])
+    output.say(HOSTILE)
+    output.copyable(HOSTILE)
+    output.note(HOSTILE)
+    output.data({"name": HOSTILE})
+    said = capsys.readouterr()
+    assert not OBEYED.search(said.out + said.err)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "HF_TOKEN_PATH",
+        "HOME",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("HF_HOME", "XDG_CACHE_HOME")),
+    ],
+)
 def test_a_token_that_was_stored_by_the_hubs_client_is_not_printed(variable: str, tmp_path: Path) -> None:
     program = (
         "from ropeconv.cli.printable import printable\n"
@@ -67,20 +94,27 @@ def test_a_token_that_was_stored_by_the_hubs_client_is_not_printed(variable: str
     assert after.endswith(" refused: ***")
 
 
-def test_the_name_of_a_gguf_file(run: Run, tmp_path: Path) -> None:
+def test_names_of_a_config(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / f"model{HOSTILE}"
+    folder.mkdir()
+    config = json.loads((CONFIGS / "meta-llama--Llama-2-7b-hf.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": f"llama{HOSTILE}", "name": HOSTILE}))
+    for arguments in (("inspect", folder), ("inspect", folder, "--json"), ("apply", folder, "--yarn", "4"),
+                      ("validate", folder), ("schedule", folder, "--yarn", "4"), ("push", folder, f"me/{HOSTILE}"),
+                      ("apply", folder, f"--{HOSTILE}"), ("bound", HOSTILE)):  # fmt: skip
+        done = run(*arguments)
+        assert not OBEYED.search(done.stdout + done.stderr), arguments
+    assert "\\x1b" in run("inspect", folder).stderr
+
+
+def test_the_name_of_a_gguf_file_and_the_source_in_a_receipt(run: Run, llama: Path, tmp_path: Path) -> None:
     write(tmp_path / "a.gguf", extra={"general.name": HOSTILE})
-    done = run("inspect", "a.gguf")
-    assert done.returncode == 0, done.stderr
-    assert "GGUF, a" in done.stdout
-    assert not any(character in done.stdout for character in OBEYED)
-
-
-def test_the_source_in_a_receipt(llama: Path, run: Run, tmp_path: Path) -> None:
     assert run("apply", "model", "--yarn", "4", "-o", "out", "-q").returncode == 0
     path = tmp_path / "out" / "ropeconv.json"
     receipt = json.loads(path.read_text())
     receipt["original"]["source"] |= {"reference": f"me/{HOSTILE}", "commit": HOSTILE}
     path.write_text(json.dumps(receipt))
-    done = run("restore", "out", "--dry-run")
-    assert "me/a" in done.stdout
-    assert not any(character in done.stdout + done.stderr for character in OBEYED)
+    for arguments, words in ((("inspect", "a.gguf"), "GGUF, a"), (("restore", "out", "--dry-run"), "me/a")):
+        done = run(*arguments)
+        assert words in done.stdout, done.stderr
+        assert not OBEYED.search(done.stdout + done.stderr)

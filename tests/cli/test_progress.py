@@ -6,9 +6,8 @@ import io
 
 import pytest
 from rich.console import Console
-from rich.progress import Progress
 
-from ropeconv.cli.progress import Rate, Remaining, bar, rate
+from ropeconv.cli.progress import bar
 
 
 class Clock:
@@ -25,7 +24,7 @@ def shown(clock: Clock, steps: list[tuple[float, int]], unit: str = "tokens", to
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None, legacy_windows=False)
     with bar("Running", unit, console, clock) as (set_total, advance):
-        clock.now += 30  # a model is loaded
+        clock.now += 30  # a model is loaded, which does not count
         set_total(total)
         for seconds, done in steps:
             clock.now += seconds
@@ -48,10 +47,6 @@ def test_percentage_rate_and_time_from_the_first_step_on(steps: list[tuple[float
     assert [words for words in said if words not in text] == []
 
 
-def test_loading_before_the_total_is_known_does_not_count() -> None:
-    assert "50 tokens/s" in shown(Clock(), [(2, 100)]), "30 seconds passed before"
-
-
 def test_nothing_is_said_of_the_first_moment() -> None:
     text = shown(Clock(), [(0.5, 400)])
     assert "40%" in text
@@ -62,15 +57,3 @@ def test_nothing_is_said_of_the_first_moment() -> None:
 @pytest.mark.parametrize(("done", "said"), [(24_600_000, "12.3 MB/s"), (4_000_000_000, "2.00 GB/s")])
 def test_bytes_have_their_units(done: int, said: str) -> None:
     assert said in shown(Clock(), [(2, done)], "bytes", 10**10)
-
-
-def test_the_rate_of_rich_is_not_known_after_one_step() -> None:
-    """Why the columns are our own."""
-    clock = Clock()
-    with Progress(Rate("tokens"), Remaining(), console=Console(file=io.StringIO()), get_time=clock) as progress:
-        progress.add_task("", total=1000)
-        (task,) = progress.tasks
-        clock.now += 2
-        progress.advance(task.id, 100)
-        assert task.speed is None
-        assert rate(task) == 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from ropeconv.rope.forms import base_inv_freq
 from ..conftest import CONFIGS, Run
 from ..support.attention_inputs import lively_weights
 from ..support.gguf_files import write
-from ..support.hub_server import Hub, serving
+from ..support.hub_server import serving
 from ..support.models import make
 
 UP_TO = 20_000
@@ -66,24 +66,6 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
         np.testing.assert_allclose(np.sum(one["pairs"], axis=1) + one["unrotated"], 32, rtol=1e-4)
 
 
-def test_rows_of_one_size_give_the_effective_length_of_the_schedule(run: Run, uneven: Path, tmp_path: Path) -> None:
-    tensors = safetensors.numpy.load_file(uneven / "model.safetensors")
-    for name, tensor in tensors.items():
-        if name.endswith((Q, K)):
-            tensors[name] = (tensor / np.linalg.norm(tensor, axis=1, keepdims=True)).astype(np.float32)
-        elif name.endswith(NORM):
-            tensors[name] = np.ones_like(tensor)
-    folder = tmp_path / "even"
-    folder.mkdir()
-    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_bytes((uneven / "config.json").read_bytes())
-    done = run("bound", folder, "--weights", "--yarn", "4", "--theta", "1e6", "--up-to", str(UP_TO), "--json")
-    for one in json.loads(done.stdout)["schedules"].values():
-        expected = one["effective_length"] if one["violations"]["count"] else None
-        assert [own["effective_lengths"] for own in one["weighted"]["layers"]] == [[expected] * 4] * 2
-        assert [own["violations"] for own in one["weighted"]["layers"]] == [[one["violations"]["count"]] * 4] * 2
-
-
 def test_in_words(run: Run, uneven: Path) -> None:
     done = run("bound", uneven, "--weights", "--yarn", "4", "--up-to", "4k")
     document = json.loads(run("bound", uneven, "--weights", "--yarn", "4", "--up-to", "4k", "--json").stdout)
@@ -125,32 +107,22 @@ def test_layers_are_judged_up_to_their_windows(run: Run, tmp_path: Path) -> None
         (("128k", "--weights"), "--weights does not go with a length"),
         (("--theta", "5e5", "--weights"), "--weights needs a SOURCE"),
         ((CONFIGS / "meta-llama--Llama-2-7b-hf.json", "--weights"), "has no safetensors weights"),
+        (("tiny.gguf", "--weights"), "is GGUF, and only safetensors are measured"),
     ],
 )
-def test_what_is_refused(run: Run, arguments: tuple[object, ...], said: str) -> None:
+def test_what_is_refused(run: Run, tmp_path: Path, arguments: tuple[object, ...], said: str) -> None:
+    write(tmp_path / "tiny.gguf")
     done = run("bound", *arguments)
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_gguf_is_refused(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "tiny.gguf")
-    done = run("bound", tmp_path / "tiny.gguf", "--weights")
-    assert done.returncode == 1
-    assert "is GGUF, and only safetensors are measured" in done.stderr
-
-
-@pytest.fixture
-def hub(uneven: Path) -> Iterator[Hub]:
-    with serving() as running:
-        running.repos["me/uneven"] = uneven
-        yield running
-
-
-def test_on_the_hub_only_what_is_measured_is_read(run: Run, hub: Hub, uneven: Path, tmp_path: Path) -> None:
+def test_on_the_hub_only_what_is_measured_is_read(run: Run, process: Run, uneven: Path, tmp_path: Path) -> None:
     arguments = ("--weights", "--up-to", "4k", "--json")
-    done = run("bound", "me/uneven", *arguments, env=hub.environment(tmp_path / "home"))
+    with serving() as hub:
+        hub.repos["me/uneven"] = uneven
+        done = process("bound", "me/uneven", *arguments, env=hub.environment(tmp_path / "home"))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads(run("bound", uneven, *arguments).stdout)
     rows = 2 * (4 + 2) * 64 * 128 * 4

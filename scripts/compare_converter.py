@@ -86,7 +86,7 @@ def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
 
 def converted(source: Path, out: Path, root: Path, options: list[str]) -> str:
     """Runs the stock converter without a tokenizer; returns the last line of its error, or nothing."""
-    runner, converter = Path(__file__).with_name("bench_converter.py"), root / "convert_hf_to_gguf.py"
+    runner, converter = Path(__file__).with_name("unknown_tokenizer.py"), root / "convert_hf_to_gguf.py"
     command = [
         sys.executable,
         str(runner),

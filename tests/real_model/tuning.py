@@ -11,7 +11,7 @@ from ropeconv.evaluate.result import decided
 from ropeconv.rope.methods.vectors import LongRopeMethod
 from ropeconv.rope.recipe import Recipe
 from ropeconv.tune import Tuned
-from scripts.bench_tune import tune_real
+from scripts.benchmarks.tune import tune_real
 from scripts.real_model import RealModel
 
 from ..support.baking import apply, make_plan, validate

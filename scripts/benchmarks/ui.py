@@ -3,25 +3,24 @@
 The Hub is one of this machine, the browser is Chromium; medians of --runs.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+from tests.support.browser import browser
+from tests.support.hub_server import running
+from tests.support.hub_writing import WritingHub, writing
+from tests.ui.visitor import Visitor, served
 
-from bench_run import CONFIG, safetensors  # noqa: E402
-
-from tests.support.browser import browser  # noqa: E402
-from tests.support.hub_server import running  # noqa: E402
-from tests.support.hub_writing import WritingHub, writing  # noqa: E402
-from tests.ui.visitor import Visitor, served  # noqa: E402
+from .measure import sparse_safetensors
+from .run import CONFIG
 
 
 class FastHub(WritingHub):
@@ -56,7 +55,7 @@ def repository(folder: Path, shards: int) -> None:
         tensors |= {f"{layer}.{kind}_layernorm.weight": (64,) for kind in ("input", "post_attention")}
         if number == 0:
             tensors |= {"model.embed_tokens.weight": (320, 64), "lm_head.weight": (320, 64), "model.norm.weight": (64,)}
-        safetensors(folder / name, tensors)
+        sparse_safetensors(folder / name, tensors)
         weight_map |= dict.fromkeys(tensors, name)
     (folder / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": shards}))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
@@ -99,7 +98,3 @@ def main() -> None:
             visitor.open("runtimes")
             visitor.answer()
             print(f"runtimes, opened: {time.monotonic() - begun:.2f} s")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,7 @@
 """Speed and memory of `ropeconv eval` beside the same work done otherwise, on a model made here or a given one."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
@@ -30,6 +32,8 @@ from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening
 from ropeconv.formats.journal import Journal
 from ropeconv.sources import open_source
+
+from .measure import seconds
 
 ROWS = "base,linear:4,yarn:4,mixed:4,ntk:4,ntk-fixed:4,by-parts:4,theta:1e6"
 TRAINED = 2048
@@ -72,12 +76,6 @@ def opened(model: Path, rows: str, **sizes: Any) -> Iterator[Evaluation]:
     asked = Opening(str(model), parse_rows(rows), device="cpu", dtype="float32")
     with open_evaluation(asked, Sizes(**sizes), [("manual", text())]) as found:
         yield found
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
 
 
 def command(model: Path, *more: str) -> list[str]:
@@ -259,7 +257,3 @@ def rounded(found: Any) -> Any:
     if isinstance(found, dict):
         return {key: rounded(value) for key, value in found.items()}
     return round(found, 3) if isinstance(found, float) else found
-
-
-if __name__ == "__main__":
-    main()

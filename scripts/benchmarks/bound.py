@@ -4,16 +4,19 @@ That one looks for the first base of a grid with no negative sum, five grids eac
 111,110 passes over all distances in float32. One pass is timed here, and multiplied.
 """
 
+from __future__ import annotations
+
 import statistics
 import subprocess
 import sys
-import time
 
 import numpy as np
 
 from ropeconv.rope.bound import bound, reach
 from ropeconv.rope.bound.smallest import smallest_log_base
 from ropeconv.rope.bound.sums import Sums
+
+from .measure import seconds
 
 LENGTHS = (1 << 12, 1 << 17, 1 << 20)
 PASSES = sum(10**digits for digits in range(1, 6))
@@ -36,13 +39,6 @@ def post(length: int, base: float) -> float:
     return lowest
 
 
-def seconds(work: object, *arguments: object) -> float:
-    """Wall time of one call."""
-    begin = time.perf_counter()
-    work(*arguments)  # type: ignore[operator]
-    return time.perf_counter() - begin
-
-
 def main() -> None:
     print("from nothing, 128 dimensions: seconds, the post's extrapolated, ratio")
     for length in LENGTHS:
@@ -62,7 +58,3 @@ def bound_vector() -> np.ndarray:
     """Frequencies without a violation up to 1M tokens, so that the search has to go on."""
     base = bound(1 << 20, 128, 128, windows=False).base * 80
     return np.asarray(base ** (-np.arange(0, 128, 2) / 128))
-
-
-if __name__ == "__main__":
-    main()

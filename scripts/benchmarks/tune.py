@@ -7,12 +7,9 @@ than an hour on two cores. Its passes are in a journal in the cache, with which 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ropeconv.tune import Tuned, Wanted, tune_model
 from ropeconv.tune.plot import write_plot
@@ -88,7 +85,3 @@ def main() -> None:
         measure(model, texts, given.context, given.seeds, given.windows, Path(name) / "journals")
         if given.all:
             print(tune_real(real_model(), Path(name)).sentence)
-
-
-if __name__ == "__main__":
-    main()

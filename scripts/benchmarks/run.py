@@ -1,23 +1,23 @@
 """`ropeconv run` on many repositories, and plans of very large checkpoints: time and memory."""
 
+from __future__ import annotations
+
 import argparse
 import hashlib
 import json
 import os
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from tests.support.hub_server import running
+from tests.support.hub_writing import WritingHub, writing
 
-from tests.support.hub_server import running  # noqa: E402
-from tests.support.hub_writing import WritingHub, writing  # noqa: E402
+from .measure import ROOT, cost, sparse_safetensors
 
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 320, "hidden_size": 64,
@@ -40,23 +40,6 @@ class QuickHub(WritingHub):
         return self.known.get(digest)
 
     known: dict[str, bytes] = {}
-
-
-def safetensors(path: Path, tensors: dict[str, tuple[int, ...]]) -> int:
-    """Writes a file of bfloat16 zeros that takes no room on the disk, and returns its size."""
-    at, header = 0, {}
-    for name, shape in tensors.items():
-        size = 2
-        for count in shape:
-            size *= count
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + at)
-    return at
 
 
 def memory(pid: int) -> dict[int, int]:
@@ -83,7 +66,7 @@ def push(folder: Path, count: int, jobs: int) -> None:
     source = folder / "source"
     source.mkdir()
     (source / "config.json").write_text(json.dumps(CONFIG))
-    safetensors(source / "model.safetensors", {"model.layers.0.self_attn.k_proj.weight": (32, 64)})
+    sparse_safetensors(source / "model.safetensors", {"model.layers.0.self_attn.k_proj.weight": (32, 64)})
     hub = QuickHub(folder / "hub")
     data = (source / "model.safetensors").read_bytes()
     hub.known[hashlib.sha256(data).hexdigest()] = data
@@ -144,7 +127,7 @@ def checkpoint(folder: Path, shards: int, tensors: int) -> None:
     for number in range(shards):
         part = dict(listed[number * len(listed) // shards : (number + 1) * len(listed) // shards])
         name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
-        total += safetensors(folder / name, part)
+        total += sparse_safetensors(folder / name, part)
         index |= dict.fromkeys(part, name)
     text = {"metadata": {"total_size": total}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(text))
@@ -155,23 +138,13 @@ def plans(folder: Path, shards: int, tensors: int) -> None:
     """The plans of a mixture of experts, each in a process of its own."""
     checkpoint(folder / "moe", shards, tensors)
     for given in (("--yarn", "4"), ("--mixed", "4"), ("--yarn", "4", "--encoding", "weights")):
-        begun = time.perf_counter()
         command = [sys.executable, "-m", "ropeconv", "apply", "moe", *given, "--dry-run", "--json"]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(["/usr/bin/env", "python3", "-c", PEAK, *command], cwd=folder, env=env,
-                              capture_output=True, text=True, check=False)  # fmt: skip
-        if done.returncode:
-            print(" ".join(given), "is refused:", done.stderr.strip().splitlines()[0])
+        try:
+            plan = cost(command, {"PYTHONPATH": str(ROOT)}, folder)
+        except RuntimeError as problem:
+            print(" ".join(given), "is refused:", str(problem).splitlines()[1])
             continue
-        peak = int(done.stderr.strip().splitlines()[-1]) / 1e3
-        print(f"{' '.join(given)}: {time.perf_counter() - begun:.1f} s, peak {peak:.0f} MB")
-
-
-PEAK = (
-    "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
-    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr); sys.exit(done.returncode)"
-)
-"""Runs a command, and prints its peak of resident kilobytes last."""
+        print(f"{' '.join(given)}: {plan.seconds:.1f} s, peak {plan.megabytes:.0f} MB")
 
 
 def main() -> None:
@@ -187,7 +160,3 @@ def main() -> None:
             plans(Path(name), given.shards, given.tensors)
         if given.only != "plan":
             push(Path(name), given.repositories, given.jobs)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Measurements of time and memory, each beside `cp` or another program; `scripts/bench` lists them."""

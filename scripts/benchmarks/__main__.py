@@ -1,0 +1,31 @@
+"""Measures time and memory, each as a ratio to `cp` or to another program in the same run.
+
+apply    `ropeconv apply` on a checkpoint of several gigabytes beside `cp -r`
+gguf     patches of GGUF files beside `cp` and gguf-new-metadata; conversions beside llama.cpp's converter
+bound    the bound of a base beside the published algorithm
+eval     `ropeconv eval` beside the same work done otherwise, and lm_eval
+run      a thousand repositories published on a Hub of this machine; plans of a checkpoint with 1T parameters
+tune     what each search of `ropeconv tune` finds on held-out text, and how long it takes
+ui       seconds to the answer of each page in a browser, for repositories of one and of a thousand shards
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+MODULES = {"eval": "evaluation"}
+
+
+def main() -> None:
+    """Run the benchmark that the first argument names."""
+    lines = (__doc__ or "").splitlines()[2:]
+    names = [line.split()[0] for line in lines if line]
+    if len(sys.argv) < 2 or sys.argv[1] not in names:
+        sys.exit("\n".join(["scripts/bench NAME [OPTIONS]", *lines]))
+    name = sys.argv.pop(1)
+    sys.argv[0] = f"scripts/bench {name}"
+    importlib.import_module(f".{MODULES.get(name, name)}", __package__).main()
+
+
+main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -43,15 +42,14 @@ def third_party() -> set[str]:
 
 
 def test_every_import_is_a_dependency_or_named_in_an_extra() -> None:
-    needed = {IMPORTED.get(name, name) for name in third_party() - EXTRAS.keys()}
-    assert needed <= names(PROJECT["dependencies"])
-    assert {"torch", "transformers", "matplotlib", "httpx2"} <= third_party()
+    found = third_party()
+    assert {IMPORTED.get(name, name) for name in found - EXTRAS.keys()} <= names(PROJECT["dependencies"])
+    assert {"torch", "transformers", "matplotlib", "httpx2"} <= found
 
 
 @pytest.mark.parametrize("package", EXTRAS)
 def test_the_extra_brings_the_package(package: str) -> None:
-    brought = names(PROJECT["optional-dependencies"][EXTRAS[package]])
-    assert IMPORTED.get(package, package) in brought
+    assert IMPORTED.get(package, package) in names(PROJECT["optional-dependencies"][EXTRAS[package]])
     assert OF_TESTS.get(package, EXTRAS[package]) == EXTRAS[package]
 
 
@@ -59,37 +57,30 @@ def test_a_missing_package_is_a_sentence_with_the_extra() -> None:
     with pytest.raises(RopeconvError, match=r"^x needs nothing_like_this, .* pip install 'ropeconv\[meta\]'$"):
         require("nothing_like_this", "x", "meta")
     require("json", "x")
-    assert installed("json")
-    assert not installed("nothing.like.this")
+    assert (installed("json"), installed("nothing.like.this")) == (True, False)
     assert str(missing("torch")).endswith("pip install 'ropeconv[validate]'")
 
 
-def without(package: str, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process that cannot import a package."""
-    program = f"import sys; sys.modules[{package!r}] = None; from ropeconv.cli import main; main()"
-    full = [sys.executable, "-c", program, *command]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(full, capture_output=True, text=True, cwd=folder, check=False, env=env)
+def without(package: str, program: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A program in a process that cannot import a package."""
+    command = [sys.executable, "-c", f"import sys; sys.modules[{package!r}] = None\n{program}", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, check=False, env={"PYTHONPATH": str(ROOT)}
+    )
 
 
 def test_a_release_of_meta_without_torch(tmp_path: Path) -> None:
     release(tmp_path / "Llama", dtype="bfloat16")
-    done = without("torch", tmp_path, "apply", "Llama", "--yarn", "4", "-o", "out")
+    program = "from ropeconv.cli import main; main()"
+    done = without("torch", program, tmp_path, "apply", "Llama", "--yarn", "4", "-o", "out")
     assert done.returncode == 1
     assert done.stderr.endswith("needs torch, which is not installed; pip install 'ropeconv[meta]'\n")
     assert [path.name for path in tmp_path.iterdir()] == ["Llama"]
-    assert without("torch", tmp_path, "inspect", "Llama").returncode == 0
+    assert without("torch", program, tmp_path, "inspect", "Llama").returncode == 0
 
 
 def test_an_import_that_nobody_announced(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("")
-    program = (
-        "import sys; sys.modules['transformers'] = None\n"
-        "from ropeconv.cli.errors import run\n"
-        "def app(**given): import transformers\n"
-        "sys.exit(run(app))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        1, "ropeconv: this needs transformers, which is not installed; pip install 'ropeconv[validate]'\n"
-    )  # fmt: skip
+    program = "from ropeconv.cli.errors import run\ndef app(**given): import transformers\nsys.exit(run(app))"
+    done = without("transformers", program, tmp_path)
+    said = "ropeconv: this needs transformers, which is not installed; pip install 'ropeconv[validate]'\n"
+    assert (done.returncode, done.stderr) == (1, said)

@@ -1,4 +1,4 @@
-"""What is shipped."""
+"""What is shipped, and what the library exports."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import ropeconv
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_wheel_has_its_data(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
@@ -20,15 +23,11 @@ def test_the_wheel_has_its_data(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ropeconv").rglob("*.toml")}
     assert len(shipped) > 50
-    assert shipped <= names
-    assert {"ropeconv/py.typed", "ropeconv/templates/modeling_stored_rope.py.jinja"} <= names
+    assert {*shipped, "ropeconv/py.typed", "ropeconv/templates/modeling_stored_rope.py.jinja"} <= names
     assert not [name for name in names if name.startswith("tests")]
 
 
 def test_as_a_library(llama: Path, tmp_path: Path) -> None:
-    import ropeconv
-
-    assert set(ropeconv.__all__) == {name for name in ropeconv.__all__ if getattr(ropeconv, name)}
     recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](16.0))
     plan = ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, ropeconv.Target(out=tmp_path / "out"))
     assert {"exact", "differs", "unknown"} <= {verdict.status for verdict in plan.result.verdicts}
@@ -38,8 +37,7 @@ def test_as_a_library(llama: Path, tmp_path: Path) -> None:
 
 
 def test_the_public_names_are_listed() -> None:
-    import ropeconv
-
+    assert all(getattr(ropeconv, name) for name in ropeconv.__all__)
     assert dir(ropeconv) == sorted(ropeconv.__all__)
     assert set(ropeconv._LAZY) < set(ropeconv.__all__)
     packages = {path.name for path in Path(ropeconv.__file__).parent.iterdir() if path.is_dir()}
@@ -47,33 +45,26 @@ def test_the_public_names_are_listed() -> None:
 
 
 def test_every_failure_has_one_root_and_is_exported() -> None:
-    import ropeconv
-
-    modules = [path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "ropeconv").rglob("*.py")]
-    for parts in modules:
+    for parts in (path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "ropeconv").rglob("*.py")):
         if "program" not in parts and "__main__" not in parts:
             importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    ours = {kind for kind in _below(Exception) if kind.__module__.startswith("ropeconv")}
+
+    def below(kind: type) -> set[type]:
+        return {found for child in kind.__subclasses__() for found in {child, *below(child)}}
+
+    ours = {kind for kind in below(Exception) if kind.__module__.startswith("ropeconv")}
     assert {kind for kind in ours if not issubclass(kind, ropeconv.RopeconvError)} == set()
-    private = {
-        "UnknownRopeType",
-        "BadAnswer",
-        "TooLarge",
-        "Beyond",
-    }  # turned into others where a person could meet them
+    private = {"UnknownRopeType", "BadAnswer", "TooLarge", "Beyond"}  # a user meets others in their place
     assert {kind.__name__ for kind in ours} - private <= set(ropeconv.__all__)
-
-
-def _below(kind: type) -> set[type]:
-    return {found for child in kind.__subclasses__() for found in {child, *_below(child)}}
 
 
 def test_the_docs_name_every_method_and_runtime() -> None:
     from ropeconv.rope.methods import REGISTRY
     from ropeconv.runtimes import runtimes
 
-    readme = (ROOT / "README.md").read_text()
-    assert not [method.flag() for method in REGISTRY.values() if f"`{method.flag()}" not in readme]
-    methods, readers = ((ROOT / "docs" / name).read_text() for name in ("methods.md", "runtimes.md"))
-    assert not [method.flag() for method in REGISTRY.values() if f"`{method.flag()}" not in methods]
-    assert not [runtime.display_name for runtime in runtimes() if runtime.display_name not in readers]
+    readme, methods, readers = (
+        (ROOT / name).read_text() for name in ("README.md", "docs/methods.md", "docs/runtimes.md")
+    )
+    flags = [f"`{method.flag()}" for method in REGISTRY.values()]
+    assert [flag for flag in flags if flag not in readme or flag not in methods] == []
+    assert [runtime.display_name for runtime in runtimes() if runtime.display_name not in readers] == []

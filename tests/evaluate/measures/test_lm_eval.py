@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -12,21 +13,21 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import EVAL
+from ropeconv.evaluate.case import EVAL, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
-from ropeconv.evaluate.outcome import Outcome
 from ropeconv.evaluate.row import Row, parse_rows
-from ropeconv.evaluate.runners import Opening, Runner, open_runner
+from ropeconv.evaluate.runners import Opening, open_runner
 from ropeconv.formats.journal import Journal
 
 from ..engines import ByHand, numbered
 from ..reading import prose
 
 ASKED = Asked((96,), 64, windows=3, seed=5)
+HAVE = importlib.util.find_spec("lm_eval") is not None
+Run = Callable[..., dict[str, list[Observation]]]
 
 
 class Standin:
@@ -39,6 +40,8 @@ class Standin:
         return given
 
     def simple_evaluate(self, ready: dict[str, Any], tasks: list[str], limit: int, **given: Any) -> dict[str, Any]:
+        import torch
+
         self.asked.append({**ready, "tasks": tasks, "limit": limit, **given})
         if tasks == ["unknown"]:
             raise KeyError("unknown")
@@ -48,14 +51,12 @@ class Standin:
             with torch.no_grad():
                 return float(ready["pretrained"](input_ids=ids, labels=ids).loss)
 
-        metrics = ["pair"] if tasks == ["of pairs"] else ["score", "pair"]
+        same = {"metrics": ["pair"] if tasks == ["of pairs"] else ["score", "pair"], "pair": (1, 2), "other": 1.0}
         filters = ["strict", "loose"] if tasks == ["two filters"] else ["none"]
-        samples = [
-            {"doc_id": n, "metrics": metrics, "filter": kept, "score": loss(n), "pair": (1, 2), "other": 1.0}
-            for kept in filters
-            for n in range(limit)
-        ]
-        return {"samples": {tasks[0]: samples}}
+        documents = [(n, kept) for kept in filters for n in range(limit)]
+        return {
+            "samples": {tasks[0]: [{"doc_id": n, "filter": kept, "score": loss(n)} | same for n, kept in documents]}
+        }
 
 
 @pytest.fixture
@@ -69,74 +70,62 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Standin:
     return found
 
 
-@pytest.fixture(scope="module")
-def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from ...support.llamacpp import checkpoint
+@pytest.fixture
+def run(tiny_llama: Path, tmp_path: Path) -> Run:
+    """What is measured of a tiny model by the name of a row."""
 
-    return checkpoint("llama", tmp_path_factory.mktemp("model") / "tiny")
+    def measured(task: str, rows: str = "base,linear:4", times: int = 1, own: object = None) -> Any:
+        (measure,), _ = parse_measures(f"lm-eval:{task}")
+        if own is not None:
+            measure.task = own
+        with open_runner(Opening(str(tiny_llama), [], device="cpu")) as (runner, _):
+            for _ in range(times):
+                asked = Evaluation(parse_rows(rows), [measure], prose(runner.tokenizer), ASKED, runner)
+                with Journal(tmp_path / "journal.jsonl", EVAL, runner.source) as journal:
+                    found = asked.run(journal).observations
+        return found
 
-
-def run(runner: Runner, folder: Path, task: str, rows: str = "base,linear:4") -> Outcome:
-    measures, stride = parse_measures(f"lm-eval:{task}")
-    assert stride == 0
-    asked = Evaluation(parse_rows(rows), measures, prose(runner.tokenizer), ASKED, runner)
-    with Journal(folder / "journal.jsonl", EVAL, runner.source) as journal:
-        return asked.run(journal)
-
-
-def test_a_task_runs_on_the_patched_model_without_another_load(
-    standin: Standin, tiny_llama: Path, tmp_path: Path
-) -> None:
-    with open_runner(Opening(str(tiny_llama), [], device="cpu")) as (runner, _):
-        found = run(runner, tmp_path, "some_task").observations
-        again = run(runner, tmp_path, "some_task").observations
-    assert [one["tasks"] for one in standin.asked] == [["some_task"]] * 2  # the second run was in the journal
-    assert standin.asked[0]["pretrained"] is standin.asked[1]["pretrained"]
-    assert {(one["limit"], one["max_length"], one["random_seed"]) for one in standin.asked} == {(3, 96, 5)}
-    assert again == found
-    pairs = {row: [one.pair for one in seen] for row, seen in found.items()}
-    assert pairs["base"] == pairs["linear:4"]
-    assert [(one.metric, one.column, one.document) for one in found["base"]] == [("score", 96, n) for n in range(3)]
-    assert all(abs(a.value - b.value) > 1e-3 for a, b in zip(found["base"], found["linear:4"], strict=True))
+    return measured
 
 
-def test_another_seed_is_run_again(standin: Standin, tiny_llama: Path, tmp_path: Path) -> None:
+def test_a_task_runs_on_the_patched_model_without_another_load(standin: Standin, run: Run) -> None:
+    found = run("some_task", times=2)
+    first, second = standin.asked  # by row; the second time both were in the journal
+    assert first["pretrained"] is second["pretrained"]
+    for one in standin.asked:
+        assert (one["tasks"], one["limit"], one["max_length"], one["random_seed"]) == (["some_task"], 3, 96, 5)
+    base, linear = found["base"], found["linear:4"]
+    assert [one.pair for one in base] == [one.pair for one in linear]
+    assert [(one.metric, one.column, one.document) for one in base] == [("score", 96, n) for n in range(3)]
+    assert all(abs(a.value - b.value) > 1e-3 for a, b in zip(base, linear, strict=True))
+
+
+def test_another_seed_is_another_case(standin: Standin) -> None:
     (measure,), _ = parse_measures("lm-eval:task")
-    texts = numbered(200)
-    digests = {next(iter(measure.cases(texts, replace(ASKED, seed=seed)))).digest for seed in (0, 5, 5)}
-    assert len(digests) == 2
+    first, second = (next(iter(measure.cases(numbered(200), replace(ASKED, seed=seed)))) for seed in (0, 5))
+    assert first.digest != second.digest
 
 
-def test_filters_of_a_task_are_metrics_of_their_own(standin: Standin, tiny_llama: Path, tmp_path: Path) -> None:
-    with open_runner(Opening(str(tiny_llama), parse_rows("base"), device="cpu")) as (runner, _):
-        found = run(runner, tmp_path, "two filters", "base").observations["base"]
-    assert [(one.metric, one.document) for one in found] == [
-        (f"score,{kept}", n) for kept in ("strict", "loose") for n in range(3)
-    ]
+def test_filters_of_a_task_are_metrics_of_their_own(standin: Standin, run: Run) -> None:
+    found = [(one.metric, one.document) for one in run("two filters", "base")["base"]]
+    assert found == [(f"score,{kept}", n) for kept in ("strict", "loose") for n in range(3)]
 
 
-def test_a_task_without_numbers_for_each_document_is_a_sentence(
-    standin: Standin, tiny_llama: Path, tmp_path: Path
-) -> None:
-    with (
-        open_runner(Opening(str(tiny_llama), [], device="cpu")) as (runner, _),
-        pytest.raises(RopeconvError, match="the task of pairs gives no number for each document; choose one"),
-    ):
-        run(runner, tmp_path, "of pairs", "base")
-
-
-def test_a_task_that_is_not_known_is_a_sentence(standin: Standin, tiny_llama: Path, tmp_path: Path) -> None:
-    with (
-        open_runner(Opening(str(tiny_llama), [], device="cpu")) as (runner, _),
-        pytest.raises(RopeconvError, match="lm_eval does not run the task unknown .*`lm_eval ls tasks` lists"),
-    ):
-        run(runner, tmp_path, "unknown", "base")
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("of pairs", "the task of pairs gives no number for each document; choose one"),
+        ("unknown", "lm_eval does not run the task unknown .*`lm_eval ls tasks` lists"),
+    ],
+)
+def test_a_task_that_gives_no_numbers_is_a_sentence(standin: Standin, run: Run, task: str, said: str) -> None:
+    with pytest.raises(RopeconvError, match=said):
+        run(task, "base")
 
 
 def test_models_outside_transformers_are_refused(standin: Standin, tmp_path: Path) -> None:
-    asked = Evaluation(
-        [Row("base")], parse_measures("lm-eval:task")[0], numbered(200), ASKED, ByHand({"base": lambda ids, at: 1.0})
-    )
+    measures, runner = parse_measures("lm-eval:task")[0], ByHand({"base": lambda ids, at: 1.0})
+    asked = Evaluation([Row("base")], measures, numbered(200), ASKED, runner)
     with (
         Journal(tmp_path / "journal", EVAL, "source") as journal,
         pytest.raises(RopeconvError, match="lm-eval:task runs models in transformers, and not in by hand; leave"),
@@ -145,38 +134,29 @@ def test_models_outside_transformers_are_refused(standin: Standin, tmp_path: Pat
 
 
 def test_the_name_of_a_task_is_needed_and_given_once(standin: Standin) -> None:
-    with pytest.raises(UsageError, match="needs the name of a task"):
-        parse_measures("growth,lm-eval")
-    with pytest.raises(UsageError, match="has lm-eval:a twice"):
-        parse_measures("lm-eval:a,lm-eval:a")
+    for text, said in (("growth,lm-eval", "needs the name of a task"), ("lm-eval:a,lm-eval:a", "has lm-eval:a twice")):
+        with pytest.raises(UsageError, match=said):
+            parse_measures(text)
     assert [one.name for one in parse_measures("lm-eval:a,growth,lm-eval:b")[0]] == ["lm-eval:a", "growth", "lm-eval:b"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lm_eval") is not None, reason="lm_eval is installed")
+@pytest.mark.skipif(HAVE, reason="lm_eval is installed")
 def test_without_lm_eval_the_extra_is_named() -> None:
     with pytest.raises(RopeconvError, match=r"lm-eval:task needs lm_eval, .*pip install 'ropeconv\[lm-eval\]'"):
         parse_measures("lm-eval:task")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="pip install 'ropeconv[lm-eval]'")
-def test_lm_eval_itself_runs_a_task_of_two_choices(
-    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.skipif(not HAVE, reason="pip install 'ropeconv[lm-eval]'")
+def test_lm_eval_itself_runs_a_task_of_two_choices(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [{"q": f"{n} and", "choices": [" one", " two"], "gold": n % 2} for n in range(6)]
     (tmp_path / "data.json").write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    task: Any = {
+    task = {
         "task": "two", "dataset_path": "json", "dataset_kwargs": {"data_files": str(tmp_path / "data.json")},
         "test_split": "train", "output_type": "multiple_choice", "doc_to_text": "{{q}}",
         "doc_to_choice": "{{choices}}", "doc_to_target": "{{gold}}",
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
     }  # fmt: skip
-    (measure,), _ = parse_measures("lm-eval:two")
-    monkeypatch.setattr(measure, "task", task)
-    with open_runner(Opening(str(tiny_llama), [], device="cpu")) as (runner, _):
-        asked = Evaluation(parse_rows("base,linear:4"), [measure], prose(runner.tokenizer), ASKED, runner)
-        with Journal(tmp_path / "journal.jsonl", EVAL, runner.source) as journal:
-            found = asked.run(journal).observations
-    for seen in found.values():
+    for seen in run("two", own=task).values():
         assert [(one.metric, one.document) for one in seen] == [("acc", 0), ("acc", 1), ("acc", 2)]
         assert {one.value for one in seen} <= {0.0, 1.0}

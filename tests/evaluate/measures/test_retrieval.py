@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.engines import TokenLosses
-from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Case, Observation
@@ -20,22 +18,14 @@ from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer
 
 from ..reading import ANSWERS, Reader, WordTokenizer, prose
 
-NAMES = list(ANSWERS)
 BY_DEPTH = ["passkey", "niah", "kv", "vt"]
-LENGTHS = (400, 777, 1500)
-ASKED = Asked(LENGTHS, 512, windows=3, depths=5)
+ASKED = Asked((400, 777, 1500), 512, windows=3, depths=5)
+of_each = pytest.mark.parametrize("name", list(ANSWERS))
 
 
 @pytest.fixture(scope="module")
 def texts() -> Texts:
     return prose(WordTokenizer())
-
-
-@pytest.fixture(scope="module")
-def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from ...support.llamacpp import checkpoint
-
-    return checkpoint("llama", tmp_path_factory.mktemp("model") / "tiny")
 
 
 def cases(name: str, texts: Texts, asked: Asked = ASKED) -> list[Case]:
@@ -51,11 +41,16 @@ def answered(case: Case, reader: Reader) -> float:
     return right(REGISTRY[case.measure].observe(case, losses))
 
 
+def listed(case: Case, texts: Texts) -> list[str]:
+    """The words of a list that are counted."""
+    return texts.tokenizer.decode(case.ids).split("others.\n")[-1].split("\nWhich")[0].split()
+
+
 def test_all_measures_that_retrieve_are_tested_here() -> None:
-    assert {name for name, measure in REGISTRY.items() if isinstance(measure, Retrieval)} == set(NAMES)
+    assert {name for name, measure in REGISTRY.items() if isinstance(measure, Retrieval)} == set(ANSWERS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of_each
 def test_a_sequence_has_exactly_the_length_that_was_asked_for(name: str, texts: Texts) -> None:
     asked = Asked(tuple(range(500, 530)), 512, windows=1, depths=2)
     found = cases(name, texts, asked)
@@ -64,35 +59,26 @@ def test_a_sequence_has_exactly_the_length_that_was_asked_for(name: str, texts: 
     assert all(tuple(case.ids[:2]) == texts.prefix for case in found)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_targets_are_the_answer_and_nothing_else(name: str, texts: Texts) -> None:
+@of_each
+def test_the_targets_are_the_answer_and_all_lengths_have_the_same_question(name: str, texts: Texts) -> None:
+    questions: dict[tuple[int, float | None], set[str]] = {}
     for case in cases(name, texts):
-        said = texts.tokenizer.decode(case.ids[case.targets])
-        assert said.replace(" ", "") == case.answer.replace(", ", "")
+        assert texts.tokenizer.decode(case.ids[case.targets]).replace(" ", "") == case.answer.replace(", ", "")
         assert case.targets[-1] == len(case.ids) - 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_all_lengths_have_the_same_question_and_answer(name: str, texts: Texts) -> None:
-    answers: dict[tuple[int, float | None], set[str]] = {}
-    for case in cases(name, texts):
         question = texts.tokenizer.decode(case.ids[case.targets[0] - 8 :])
-        answers.setdefault((case.window, case.depth), set()).add(question)
-    assert all(len(found) == 1 for found in answers.values())
-    depths = 5 if name in BY_DEPTH else 1
-    assert len(answers) == 3 * depths
-    assert len({question for found in answers.values() for question in found}) == len(answers)
+        questions.setdefault((case.window, case.depth), set()).add(question)
+    assert len(questions) == 3 * (5 if name in BY_DEPTH else 1)
+    assert all(len(found) == 1 for found in questions.values())
+    assert len(set.union(*questions.values())) == len(questions)
 
 
-@pytest.mark.parametrize("name", ["passkey", "niah", "vt"])
-def test_the_fact_stands_at_its_depth(name: str, texts: Texts) -> None:
-    mark = {"passkey": "The pass key is {}.", "niah": "is {}.", "vt": "VAR {} ="}[name]
+@pytest.mark.parametrize(("name", "mark"), [("passkey", "The pass key is {}."), ("niah", "is {}."), ("vt", "VAR {} =")])
+def test_the_fact_stands_at_its_depth(name: str, mark: str, texts: Texts) -> None:
     for case in cases(name, texts):
         tokens = [texts.tokenizer.decode([token]) for token in case.ids]
         text, fact = "".join(tokens), mark.format(case.answer.split(", ")[0])
         assert text.count(fact) == 1, fact
-        before = np.cumsum([len(token) for token in tokens])
-        place = int(np.searchsorted(before, text.index(fact))) / len(tokens)
+        place = int(np.searchsorted(np.cumsum([len(token) for token in tokens]), text.index(fact))) / len(tokens)
         # tasks, questions and the other facts take a share of a short sequence
         assert place == pytest.approx(case.depth, abs=0.04 + 110 / len(tokens))
 
@@ -107,58 +93,51 @@ def test_the_pair_stands_at_its_depth_and_pairs_fill_the_object(texts: Texts) ->
         assert sum(len(texts.tokenizer.encode(f"\n{line}")) for line in lines) > case.column - 80
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of_each
 def test_a_reader_of_the_whole_text_is_always_right(name: str, texts: Texts) -> None:
     reader = Reader(texts.tokenizer, ANSWERS[name])
-    assert [answered(case, reader) for case in cases(name, texts)] == [1.0] * len(cases(name, texts))
+    assert {answered(case, reader) for case in cases(name, texts)} == {1.0}
 
 
 @pytest.mark.parametrize("name", BY_DEPTH)
 def test_a_reader_of_the_last_tokens_fails_at_far_depths_only(name: str, texts: Texts) -> None:
     near = Reader(texts.tokenizer, ANSWERS[name], window=800)
-    by_depth: dict[float | None, set[float]] = {}
-    for case in cases(name, texts, Asked((1500,), 512, windows=3, depths=3)):
-        by_depth.setdefault(case.depth, set()).add(answered(case, near))
-    assert by_depth[1.0] == {1.0}
-    assert max(by_depth[0.0]) < 1.0
-    assert all(case.column > 800 or answered(case, near) == 1.0 for case in cases(name, texts))
+    for case in cases(name, texts, Asked((777, 1500), 512, windows=3, depths=3)):
+        if case.column < 800 or case.depth in (0.0, 1.0):
+            assert (answered(case, near) == 1.0) == (case.column < 800 or case.depth == 1.0)
 
 
 @pytest.mark.parametrize("name", ["cwe", "fwe"])
 def test_a_reader_of_the_last_tokens_miscounts_a_long_list(name: str, texts: Texts) -> None:
     near = Reader(texts.tokenizer, ANSWERS[name], window=60)
-    found = [answered(case, near) for case in cases(name, texts)]
-    assert np.mean(found) < 0.85
-    assert all(case.depth is None for case in cases(name, texts))
+    assert np.mean([answered(case, near) for case in cases(name, texts)]) < 0.85
+    assert {case.depth for case in cases(name, texts)} == {None}
 
 
 def test_common_words_are_ten_times_as_frequent_in_long_lists(texts: Texts) -> None:
     for case in cases("cwe", texts, Asked((400, 4000), 512, windows=2)):
-        words = texts.tokenizer.decode(case.ids).split("others.\n")[-1].split("\nWhich")[0].split()
-        common = {words.count(word) for word in case.answer.split(", ")}
-        others = {words.count(word) for word in set(words[20:]) - set(case.answer.split(", "))}
-        assert len(common) == 1
-        assert min(common) >= 3 * max(others)
-        if case.column == 4000:
-            assert common == {30}
-            assert max(others) <= 8
+        words, answer = listed(case, texts), case.answer.split(", ")
+        (common,) = {words.count(word) for word in answer}
+        others = max(words.count(word) for word in set(words[20:]) - {*answer})
+        assert common >= 3 * others
+        assert case.column == 400 or (common == 30 and others <= 8)
 
 
 def test_frequent_words_follow_zipfs_law(texts: Texts) -> None:
     (case,) = cases("fwe", texts, Asked((3000,), 512, windows=1))
-    words = texts.tokenizer.decode(case.ids).split("others.\n")[-1].split("\nWhich")[0].split()
+    words = listed(case, texts)
     counts = [words.count(word) / len(words) for word in case.answer.split(", ")]
     assert counts == pytest.approx([0.608, 0.152, 0.0675], abs=0.01)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of_each
 def test_the_seed_decides_everything(name: str, texts: Texts) -> None:
-    def digests(seed: int) -> list[str]:
-        return [case.digest for case in cases(name, texts, Asked((500,), 512, windows=2, depths=2, seed=seed))]
-
-    assert digests(1) == digests(1)
-    assert not set(digests(1)) & set(digests(2))
-    assert len(set(digests(1))) == len(digests(1))
+    first, again, other = (
+        [case.digest for case in cases(name, texts, Asked((500,), 512, windows=2, depths=2, seed=seed))]
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert len({*first, *other}) == 2 * len(first)
 
 
 def test_samples_come_from_all_texts_and_go_on_from_one_into_the_next(texts: Texts) -> None:
@@ -170,30 +149,31 @@ def test_samples_come_from_all_texts_and_go_on_from_one_into_the_next(texts: Tex
     assert len(found) == 10 + sum(sizes)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of_each
 def test_what_is_generated_counts_by_the_answers_in_it(name: str, texts: Texts) -> None:
-    measure = REGISTRY[name]
-    case = next(iter(measure.cases(texts, Asked((500,), 512, windows=1, depths=1, generate=True))))
+    forward, case = (
+        cases(name, texts, Asked((500,), 512, windows=1, depths=1, generate=generate))[0] for generate in (False, True)
+    )
     assert case.generate > len(case.targets)
     one, *others = case.answer.split(", ")
-    assert right(measure.observe_text(case, f" it is {case.answer}.")) == 1.0
-    assert right(measure.observe_text(case, f" {one}")) == 1 / (1 + len(others))
-    assert right(measure.observe_text(case, f" {one}7")) == 0.0
-    assert right(measure.observe_text(case, f"x{one}, {one}")) == 1 / (1 + len(others))
-    forward = next(iter(measure.cases(texts, Asked((500,), 512, windows=1, depths=1))))
+    share = 1 / (1 + len(others))
+    for said, value in (
+        (f" it is {case.answer}.", 1.0),
+        (f" {one}", share),
+        (f" {one}7", 0),
+        (f"x{one}, {one}", share),
+    ):
+        assert right(REGISTRY[name].observe_text(case, said)) == value
     assert np.array_equal(forward.ids, case.ids)
     assert forward.digest != case.digest  # of the same sequence something else is measured
 
 
 def test_a_question_in_a_chat_stands_in_the_message_and_the_answer_behind_it(texts: Texts) -> None:
-    asked = Asked((500,), 512, windows=1, depths=1, generate=True, chat=True)
-    (case,) = cases("passkey", texts, asked)
+    (case,) = cases("passkey", texts, Asked((500,), 512, windows=1, depths=1, generate=True, chat=True))
     text = texts.tokenizer.decode(case.ids)
     assert len(case.ids) == 500
     assert text.startswith("<user>There is an important")
     assert text.endswith(f"What is the pass key?<model>The pass key is {case.answer}")
-    with pytest.raises(UsageError, match="--generate"):
-        Asked((500,), 512, chat=True)
 
 
 def test_the_chat_template_of_a_checkpoint_stands_around_the_message(tiny_llama: Path) -> None:
@@ -204,13 +184,11 @@ def test_the_chat_template_of_a_checkpoint_stands_around_the_message(tiny_llama:
         "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
         "{% if add_generation_prompt %}<s>model: {% endif %}"
     )
-    before, after = tokenizer.chat()
-    assert tokenizer.decode(before) == "<s>user: "
-    assert tokenizer.decode(after) == "</s><s>model: "
+    assert [tokenizer.decode(part) for part in tokenizer.chat()] == ["<s>user: ", "</s><s>model: "]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_length_without_room_for_the_question_is_a_sentence(name: str, texts: Texts) -> None:
+@of_each
+def test_a_length_that_is_too_short_for_the_question_is_a_sentence(name: str, texts: Texts) -> None:
     with pytest.raises(UsageError, match="--lengths"):
         cases(name, texts, Asked((45,), 512))
 
@@ -224,14 +202,14 @@ def test_a_text_with_few_words_is_a_sentence(name: str) -> None:
 
 
 def test_a_model_of_random_weights_is_right_by_chance(tiny_llama: Path) -> None:
+    from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
+
     engine = TransformersEngine.load(tiny_llama, DeviceSpec("cpu", "float32"))
-    texts = prose(CheckpointTokenizer(tiny_llama))
-    found: list[float] = []
-    for name in NAMES:
-        for case in cases(name, texts, Asked((1200,), 64, windows=1, depths=2)):
-            losses: TokenLosses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
-            observed = REGISTRY[name].observe(case, losses)
-            assert [one.metric for one in observed] == ["accuracy", "log_prob"]
-            assert observed[1].value == -float(losses.loss.mean())
-            found += [observed[0].value] * observed[0].weight
+    texts, found = prose(CheckpointTokenizer(tiny_llama)), list[float]()
+    for case in (case for name in ANSWERS for case in cases(name, texts, Asked((1200,), 64, windows=1, depths=1))):
+        losses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
+        share, log_prob = REGISTRY[case.measure].observe(case, losses)
+        assert (share.metric, log_prob.metric) == ("accuracy", "log_prob")
+        assert log_prob.value == -float(losses.loss.mean())
+        found += [share.value] * share.weight
     assert np.mean(found) < 0.05

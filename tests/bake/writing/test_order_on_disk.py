@@ -9,13 +9,12 @@ import pytest
 
 from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.planned import PlannedFile
+from ropeconv.bake.writing import files
 from ropeconv.bake.writing import place as places
 from ropeconv.bake.writing.journal import Journal
-from ropeconv.bake.writing.place import MARGIN, refuse_full
 from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.receipts.receipt import CheckRecord
 
-from .plans import SIZE, SmallPlan, small_plan, source_folder, write
+from .plans import SIZE, SmallPlan, interrupted, small_plan, source_folder, write
 
 HIDDEN = ".out.ropeconv-partial"
 
@@ -62,66 +61,45 @@ def test_without_fsync_nothing_is_waited_for(plan: SmallPlan, synced: list[tuple
     assert (plan.out / "model.safetensors").stat().st_size == SIZE
 
 
-def test_every_byte_is_counted_once_also_where_a_run_goes_on(plan: SmallPlan) -> None:
+def test_every_byte_is_counted_once_also_where_a_run_goes_on(plan: SmallPlan, tmp_path: Path) -> None:
     done: list[int] = []
     execute_plan(plan, ApplyOptions(), advance=done.append)
     assert sum(done) == plan.bytes
-    again = small_plan(Path(plan.source.reference), plan.out.with_name("other"))
-
-    class Killed(BaseException):
-        pass
-
-    def stop(folder: Path) -> CheckRecord | None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        execute_plan(again, ApplyOptions(), stop)
+    plan.out.rename(tmp_path / "first")
+    interrupted(plan)
     done.clear()
-    execute_plan(again, ApplyOptions(), advance=done.append)
-    assert done == [again.bytes]
-    linked = small_plan(Path(plan.source.reference), plan.out.with_name("linked"))
+    execute_plan(plan, ApplyOptions(), advance=done.append)
+    assert done == [plan.bytes]
+    linked = small_plan(Path(plan.source.reference), tmp_path / "linked")
     done.clear()
     execute_plan(linked, ApplyOptions(link=True), advance=done.append)
     assert sum(done) == linked.bytes
 
 
 def test_a_run_whose_files_are_all_there_has_a_journal_of_them(plan: SmallPlan) -> None:
-    root = plan.out.parent / HIDDEN
-    seen: dict[str, str | None] = {}
-
-    def look(folder: Path) -> CheckRecord | None:
-        finished = Journal.read(root / "journal").finished
-        seen.update({name: one.sha256 for name, one in finished.items()})
-        return None
-
-    execute_plan(plan, ApplyOptions(), look)
-    assert {name for name, digest in seen.items() if digest is None} == {"LICENSE", "model.safetensors", "patched.bin"}
-    assert seen.keys() == {file.name for file in plan.files}
-    assert not root.exists()
+    found = Journal.read(interrupted(plan).parents[1] / "journal").finished
+    assert found.keys() == {file.name for file in plan.files}
+    unknown = {name for name, one in found.items() if one.sha256 is None}
+    assert unknown == {"LICENSE", "model.safetensors", "patched.bin"}
 
 
-@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize(("link", "shares"), [(False, False), (True, False), (False, True)])
 def test_a_disk_needs_room_for_what_is_not_shared(
-    plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, missing: int
+    plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, link: bool, shares: bool
 ) -> None:
+    """Before anything is written. 16 MiB of the disk are left free."""
     copied = sum(file.size for file in plan.files if file.action == "copy")
-    made = plan.bytes - copied
-    for link, shares, needed in ((False, False, made + copied), (True, False, made), (False, True, made)):
-        monkeypatch.setattr(places, "same_blocks", lambda source, folder, shares=shares: shares)
-        monkeypatch.setattr(places, "free_bytes", lambda folder, free=needed + MARGIN - missing: free)
-        if not missing:
-            refuse_full(plan, plan.files, plan.out.parent, link)
-            continue
-        with pytest.raises(RopeconvError, match=r"has 17\.\d MB free and the output needs 17\.\d MB; free"):
-            refuse_full(plan, plan.files, plan.out.parent, link)
-        refuse_full(plan, plan.files[1:], plan.out.parent, link)
-    assert MARGIN == 16 << 20
-
-
-def test_a_file_that_nobody_knows_how_to_make_is_an_error(tmp_path: Path) -> None:
-    odd = small_plan(source_folder(tmp_path), tmp_path / "out", extra=(PlannedFile("convert", "x", 1),))
-    with pytest.raises(RopeconvError, match="x is planned without a content; report it"):
-        write(odd)
+    needed = plan.bytes - (copied if link or shares else 0) + (16 << 20)
+    monkeypatch.setattr(places, "same_blocks", lambda source, folder: shares)
+    monkeypatch.setattr(places, "free_bytes", lambda folder: needed - 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Writer, "write", lambda *given: pytest.fail("something was written"))
+        said = r"has 17\.\d MB free and the output needs 17\.\d MB; free some, use -o, or share"
+        with pytest.raises(RopeconvError, match=said):
+            write(plan, link=link)
+    assert not plan.out.exists()
+    monkeypatch.setattr(places, "free_bytes", lambda folder: needed)
+    write(plan, link=link)
 
 
 @pytest.mark.parametrize("checksum", [True, False])

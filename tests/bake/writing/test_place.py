@@ -25,10 +25,29 @@ from ...support.gguf_files import write as write_gguf
 from .plans import beside, small_plan, source_folder, tree, write
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return source_folder(tmp_path)
+
+
+@pytest.fixture
+def out(folder: Path, tmp_path: Path) -> Path:
+    """An earlier output."""
+    return write(small_plan(folder, tmp_path / "out"))
+
+
+def replaced(out: Path) -> Path:
+    """The output of another plan in the place of an earlier one."""
+    return write(small_plan(out.with_name("model"), out, "second"), force=True)
+
+
+def is_replaced(out: Path) -> bool:
+    return tree(replaced(out))["config.json"] == b'{"label": "second"}\n' and beside(out) == []
+
+
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("target", ["folder", "earlier", "nothing"])
-def test_a_link_is_neither_replaced_nor_followed(tmp_path: Path, target: str, force: bool) -> None:
-    folder = source_folder(tmp_path)
+def test_a_link_is_neither_replaced_nor_followed(tmp_path: Path, folder: Path, target: str, force: bool) -> None:
     (tmp_path / "folder").mkdir()
     earlier = write(small_plan(folder, tmp_path / "earlier"))
     before, out = tree(earlier), tmp_path / "out"
@@ -41,11 +60,18 @@ def test_a_link_is_neither_replaced_nor_followed(tmp_path: Path, target: str, fo
     write(small_plan(folder, tmp_path / "folder", "second"))  # the negative control: the place itself
 
 
-def test_below_a_link_it_is_written_where_that_leads(tmp_path: Path) -> None:
+def test_below_a_link_it_is_written_where_that_leads(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
-    write(small_plan(source_folder(tmp_path), tmp_path / "link" / "out"))
+    write(small_plan(folder, tmp_path / "link" / "out"))
     assert tree(tmp_path / "disk" / "out")["LICENSE"] == b"terms"
+
+
+def test_a_place_that_is_missing_or_within_the_source_is_refused(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(RopeconvError, match="none does not exist; create it, or choose another place with -o"):
+        write(small_plan(folder, tmp_path / "none" / "out"))
+    with pytest.raises(RopeconvError, match="out and the source lie within each other; choose another place with -o"):
+        write(small_plan(folder, folder / "out"))
 
 
 def test_a_shard_that_is_a_link_is_refused(tmp_path: Path) -> None:
@@ -69,63 +95,53 @@ def test_a_file_that_is_no_gguf_is_not_replaced(tmp_path: Path, there: bytes) ->
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_folder_without_a_name_of_its_own_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    folder = source_folder(tmp_path)
     (tmp_path / "other" / "inside").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "other" / "inside")
     with pytest.raises(RopeconvError, match="without a name of its own"):
         write(small_plan(folder, Path(name)))
 
 
-def test_an_empty_folder_is_as_good_as_none(tmp_path: Path) -> None:
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "out").mkdir()
-    out = write(small_plan(source_folder(tmp_path), tmp_path / "out"))
+    out = write(small_plan(folder, tmp_path / "out"))
     assert tree(out)["LICENSE"] == b"terms"
     assert beside(out) == []
 
 
-ADDED = ["README.md", "notes/more.txt", ".git/HEAD", "report.html"]
+# What force replaces
 
 
-@pytest.mark.parametrize("name", ADDED)
-def test_force_does_not_delete_what_the_user_has_added(tmp_path: Path, name: str) -> None:
-    folder = source_folder(tmp_path)
-    out = write(small_plan(folder, tmp_path / "out"))
+@pytest.mark.parametrize("name", ["README.md", "notes/more.txt", ".git/HEAD", "report.html"])
+def test_force_does_not_delete_what_the_user_has_added(out: Path, name: str) -> None:
     (out / name).parent.mkdir(exist_ok=True)
     (out / name).write_text("of the user")
     before = tree(out)
     with pytest.raises(RopeconvError, match=rf"out has {name}, which ropeconv did not write.*move it away, or choose"):
-        write(small_plan(folder, out, "second"), force=True)
+        replaced(out)
     assert tree(out) == before
     assert beside(out) == []
     (out / name).unlink()
-    assert tree(write(small_plan(folder, out, "second"), force=True))["config.json"] == b'{"label": "second"}\n'
+    assert is_replaced(out)
 
 
-def test_force_counts_what_was_added_and_links_to_folders_too(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    out = write(small_plan(folder, tmp_path / "out"))
+def test_force_counts_what_was_added_and_links_to_folders_too(folder: Path, out: Path) -> None:
     (out / "a").symlink_to(folder)
     (out / "b").write_text("")
     with pytest.raises(RopeconvError, match="out has a and 1 more, which"):
-        write(small_plan(folder, out, "second"), force=True)
+        replaced(out)
 
 
-def test_force_replaces_what_the_hubs_client_and_a_killed_validation_leave(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    out = write(small_plan(folder, tmp_path / "out"))
+def test_force_replaces_what_the_hubs_client_and_a_killed_validation_leave(out: Path) -> None:
     (out / ".cache" / "huggingface").mkdir(parents=True)
     (out / ".cache" / "huggingface" / "config.json.metadata").write_text("")
     (out / ".ropeconv.json.new").write_text("{")
-    write(small_plan(folder, out, "second"), force=True)
+    replaced(out)
     assert not (out / ".cache").exists()
 
 
-def test_what_the_user_adds_while_the_replacement_is_written_is_kept_too(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    out = write(small_plan(folder, tmp_path / "out"))
-
+def test_what_the_user_adds_while_the_replacement_is_written_is_kept_too(folder: Path, out: Path) -> None:
     def meanwhile(partial: Path) -> CheckRecord | None:
         (out / "README.md").write_text("of the user")
         return None
@@ -134,17 +150,17 @@ def test_what_the_user_adds_while_the_replacement_is_written_is_kept_too(tmp_pat
         execute_plan(small_plan(folder, out, "second"), ApplyOptions(force=True), meanwhile)
     assert tree(out)["README.md"] == b"of the user"
     (out / "README.md").unlink()
-    write(small_plan(folder, out, "second"), force=True)
-    assert beside(out) == []
+    assert is_replaced(out)
 
 
-def test_an_earlier_output_with_a_damaged_receipt_is_not_replaced(tmp_path: Path) -> None:
-    folder = source_folder(tmp_path)
-    out = write(small_plan(folder, tmp_path / "out"))
+def test_an_earlier_output_with_a_damaged_receipt_is_not_replaced(out: Path) -> None:
     (out / "ropeconv.json").write_text("")
     with pytest.raises(RopeconvError):
-        write(small_plan(folder, out, "second"), force=True)
+        replaced(out)
     assert tree(out)["config.json"] == b'{"label": "first"}\n'
+
+
+# What comes after the last look at the place
 
 
 def before_the_moves(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
@@ -166,10 +182,9 @@ def written(place: Path) -> None:
 
 @pytest.mark.parametrize("name", ["out", "out/notes.txt"])
 def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, out = source_folder(tmp_path), tmp_path / "out"
-    refuse = execute.refuse_occupied
+    out, refuse = tmp_path / "out", execute.refuse_occupied
     looks: Iterator[None] = iter([None])
 
     def then_it_comes(plan: FilePlan, force: bool) -> None:
@@ -185,66 +200,55 @@ def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
 
 
 @pytest.mark.parametrize("without", ["", "exchange"])
-def test_what_is_added_after_the_last_look_is_kept(
-    tmp_path: Path, without: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_added_after_the_last_look_is_kept(out: Path, without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The earlier output is back in its place, and the next run says the same or replaces it."""
     if without:
         monkeypatch.setattr(renaming, "_renameat2", lambda source, target, flags: False)
-    folder = source_folder(tmp_path)
-    out = write(small_plan(folder, tmp_path / "out"))
     before = tree(out)
     before_the_moves(monkeypatch, lambda: written(out / "README.md"))
     with pytest.raises(RopeconvError, match=r"/out has README\.md, which ropeconv did not write.*move it away"):
-        write(small_plan(folder, out, "second"), force=True)
+        replaced(out)
     assert tree(out) == {**before, "README.md": b"of the user"}
     (out / "README.md").unlink()
-    assert tree(write(small_plan(folder, out, "second"), force=True))["config.json"] == b'{"label": "second"}\n'
-    assert beside(out) == []
+    assert is_replaced(out)
 
 
 def test_another_folder_that_takes_the_place_after_the_last_look_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = source_folder(tmp_path)
-    out = write(small_plan(folder, tmp_path / "out"))
-
     def replace() -> None:
         out.rename(tmp_path / "moved")
         written(out / "notes.txt")
 
     before_the_moves(monkeypatch, replace)
     with pytest.raises(RopeconvError, match="/out exists and is not an output of ropeconv, so --force"):
-        write(small_plan(folder, out, "second"), force=True)
+        replaced(out)
     assert tree(out) == {"notes.txt": b"of the user"}
 
 
+@pytest.mark.parametrize("complete", [True, False])
 def test_a_disk_that_fails_when_the_output_is_complete_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
 ) -> None:
     """Only the removal of the hidden folder is not on the disk then; before that, the same failure is one."""
-    folder, out, hidden = source_folder(tmp_path), tmp_path / "out", tmp_path / ".out.ropeconv-partial"
-    sync, failed = durable._sync, []
+    hidden, sync = out.with_name(".out.ropeconv-partial"), durable._sync
 
     def failing(path: Path) -> None:
-        if path == tmp_path and hidden.exists() == fails_before:
-            failed.append(path)
+        if path == out.parent and hidden.exists() is not complete:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         sync(path)
 
     monkeypatch.setattr(durable, "_sync", failing)
-    fails_before = False
-    assert write(small_plan(folder, out)) == out
-    assert failed == [tmp_path]
-    fails_before = True
+    if complete:
+        assert is_replaced(out)
+        return
     with pytest.raises(RopeconvError, match="out cannot be written"):
-        write(small_plan(folder, out, "second"), force=True)
+        replaced(out)
     assert tree(out)["config.json"] == b'{"label": "first"}\n'
 
 
-def test_the_draft_that_a_killed_validation_left_is_removed(tmp_path: Path) -> None:
+def test_the_draft_that_a_killed_validation_left_is_removed(tmp_path: Path, folder: Path) -> None:
     """It stands beside an output that may have been removed since."""
     (tmp_path / ".out.ropeconv.json.new").write_text("{")
     (tmp_path / ".other.ropeconv.json.new").write_text("{")
-    out = write(small_plan(source_folder(tmp_path), tmp_path / "out"))
-    assert beside(out) == [".other.ropeconv.json.new"]
+    assert beside(write(small_plan(folder, tmp_path / "out"))) == [".other.ropeconv.json.new"]

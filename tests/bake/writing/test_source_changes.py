@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,7 @@ from ropeconv.sources.folder import FolderSource
 
 from ...faults.scenes import checkpoint
 from ...support.baking import make_plan
+from ...support.extent import sample
 from ...support.gguf_files import write as write_gguf
 from .plans import SIZE, beside, small_plan, source_folder, write
 
@@ -50,9 +53,10 @@ def removed(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("link", [False, True])
-@pytest.mark.parametrize("change", [rewritten, replaced, removed])
-@pytest.mark.parametrize("name", ["LICENSE", "model.safetensors", "more/weights.bin"])
+WAYS = [*product(["LICENSE", "model.safetensors", "more/weights.bin"], [rewritten, replaced, removed], [False, True])]
+
+
+@pytest.mark.parametrize(("name", "change", "link"), sample(WAYS, 5))
 def test_a_change_while_it_is_read_keeps_nothing(
     tmp_path: Path, name: str, change: Callable[[Path], None], link: bool
 ) -> None:
@@ -91,42 +95,34 @@ def test_a_source_that_was_only_read_meanwhile_is_the_same(tmp_path: Path) -> No
     execute_plan(small_plan(folder, out), ApplyOptions(), meanwhile)
 
 
-def plans(tmp_path: Path) -> dict[str, Callable[[], Plan]]:
-    """Plans of every kind that reads a source."""
+MAKES: dict[str, dict[str, Any]] = {"weights": {"encoding": "weights"}, "to gguf": {"to": "gguf"}, "gguf": {}}
+
+
+def plan_of(kind: str, root: Path) -> Plan:
+    """A plan of every kind that reads a source."""
+    source = root / ("model.gguf" if kind == "gguf" else "model")
+    return make_plan(source, YARN, root / ("out" if kind == "weights" else "out.gguf"), **MAKES[kind])
+
+
+@pytest.mark.parametrize("kind", MAKES)
+def test_sources_of_folds_and_conversions_and_gguf_are_watched(tmp_path: Path, kind: str) -> None:
     checkpoint(tmp_path)
     write_gguf(tmp_path / "model.gguf")
-    model, out = tmp_path / "model", tmp_path / "out"
-    return {
-        "weights": lambda: make_plan(model, YARN, out, encoding="weights"),
-        "to gguf": lambda: make_plan(model, YARN, tmp_path / "out.gguf", to="gguf"),
-        "gguf": lambda: make_plan(tmp_path / "model.gguf", YARN, tmp_path / "out.gguf"),
-    }
+    plan = plan_of(kind, tmp_path)
+    name = tmp_path / ("model.gguf" if kind == "gguf" else "model/model-00001-of-00002.safetensors")
+    done: list[int] = []
 
-
-@pytest.mark.parametrize("kind", ["weights", "to gguf", "gguf"])
-def test_sources_of_folds_and_conversions_and_gguf_are_watched(tmp_path: Path, kind: str) -> None:
-    plan = plans(tmp_path)[kind]()
-    done = False
-
-    def stop(size: int) -> None:
-        nonlocal done
+    def meanwhile(size: int) -> None:
         if not done:
-            done = True
-            name = "model.gguf" if kind == "gguf" else "model/model-00001-of-00002.safetensors"
-            rewritten(tmp_path / name)
+            rewritten(name)
+        done.append(size)
 
     with pytest.raises(BadSource, match="changed while it was"):
-        execute_plan(plan, ApplyOptions(), advance=stop)
+        execute_plan(plan, ApplyOptions(), advance=meanwhile)
     assert done
     assert not plan.out.exists()
-    execute_plan(plans_again(tmp_path, kind), ApplyOptions())  # the negative control
-
-
-def plans_again(tmp_path: Path, kind: str) -> Plan:
-    for path in (tmp_path / "model").iterdir():
-        path.unlink()
-    (tmp_path / "model").rmdir()
-    return plans(tmp_path)[kind]()
+    rewritten(name)  # as it was, and the negative control: the same plan of what is there now
+    execute_plan(plan_of(kind, tmp_path), ApplyOptions())
 
 
 def test_a_change_between_reading_and_planning_keeps_nothing(tmp_path: Path) -> None:
@@ -145,9 +141,8 @@ SKIPPED, LOG, READ = "original/consolidated.00.pth", "trainer_log.jsonl", "token
 @pytest.mark.parametrize(
     ("kind", "name", "is_read"),
     [
-        ("weights", SKIPPED, False), ("weights", "model.bin", False), ("to gguf", SKIPPED, False),
-        ("to gguf", LOG, False), ("weights", LOG, True), ("weights", READ, True), ("to gguf", READ, True),
-        ("to gguf", "README.md", True),
+        ("weights", SKIPPED, False), ("weights", "model.bin", False), ("to gguf", LOG, False),
+        ("weights", LOG, True), ("weights", READ, True), ("to gguf", READ, True), ("to gguf", "README.md", True),
     ],
 )  # fmt: skip
 def test_only_files_that_something_is_made_of_have_to_stay(tmp_path: Path, kind: str, name: str, is_read: bool) -> None:
@@ -157,9 +152,7 @@ def test_only_files_that_something_is_made_of_have_to_stay(tmp_path: Path, kind:
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         path.write_text("# Tiny\n")
-    makes = {"weights": {"encoding": "weights"}, "to gguf": {"to": "gguf"}}
-    out = tmp_path / ("out.gguf" if kind == "to gguf" else "out")
-    plan = make_plan(tmp_path / "model", YARN, out, **makes[kind])
+    plan = plan_of(kind, tmp_path)
     time.sleep(0.02)
     with path.open("a") as file:
         file.write("more\n")
@@ -168,7 +161,7 @@ def test_only_files_that_something_is_made_of_have_to_stay(tmp_path: Path, kind:
             execute_plan(plan, ApplyOptions())
     else:
         execute_plan(plan, ApplyOptions())
-    assert out.exists() != is_read
+    assert plan.out.exists() != is_read
 
 
 def test_files_that_a_restoration_leaves_out_may_change(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Shard indices that are none."""
+"""JSON files and shard indices: what is refused before anything is computed with it, and what stays as it was."""
 
 from __future__ import annotations
 
@@ -8,55 +8,149 @@ from itertools import product
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats import jsontext
-from ropeconv.formats.index import LONGEST, shards, with_size
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"weight_map": 3}',
-        '{"weight_map": {"a": []}}',
-        '{"weight_map": {"a": 1, "b": "x.safetensors"}}',
-    ],
-)
-def test_refuses(text: str) -> None:
-    with pytest.raises(BadSource, match="index.json"):
-        shards(text)
+from ropeconv.formats import index, jsontext
+from ropeconv.formats.index import INDEX, LONGEST, index_of, safe_name, shards, tensors, with_shard, with_size
+from ropeconv.formats.shards import SHARD_BYTES, grouped, index_text, shard_names
+from ropeconv.formats.typed import typed
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"weight_map": {"a": "\\ud800"}}', "no readable weight_map"),
-        ('{"weight_map": {"a": "x"}, "metadata": NaN}', "no readable weight_map"),
-        ('{"weight_map": ' + "[" * 100_000 + "}", "no readable weight_map"),
+        ("", "a.json is not valid JSON"), ("{", "a.json is not valid JSON"), ("1", "a.json holds no JSON object"),
+        ("[1]", "holds no JSON object"), ('\ufeff{"a": 1}', "is not valid JSON"),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "is not valid JSON"),
+        ('{"a": ' + "[" * 64 + "]" * 64 + "}", "has more than 64 levels"),
+        ('{"a": "\\ud800"}', "holds '\\\\ud800', half of a character"),
+        ('{"a": {"\\udfff": 1}}', "holds '\\\\udfff', half of a character"),
+        ('{"a": ' + "1" * 5000 + "}", "is not valid JSON"),
+        ('{"a": "' + "x" * jsontext.LONGEST + '"}', "at most 8,388,608 are read"),
+    ],
+)  # fmt: skip
+def test_json_that_is_refused(text: str, words: str) -> None:
+    with pytest.raises(BadSource, match=words):
+        jsontext.parse(text, "a.json")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"time_step_limit": [0.0, float("inf")]}, {"model_max_length": 1000000000000000019884624838656},
+        {"text": "\U0001f40d é", "pair": "\\"}, {"deep": json.loads("[" * 63 + "]" * 63)},
+    ],
+)  # fmt: skip
+def test_what_published_files_hold_stays(data: dict[str, object]) -> None:
+    assert jsontext.parse(jsontext.dump(data), "x") == data
+    assert jsontext.parse(json.dumps(data), "x") == data  # with escapes, among them whole pairs of surrogates
+
+
+def test_json_keeps_order_and_indentation_or_has_two_spaces() -> None:
+    text = '{\n    "b": 1.0,\n    "a": "\u00e9"\n}\n'
+    assert jsontext.dump(jsontext.parse(text, "x", len(text)), like=text) == text
+    assert jsontext.dump({"a": {"b": "\u00e9"}}) == '{\n  "a": {\n    "b": "\u00e9"\n  }\n}\n'
+    assert jsontext.dump({"a": 1}, like='{\n\t"b": 2}') == '{\n\t"a": 1\n}\n'
+    assert jsontext.dump({"a": 1}, like='{\r\n   "b": 2}') == '{\n   "a": 1\n}\n'
+    with pytest.raises(BadSource, match="x has 8 characters, and at most 7 are read"):
+        jsontext.parse('{"a": 1}', "x", 7)
+
+
+def test_types_are_those_that_are_needed() -> None:
+    assert typed({"a": [1, 2]}, dict[str, list[int]], "a.json") == {"a": [1, 2]}
+    for wrong in ({"a": ["1"]}, {"a": [True]}, [], {"a": [1.5]}):
+        with pytest.raises(BadSource, match=r"a\.json is not as it has to be \(Expected"):
+            typed(wrong, dict[str, list[int]], "a.json")
+
+
+# Shard indices
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, f"{INDEX} has no readable weight_map") for text in (
+            "", "[]", "{}", '{"weight_map": 3}', '{"weight_map": []}', '{"weight_map": {"a": []}}',
+            '{"weight_map": {"a": 1, "b": "x"}}', '{"weight_map": {"a": "\\ud800"}}',
+            '{"weight_map": {"a": "x"}, "metadata": NaN}', '{"weight_map": ' + "[" * 100_000 + "}",
+        )),
+        ('{"weight_map": {"a": "../a"}}', "not inside the folder"),
         ('{"weight_map": {"a": "x"}, "b": "' + "x" * (1 << 20) + '"}', "bytes beside them, and at most"),
         ('{"weight_map": {' + ",".join(f'"{n}": "x"' for n in range(600_001)) + "}}", "names 600,001 tensors"),
         ('{"weight_map": {"a": "' + "x" * LONGEST + '"}}', "at most 67,108,864 are read"),
     ],
-)
-def test_refuses_what_is_too_large_or_no_text(text: str, words: str) -> None:
+)  # fmt: skip
+def test_indices_that_are_refused(text: str, words: str) -> None:
     with pytest.raises(BadSource, match=words):
         shards(text)
 
 
+@pytest.mark.parametrize(("limit", "most"), [("LONGEST", 52), ("MOST_TENSORS", 2), ("LONGEST_REST", 6)])
+def test_an_index_at_its_limits(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    text = '{"weight_map": {"a": "x", "b": "x"}, "more": "1234"}'
+    monkeypatch.setattr(index, limit, most)
+    assert shards(text) == ("x",)
+    monkeypatch.setattr(index, limit, most - 1)
+    with pytest.raises(BadSource, match="at most"):
+        shards(text)
+
+
+@pytest.mark.nightly
 def test_a_kimi_k2_in_gptq_fits() -> None:
     name = "language_model.model.layers.{}.mlp.experts.{}.{}_proj.{}"
     stored = ("qweight", "qzeros", "scales", "g_idx")
     parts = [name.format(*p) for p in product(range(1, 61), range(384), ("up", "gate", "down"), stored)]
-    index = {"metadata": {"total_size": 10**12}, "weight_map": dict.fromkeys(parts, "model-00061-of-00061.safetensors")}
-    text = jsontext.dump(index)
+    whole = {"metadata": {"total_size": 10**12}, "weight_map": dict.fromkeys(parts, "model-00061-of-00061.safetensors")}
+    text = jsontext.dump(whole)
     assert len(parts) == 276_480
     assert shards(text) == ("model-00061-of-00061.safetensors",)
-    assert json.loads(with_size(text, 5)) == index | {"metadata": {"total_size": 10**12 + 5}}
+    assert json.loads(with_size(text, 5)) == whole | {"metadata": {"total_size": 10**12 + 5}}
 
 
-def test_shards_are_listed_once() -> None:
-    assert shards('{"weight_map": {"a": "2.safetensors", "b": "1.safetensors", "c": "2.safetensors"}}') == (
-        "1.safetensors",
-        "2.safetensors",
-    )
+def test_what_an_index_names_and_how_it_grows() -> None:
+    text = json.dumps({"metadata": {"total_size": 10, "x": 1}, "weight_map": {"b": "2", "a": "1", "c": "2"}}, indent=4)
+    assert (shards(text), tensors(text)) == (("1", "2"), ("b", "a", "c"))
+    assert json.loads(with_shard(text, "3", {"d": 5, "e": 7})) == {
+        "metadata": {"total_size": 22, "x": 1}, "weight_map": {"b": "2", "a": "1", "c": "2", "d": "3", "e": "3"},
+    }  # fmt: skip
+    assert with_size(text, 3) == text.replace("10", "13") + "\n"
+    for without in ({"weight_map": {}}, {"metadata": {"total_size": "10"}, "weight_map": {}}):
+        assert json.loads(with_size(json.dumps(without), 3)) == without
+    assert json.loads(index_of("one", {"a": 1, "b": 2})) == {
+        "metadata": {"total_size": 3}, "weight_map": {"a": "one", "b": "one"},
+    }  # fmt: skip
+    assert json.loads(index_text(7, {"a": "x"})) == {"metadata": {"total_size": 7}, "weight_map": {"a": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("inside", "names"),
+    [
+        (True, ("a", "a/b.safetensors", "a.b", "..a", "a..", ".a")),
+        (False, ("", ".", "..", "/a", "../x", "a/../../x", "a/../b", "C:\\x", "a\\b", "c:a", "a\0b")),
+    ],
+)
+def test_names_inside_a_folder(inside: bool, names: tuple[str, ...]) -> None:
+    assert [safe_name(name) for name in names] == [inside] * len(names)
+
+
+HALF = SHARD_BYTES // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "groups"),
+    [
+        ([3, 3, 3], 6, [(3, 3), (3,)]), ([3, 3, 3], 5, [(3,), (3,), (3,)]), ([9, 1, 1], 4, [(9,), (1, 1)]),
+        ([1, 9, 1], 4, [(1,), (9,), (1,)]), ([2, 2, 2, 2, 2], 4, [(2, 2), (2, 2), (2,)]), ([5], 4, [(5,)]),
+        ([], 4, [()]), ([HALF, HALF], 5 * 10**9, [(HALF, HALF)]),
+    ],
+)  # fmt: skip
+def test_items_stay_in_order_and_shards_within_their_limit(
+    sizes: list[int], limit: int, groups: list[tuple[int, ...]]
+) -> None:
+    assert grouped(sizes, lambda size: size, limit) == groups
+
+
+def test_shards_hold_five_billion_bytes_and_are_named_as_on_the_hub() -> None:
+    assert [len(grouped([HALF, more], int)) for more in (HALF, HALF + 1)] == [1, 2]
+    assert SHARD_BYTES == 5 * 10**9
+    assert shard_names(1) == ["model.safetensors"]
+    assert shard_names(2) == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    assert shard_names(12)[11] == "model-00012-of-00012.safetensors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,7 +104,6 @@ def test_a_scale_of_queries_keeps_its_length_and_stands_where_vllm_looks_too() -
     assert found["rope_parameters"] == parameters(**scale)
     assert found["rope_scaling"] == {**LINEAR, "type": "linear", **scale}
     assert found["llama_4_scaling"] == {"original_max_position_embeddings": 32, "beta": 1.0}
-    assert list(found)[-1] == "llama_4_scaling"
     assert "llama_4_scaling" not in written("llama")
 
 
@@ -155,3 +155,26 @@ def test_the_share_of_a_head_that_rotates_is_the_one_that_was_given(share: float
     found = written("phi", head_dim=8, partial_rotary_factor=share)
     assert found["rope_parameters"]["partial_rotary_factor"] == expected
     assert found.get("partial_rotary_factor") == share
+
+
+@pytest.mark.parametrize(("rotary_dim", "stated"), [(4, None), (2, 0.25), (6, 0.75)])
+def test_a_share_that_is_not_the_default_is_written_where_the_config_has_none(
+    rotary_dim: int, stated: float | None
+) -> None:
+    config = {"model_type": "phi", **BASE, "head_dim": 8}
+    family = by_model_type()["phi"]
+    spec = replace(read_spec(config, family), rotary_dim=rotary_dim)
+    found = bake_config(config, family, spec, RopeSetting(DEFAULT, 500.0, 256))
+    assert found.get("partial_rotary_factor") == stated
+    assert found["rope_parameters"]["partial_rotary_factor"] == rotary_dim / 8
+
+
+def test_a_context_that_is_not_stated_is_written_under_the_first_name() -> None:
+    config = {"model_type": "bailing_hybrid", **BASE}
+    del config["max_position_embeddings"]
+    family = by_model_type()["bailing_hybrid"]
+    spec = read_spec({**config, "max_position_embeddings": 64}, family)
+    for stated in ({}, {"model_max_length": 64}, {"max_position_embeddings": 64, "model_max_length": 64}):
+        made = bake_config(config | stated, family, spec, RopeSetting(DEFAULT, 500.0, 256))
+        found = {key: made[key] for key in ("max_position_embeddings", "model_max_length") if key in made}
+        assert found == dict.fromkeys(stated or ("max_position_embeddings",), 256)

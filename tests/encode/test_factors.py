@@ -17,17 +17,6 @@ def ulps(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.abs(found.view(np.int32).astype(np.int64) - wanted.astype(np.float32).view(np.int32))
 
 
-@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e6])
-def test_divisors_are_right_to_one_ulp_in_float32(theta: float) -> None:
-    rng = np.random.default_rng(0)
-    wanted = theta ** (-np.arange(64) / 64) / rng.uniform(1, 40, 64)
-    power = (np.float32(theta) ** (np.arange(0, 128, 2, dtype=np.float32) / np.float32(128))).astype(np.float32)
-    found = np.float32(1) / (factor_list(wanted, theta, 128) * power)
-    ulp = ulps(found, wanted)
-    assert ulp.max() <= 2
-    assert (ulp <= 1).mean() > 0.9
-
-
 def test_divisors_hold_for_both_roundings_of_a_power_that_is_near_the_middle() -> None:
     """Where a runtime may round theta^x to either of two floats; elsewhere most are met exactly."""
     exact_hits, both = list[np.ndarray](), list[np.ndarray]()

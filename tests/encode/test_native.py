@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.encode.checkpoint.config_edit import bake_config
 from ropeconv.encode.checkpoint.encodings.native import native
 from ropeconv.encode.checkpoint.rope_setting import RopeSetting
 from ropeconv.errors import UnsupportedBake
 from ropeconv.families import by_model_type
-from ropeconv.families.sample import sample_config
 from ropeconv.rope.forms import Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.proportional import Proportional
@@ -80,9 +78,6 @@ def test_two_lists_that_a_class_does_not_take_are_to_be_one() -> None:
         setting(of_form(Yarn(1e4, 4.0, 64), FORMULA, short_inv_freq=np.ones(4)), "phi3")
 
 
-# MLA
-
-
 def mscale(factor: float, softmax: float, attention_factor: float) -> dict[str, Any]:
     schedule = of_form(Yarn(1e4, factor, 64), attention_factor, softmax_scale=softmax)
     return setting(schedule, "deepseek_v3", spec(mla=True)).rope
@@ -112,9 +107,6 @@ def test_other_models_have_a_pair_for_readers_without_the_key() -> None:
         assert rope["attention_factor"] == attention_factor
 
 
-# LongRoPE
-
-
 def test_two_lists_in_phi_3_declare_what_its_attention_factor_follows_from() -> None:
     both = of_form(LISTS, USUAL, short_inv_freq=LISTS.short_inv_freq(8))
     found = setting(both, "phi3")
@@ -128,85 +120,3 @@ def test_two_lists_in_phi_3_declare_what_its_attention_factor_follows_from() -> 
     derived = math.sqrt(1 + math.log(one.context / one.top_original) / math.log(one.top_original))
     assert derived == pytest.approx(1.3, abs=1e-6)
     assert len(one.notes) == 1
-
-
-# Keys of a config
-
-
-def baked(family: str, written: RopeSetting, of: RopeSpec | None = None, **config: Any) -> dict[str, Any]:
-    known = by_model_type()[family]
-    return bake_config({**sample_config(known), **config}, known, of or spec(), written)
-
-
-def test_a_context_that_is_not_stated_is_written_under_the_first_name() -> None:
-    family = by_model_type()["bailing_hybrid"]
-    assert family.keys.context == ("max_position_embeddings", "model_max_length")
-    config = {key: value for key, value in sample_config(family).items() if key not in family.keys.context}
-    for stated in ({}, {"model_max_length": 64}, {"max_position_embeddings": 64, "model_max_length": 64}):
-        made = bake_config(config | stated, family, spec(), RopeSetting({"rope_type": "default"}, 500.0, 256))
-        written = {key: made[key] for key in family.keys.context if key in made}
-        assert written == dict.fromkeys(stated or family.keys.context[:1], 256)
-
-
-def test_a_list_of_bases_gets_the_base_where_layers_are_extended() -> None:
-    """Of granite_swa a layer with the base 0 does not rotate; of step3p5 local layers keep theirs."""
-    plain = RopeSetting({"rope_type": "default"}, 500.0, 256)
-    assert baked("granite_swa", plain, layer_rope_theta=[0, 1e4, 0, 1e4])["layer_rope_theta"] == [0, 500.0, 0, 500.0]
-    kinds = ["full_attention", "sliding_attention"] * 2
-    step = baked("step3p5", plain, spec(local_form=Plain(1e4)), layer_types=kinds, rope_theta=[1e6, 1e4, 1e6, 1e4])
-    assert step["rope_theta"] == [500.0, 1e4, 500.0, 1e4]
-
-
-def test_phi_3_gets_the_keys_that_its_class_accepts_and_no_others() -> None:
-    rope = {"rope_type": "longrope", "short_factor": [1], "long_factor": [2], "factor": 4.0}
-    config = baked("phi3", RopeSetting(rope, 500.0, 256, 64))
-    assert config["rope_scaling"] == {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
-    assert isinstance(config["rope_scaling"]["long_factor"][0], float)
-    modern = dict(config["rope_parameters"])
-    assert (modern.pop("rope_theta"), modern.pop("rope_type")) == (500.0, "longrope")
-    assert "factor" not in modern
-    assert (config["original_max_position_embeddings"], config["max_position_embeddings"]) == (64, 256)
-
-
-def test_ministral_3_keeps_the_slope_and_the_unit_of_its_query_scale() -> None:
-    kept = {"llama_4_scaling_beta": 0.1, "rope_type": "yarn", "original_max_position_embeddings": 7}
-    config = baked(
-        "ministral3", RopeSetting({"rope_type": "linear", "factor": 4}, 500.0, 256, None), spec(original_context=32),
-        rope_parameters=kept,
-    )  # fmt: skip
-    part = config.get("text_config", config)
-    assert part["rope_parameters"] == {
-        "rope_type": "linear", "factor": 4.0, "original_max_position_embeddings": 32, "llama_4_scaling_beta": 0.1,
-        "rope_theta": 500.0,
-    }  # fmt: skip
-    assert part["llama_4_scaling"] == {"original_max_position_embeddings": 32, "beta": 0.1}
-    stated = spec(original_context=32, query_scaling=QueryScaling(0.1, 7))
-    linear = RopeSetting({"rope_type": "linear", "factor": 4}, 500.0, 256, None)
-    other = baked("ministral3", linear, stated, rope_parameters=kept)
-    assert other.get("text_config", other)["rope_parameters"]["original_max_position_embeddings"] == 7
-    assert isinstance(part["rope_parameters"]["original_max_position_embeddings"], int)
-    assert part["rope_scaling"]["type"] == "linear"
-
-
-def test_families_with_layer_types_keep_the_base_of_their_windows() -> None:
-    local = spec(local_form=Plain(777.0))
-    config = baked("gemma3_text", RopeSetting({"rope_type": "linear", "factor": 4.0}, 500.0, 256, None), local)
-    assert config["rope_parameters"] == {
-        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 777.0},
-    }
-    assert (config["rope_local_base_freq"], config["rope_theta"]) == (777.0, 500.0)
-    assert config["rope_scaling"] == {"rope_type": "linear", "type": "linear", "factor": 4.0}
-
-
-@pytest.mark.parametrize(("rotary_dim", "written"), [(4, None), (2, 0.25), (6, 0.75)])
-def test_a_share_that_is_not_the_default_is_written_where_the_config_has_none(
-    rotary_dim: int, written: float | None
-) -> None:
-    phi = by_model_type()["phi"]
-    config = {key: value for key, value in sample_config(phi).items() if key not in phi.keys.partial}
-    made = bake_config(
-        config, phi, spec(rotary_dim=rotary_dim), RopeSetting({"rope_type": "default"}, 500.0, 256, None)
-    )
-    assert made.get("partial_rotary_factor") == written
-    assert made["rope_parameters"]["partial_rotary_factor"] == rotary_dim / 8

@@ -11,7 +11,6 @@ import pytest
 from ropeconv.encode.fold.placement import Scaling, fold, times_queries
 from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.families import by_model_type
-from ropeconv.families.registry import by_name
 from ropeconv.formats.safetensors import Tensor
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.schedule import Schedule
@@ -122,6 +121,7 @@ def test_rows_of_fused_projections() -> None:
     }  # fmt: skip
 
 
+GATED = {"self_attn__q_b_proj__weight": (96, WIDTH), "self_attn__kv_a_proj_with_mqa__weight": (24, WIDTH)}
 DEEPSEEK = {"self_attn__q_b_proj__weight": (80, WIDTH), "self_attn__kv_a_proj_with_mqa__weight": (24, WIDTH)}
 
 
@@ -161,19 +161,34 @@ def test_what_rounding_costs(dtype: str, factor: float, expected: float) -> None
     assert fold(schedule(factor), spec(), family, config, checkpoint(dtype, **LLAMA)).expected_kl == expected
 
 
-def test_weights_that_hold_no_factor() -> None:
-    with pytest.raises(UnsupportedBake, match=r"k_proj\.weight in I8.*only floats of 16 bits and more can be scaled"):
-        folded("llama", checkpoint("I8", **LLAMA))
-    with pytest.raises(UnsupportedBake, match="no layer is extended"):
-        folded("llama", checkpoint(**LLAMA), of=spec(layers=("none",)))
+@pytest.mark.parametrize(
+    ("family", "tensors", "options", "words"),
+    [
+        ("llama", checkpoint("I8", **LLAMA), {},
+         r"k_proj\.weight in I8.*only floats of 16 bits and more can be scaled"),
+        ("llama", checkpoint("I32", self_attn__k_proj__qweight=(16, WIDTH)), {},
+         r"k_proj\.qweight in I32.*it is quantised to integers"),
+        ("llama", checkpoint(**LLAMA), {"of": spec(layers=("none",))}, "no layer is extended"),
+        ("llama", {}, {}, r"the checkpoint has no model\.layers\.0\.self_attn\.k_proj\.weight; download"),
+        ("llama", checkpoint(self_attn__k_proj__weight=(16, WIDTH)), {"fold_into": "q"},
+         r"no model\.layers\.0\.self_attn\.q_proj\.weight; download"),
+        ("baichuan", checkpoint(**LLAMA), {}, "its projections are not known; use native"),
+        ("olmo", checkpoint(**LLAMA), {"config": {"clip_qkv": 8.0}},
+         "clip_qkv limits what its projections give; use --encoding native"),
+        ("muse_glimmer", checkpoint(**LLAMA), {}, "a norm without weights stands between.*; use --encoding native"),
+        ("axk2", checkpoint(**GATED), {"fold_into": "q"}, "config.json has no v_head_dim; add it"),
+    ],
+)  # fmt: skip
+def test_weights_that_hold_no_factor(
+    family: str, tensors: dict[str, Tensor], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises((UnsupportedBake, BadSource), match=words):
+        folded(family, tensors, **options)
+
+
+def test_what_nothing_is_folded_for_needs_no_weights() -> None:
     assert folded("llama", checkpoint(**LLAMA), of=spec(layers=("none",)), made=schedule(1.0)) == {}
-    with pytest.raises(BadSource, match=r"the checkpoint has no model\.layers\.0\.self_attn\.k_proj\.weight; download"):
-        folded("llama", {})
-    with pytest.raises(BadSource, match=r"no model\.layers\.0\.self_attn\.q_proj\.weight; download"):
-        folded("llama", checkpoint(self_attn__k_proj__weight=(16, WIDTH)), fold_into="q")
-    quantised = checkpoint("I32", self_attn__k_proj__qweight=(16, WIDTH))
-    with pytest.raises(UnsupportedBake, match=r"k_proj\.qweight in I32.*it is quantised to integers"):
-        folded("llama", quantised)
+    assert folded("olmo", checkpoint(**LLAMA), config={"clip_qkv": None}) == {K: (((0, 160),), 4.0)}
 
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16"])
@@ -191,20 +206,6 @@ def test_a_bias_beside_an_rms_norm_is_not_read_and_stays() -> None:
     assert folded("qwen3", checkpoint(**LLAMA, **norms)).keys() == {"self_attn.k_norm.weight"}
 
 
-def test_families_whose_weights_hold_no_factor() -> None:
-    tensors = checkpoint(**LLAMA)
-    with pytest.raises(UnsupportedBake, match=r"its projections are not known; use native"):
-        fold(schedule(), spec(), by_name()["baichuan"], {**CONFIG, "model_type": "baichuan"}, tensors)
-    with pytest.raises(UnsupportedBake, match="clip_qkv limits what its projections give; use --encoding native"):
-        folded("olmo", tensors, config={"clip_qkv": 8.0})
-    assert folded("olmo", tensors, config={"clip_qkv": None}) == folded("olmo", tensors) == {K: (((0, 160),), 4.0)}
-    with pytest.raises(UnsupportedBake, match="a norm without weights stands between.*; use --encoding native"):
-        folded("muse_glimmer", tensors)
-
-
-GATED = {"self_attn__q_b_proj__weight": (96, WIDTH), "self_attn__kv_a_proj_with_mqa__weight": (24, WIDTH)}
-
-
 def test_rows_of_an_output_gate_stay_as_they_are() -> None:
     """4 heads with 12 rows of content, 8 that rotate and a gate of 4, which the scale of all logits passes by too."""
     tensors, config = checkpoint(**GATED), {"v_head_dim": 4}
@@ -215,8 +216,6 @@ def test_rows_of_an_output_gate_stay_as_they_are() -> None:
     scaled = schedule(1.0, softmax_scale=1.5)
     queries = tuple((10 * 24 * head, 10 * (24 * head + 20)) for head in range(4))
     assert folded("axk2", tensors, config=config, made=scaled) == {name: (queries, 1.5)}
-    with pytest.raises(BadSource, match="config.json has no v_head_dim; add it"):
-        folded("axk2", tensors, fold_into="q")
 
 
 def test_norms_of_an_indexer_take_the_whole_square_or_that_of_their_side() -> None:
@@ -242,16 +241,21 @@ def test_norms_of_an_indexer_take_the_whole_square_or_that_of_their_side() -> No
         assert found == expected
 
 
-def test_further_orders_of_fused_rows() -> None:
-    """4 heads of queries and 2 of keys and values with 8 rows each, behind a gate for each query head or in groups."""
-    gated = Tensor("model.L_module.layers.0.attn.gqkv_proj.weight", "F32", (96, 1), 0, 0)
-    named, config = {gated.name: gated}, {"model_type": "hrm_text", **CONFIG}
-    keys = fold(schedule(), spec(6), by_model_type()["hrm_text"], config, named)
-    assert [one.spans for one in keys.scalings] == [((64, 70), (72, 78))]
-    queries = fold(schedule(), spec(6), by_model_type()["hrm_text"], config, named, "q")
-    assert [one.spans for one in queries.scalings] == [((32, 38), (40, 46), (48, 54), (56, 62))]
-    grouped = Tensor("transformer.h.0.self_attention.query_key_value.weight", "F32", (64, 1), 0, 0)
-    family = by_model_type()["falcon"]
-    for into, spans in (("k", ((16, 24), (48, 56))), ("q", ((0, 8), (8, 16), (32, 40), (40, 48)))):
-        found = fold(schedule(), spec(), family, {**config, "model_type": "falcon"}, {grouped.name: grouped}, into)  # type: ignore[arg-type]
-        assert [one.spans for one in found.scalings] == [spans]
+@pytest.mark.parametrize(
+    ("family", "name", "rows", "into", "spans"),
+    [
+        # behind a gate for each query head
+        ("hrm_text", "model.L_module.layers.0.attn.gqkv_proj.weight", 96, "k", ((64, 70), (72, 78))),
+        ("hrm_text", "model.L_module.layers.0.attn.gqkv_proj.weight", 96, "q",
+         ((32, 38), (40, 46), (48, 54), (56, 62))),
+        # in groups of two heads of queries, and one of keys and of values
+        ("falcon", "transformer.h.0.self_attention.query_key_value.weight", 64, "k", ((16, 22), (48, 54))),
+        ("falcon", "transformer.h.0.self_attention.query_key_value.weight", 64, "q",
+         ((0, 6), (8, 14), (32, 38), (40, 46))),
+    ],
+)  # fmt: skip
+def test_further_orders_of_fused_rows(family: str, name: str, rows: int, into: Any, spans: Any) -> None:
+    """4 heads of queries and 2 of keys and values with 8 rows each, of which 6 rotate."""
+    tensors, config = {name: Tensor(name, "F32", (rows, 1), 0, 0)}, {"model_type": family, **CONFIG}
+    found = fold(schedule(), spec(6), by_model_type()[family], config, tensors, into)
+    assert [one.spans for one in found.scalings] == [spans]

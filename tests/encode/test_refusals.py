@@ -8,18 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.encode.checkpoint.config_only import bare
 from ropeconv.encode.checkpoint.encodings.buffers import TENSOR
 from ropeconv.encode.target import FoldTarget
-from ropeconv.families.registry import by_name
-from ropeconv.families.sample import sample_config
 from ropeconv.formats.safetensors import Tensor
 from ropeconv.rope.recipe import Recipe
-from ropeconv.rope.schedule import Schedule
 
-from .made_requests import CONFIG, MIXED, WEIGHTS, YARN, encoded, recipe, refusal, request
-
-# Stored frequencies
+from .made_requests import CONFIG, MIXED, WEIGHTS, YARN, encoded, recipe, refusal
 
 
 def test_stored_frequencies_are_for_a_language_model_with_weights_and_one_list() -> None:
@@ -87,9 +81,6 @@ def test_the_modelling_file_is_made_for_its_family() -> None:
         assert ("self.q_norm(" in scaled) is (model_type == "qwen3")
         assert ('"sliding_window"] = self.config' in scaled) is (model_type == "mistral")
     assert text("llama", full) != text("llama", recipe("mixed", 4.0, log_n="clamped")) != text("llama")
-
-
-# Ministral 3
 
 
 def test_ministral_3_is_for_log_n_of_models_with_its_layout() -> None:
@@ -164,20 +155,6 @@ def test_without_weights_ministral_3_holds_neither_a_gain_nor_what_no_key_holds(
     assert "scales queries otherwise" in refusal("ministral3", quiet, runtimes=("sglang",))
 
 
-# Shares and folds
-
-
-def test_a_share_is_written_from_the_widths_that_a_config_has() -> None:
-    config = sample_config(by_name()["mistral4"])
-    config.pop("rope_scaling", None)
-    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
-    config |= {"qk_rope_head_dim": 64, "qk_nope_head_dim": 192}
-    made = encoded("native", recipe("linear", 4.0), config)
-    assert made.config["rope_parameters"]["partial_rotary_factor"] == 0.25
-    del config["qk_nope_head_dim"]
-    assert refusal("native", recipe("linear", 4.0), config) == "config.json has no qk_nope_head_dim; add it"
-
-
 def test_a_factor_of_one_and_a_config_alone_have_nothing_to_multiply() -> None:
     assert "there is nothing to multiply; use --encoding native or factors" in refusal("weights", MIXED)
     assert "its weights are not here; give the whole folder" in refusal("weights", YARN, tensors={})
@@ -204,10 +181,3 @@ def test_the_config_of_the_source_stays_as_it_is(encoding: str) -> None:
     assert inner == before
     assert made.config["text_config"]["max_position_embeddings"] == 256
     assert made.context == 256
-
-
-def test_what_is_folded_does_not_stand_in_the_config() -> None:
-    asked = request(Schedule(np.ones(4), 1.2, 256, 64, softmax_scale=1.5))
-    inner = bare(asked)
-    assert (inner.schedule.attention_factor, inner.schedule.softmax_scale) == (1.0, 1.0)
-    assert (inner.schedule.context, inner.config) == (256, asked.config)

@@ -1,127 +1,213 @@
-"""Which encoding "auto" takes for the runtimes that are named, and what it says where none fits."""
+"""Which encoding is selected for the runtimes that are named, the reason for each, and the way out where none fits."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ropeconv.encode import all_encodings
+from ropeconv.encode import CheckpointResult, all_encodings, select
 from ropeconv.encode.checkpoint import config_only
+from ropeconv.encode.checkpoint.config_only import nothing_fits
 from ropeconv.encode.checkpoint.select import GOOD
-from ropeconv.errors import UnsupportedBake
+from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.families.registry import by_name
 from ropeconv.families.sample import sample_config
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
 from ropeconv.runtimes import find, runtimes
-from ropeconv.runtimes.verdict import without_config
+from ropeconv.runtimes.verdict import Verdict, without_config
 
-from ..support.baking import make_plan
+from .made_requests import CONFIG, MIXED, NTK, YARN, recipe, request
 
-YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](4.0))
-LOUD = Recipe(REGISTRY["mixed"](4.0), attention_factor=1.2)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A config.json of Llama."""
-    return written(tmp_path, "llama")
+TRANSFORMERS, VLLM, MLX_LM = (find(name)[-1].display_name for name in ("transformers", "vllm", "mlx-lm"))
+LOUD, LOG_N = recipe("mixed", 4.0, attention_factor=1.2), recipe("yarn", 4.0, log_n="clamped")
 
 
-def written(folder: Path, name: str) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps(sample_config(by_name()[name])))
-    return path
+def of(name: str) -> dict[str, Any]:
+    return sample_config(by_name()[name])
 
 
-def test_several_runtimes_get_an_encoding_that_all_of_them_read(config: Path) -> None:
-    plan = make_plan(config, MIXED, runtimes=("vllm", "mlx-lm", "exllamav3"))
-    assert plan.result.encoding == "factors"
-    assert all(plan.result.status_of(find(name)[-1]) == "exact" for name in ("vllm", "mlx-lm", "exllamav3"))
+def considered(asked: Recipe, **more: Any) -> dict[str, str]:
+    """The reason for every encoding, the selected one with a star."""
+    found = select(request(asked, **more)).considered
+    return {f"*{one.encoding}" if one.selected else one.encoding: one.reason for one in found}
 
 
-def test_what_one_of_them_does_not_read_is_refused_by_name(config: Path) -> None:
-    with pytest.raises(
-        UnsupportedBake, match=r"mlx-lm 0\.32 with factors: it uses the attention factor 1\.0000, not 1\.2"
-    ):
-        make_plan(config, LOUD, runtimes=("vllm", "mlx-lm"))
+def test_why_an_encoding_was_selected_and_the_others_were_not() -> None:
+    plain = considered(YARN)
+    assert plain.pop("*native").startswith(f"exact in {TRANSFORMERS}; exact in ")
+    assert plain.pop("factors").startswith(f"not plainer, and no better in the versions of {TRANSFORMERS}; exact in ")
+    assert plain == dict.fromkeys(("weights", "ministral3", "buffers"), "not needed, a config says it all")
+    both = considered(YARN, runtimes=("vllm", "mlx-lm"))
+    assert both["*native"].startswith(f"exact in {VLLM} and {MLX_LM}; exact in ")
+    assert both["factors"] == f"{MLX_LM}: it uses the attention factor 1.0000, not 1.1386"
+    folded = considered(LOUD, runtimes=("mlx-lm",))
+    assert folded.pop("*weights").startswith(f"rounded in {MLX_LM}; exact in 0 of ")
+    assert folded == {
+        "native": "no rope type has its formula",
+        "factors": f"{MLX_LM}: it uses the attention factor 1.0000, not 1.2000",
+        "ministral3": "not needed",
+        "buffers": "not needed",
+    }
+    log_n = considered(recipe("yarn", 4.0, log_n="full"))
+    assert log_n["weights"] == log_n["native"] == "its stock class does not scale queries by position"
+    assert log_n["*ministral3"].startswith(f"exact in {TRANSFORMERS}; exact in ")
+    near = considered(LOG_N, runtimes=("vllm",), tensors={}, allow_approximate=True)
+    assert near["*ministral3"].startswith(f"approximate in {VLLM}; exact in 0 of ")
+    assert near["buffers"] == "the frequencies become one of the tensors"
 
 
-def test_a_named_encoding_that_transformers_computes_otherwise_is_refused(tmp_path: Path) -> None:
-    """Without `runtimes` an output is for transformers; for others alone it may be written."""
-    path = written(tmp_path, "phi4_multimodal")
-    with pytest.raises(UnsupportedBake, match=r"transformers .* with factors: it uses the attention factor 1\.0000"):
-        make_plan(path, YARN, encoding="factors")
-    plan = make_plan(path, Recipe(REGISTRY["linear"](4.0)), encoding="factors")
-    assert plan.result.status_of(find("transformers")[-1]) == "exact"
+@pytest.mark.parametrize("name", ["keys", "tensor", "carrier", "nope"])
+def test_names_of_encodings(name: str) -> None:
+    words = {"nope": "--encoding nope is not known; choose auto, native, factors, .* or buffers$"}
+    with pytest.raises(UsageError, match=words.get(name, f"--encoding {name} goes with GGUF; add --to gguf")):
+        select(request(YARN, encoding=name))
 
 
-def test_a_conflict_says_what_each_alone_would_get(tmp_path: Path) -> None:
-    """By-parts is llama3 by identity, which the stock converter drops, and factors are what it drops as well."""
-    path = written(tmp_path, "qwen3_next")
-    with pytest.raises(UnsupportedBake) as refusal:
-        make_plan(path, Recipe(REGISTRY["yarn"](4.0, truncate=False)), runtimes=("vllm", "sglang"))
-    assert "SGLang" in str(refusal.value)
+def test_encodings_are_registered_with_what_they_change() -> None:
+    kinds = {name: (one.order, one.max_ulp, one.config_only, one.folds) for name, one in all_encodings().items()}
+    assert kinds == {
+        "native": (1, 64, True, False), "factors": (2, 2, True, False), "weights": (3, 64, False, True),
+        "ministral3": (4, 64, False, False), "buffers": (5, 0, False, False),
+    }  # fmt: skip
+    types = {name: one.model_type("llama") for name, one in all_encodings().items()}
+    assert types == {**dict.fromkeys(kinds, "llama"), "ministral3": "ministral3", "buffers": "llama_stored_rope"}
 
 
-def test_a_config_is_tried_wherever_it_stands_among_the_encodings(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_config_is_tried_wherever_it_stands_among_the_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
     turned = dict(reversed(all_encodings().items()))
-    assert not next(iter(turned.values())).config_only
     monkeypatch.setattr(config_only, "all_encodings", lambda: turned)
-    assert make_plan(config, MIXED).result.encoding == "factors"
+    assert select(request(MIXED)).encoding == "factors"
 
 
-def test_what_comes_behind_the_selected_encoding_is_not_needed(config: Path) -> None:
-    reasons = {one.encoding: one.reason for one in make_plan(config, YARN).result.considered}
-    assert {reasons[name] for name in ("weights", "ministral3", "buffers")} == {"not needed, a config says it all"}
+def test_all_stands_for_names_where_it_stands() -> None:
+    def names(*named: str) -> list[str]:
+        return [rows[-1].name for rows in request(YARN, runtimes=named).versions]
+
+    every = names("all")
+    assert len(every) > 5
+    assert names() == ["transformers"]
+    assert names("vllm", "all", "mlx-lm") == ["vllm", *(name for name in every if name != "vllm")]
+    assert names("mlx-lm", "vllm", "mlx-lm") == ["mlx-lm", "vllm"]
+    assert [row.name for row in request(YARN, runtimes=("vllm", "mlx-lm")).runtimes] == ["vllm", "mlx-lm"]
 
 
-def test_a_base_is_no_way_out_of_a_base(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedBake) as refusal:
-        make_plan(written(tmp_path, "falcon"), Recipe(REGISTRY["ntk"](4.0)), runtimes=("mlx-lm",))
-    assert refusal.value.alternatives == "name a runtime that reads it (--runtime transformers does)"
-
-
-def test_unknown_is_refused_with_what_would_make_it_known(config: Path) -> None:
-    with pytest.raises(
-        UnsupportedBake, match=r"nobody has looked at llama in it.*ropeconv validate OUTPUT --server URL"
-    ):
-        make_plan(config, YARN, runtimes=("ktransformers",))
-
-
-def test_a_runtime_without_the_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedBake, match="it has no such model"):
-        make_plan(written(tmp_path, "falcon"), YARN, runtimes=("mlx-lm",))
-
-
-def test_a_named_encoding_does_not_outvote_a_named_runtime(tmp_path: Path) -> None:
-    path = written(tmp_path, "qwen3_moe")
-    assert make_plan(path, YARN, encoding="native").result.status_of(find("mlx-lm")[-1]) == "ignored"
-    with pytest.raises(UnsupportedBake, match="it computes other frequencies"):
-        make_plan(path, YARN, encoding="native", runtimes=("mlx-lm",))
-
-
-def test_all_stands_for_every_runtime_that_has_the_model(tmp_path: Path) -> None:
-    path = written(tmp_path, "qwen3_next")
-    theta = Recipe(REGISTRY["ntk"](4.0))
-    family = by_name()["qwen3_next"]
-    plan = make_plan(path, theta, runtimes=("all",))
-    having = [row for row in runtimes() if row.current and without_config(row, family) is None]
+def test_all_stands_for_every_runtime_that_has_the_model() -> None:
+    found = select(request(NTK, of("qwen3_next"), runtimes=("all",)))
+    having = [row for row in runtimes() if row.current and without_config(row, by_name()["qwen3_next"]) is None]
     assert len(having) > 5
-    assert {plan.result.status_of(find(row.name)[-1]) for row in having} <= set(GOOD)
-    with pytest.raises(UnsupportedBake):
-        make_plan(path, YARN, runtimes=("all",))
+    assert {found.status_of(find(row.name)[-1]) for row in having} <= set(GOOD)
 
 
-def test_deepseek_gets_its_softmax_scale_in_vllm(tmp_path: Path) -> None:
-    """attention_factor 1 beside the mscale pair would switch it off there (executed on 0.33)."""
-    path = written(tmp_path, "deepseek_v3")
-    recipe = Recipe(REGISTRY["yarn"](4.0, mscale=1.0, mscale_all_dim=1.0))
-    plan = make_plan(path, recipe)
-    assert plan.schedule.softmax_scale > 1
-    assert "attention_factor" not in plan.result.config["rope_parameters"]
-    assert plan.result.status_of(find("vllm")[-1]) == "exact"
+@pytest.mark.parametrize(
+    ("config", "asked", "options", "encoding", "exact"),
+    [
+        (CONFIG, MIXED, {"runtimes": ("vllm", "mlx-lm", "exllamav3")}, "factors", ("vllm", "mlx-lm", "exllamav3")),
+        (of("phi4_multimodal"), recipe("linear", 4.0), {"encoding": "factors"}, "factors", ("transformers",)),
+        (CONFIG, LOG_N, {"encoding": "ministral3", "allow_approximate": True}, "ministral3", ()),
+        # attention_factor 1 beside the mscale pair would switch the scale of logits off in vLLM
+        (of("deepseek_v3"), Recipe(REGISTRY["yarn"](4.0, mscale=1.0, mscale_all_dim=1.0)), {}, "native", ("vllm",)),
+    ],
+)  # fmt: skip
+def test_what_is_selected(
+    config: dict[str, Any], asked: Recipe, options: dict[str, Any], encoding: str, exact: tuple[str, ...]
+) -> None:
+    found = select(request(asked, config, **options))
+    assert found.encoding == encoding
+    assert all(found.status_of(find(name)[-1]) == "exact" for name in exact)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "options", "words"),
+    [
+        (CONFIG, LOUD, {"runtimes": ("vllm", "mlx-lm"), "tensors": {}},
+         "mlx-lm .* with factors: it uses the attention factor 1.0000, not 1.2"),
+        # without `runtimes` an output is for transformers
+        (of("phi4_multimodal"), YARN, {"encoding": "factors"},
+         "transformers .* with factors: it uses the attention factor 1.0000"),
+        (of("qwen3_moe"), YARN, {"encoding": "native", "runtimes": ("mlx-lm",)}, "it computes other frequencies"),
+        (of("qwen3_next"), Recipe(REGISTRY["yarn"](4.0, truncate=False)), {"runtimes": ("vllm", "sglang")}, "SGLang"),
+        (of("qwen3_next"), YARN, {"runtimes": ("all",)}, "cannot be baked"),
+        # a base is no way out of a base
+        (of("falcon"), NTK, {"runtimes": ("mlx-lm",)}, r"it has no such model; name a runtime that reads it \(--run"),
+        (CONFIG, YARN, {"runtimes": ("ktransformers",)},
+         "nobody has looked at llama in it.*ropeconv validate OUTPUT --server URL"),
+        (CONFIG, LOG_N, {"encoding": "ministral3"}, "or use --encoding buffers$"),
+        (CONFIG, LOG_N, {"runtimes": ("vllm",), "tensors": {}},
+         "or name a runtime that takes --encoding buffers$"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(config: dict[str, Any], asked: Recipe, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnsupportedBake, match=words):
+        select(request(asked, config, **options))
+
+
+def result(encoding: str, statuses: dict[str, Any]) -> CheckpointResult:
+    """A result that transformers reads exactly. statuses: of others, whose reasons name ENCODING."""
+    verdicts = []
+    for name, status in ({"transformers": "exact"} | statuses).items():
+        row, reason = find(name)[-1], "" if status in ("exact", "unknown") else f"of {encoding}"
+        verdicts.append(Verdict(row.key, row.display_name, status, reason, "here", row.last))
+    asked = request(MIXED)
+    return CheckpointResult(
+        encoding, tuple(verdicts), config={}, family=asked.family, in_config=asked.schedule, written_as=encoding,
+        context=256,
+    )  # fmt: skip
+
+
+def nothing(found: list[CheckpointResult], asked: Recipe | Schedule, *named: str, **more: Any) -> tuple[str, str]:
+    """The reasons and the way out of the error."""
+    problem = nothing_fits(found, more.pop("refusals", {}), request(asked, runtimes=named, **more))
+    return problem.reason, problem.alternatives
+
+
+def test_the_reasons_where_nothing_fits() -> None:
+    one = result("native", {"vllm": "differs", "mlx-lm": "exact"})
+    other = result("factors", {"vllm": "exact", "mlx-lm": "unknown"})
+    assert nothing([one, other], YARN, "vllm")[0] == "with native: of native"
+    assert nothing([one, other], YARN, "vllm", "mlx-lm")[0] == (
+        f"they conflict: {VLLM} alone would get factors, {MLX_LM} alone would get native; "
+        f"{VLLM} with native: of native; {MLX_LM} with factors: unknown"
+    )
+    assert "conflict" not in nothing([one], YARN, "vllm", "mlx-lm")[0]
+    refusals = {"native": UnsupportedBake("a", "b", "no key", "c"), "factors": UnsupportedBake("a", "b", "no", "d")}
+    assert nothing([], YARN, "vllm", refusals=refusals)[0] == "with native: no key; with factors: no"
+
+
+BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runtime that reads it (--runtime transfo"
+SCALED = {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "named", "config", "words"),
+    [
+        ("differs", MIXED, ("vllm",), CONFIG, BASE + PLAIN),
+        ("differs", MIXED, ("transformers",), CONFIG, f"{BASE}choose another method"),
+        ("differs", MIXED, ("vllm", "mlx-lm"), CONFIG,
+         f"{BASE}name one of them, and bake a second output for the others"),
+        ("unknown", MIXED, ("vllm",), CONFIG, "leave vllm out, and measure what it computes with `ropeconv v"),
+        ("differs", NTK, ("vllm",), CONFIG, PLAIN),
+        ("differs", recipe("mixed", 4.0, context=64), ("vllm",), CONFIG, PLAIN),
+        ("differs", MIXED.schedule(request(MIXED).spec), ("vllm",), SCALED, PLAIN),
+        ("differs", MIXED, ("vllm",), {**CONFIG, "model_type": "mllama_text_model"}, PLAIN),
+    ],
+)  # fmt: skip
+def test_the_way_out_where_nothing_fits(
+    status: str, asked: Any, named: tuple[str, ...], config: dict[str, Any], words: str
+) -> None:
+    found = result("native", dict.fromkeys(named, status))
+    assert nothing([found], asked, *named, config=config)[1].startswith(words)
+
+
+def test_llama_cpp_reads_what_a_runtime_of_checkpoints_does_not() -> None:
+    both = nothing([result("native", {"vllm": "differs", "llama.cpp": "differs"})], MIXED, "vllm", "llama.cpp")
+    assert both[1].endswith("which llama.cpp then reads exactly: --to gguf")
+
+
+def test_two_lists_that_no_encoding_holds_become_one() -> None:
+    pair, native = recipe("mixed", 4.0, keep_short=True), UnsupportedBake("a", "b", "c", "give one list")
+    assert nothing([], pair, "vllm", refusals={"native": native})[1] == "give one list"
+    assert nothing([], MIXED, "vllm", refusals={"native": native})[1] != "give one list"
+    assert nothing([], pair, "vllm", refusals={"factors": native})[1] != "give one list"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-import ropeconv
 from ropeconv.cli import choices
 from ropeconv.encode import GgufTarget, Target
 from ropeconv.encode import target as encode_target
@@ -18,16 +16,11 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import make_plan, target
-from ..support.gguf_files import write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
 AS_IS = Recipe(REGISTRY["as-is"]())
 ON_TOP = Recipe(REGISTRY["yarn"](4.0), on_top=True)
 LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
-
-
-def test_make_plan_has_three_parameters() -> None:
-    assert list(inspect.signature(ropeconv.make_plan).parameters) == ["source", "recipe", "target"]
 
 
 @pytest.mark.parametrize(
@@ -102,16 +95,8 @@ def test_unknown_architectures_are_of_gguf_files() -> None:
         replace(assumed, to="gguf").check(YARN, from_gguf=False)
 
 
-def test_where_nothing_is_said() -> None:
-    silent = Target()
-    assert (silent.to, silent.out, silent.encoding, silent.runtimes) == (None, None, "auto", ())
-    assert not any((silent.in_place, silent.allow_hard_links, silent.allow_approximate, silent.all_files))
-    assert not any((silent.replace, silent.gguf.assume_arch_keys))
-    assert Target(out="x").out == Path("x")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("encoding", ["auto", "native", "factors"])
-@pytest.mark.parametrize(("option", "value"), [("fold_into", "q"), ("fold_into", "k"), ("fold_dtype", "f32")])
+@pytest.mark.parametrize(("option", "value"), [("fold_into", "q"), ("fold_dtype", "f32")])
 def test_folding_is_missed_where_nothing_is_folded(llama: Path, encoding: str, option: str, value: str) -> None:
     flag = f"--{option.replace('_', '-')}"
     with pytest.raises(UsageError, match=f"{flag} goes with folded weights; add --encoding weights"):
@@ -128,14 +113,3 @@ def test_the_command_line_has_the_choices_of_the_target() -> None:
     assert tuple(one.value for one in choices.Format) == get_args(encode_target.Format)
     assert choices.FoldInto == encode_target.FoldInto
     assert choices.FoldDtype == encode_target.FoldDtype
-
-
-def test_the_plan_holds_its_target(llama: Path, tmp_path: Path) -> None:
-    wanted = target(tmp_path / "out", encoding="factors")
-    assert ropeconv.make_plan(ropeconv.open_source(str(llama)), YARN, wanted).target is wanted
-
-
-def test_in_place_is_a_plan_for_the_file_itself(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", "llama")
-    plan = make_plan(path, YARN, in_place=True)
-    assert (plan.out, [file.name for file in plan.files]) == (path, ["model.gguf"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,8 @@ from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import UnsupportedBake
 from ropeconv.families import by_model_type
 from ropeconv.inspection import inspect_source
-from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import Plain
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.rope.spec import RopeSpec
 from ropeconv.sources import open_source
 
 from ..conftest import Run
@@ -35,6 +33,7 @@ PROPE = [*BASE[:8], *[0.0] * 24]
 HOLES = [0.0 if i == 3 or i >= 20 else value for i, value in enumerate(BASE)]
 NEARLY = [0.01 if i == 3 else value for i, value in enumerate(HOLES)]
 NOTHING = [0.0] * PAIRS
+VECTORS = {"holes": HOLES, "p-RoPE": PROPE, "DroPE": NOTHING}
 
 
 def recipe(vector: list[float], **more: Any) -> Recipe:
@@ -61,7 +60,7 @@ def loaded(folder: Path) -> torch.Tensor:
     return logits(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=True))
 
 
-@pytest.mark.parametrize("layout", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("layout", sample(["llama", "mistral", "qwen2", "qwen3"], 1))
 def test_stored_frequencies_of_0_beyond_the_trained_length(layout: str, tmp_path: Path) -> None:
     source = make(layout, tmp_path / layout)
     plan = make_plan(source, recipe(HOLES), tmp_path / f"{layout}_out")
@@ -71,10 +70,10 @@ def test_stored_frequencies_of_0_beyond_the_trained_length(layout: str, tmp_path
     assert (found - by_hand(source, NEARLY))[TRAINED:].abs().max() > 0.1
 
 
-@pytest.mark.parametrize("vector", [HOLES, PROPE, NOTHING], ids=["holes", "p-RoPE", "DroPE"])
-def test_validate_agrees_and_sees_another_vector(vector: list[float], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sample(list(VECTORS), 1))
+def test_validate_agrees_and_sees_another_vector(name: str, tmp_path: Path) -> None:
     source = make("llama", tmp_path / "llama")
-    out = apply(make_plan(source, recipe(vector), tmp_path / "out"))
+    out = apply(make_plan(source, recipe(VECTORS[name]), tmp_path / "out"))
     assert validate(out, source, device="cpu", tokens=128).agrees
     other = apply(make_plan(source, recipe(NEARLY), tmp_path / "other"))
     (other / "ropeconv.json").write_text((out / "ropeconv.json").read_text())
@@ -107,7 +106,7 @@ def test_p_rope_is_the_rope_type_of_transformers(tmp_path: Path) -> None:
     assert statuses["llama-cpp@2026.10"] == "ignored"
 
 
-@pytest.mark.parametrize("model_type", sample(list(FAMILIES), 25))
+@pytest.mark.parametrize("model_type", sample(list(FAMILIES), 8))
 def test_every_class_that_takes_the_type(
     model_type: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path
 ) -> None:
@@ -130,12 +129,15 @@ def test_every_class_that_takes_the_type(
         assert np.count_nonzero(answer["local"]["inv_freq"]) == (spec.local_rotary_dim or spec.rotary_dim) // 2
 
 
-@pytest.mark.parametrize(("model_type", "encoding"), [("llama", "tensor"), ("qwen2", "carrier"), ("phi3", "tensor")])
-@pytest.mark.parametrize("vector", [HOLES, PROPE, NOTHING], ids=["holes", "p-RoPE", "DroPE"])
-def test_llama_cpp_does_not_rotate_them(model_type: str, encoding: str, vector: list[float], tmp_path: Path) -> None:
+ENCODED = {"llama": "tensor", "qwen2": "carrier", "phi3": "tensor"}
+
+
+@pytest.mark.parametrize(("model_type", "name"), sample(list(product(ENCODED, VECTORS)), 2))
+def test_llama_cpp_does_not_rotate_them(model_type: str, name: str, tmp_path: Path) -> None:
     source = checkpoint(model_type, tmp_path / "source")
+    vector = VECTORS[name]
     plan = bake(source, recipe(vector), tmp_path / "out.gguf")
-    assert plan.result.encoding == encoding
+    assert plan.result.encoding == ENCODED[model_type]
     bake(source, recipe(NEARLY), tmp_path / "other.gguf")
     reference, found = of_transformers(source, plan), of_llamacpp(tmp_path / "out.gguf")
     control = beyond(reference, of_llamacpp(tmp_path / "other.gguf"))
@@ -202,12 +204,6 @@ def test_an_architecture_without_rope_freqs_refuses_them(tmp_path: Path) -> None
         make_plan(checkpoint("gemma2", tmp_path / "source"), recipe(HOLES), to="gguf")
 
 
-@pytest.mark.parametrize("wrong", [-1e-9, float("nan"), float("inf")])
-def test_what_is_no_frequency(wrong: float) -> None:
-    with pytest.raises(RecipeError, match="finite and not negative"):
-        recipe([1.0, wrong])
-
-
 def test_zeros_round_trip_in_recipes_and_have_one_digest(tiny: Callable[[str], Path]) -> None:
     saved = json.loads(json.dumps(recipe(HOLES).to_dict(), allow_nan=False))
     assert Recipe.from_dict(saved) == recipe(HOLES)
@@ -216,32 +212,22 @@ def test_zeros_round_trip_in_recipes_and_have_one_digest(tiny: Callable[[str], P
     assert one == other
 
 
-def test_a_method_does_not_get_there_by_underflow() -> None:
-    huge = RopeSpec(64, 64, Plain(1e300), 64, 64)
-    with pytest.raises(RecipeError, match="--linear: factor must be a number of at least 1, up to 1e6"):
-        Recipe(REGISTRY["linear"](1e300), context=64).schedule(huge)
-
-
-def test_the_command_line_says_it_without_a_warning_of_numpy(run: Run, tmp_path: Path) -> None:
-    strict = {"PYTHONWARNINGS": "error"}
+def test_the_command_line_says_it_without_a_warning_of_numpy(run: Run, llama: Path, tmp_path: Path) -> None:
     for name, vector in (("holes", HOLES), ("nothing", NOTHING)):
         (tmp_path / f"{name}.json").write_text(json.dumps(vector))
-    source, holes = checkpoint("llama", tmp_path / "source"), ("--inv-freq", "holes.json", "--context", "256")
-    plan = run("apply", source, *holes, "--dry-run", env=strict)
-    assert "pairs that do not rotate  0 of 32               13 of 32" in plan.stdout
-    assert f"{2 * np.pi / BASE[19]:,.0f} tokens" in plan.stdout
-    dropped = run("apply", source, "--inv-freq", "nothing.json", "--context", "256", "--dry-run", env=strict)
-    assert "no pair rotates" in dropped.stderr
-    table = run("schedule", "--head-dim", "64", "--inv-freq", "holes.json", env=strict)
-    assert table.stdout.split("\n\n")[1].splitlines()[-1].split() == ["31", "0.000000e+00", "-", "-"]
-    made = [plan, dropped, table]
-    run("apply", source, *holes, "--to", "gguf", "-o", "holes.gguf")
-    for command in ("inspect", "bound"):
-        shown = run(command, "holes.gguf", "--json", env=strict)
-        json.loads(shown.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-        made.append(shown)
-    for vector in ("holes", "nothing"):
-        made.append(run("bound", source, "--inv-freq", f"{vector}.json", "--context", "256", env=strict))
-        more = ("--inv-freq", f"{vector}.json", "--context", "256", "-o", f"{vector}.svg")
-        made.append(run("plot", source, *more, env=strict))
-    assert [(done.returncode, "Warning" in done.stderr) for done in made] == [(0, False)] * len(made)
+
+    def said(*arguments: object) -> tuple[str, str]:
+        done = run(*arguments, env={"PYTHONWARNINGS": "error"})
+        assert (done.returncode, "Warning" in done.stderr) == (0, False)
+        return done.stdout, done.stderr
+
+    plan, _ = said("apply", llama, "--inv-freq", "holes.json", "--context", "256", "--dry-run")
+    assert "pairs that do not rotate  0 of 32               13 of 32" in plan
+    assert f"{2 * np.pi / BASE[19]:,.0f} tokens" in plan
+    table, _ = said("schedule", "--head-dim", "64", "--inv-freq", "holes.json")
+    assert table.split("\n\n")[1].splitlines()[-1].split() == ["31", "0.000000e+00", "-", "-"]
+    _, warned = said("apply", llama, "--inv-freq", "nothing.json", "--context", "256", "--dry-run")
+    assert "no pair rotates" in warned
+    bound, _ = said("bound", llama, "--inv-freq", "nothing.json", "--context", "256", "--json")
+    json.loads(bound, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    said("plot", llama, "--inv-freq", "holes.json", "--context", "256", "-o", "holes.svg")

@@ -18,9 +18,9 @@ from ropeconv.run.executors import executor_of
 from ropeconv.run.executors.hf_jobs import HfJobs
 from ropeconv.run.plan_file import ExecutorTable
 
-from ...conftest import run_in
-from ...support.hub_server import running
+from ...support.hub_server import running, talk_to
 from ...support.hub_writing import WritingHub, writing
+from ...support.in_process import Done, command
 from ..plans import EVAL, lines, models, plan_text
 
 OWNER = {"id": "1", "name": "me", "type": "user"}
@@ -82,40 +82,44 @@ def hub(tmp_path: Path, tiny: Callable[[str], Path]) -> Iterator[JobsHub]:
             process.kill()
 
 
-def test_an_evaluation_and_a_push_run_there_and_their_results_are_here(hub: JobsHub, tmp_path: Path) -> None:
-    text = plan_text("eval push", EVAL + '[push]\nto = "me/{name}-{recipe}"\n' + JOBS, '"base/a"', '"yarn:4"')
-    (tmp_path / "plan.toml").write_text(text)
-    env = {**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"}
+@pytest.fixture
+def run(hub: JobsHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Runs a plan, which ends with `code`."""
+    talk_to(hub, tmp_path / "home" / "hub", monkeypatch)
+
+    def run(tasks: str, more: str, source: str, code: int = 0) -> Done:
+        (tmp_path / "plan.toml").write_text(plan_text(tasks, more + JOBS, f'"{source}"', '"yarn:4"'))
+        return command(tmp_path, "run", "plan.toml", code=code)
+
+    return run
+
+
+def test_an_evaluation_and_a_push_run_there_and_their_results_are_here(
+    run: Callable[..., Done], hub: JobsHub, tmp_path: Path
+) -> None:
+    given = ("eval push", EVAL + '[push]\nto = "me/{name}-{recipe}"\n', "base/a")
     hub.killed = 1
-    done = run_in(tmp_path, "run", "plan.toml", env=env)
-    assert done.returncode == 0, done.stderr + done.stdout
+    run(*given)
     assert len(hub.started) == 3, "the first job was killed and tried again"
-    assert {(one["flavor"], one["timeoutSeconds"], one["secrets"]["HF_TOKEN"]) for one in hub.started} == {
-        ("a10g-small", 7200, "hf_sesame")
-    }
-    assert hub.started[0]["command"][:6] == [
-        "uv", "run", "--with", "ropeconv[validate]", "python", "-m",
-    ]  # fmt: skip
-    assert "hf_sesame" not in json.dumps([{**one, "secrets": None} for one in hub.started])
-    assert "me/runs" in hub.private
-    assert "me/a-yarn4" in hub.repos
+    for one in hub.started:
+        assert (one["flavor"], one["timeoutSeconds"]) == ("a10g-small", 7200)
+        assert one["command"][:6] == ["uv", "run", "--with", "ropeconv[validate]", "python", "-m"]
+        assert one.pop("secrets")["HF_TOKEN"] == "hf_sesame"
+        assert "hf_sesame" not in json.dumps(one)
+    assert ("me/runs" in hub.private, "me/a-yarn4" in hub.repos) == (True, True)
     found = json.loads((tmp_path / "plan" / "eval" / "a.json").read_text())
-    assert [row["name"] for row in found["rows"]] == ["base", "yarn:4"]
-    assert found["texts"] == ["text.txt"]
+    assert ([row["name"] for row in found["rows"]], found["texts"]) == (["base", "yarn:4"], ["text.txt"])
     assert sorted(one["task"] for one in lines(tmp_path)) == ["eval", "push"]
-    again = run_in(tmp_path, "run", "plan.toml", env=env)
-    assert (again.returncode, len(hub.started)) == (0, 3), again.stderr
+    run(*given)
+    assert len(hub.started) == 3
 
 
-def test_what_cannot_run_there_is_told(hub: JobsHub, tmp_path: Path) -> None:
-    env = {**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"}
-    (tmp_path / "plan.toml").write_text(plan_text("eval", EVAL + JOBS, '"there/models/a"', '"yarn:4"'))
-    done = run_in(tmp_path, "run", "plan.toml", env=env)
-    assert done.returncode == 1
-    assert "is on this disk, and HF Jobs see the Hub alone; push it first" in done.stdout
-    (tmp_path / "plan.toml").write_text(plan_text("apply", JOBS, '"base/a"', '"yarn:4"'))
-    done = run_in(tmp_path, "run", "plan.toml", env=env)
-    assert "HF Jobs keep no outputs; leave apply and validate out" in done.stdout
+def test_what_cannot_run_there_is_told(run: Callable[..., Done], hub: JobsHub, tmp_path: Path) -> None:
+    for given, said in (
+        (("eval", EVAL, "there/models/a"), "is on this disk, and HF Jobs see the Hub alone; push it first"),
+        (("apply", "", "base/a"), "HF Jobs keep no outputs; leave apply and validate out"),
+    ):
+        assert said in run(*given, code=1).stdout
     assert hub.started == []
     with pytest.raises(UsageError, match="HF Jobs leave results in a repository; add repository"):
         executor_of("hf-jobs", ExecutorTable(), folder=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.run import slurm_queue
 from ropeconv.run.executors import executor_of, slurm
 from ropeconv.run.executors.slurm import Arrays, Slurm, minutes
 from ropeconv.run.plan_file import ExecutorTable
-from ropeconv.run.slurm_queue import Watch
+from ropeconv.run.slurm_queue import Queue, Watch
 
 from .workers import Squares, all_ends
 
@@ -23,8 +25,7 @@ pytest.importorskip("submitit")
 def test_results_failures_and_a_killed_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "POLL", 0.05)
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
-    executor = Slurm(tmp_path / "slurm", cluster="local", given={"timeout_min": 5})
-    assert all_ends(executor, tmp_path).reason.startswith("2 workers, one after the other, ended while it ran")
+    all_ends(Slurm(tmp_path / "slurm", cluster="local", given={"timeout_min": 5}), tmp_path)
 
 
 def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled(tmp_path: Path) -> None:
@@ -59,10 +60,10 @@ def test_a_timeout_is_minutes_for_slurm(timeout: str, found: int, tmp_path: Path
     assert executor.parameters["timeout_min"] == found
 
 
-@pytest.mark.parametrize("timeout", ["", "2", "h", "-1h", "2 hours", "1e3m"])
-def test_what_is_no_timeout_is_refused(timeout: str) -> None:
-    with pytest.raises(UsageError, match="is no time; write it like 90s, 20m or 2h"):
-        minutes(timeout)
+def test_what_is_no_timeout_is_refused() -> None:
+    for timeout in ("", "2", "h", "-1h", "2 hours", "1e3m"):
+        with pytest.raises(UsageError, match="is no time; write it like 90s, 20m or 2h"):
+            minutes(timeout)
 
 
 def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +79,28 @@ def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytes
         pass
     with pytest.raises(UsageError, match="'slurm' is no place to run; give local, a number of processes, ray"):
         executor_of("slurm")
+
+
+@pytest.mark.parametrize(
+    ("squeue", "ended"),
+    [("exit 0", [[], [5], [5]]), ("echo 77 None", [[], [], []]), ("exit 1", [[], [], []])],
+    ids=["two looks miss it", "it waits", "Slurm does not answer"],
+)
+def test_a_job_has_ended_that_two_looks_at_the_queue_miss(
+    squeue: str, ended: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = SimpleNamespace(job_id="77", paths=SimpleNamespace(folder=tmp_path, result_pickle=tmp_path / "none"))
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm_queue, "LOOK", 0.0)
+    queue = Queue()
+    assert [queue.ended({5: job}) for _ in ended] == ended
+
+
+def test_what_slurm_never_starts_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = SimpleNamespace(job_id="77", paths=SimpleNamespace(folder=tmp_path, result_pickle=tmp_path / "none"))
+    monkeypatch.setattr(slurm_queue, "LOOK", 0.0)
+    monkeypatch.setattr(slurm_queue, "queued", lambda: {"77": "PartitionTimeLimit"})
+    with pytest.raises(RopeconvError, match=r"never starts the jobs \(PartitionTimeLimit\); give .* a shorter timeout"):
+        Queue().ended({5: job})

@@ -20,6 +20,7 @@ from .support.optional import (
     pytest_pycollect_makemodule,
     pytest_runtest_call,
     pytest_runtest_setup,
+    pytest_terminal_summary,
     skip,
     skip_where_advised,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "pytest_report_header",
     "pytest_runtest_call",
     "pytest_runtest_setup",
+    "pytest_terminal_summary",
 ]
 
 os.environ["HF_HUB_OFFLINE"] = "1"

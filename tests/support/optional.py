@@ -1,11 +1,9 @@
-"""Tests of what needs torch, transformers, llama.cpp or another extra are skipped, and say why, where that is absent.
-
-Nothing here changes a result where everything is installed.
-"""
+"""Skip tests of torch, transformers, llama.cpp and other extras where these are absent, and say how to get them."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -80,3 +78,15 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Tests may need what is missing."""
     return (yield from _guarded())
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print how many tests of each folder were skipped, and what they need."""
+    reasons = Counter[tuple[str, str]]()
+    for report in terminalreporter.stats.get("skipped", ()):
+        folder = "/".join(report.nodeid.split("::")[0].split("/")[:2])
+        reasons[folder, str(report.longrepr[-1]).removeprefix("Skipped: ")] += 1
+    if reasons:
+        terminalreporter.section("skipped")
+    for (folder, reason), count in sorted(reasons.items()):
+        terminalreporter.write_line(f"{folder}: {count} {'test' if count == 1 else 'tests'}: {reason}")

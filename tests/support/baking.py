@@ -44,3 +44,32 @@ def validate(baked: Path, against: Path | str, **settings: Any) -> Validation:
     """Compares a baked folder with its source."""
     comparison = ropeconv.Comparison.open(baked, str(against))
     return ropeconv.validate_checkpoint(comparison, ropeconv.Settings(**settings))
+
+
+def stored_as(folder: Path, dtype: str) -> dict[str, Any]:
+    """Stores the weights of a checkpoint in another dtype, and returns its tensors."""
+    import safetensors.torch
+    import torch
+
+    path = folder / "model.safetensors"
+    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in safetensors.torch.load_file(path).items()}
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    return tensors
+
+
+def changed_weights(folder: Path, part: str, factor: float) -> Path:
+    """Multiplies the weights whose names contain `part`, and returns the folder."""
+    import safetensors.torch
+
+    path = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    tensors = {name: tensor * factor if part in name else tensor for name, tensor in tensors.items()}
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    return folder
+
+
+def replaced(path: Path, old: str, new: str) -> None:
+    """Replaces a part of a text file, which it has to contain."""
+    text = path.read_text()
+    assert old in text, old
+    path.write_text(text.replace(old, new))

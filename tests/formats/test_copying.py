@@ -1,60 +1,145 @@
-"""Copies: equal bytes, whatever the kernel offers."""
+"""Copies: equal bytes, whatever the kernel offers, and holes that stay holes."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ropeconv.formats import jsontext
-from ropeconv.formats.copying import copy_file, copy_part, human, link_file
+from ropeconv.errors import BadSource
+from ropeconv.formats import copying
+from ropeconv.formats.copying import (
+    FICLONE,
+    copy_file,
+    copy_part,
+    free_bytes,
+    human,
+    link_file,
+    pieces_of,
+    same_blocks,
+    write_at,
+)
 from ropeconv.formats.safetensors import header_bytes
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
+from .conftest import fails
+
+RANGE = os.copy_file_range
+Call = Callable[..., int]
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "source"
-    path.write_bytes(os.urandom(3_000_000))
-    return path
+def at_most(count: int) -> Call:
+    """The kernel copies less than it is asked for, each time: copy_file_range(2)."""
+    return lambda reader, writer, size, origin, goal: RANGE(reader, writer, min(size, count), origin, goal)
 
 
-@pytest.mark.parametrize("trouble", [None, errno.EXDEV, errno.ENOSYS, errno.EINVAL])
-def test_a_copy_is_equal(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: int | None) -> None:
-    def refuse(*arguments: object) -> int:
-        raise OSError(trouble, "no")
+def until(end: int, number: int) -> Call:
+    """It stops there, and says nothing, or that it cannot."""
 
-    if trouble is not None:
-        monkeypatch.setattr(os, "copy_file_range", refuse)
+    def call(reader: int, writer: int, size: int, origin: int, goal: int) -> int:
+        if origin < end:
+            return RANGE(reader, writer, min(size, end - origin), origin, goal)
+        return int(fails(number)()) if number else 0
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        RANGE, at_most(7), at_most(999), until(5, 0), until(5, errno.EXDEV), None,
+        *(fails(number) for number in (errno.EXDEV, errno.ENOSYS, errno.EINVAL)),
+    ],
+)  # fmt: skip
+def test_a_copy_is_equal_and_comes_after_what_was_written_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call | None
+) -> None:
+    """Of a whole file, and of a part to another place, by blocks of any size where bytes pass through us."""
+    if call is None:
+        monkeypatch.delattr(os, "copy_file_range")
+    else:
+        monkeypatch.setattr(os, "copy_file_range", call)
+    monkeypatch.setattr(copying, "BLOCK", 64)
+    data = os.urandom(1000)
+    (tmp_path / "source").write_bytes(data)
     done: list[int] = []
-    copy_file(source, tmp_path / "target", done.append)
-    assert (tmp_path / "target").read_bytes() == source.read_bytes()
-    assert sum(done) == 3_000_000
+    copy_file(tmp_path / "source", tmp_path / "whole", done.append)
+    assert ((tmp_path / "whole").read_bytes(), sum(done)) == (data, len(data))
+    done.clear()
+    with (tmp_path / "source").open("rb") as reader, (tmp_path / "part").open("wb") as writer:
+        writer.write(b"a" * 700)
+        copy_part(reader, 3, writer, 2, 600, done.append)
+        assert (tmp_path / "part").read_bytes() == b"aa" + data[3:603] + b"a" * 98, "flushed"
+        writer.write(b"!")
+    assert (tmp_path / "part").read_bytes()[600:604] == data[601:603] + b"!a"
+    assert sum(done) == 600
 
 
-def test_a_kernel_that_stops_halfway(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, calls = os.copy_file_range, []
+def test_large_copies_are_asked_for_in_pieces_from_where_the_last_one_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, int]] = []
 
-    def half(*arguments: int) -> int:
-        calls.append(1)
-        return whole(*arguments[:2], 1_000_000, *arguments[3:]) if len(calls) == 1 else 0
+    def noted(reader: int, writer: int, count: int, origin: int, goal: int) -> int:
+        asked.append((count, origin, goal))
+        return RANGE(reader, writer, count, origin, goal)
 
-    monkeypatch.setattr(os, "copy_file_range", half)
-    copy_file(source, tmp_path / "target")
-    assert (tmp_path / "target").read_bytes() == source.read_bytes()
+    monkeypatch.setattr(os, "copy_file_range", noted)
+    monkeypatch.setattr(copying, "RANGE", 10)
+    (tmp_path / "source").write_bytes(os.urandom(27))
+    with (tmp_path / "source").open("rb") as reader, (tmp_path / "target").open("wb") as writer:
+        copy_part(reader, 2, writer, 5, 25)
+    assert asked == [(10, 2, 5), (10, 12, 15), (5, 22, 25)]
+    assert (tmp_path / "target").read_bytes() == bytes(5) + (tmp_path / "source").read_bytes()[2:]
 
 
-def _sparse(path: Path, *data: tuple[int, int], size: int) -> Path:
+def test_other_errors_of_a_copy_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "source").write_bytes(b"12345")
+    monkeypatch.setattr(os, "copy_file_range", fails(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        copy_file(tmp_path / "source", tmp_path / "target")
+
+
+def test_a_filesystem_that_shares_blocks_copies_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are asked for from the writer."""
+    asked: list[tuple[str, int, str]] = []
+
+    def shared(writer: int, request: int, reader: int) -> int:
+        asked.append((os.readlink(f"/proc/self/fd/{writer}"), request, os.readlink(f"/proc/self/fd/{reader}")))
+        os.pwrite(writer, os.pread(reader, 100, 0), 0)
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", shared)
+    monkeypatch.delattr(os, "copy_file_range")
+    (tmp_path / "source").write_bytes(b"12345")
+    done: list[int] = []
+    copy_file(tmp_path / "source", tmp_path / "target", done.append)
+    assert asked == [(str(tmp_path / "target"), FICLONE, str(tmp_path / "source"))]
+    assert ((tmp_path / "target").read_bytes(), done) == (b"12345", [5])
+    assert same_blocks(tmp_path / "source", tmp_path)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert not same_blocks(tmp_path / "source", tmp_path)
+    assert not same_blocks(None, tmp_path)
+    assert not same_blocks(tmp_path / "absent", tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+
+
+# Sparse files
+
+
+def sparse(path: Path, *data: tuple[int, int], size: int) -> Path:
     """A file with random bytes at some places, as (first byte, number), and holes elsewhere."""
     with path.open("wb") as file:
-        for start, count in data:
-            file.seek(start)
+        for begin, count in data:
+            file.seek(begin)
             file.write(os.urandom(count))
         file.truncate(size)
         os.fsync(file.fileno())
@@ -63,27 +148,24 @@ def _sparse(path: Path, *data: tuple[int, int], size: int) -> Path:
     return path
 
 
-LARGE = 1 << 27
+LARGE = 1 << 25
 
 
-@pytest.mark.parametrize("trouble", [None, errno.ENOSYS])
+@pytest.mark.parametrize("through_us", [False, True])
 @pytest.mark.parametrize(
     "data",
     [(), ((0, 8192),), ((LARGE - 5, 5),), ((4096, 4096), (LARGE // 2 + 77, 1_000_000), (LARGE - 10_000_000, 5000))],
 )
 def test_holes_stay_holes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: tuple[tuple[int, int], ...], trouble: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: tuple[tuple[int, int], ...], through_us: bool
 ) -> None:
-    def refuse(*arguments: object) -> int:
-        raise OSError(trouble, "no")
-
-    if trouble is not None:
-        monkeypatch.setattr(os, "copy_file_range", refuse)
-    source, target = _sparse(tmp_path / "source", *data, size=LARGE), tmp_path / "target"
+    if through_us:
+        monkeypatch.setattr(os, "copy_file_range", fails(errno.ENOSYS))
+    source, target = sparse(tmp_path / "source", *data, size=LARGE), tmp_path / "target"
     done: list[int] = []
     copy_file(source, target, done.append)
     assert sum(done) == LARGE
-    assert subprocess.run(["cmp", source, target], check=False).returncode == 0
+    assert target.read_bytes() == source.read_bytes()
     with target.open("rb") as file:
         os.fsync(file.fileno())
     assert target.stat().st_blocks <= source.stat().st_blocks + 64
@@ -91,7 +173,7 @@ def test_holes_stay_holes(
 
 def test_a_part_of_a_sparse_file(tmp_path: Path) -> None:
     """A range that begins and ends in a hole, to another alignment, by a reader that has something in its buffer."""
-    source, target = _sparse(tmp_path / "source", (1 << 20, 70_000), (3 << 20, 10), size=8 << 20), tmp_path / "target"
+    source, target = sparse(tmp_path / "source", (1 << 20, 70_000), (3 << 20, 10), size=8 << 20), tmp_path / "target"
     with source.open("rb") as reader, target.open("wb") as writer:
         writer.write(b"head")
         reader.read(10)
@@ -102,7 +184,7 @@ def test_a_part_of_a_sparse_file(tmp_path: Path) -> None:
 
 
 def test_a_source_that_was_cut_off_is_not_made_longer(tmp_path: Path) -> None:
-    source, target = _sparse(tmp_path / "source", (0, 4096), size=8 << 20), tmp_path / "target"
+    source, target = sparse(tmp_path / "source", (0, 4096), size=8 << 20), tmp_path / "target"
     with source.open("rb") as reader, target.open("wb") as writer:
         copy_part(reader, 0, writer, 0, 16 << 20)
     assert target.stat().st_size == 8 << 20
@@ -120,18 +202,45 @@ def test_an_output_has_the_holes_of_its_source(llama: Path, tmp_path: Path) -> N
     assert made.stat().st_blocks * 512 < 1 << 20
 
 
-def test_links_resolve_symlinks(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "alias").symlink_to(source)
+# Pieces, links and sizes
+
+
+def test_a_file_that_ends_early_is_said_to_be_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "BLOCK", 4)
+    (tmp_path / "a").write_bytes(bytes(range(10)))
+    with (tmp_path / "a").open("rb") as file:
+        assert list(pieces_of(file.fileno(), 1, 9)) == [(0, b"\1\2\3\4"), (4, b"\5\6\7\x08"), (8, b"\t")]
+        assert list(pieces_of(file.fileno(), 1, 6)) == [(0, b"\1\2\3\4"), (4, b"\5\6")], "and no byte behind it"
+        assert list(pieces_of(file.fileno(), 3, 0)) == []
+        with pytest.raises(BadSource, match="cut off while it was read"):
+            list(pieces_of(file.fileno(), 1, 10))
+
+
+def test_a_system_that_writes_a_part_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, place: pwrite(file, bytes(data)[:3], place))
+    with (tmp_path / "a").open("w+b") as file:
+        assert write_at(file.fileno(), np.arange(5, dtype=np.uint16).data, 2) == 10
+    assert (tmp_path / "a").read_bytes() == bytes(2) + np.arange(5, dtype=np.uint16).tobytes()
+
+
+def test_links_resolve_symlinks_and_are_not_made_where_they_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(b"1")
+    (tmp_path / "alias").symlink_to("source")
     assert link_file(tmp_path / "alias", tmp_path / "linked")
-    assert (tmp_path / "linked").samefile(source)
+    assert (tmp_path / "linked").samefile(tmp_path / "source")
     assert not (tmp_path / "linked").is_symlink()
+    with pytest.raises(FileNotFoundError):
+        link_file(tmp_path / "absent", tmp_path / "target")
+    for number in (errno.EXDEV, errno.EMLINK, errno.EPERM):
+        monkeypatch.setattr(os, "link", fails(number))
+        assert link_file(tmp_path / "source", tmp_path / "target") is False
 
 
-def test_json_keeps_order_and_indentation() -> None:
-    text = '{\n    "b": 1.0,\n    "a": "\u00e9"\n}\n'
-    assert jsontext.dump(jsontext.parse(text, "x"), like=text) == text
-
-
-@pytest.mark.parametrize(("size", "text"), [(999, "999.0 B"), (7_300_000_000, "7.3 GB"), (5 * 10**15, "5000.0 TB")])
-def test_sizes_to_be_read(size: int, text: str) -> None:
-    assert human(size) == text
+def test_sizes_to_be_read(tmp_path: Path) -> None:
+    sizes = (0, 999, 1000, 1_500_000, 7_300_000_000, 10**12, 10**16)
+    assert list(map(human, sizes)) == ["0.0 B", "999.0 B", "1.0 kB", "1.5 MB", "7.3 GB", "1.0 TB", "10000.0 TB"]
+    there = os.statvfs(tmp_path)
+    assert free_bytes(tmp_path / "not" / "yet") == pytest.approx(there.f_bavail * there.f_frsize, rel=0.05)

@@ -11,6 +11,8 @@ import pytest
 from ropeconv.formats import renaming
 from ropeconv.formats.renaming import TAKEN, exchange, rename_new
 
+from .conftest import fails
+
 
 @pytest.fixture(params=["renameat2", "none"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -59,11 +61,8 @@ def test_a_link_to_nowhere_is_a_taken_name(tmp_path: Path, system: str) -> None:
 def test_without_hard_links_a_taken_name_is_not_replaced_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def link(source: Path, target: Path) -> None:
-        raise OSError(errno.EPERM, "no links on FAT")
-
     monkeypatch.setattr(renaming, "_function", lambda: None)
-    monkeypatch.setattr("os.link", link)
+    monkeypatch.setattr("os.link", fails(errno.EPERM))  # as on FAT
     source, target = place(tmp_path / "a", "file", "new"), place(tmp_path / "b", "file", "old")
     with pytest.raises(FileExistsError):
         rename_new(source, target)

@@ -1,79 +1,28 @@
-"""What the system may answer: shared blocks, no locks, files that end early; and no descriptor stays open."""
+"""What the system answers: files that change, fsync, write-back, samples, threads; and no descriptor stays open."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
-import fcntl
+import hashlib
 import os
-import struct
+import stat
+import time
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from ropeconv.errors import BadSource, RopeconvError, UsageError
-from ropeconv.formats import copying, locks, regular, scratch
-from ropeconv.formats.copying import FICLONE, copy_file, pieces_of, write_at
-from ropeconv.formats.durable import sync_file, sync_folder
-from ropeconv.formats.gguf import Edit, GgufFile, Header, room
+from ropeconv.errors import BadSource, RopeconvError
+from ropeconv.formats import copying, durable, regular, scratch
+from ropeconv.formats.digest import BLOCK, sampled, sha256
+from ropeconv.formats.durable import sync_file, sync_folder, sync_tree, writing_back
+from ropeconv.formats.gguf import Edit, GgufFile, room, u32
 from ropeconv.formats.gguf.inplace import phases, recover
 from ropeconv.formats.gguf.lock import is_locked, locked
-from ropeconv.formats.gguf.values import Value, array, boolean, u32
 from ropeconv.formats.identity import FileIdentity, identity, refuse_changed
-from ropeconv.formats.locks import try_lock
 from ropeconv.formats.regular import open_regular, read_bytes, read_text
-from ropeconv.formats.typed import typed
-from ropeconv.formats.vectors import LONGEST, read_lists
-
-from .conftest import fails
-
-# Copies
-
-
-def test_shared_blocks_are_asked_for_from_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int, str]] = []
-
-    def shared(writer: int, request: int, reader: int) -> int:
-        asked.append((os.readlink(f"/proc/self/fd/{writer}"), request, os.readlink(f"/proc/self/fd/{reader}")))
-        return 0
-
-    monkeypatch.setattr(fcntl, "ioctl", shared)
-    (tmp_path / "source").write_bytes(b"12345")
-    done: list[int] = []
-    copy_file(tmp_path / "source", tmp_path / "target", done.append)
-    assert asked == [(str(tmp_path / "target"), FICLONE, str(tmp_path / "source"))]
-    assert done == [5]
-    assert copying.same_blocks(tmp_path / "source", tmp_path)
-
-
-def test_a_system_without_copy_file_range_copies_through_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "_reflink", lambda *given: False)
-    monkeypatch.delattr(os, "copy_file_range")
-    (tmp_path / "source").write_bytes(b"12345")
-    copy_file(tmp_path / "source", tmp_path / "target")
-    assert (tmp_path / "target").read_bytes() == b"12345"
-
-
-def test_a_file_that_ends_early_is_said_to_be_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "BLOCK", 4)
-    (tmp_path / "a").write_bytes(bytes(range(10)))
-    with (tmp_path / "a").open("rb") as file:
-        assert list(pieces_of(file.fileno(), 1, 9)) == [(0, b"\1\2\3\4"), (4, b"\5\6\7\x08"), (8, b"\t")]
-        assert list(pieces_of(file.fileno(), 1, 6)) == [(0, b"\1\2\3\4"), (4, b"\5\6")], "and no byte behind it"
-        assert list(pieces_of(file.fileno(), 3, 0)) == []
-        with pytest.raises(BadSource, match="cut off while it was read"):
-            list(pieces_of(file.fileno(), 1, 10))
-
-
-def test_a_system_that_writes_a_part_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, data, place: pwrite(file, bytes(data)[:3], place))
-    with (tmp_path / "a").open("w+b") as file:
-        assert write_at(file.fileno(), np.arange(5, dtype=np.uint16).data, 2) == 10
-    assert (tmp_path / "a").read_bytes() == bytes(2) + np.arange(5, dtype=np.uint16).tobytes()
-
+from ropeconv.formats.template import render
+from ropeconv.formats.threads import cores, threads
 
 # Files of a source
 
@@ -103,123 +52,132 @@ def test_texts_have_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_text(tmp_path / "a", "b")
 
 
-def test_types_are_those_that_are_needed() -> None:
-    assert typed({"a": [1, 2]}, dict[str, list[int]], "a.json") == {"a": [1, 2]}
-    for wrong in ({"a": ["1"]}, {"a": [True]}, [], {"a": [1.5]}):
-        with pytest.raises(BadSource, match=r"a\.json is not as it has to be \(Expected"):
-            typed(wrong, dict[str, list[int]], "a.json")
+def test_templates_want_every_value() -> None:
+    import jinja2
+
+    with pytest.raises(jinja2.TemplateNotFound):
+        render("absent")
+    names = sorted(path.name for path in (Path(copying.__file__).parents[2] / "templates").iterdir() if path.is_file())
+    with pytest.raises(jinja2.UndefinedError):
+        render(next(name for name in names if "card" in name or "report" in name))
 
 
-def test_lists_of_numbers_of_other_types_and_of_any_length(tmp_path: Path) -> None:
-    save_file({"a": np.array([1, 2], np.int8), "b": np.array([True])}, tmp_path / "a.safetensors")
-    with pytest.raises(UsageError, match="'b' is BOOL; write it as F32 or F64"):
-        read_lists(tmp_path / "a.safetensors")
-    save_file({"b": np.array([3, 4], np.int8), "a": np.array([1.5], np.float64)}, tmp_path / "a.safetensors")
-    assert read_lists(tmp_path / "a.safetensors") == {"a": [1.5], "b": [3.0, 4.0]}
-    for count in (0, 1, LONGEST):
-        np.save(tmp_path / "a.npy", np.ones(count, np.float32))
-        assert read_lists(tmp_path / "a.npy")["inv_freq"] == [1.0] * count
-    np.save(tmp_path / "a.npy", np.ones(LONGEST + 1, np.float32))
-    with pytest.raises(UsageError, match="at most 65,536 numbers are read"):
-        read_lists(tmp_path / "a.npy")
-    np.save(tmp_path / "a.npy", np.array([1j]))
-    with pytest.raises(UsageError, match="holds complex128, and real numbers are needed"):
-        read_lists(tmp_path / "a.npy")
+# Digests and samples
+
+PIECE, PIECES = 65536, 64
+"""Bytes of a piece, and how many are read of a large file."""
 
 
-# Headers
+@pytest.mark.parametrize("size", [0, 1, BLOCK, BLOCK + 1])
+def test_sha256_is_that_of_the_whole(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "a").write_bytes(data)
+    assert sha256(tmp_path / "a") == hashlib.sha256(data).hexdigest()
 
 
-def test_bools_as_gguf_py_reads_them() -> None:
-    assert [(boolean(on).kind, boolean(on).raw, boolean(on).decode()) for on in (False, True)] == [
-        (int(gguf.GGUFValueType.BOOL), b"\0", False), (int(gguf.GGUFValueType.BOOL), b"\1", True),
-    ]  # fmt: skip
+@pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 3 * PIECE, PIECE * PIECES])
+def test_every_byte_of_a_small_file_counts(tmp_path: Path, size: int) -> None:
+    path, data = tmp_path / "a", bytearray(size)
+    path.write_bytes(data)
+    first = sampled(path)
+    for place in {0, size // 3, size // 2, size - 1} if size else ():
+        path.write_bytes(data[:place] + b"\1" + data[place + 1 :])
+        assert sampled(path) != first, place
+    path.write_bytes(bytes(size + 1))
+    assert sampled(path) != first
 
 
-def test_arrays_that_are_longer_than_any_vocabulary_are_not_decoded() -> None:
-    most = 1 << 24
-
-    def with_count(count: int) -> Header:
-        return Header(3, {"a": Value(9, struct.pack("<IQ", 0, count) + bytes(10))}, {}, 32, 0, 0)
-
-    assert Header(3, {"a": array(0, [1, 2])}, {}, 32, 0, 0).get("a") == [1, 2]
-    longest = Value(9, struct.pack("<IQ", 0, 1 << 20) + bytes(1 << 20))
-    assert len(Header(3, {"a": longest}, {}, 32, 0, 0).get("a")) == 1 << 20
-    with pytest.raises(BadSource, match=r"the header has 1,048,577 values under 'a'"):
-        with_count((1 << 20) + 1).get("a")
-    with pytest.raises(BadSource, match=r"the header has [\d,]+ values under 'a', too many there"):
-        with_count(most * 1000).get("a")
+def test_a_sample_of_a_large_file_is_the_size_and_64_pieces_of_64_kb(tmp_path: Path) -> None:
+    """Of 100 pieces and a byte the k-th one that is read begins at k 99/63 of a piece, and k/63 of a byte."""
+    data = b"".join(hashlib.sha256(number.to_bytes(4, "big")).digest() * 2048 for number in range(100)) + b"\7"
+    (tmp_path / "a").write_bytes(data)
+    begin = [(99 * PIECE + 1) * k // 63 for k in range(64)]
+    assert (begin[1], begin[63], begin[63] + PIECE) == (102985, 6488065, len(data))
+    read = b"".join(data[place : place + PIECE] for place in begin)
+    assert sampled(tmp_path / "a") == hashlib.sha256(b"6553601" + read).hexdigest()
 
 
-# Locks
+# fsync and write-back
 
 
-@pytest.mark.parametrize(
-    ("number", "found"),
-    [(errno.EWOULDBLOCK, "busy"), (errno.EACCES, "busy"), (errno.ENOLCK, "none"), (errno.EOPNOTSUPP, "none")],
-)
-def test_what_a_filesystem_answers_about_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, found: str
+def test_a_tree_is_synced_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name))
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "file").write_text("")
+    sync_file(tmp_path / "a" / "file")
+    sync_tree(tmp_path / "a")
+    assert synced == ["file", "b", "a"]
+
+
+@pytest.mark.parametrize(("number", "passes"), [(errno.EINVAL, True), (errno.EIO, False), (errno.ENOSPC, False)])
+def test_a_folder_that_cannot_be_synced_is_no_error_and_a_failing_disk_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, passes: bool
 ) -> None:
-    monkeypatch.setattr(fcntl, "flock", fails(number))
-    with (tmp_path / "a").open("w") as file:
-        assert try_lock(file.fileno()) == found
-    monkeypatch.setattr(fcntl, "flock", fails(errno.EIO))
-    with (tmp_path / "a").open("w") as file, pytest.raises(OSError, match="Input/output error"):
-        try_lock(file.fileno())
+    def fsync(handle: int) -> None:
+        assert stat.S_ISDIR(os.fstat(handle).st_mode)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if passes:
+        sync_folder(tmp_path)
+        return
+    with pytest.raises(OSError) as caught:
+        sync_folder(tmp_path)
+    assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path))
 
 
-def test_locks_shut_others_out_unless_both_are_shared(tmp_path: Path) -> None:
-    for first, second, found in (
-        (False, False, "busy"),
-        (True, False, "busy"),
-        (False, True, "busy"),
-        (True, True, "taken"),
-    ):
-        with (tmp_path / "a").open("w") as one, (tmp_path / "a").open("r+") as other:
-            assert try_lock(one.fileno(), first) == "taken"
-            assert try_lock(other.fileno(), second) == found
+def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, ...]] = []
+    monkeypatch.setattr(durable, "PAUSE", 0.01)
+    monkeypatch.setattr(durable, "_sync_file_range", lambda: lambda *given: calls.append(given[1:]))
+    with writing_back(tmp_path / "a"):
+        time.sleep(0.03)
+        assert calls == []  # there is no file yet
+        (tmp_path / "a").write_text("first")
+        end = time.monotonic() + 20
+        while not calls and time.monotonic() < end:
+            time.sleep(0.01)
+    assert set(calls) == {(0, 0, durable.WRITE)}
+    ended = len(calls)
+    time.sleep(0.03)
+    assert len(calls) == ended
 
 
-def test_a_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "fcntl", None)
-    with (tmp_path / "a").open("w") as file:
-        assert locks.try_lock(file.fileno()) == "none"
-    assert not copying.same_blocks(tmp_path / "a", tmp_path)
+def test_linux_has_the_call_for_places_of_64_bits_and_a_system_without_it_is_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sync_file_range(2) declares them: a descriptor, an offset, a length and flags."""
+    call = durable._sync_file_range()
+    assert call is not None
+    assert [ctypes.sizeof(kind) for kind in call.argtypes] == [4, 8, 8, 4]
+    assert durable.WRITE == 2, "SYNC_FILE_RANGE_WRITE of linux/fs.h"
+    with (tmp_path / "a").open("w+b") as file:
+        assert call(file.fileno(), 0, 0, durable.WRITE) == 0
+    monkeypatch.setattr(durable, "_sync_file_range", lambda: None)
+    with writing_back(tmp_path / "a"):
+        (tmp_path / "a").write_text("first")
+    assert (tmp_path / "a").read_text() == "first"
 
 
-def test_an_absent_file_is_not_locked(tmp_path: Path) -> None:
-    assert is_locked(tmp_path / "a") is False
-    with pytest.raises(FileNotFoundError) as caught, locked(tmp_path / "a"):
-        pass
-    assert caught.value.filename == str(tmp_path / "a")
+# Threads and descriptors
 
 
-def test_folders_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: str(tmp_path))
-    folder = tmp_path / f"ropeconv-{os.getuid()}-1-a"
-    folder.mkdir()
-    real = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: real + 1)
-    (tmp_path / f"ropeconv-{real + 1}-1-a").mkdir()  # the name is of that user, and the folder of another
-    scratch.clear()
-    assert len(list(tmp_path.iterdir())) == 2
-    monkeypatch.setattr(os, "getuid", lambda: real)
-    scratch.clear()
-    assert [path.name for path in tmp_path.iterdir()] == [f"ropeconv-{real + 1}-1-a"]
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
+@pytest.mark.parametrize(("count", "found"), [(1, 1), (3, 3), (8, 8), (64, 8)])
+def test_a_thread_for_each_core_that_the_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, count: int, found: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(count)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    assert (threads(), cores()) == (found, count)
 
 
-def test_readers_that_look_at_once_do_not_take_each_other_for_a_writer(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"1")
-    with (tmp_path / "a").open("r+b") as other:
-        assert try_lock(other.fileno(), shared=True) == "taken"
-        assert not is_locked(tmp_path / "a")
-        assert try_lock(other.fileno()) == "taken"
-        assert is_locked(tmp_path / "a")
-    assert not is_locked(tmp_path / "a")
-
-
-# Descriptors
+@pytest.mark.parametrize(("count", "found"), [(None, 1), (2, 2), (128, 8)])
+def test_threads_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch, count: int | None, found: int) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    assert threads() == found
 
 
 def test_nothing_stays_open(model: Path, tmp_path: Path) -> None:
@@ -228,7 +186,6 @@ def test_nothing_stays_open(model: Path, tmp_path: Path) -> None:
 
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to(model)
-    (tmp_path / "other").mkdir()
     before = descriptors()
     sync_file(model)
     sync_folder(tmp_path)
@@ -240,13 +197,14 @@ def test_nothing_stays_open(model: Path, tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises((BadSource, RopeconvError)):
             attempt()
-    walk = phases(GgufFile.open(model), Edit({"llama.context_length": u32(4096)}))
+    edit = Edit({"llama.context_length": u32(4096)})
+    walk = phases(GgufFile.open(model), edit)
     next(walk)
     with pytest.raises(RopeconvError, match="another ropeconv is changing"):
         recover(model)
     walk.close()  # type: ignore[attr-defined]
     assert recover(model)
-    assert list(phases(GgufFile.open(model), Edit({"llama.context_length": u32(4096)})))[-1] == "done"
+    assert list(phases(GgufFile.open(model), edit))[-1] == "done"
     with scratch.scratch():
         scratch.clear()
     assert descriptors() == before

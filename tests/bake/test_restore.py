@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.restore import restore, restore_plan
-from ropeconv.engines.probe import Probe
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -21,7 +19,6 @@ from ropeconv.sources.folder import FolderSource
 
 from ..conftest import hashes
 from ..support.baking import apply, make_plan
-from ..support.extent import sample
 from ..support.models import TRAINED
 
 TOKENIZER = '{\r\n  "model_max_length": 64,\r\n  "unk_token": "<unk>"\r\n}\r\n'
@@ -101,15 +98,6 @@ def test_a_second_method_starts_from_the_first_source(source: Path, tmp_path: Pa
     fresh = apply(make_plan(source, YARN, tmp_path / "fresh"))
     same = hashes(twice).keys() - {"ropeconv.json"}
     assert {name: hashes(twice)[name] for name in same} == {name: hashes(fresh)[name] for name in same}
-
-
-def test_transformers_computes_the_frequencies_of_the_source_again(
-    source: Path, out: Path, tmp_path: Path, probe: Probe
-) -> None:
-    before, baked, after = (probe.ask(one, TRAINED) for one in (source, out, brought_back(out, tmp_path / "back")))
-    assert after == before != baked
-    found = after["modules"]["global"]["inv_freq"]
-    assert found == pytest.approx([10000 ** (-i / 32) for i in range(32)], rel=1e-6)
 
 
 def test_rounded_weights_are_refused_by_the_name_of_the_source(source: Path, tmp_path: Path) -> None:
@@ -344,11 +332,3 @@ def test_the_output_is_never_written_to(out: Path, tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match="back exists"):
         brought_back(out, tmp_path / "back")
     assert hashes(out) == before
-
-
-@pytest.mark.parametrize("model_type", sample(["qwen2", "gemma3_text", "phi3", "deepseek_v3", "gpt_neox"], 2))
-def test_families(tiny: Callable[[str], Path], tmp_path: Path, model_type: str) -> None:
-    source = tmp_path / "model"
-    shutil.copytree(tiny(model_type), source)
-    out = apply(make_plan(source, recipe("linear", 2.0) if model_type != "phi3" else MIXED, tmp_path / "out"))
-    assert hashes(brought_back(out, tmp_path / "back")) == hashes(source)

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource
 from ropeconv.receipts import Receipt, read_receipt
-from ropeconv.receipts.folder_original import OriginalSource, first_source, first_spec, original_source, stated
+from ropeconv.receipts.folder_original import OriginalSource, first_source, original_source, stated
 from ropeconv.receipts.folder_record import first_record, folder_record
 from ropeconv.receipts.original import FolderRecord, OriginalRecord, ScaledRecord, SourceRecord, TextRecord
 from ropeconv.receipts.read import parse_receipt
@@ -88,14 +88,6 @@ def test_a_changed_text_is_recorded_by_the_part_that_differs(
     record = recorded(source, written={"x.json": now, "same.json": "same"})
     assert record.texts == (TextRecord("x.json", digest(was), text, prefix, suffix),)
     assert now[:prefix] + text + now[len(now) - suffix :] == was
-
-
-def test_a_config_is_recorded_as_a_whole(tmp_path: Path) -> None:
-    source = folder(tmp_path / "a")
-    was = (tmp_path / "a" / "config.json").read_text()
-    assert recorded(source, written={"config.json": was[:-1] + " }"}).texts == (
-        TextRecord("config.json", digest(was), was),
-    )
 
 
 def test_files_that_are_new_renamed_or_left_out(tmp_path: Path) -> None:
@@ -224,13 +216,6 @@ def test_a_family_that_was_given_then_is_that_of_the_receipt_unless_it_is_given_
     assert original_source(source).treat_as == "mistral"
 
 
-def test_a_text_that_no_longer_comes_out_is_refused(tmp_path: Path) -> None:
-    record = FolderRecord(texts=(TextRecord("x.json", digest("another"), "one", 1, 1),))
-    source = output(tmp_path / "a", record, x__json="(1)")
-    with pytest.raises(BadSource, match="no longer gives x.json as it was"):
-        original_source(source)
-
-
 def test_tensors_that_were_multiplied_are_divided_when_they_are_written(tmp_path: Path) -> None:
     record = FolderRecord(scaled=(ScaledRecord("q", 2.0, ((0, 4),)),), renamed={"model.safetensors": "old.safetensors"})
     first = original_source(output(tmp_path / "a", record))
@@ -240,15 +225,6 @@ def test_tensors_that_were_multiplied_are_divided_when_they_are_written(tmp_path
     assert (made.name, made.size) == ("old.safetensors", (tmp_path / "a" / "model.safetensors").stat().st_size)
     made.write(tmp_path / "back", lambda done: None)
     np.testing.assert_array_equal(load_file(tmp_path / "back")["q"], [0.5, 1, 1.5, 2, 5, 6, 7, 8])
-
-
-@pytest.mark.parametrize(
-    ("one", "words"),
-    [(ScaledRecord("q", 3.0, ((0, 4),)), "no power of two"), (ScaledRecord("absent", 2.0, ()), "has no absent")],
-)
-def test_what_was_not_multiplied_is_not_divided(tmp_path: Path, one: ScaledRecord, words: str) -> None:
-    with pytest.raises(BadSource, match=words):
-        original_source(output(tmp_path / "a", FolderRecord(scaled=(one,)))).generated_files()
 
 
 def test_headers_and_names_of_tensors_by_the_first_sources_files(tmp_path: Path) -> None:
@@ -304,22 +280,6 @@ def test_what_is_no_output(tmp_path: Path) -> None:
     assert stated(FolderSource(tmp_path / "a")) is None
     with pytest.raises(BadSource, match="a: |ropeconv.json"):
         first_source(FolderSource(tmp_path / "a"))
-
-
-def test_rounded_weights_cannot_be_taken_back(tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match="k of .* was multiplied and rounded.*the local folder 'first'"):
-        original_source(output(tmp_path / "a", FolderRecord(rounded=("k", "q"))))
-
-
-def test_the_rope_of_the_first_source(tmp_path: Path) -> None:
-    was = json.dumps({**CONFIG, "rope_theta": 500.0})
-    source = output(tmp_path / "a", FolderRecord(texts=(TextRecord("config.json", digest(was), was),)))
-    found = first_spec(source, read_receipt(tmp_path / "a"))
-    assert found is not None
-    assert found.rope_theta == 500.0
-    assert first_spec(source, receipt(original=None)) is None
-    assert first_spec(source, receipt(None)) is None
-    assert first_spec(source, receipt(FolderRecord(added=("config.json",)))) is None
 
 
 # Receipts as text

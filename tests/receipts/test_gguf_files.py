@@ -12,24 +12,21 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, rewrite, string, u32
-from ropeconv.formats.gguf.edit import Layout
+from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, string, u32
 from ropeconv.formats.gguf.interleave import interleave
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.receipts import Receipt
 from ropeconv.receipts.gguf_original import (
     earlier,
     first_gguf,
-    first_reading,
     gguf_stated,
     layout_of,
-    refuse_other,
 )
-from ropeconv.receipts.gguf_record import QUANTISED, record_of_export, record_of_file, record_of_output
+from ropeconv.receipts.gguf_record import record_of_file, record_of_output
 from ropeconv.receipts.original import GgufRecord, OriginalRecord, SourceRecord, ValueRecord
 from ropeconv.receipts.receipt import ScheduleRecord
 from ropeconv.receipts.write import embedded
-from ropeconv.rope.forms import Interpolated, Plain
+from ropeconv.rope.forms import Interpolated
 from ropeconv.rope.spec import RopeSpec
 
 from ..support.gguf_files import contents, write
@@ -114,17 +111,6 @@ def test_large_changes_and_reordered_rows_are_named(file: GgufFile, monkeypatch:
     assert record_of_file(file, Edit()).head_dim == 0
 
 
-def test_the_reserve_is_recorded_by_its_length(file: GgufFile) -> None:
-    baked = bake(file, Edit())
-    spaces = len(baked.header.get("ropeconv.reserved"))
-    record = record_of_file(baked, Edit({"general.name": string("x")}))
-    assert record.values["ropeconv.reserved"] == ValueRecord(8, spaces=spaces)
-    once = bake(file, Edit({"general.name": string("")}))
-    assert record_of_file(once, Edit({"general.name": string("x")})).values["general.name"] == ValueRecord(
-        8, raw(bytes(8))
-    )
-
-
 @pytest.mark.parametrize(("tail", "known"), [(0, 0), (5, 5), (1 << 16, 1 << 16), ((1 << 16) + 1, 0)])
 def test_zeros_after_the_last_tensor_are_counted(file: GgufFile, tail: int, known: int) -> None:
     end = file.header.data_start + file.header.data_size
@@ -145,20 +131,6 @@ def test_a_header_that_cannot_be_laid_out_again_has_no_digest(file: GgufFile) ->
     record = record_of_file(GgufFile.open(file.path), Edit())
     assert record.sha256 == ""
     assert record.data_start == file.header.data_start
-
-
-def test_a_conversion_is_recorded_as_one_without_scaling(file: GgufFile) -> None:
-    plain = file.header
-    named = replace(plain, values={**plain.values, "general.name": string("m-yarn4")})
-    edit = Edit({"llama.context_length": u32(256)}, added=(Added.f32(ROPE, bytes(4)),), changes={NORM: zeros(520)})
-    record = record_of_export(plain, named, file.read, edit, quantised=True)
-    assert record.keys == (*plain.values, QUANTISED)
-    assert record.values == {"llama.context_length": ValueRecord(4, raw(u32(64).raw))}
-    assert (record.added, record.data_start, record.sha256) == ((ROPE,), 0, "")
-    assert record.contents == {NORM: raw(contents(file.path)[NORM])}
-    assert record_of_export(plain, named, file.read, edit, quantised=False).keys == tuple(plain.values)
-    quantised = replace(plain, values={**plain.values, QUANTISED: u32(2)})
-    assert record_of_export(quantised, quantised, file.read, edit, True).keys == tuple(quantised.values)
 
 
 def test_a_second_bake_keeps_the_first_source(file: GgufFile) -> None:
@@ -217,26 +189,6 @@ def test_tensors_that_were_rounded_and_keys_that_were_never_written_do_not_hinde
     assert "gone" not in earlier(file, receipt(GgufRecord((*KEYS, "gone")))).header.values
 
 
-def test_places_of_the_first_source(file: GgufFile) -> None:
-    keys, header = tuple(file.header.values), file.header
-    plain = len(rewrite(header, Edit()).plain())
-    assert layout_of(GgufRecord(keys, version=2, data_start=plain, tail=7), header, Edit()) == Layout(2, plain, 7)
-    assert layout_of(GgufRecord(keys, data_start=5), header, Edit()) == Layout(3, 5, 0)
-    with pytest.raises(BadSource, match="another place for its data than its header can have"):
-        layout_of(GgufRecord(keys, data_start=plain + 1), header, Edit())
-    never = layout_of(GgufRecord(keys), header, Edit())
-    assert never == Layout(3, len(rewrite(header, Edit()).plain()), -header.data_size % 32)
-    assert (never.data_start + header.data_size + never.tail) % 32 == 0
-
-
-def test_a_header_that_comes_out_otherwise_is_refused(file: GgufFile) -> None:
-    record = GgufRecord((), sha256=hashlib.sha256(b"header").hexdigest())
-    refuse_other(b"header", record, file, receipt(record))
-    with pytest.raises(BadSource, match="keys of model.gguf were changed.*the local file 'first'"):
-        refuse_other(b"headers", record, file, receipt(record))
-    refuse_other(b"headers", GgufRecord(()), file, receipt(None))
-
-
 # Whether a receipt is of the file as it is
 
 
@@ -263,22 +215,6 @@ def test_a_receipt_counts_while_the_rope_is_what_it_says(file: GgufFile, spec: R
     one = receipt(None, schedule=SCHEDULE)
     assert stated(file, spec, one) == (one if counts else None)
     assert stated(file, spec, "{}") is gguf_stated(file, spec) is None
-
-
-def test_what_replace_starts_from(file: GgufFile) -> None:
-    edit = Edit({"llama.context_length": u32(256)})
-    record = record_of_file(file, edit)
-    one = receipt(record, schedule=SCHEDULE)
-    baked = bake(file, edit.merged(Edit({"ropeconv.json": string(embedded(one))})))
-    found = first_gguf(baked, linear())
-    assert found is not None
-    assert found[0] == one
-    assert found[1].header.get("llama.context_length") == 64
-    reading = first_reading(baked, one)
-    assert reading is not None
-    assert (reading.context, reading.form) == (64, Plain(10000.0))
-    assert first_reading(baked, receipt(None)) is None
-    assert first_gguf(file, linear()) is None
 
 
 @pytest.mark.parametrize("original", [None, OriginalRecord(SourceRecord("first", "gguf"))])

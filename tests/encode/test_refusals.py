@@ -15,30 +15,47 @@ from ropeconv.rope.recipe import Recipe
 
 from .made_requests import CONFIG, MIXED, WEIGHTS, YARN, encoded, recipe, refusal
 
-
-def test_stored_frequencies_are_for_a_language_model_with_weights_and_one_list() -> None:
-    made = encoded("buffers", MIXED)
-    assert list(made.added) == [TENSOR]
-    assert made.added[TENSOR].dtype == np.float32
-    inner = {"model_type": "llava", "text_config": CONFIG}
-    assert "there is code for the language model only; use --encoding auto" in refusal("buffers", MIXED, inner)
-    pair = recipe("mixed", 4.0, keep_short=True)
-    assert "there is one tensor of frequencies; use --encoding auto" in refusal("buffers", pair)
-    assert "the frequencies become one of the tensors" in refusal("buffers", MIXED, tensors={})
-    twice = {**WEIGHTS, TENSOR: Tensor(TENSOR, "F32", (4,), 0, 16)}
-    assert f"a checkpoint with {TENSOR}" in refusal("buffers", MIXED, tensors=twice)
-    assert "there is code for Llama, Mistral" in refusal("buffers", MIXED, {**CONFIG, "model_type": "olmo2"})
+PAIR, FULL = recipe("mixed", 4.0, keep_short=True), recipe("mixed", 4.0, log_n="full")
+STEPS, YARN_FULL = recipe("yarn", 4.0, log_n="clamped"), recipe("yarn", 4.0, log_n="full")
+LOUD_FULL = recipe("linear", 4.0, log_n="full", attention_factor=1.2)
+LOUD_STEPS = recipe("linear", 4.0, log_n="clamped", attention_factor=1.2)
+INNER = {"model_type": "llava", "text_config": CONFIG}
+TWICE = {**WEIGHTS, TENSOR: Tensor(TENSOR, "F32", (4,), 0, 16)}
+WINDOWED = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 32}
 
 
-@pytest.mark.parametrize("switched", [True, False])
-def test_stored_frequencies_scale_queries_in_layers_without_a_window(switched: bool) -> None:
-    windowed = {**CONFIG, "model_type": "qwen2", "use_sliding_window": switched, "sliding_window": 32}
-    log_n = recipe("mixed", 4.0, log_n="full")
-    if switched:
-        assert "the code has no use_sliding_window" in refusal("buffers", log_n, windowed)
-    else:
-        assert encoded("buffers", log_n, windowed).config["stored_rope"]["log_n"] == {"kind": "full", "length": 64}
-    assert "log_n" not in encoded("buffers", MIXED, windowed).config["stored_rope"]
+@pytest.mark.parametrize(
+    ("encoding", "of", "config", "options", "words"),
+    [
+        ("buffers", MIXED, INNER, {}, "there is code for the language model only; use --encoding auto"),
+        ("buffers", PAIR, {}, {}, "there is one tensor of frequencies; use --encoding auto"),
+        ("buffers", MIXED, {}, {"tensors": {}}, "the frequencies become one of the tensors"),
+        ("buffers", MIXED, {}, {"tensors": TWICE}, f"a checkpoint with {TENSOR}"),
+        ("buffers", MIXED, {"model_type": "olmo2"}, {}, "there is code for Llama, Mistral"),
+        ("buffers", FULL, WINDOWED, {}, "the code has no use_sliding_window"),
+        ("ministral3", YARN, {}, {}, "only log-n is worth another class; use --encoding auto"),
+        ("ministral3", STEPS, {"model_type": "qwen2"}, {}, "Llama and Mistral have its layout"),
+        ("ministral3", STEPS, {"attention_bias": True}, {}, "a checkpoint with attention_bias as"),
+        ("ministral3", YARN_FULL, {}, {"tensors": {}}, "a factor goes into its weights"),
+        # its weights are not here either, but the runtime is the reason
+        ("ministral3", LOUD_STEPS, {}, {"tensors": {}, "runtimes": ("mlx-lm",)}, "with factors: it uses the attention"),
+        ("ministral3", recipe("linear", 4.0, log_n="clamped"), {}, {"runtimes": ("sglang",)},
+         "scales queries otherwise"),
+        ("weights", MIXED, {}, {}, "there is nothing to multiply; use --encoding native or factors"),
+        ("weights", YARN, {}, {"tensors": {}}, "its weights are not here; give the whole folder"),
+        ("weights", YARN_FULL, {}, {}, "the keys of llama: its stock class does not scale queries by position"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    encoding: str, of: Recipe, config: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    assert words in refusal(encoding, of, config if config is INNER else {**CONFIG, **config}, **options)
+
+
+def test_stored_frequencies_scale_queries_in_layers_without_a_window() -> None:
+    of_full = encoded("buffers", FULL, {**CONFIG, **WINDOWED, "use_sliding_window": False})
+    assert of_full.config["stored_rope"]["log_n"] == {"kind": "full", "length": 64}
+    assert "log_n" not in encoded("buffers", MIXED, {**CONFIG, **WINDOWED}).config["stored_rope"]
 
 
 def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
@@ -60,6 +77,8 @@ def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
     assert keys[keys.index("architectures") + 1] == "auto_map"
     assert keys[keys.index("rope_parameters") + 1] == "stored_rope"
     assert (made.written_as, made.context, list(made.texts)) == ("buffers", 256, [f"{module}.py"])
+    assert list(made.added) == [TENSOR]
+    assert made.added[TENSOR].dtype == np.float32
     assert made.notes == (f"needs trust_remote_code: it comes with {module}.py, about a screen of code, which people "
                           "will want to read",)  # fmt: skip
     assert {one.runtime.partition("@")[0] for one in made.verdicts if one.status == "exact"} >= {"transformers"}
@@ -71,37 +90,35 @@ def test_the_modelling_file_is_made_for_its_family() -> None:
         compile(found, model_type, "exec")
         return found
 
-    full = recipe("mixed", 4.0, log_n="full")
     assert len({text(one) for one in ("llama", "mistral", "qwen2", "qwen3")}) == 4
     for model_type, since in (("llama", "4.48"), ("mistral", "4.48"), ("qwen2", "4.48"), ("qwen3", "4.51")):
         assert f'model_type = "{model_type}_stored_rope"' in text(model_type)
         assert f"transformers has it, from {since} on" in text(model_type)
-        scaled = text(model_type, full)
+        scaled = text(model_type, FULL)
         assert f"transformers.models.{model_type}.modeling_{model_type} import" in scaled
         assert ("self.q_norm(" in scaled) is (model_type == "qwen3")
         assert ('"sliding_window"] = self.config' in scaled) is (model_type == "mistral")
-    assert text("llama", full) != text("llama", recipe("mixed", 4.0, log_n="clamped")) != text("llama")
+    assert text("llama", FULL) != text("llama", recipe("mixed", 4.0, log_n="clamped")) != text("llama")
 
 
-def test_ministral_3_is_for_log_n_of_models_with_its_layout() -> None:
-    log_n = recipe("yarn", 4.0, log_n="clamped")
-    assert "only log-n is worth another class; use --encoding auto" in refusal("ministral3", YARN)
-    assert "Llama and Mistral have its layout" in refusal("ministral3", log_n, {**CONFIG, "model_type": "qwen2"})
-    assert "a checkpoint with attention_bias as" in refusal("ministral3", log_n, {**CONFIG, "attention_bias": True})
-    assert encoded("ministral3", log_n, {**CONFIG, "attention_bias": False}).config["model_type"] == "ministral3"
+@pytest.mark.parametrize(
+    ("config", "heads"),
+    [
+        ({}, 2), ({"num_key_value_heads": 1}, 1), ({"attention_bias": False}, 2),
+        ({"num_attention_heads": None, "hidden_size": 256}, 32),
+    ],
+)  # fmt: skip
+def test_defaults_that_ministral_3_does_not_share_are_written(config: dict[str, Any], heads: int) -> None:
+    given = {key: value for key, value in {**CONFIG, **config}.items() if value is not None}
+    made = encoded("ministral3", STEPS, given).config
+    assert (made["model_type"], made["num_key_value_heads"]) == ("ministral3", heads)
+    assert made["architectures"] == ["Ministral3ForCausalLM"]
 
 
-def test_defaults_that_ministral_3_does_not_share_are_written() -> None:
-    log_n = recipe("yarn", 4.0, log_n="clamped")
-    silent = {key: value for key, value in CONFIG.items() if key not in ("num_attention_heads",)}
-    silent |= {"hidden_size": 256}
-    assert encoded("ministral3", log_n).config["num_key_value_heads"] == 2
-    assert encoded("ministral3", log_n, {**CONFIG, "num_key_value_heads": 1}).config["num_key_value_heads"] == 1
-    assert encoded("ministral3", log_n, silent).config["num_key_value_heads"] == 32
-    inner = {"model_type": "llava", "architectures": ["A"], "text_config": {**CONFIG, "architectures": ["B"]}}
-    made = encoded("ministral3", log_n, inner).config
+def test_the_class_of_a_model_around_ministral_3_stays() -> None:
+    inner = {**INNER, "architectures": ["A"], "text_config": {**CONFIG, "architectures": ["B"]}}
+    made = encoded("ministral3", STEPS, inner).config
     assert (made["architectures"], made["text_config"]["architectures"]) == (["A"], ["B"])
-    assert encoded("ministral3", log_n).config["architectures"] == ["Ministral3ForCausalLM"]
 
 
 QUERIES, KEYS = WEIGHTS
@@ -110,33 +127,25 @@ QUERIES, KEYS = WEIGHTS
 @pytest.mark.parametrize("into", [None, "q"])
 def test_a_gain_goes_into_the_queries_beside_what_is_folded_already(into: Any) -> None:
     """Full log-n makes queries smaller, and mlx-lm reads no attention factor beside linear, so that is folded too."""
-    loud = recipe("linear", 4.0, log_n="full", attention_factor=1.2)
-    options = {"fold": FoldTarget(into=into)}
-    made = encoded("ministral3", loud, **options)
-    assert made.log_n_approximation is not None
-    assert made.fold is not None
-    gain = (QUERIES, made.log_n_approximation.gain)
-    assert (made.fold.fold_into, made.fold.expected_kl) == (into or "k", 0.0)
-    assert [(one.tensor, one.factor) for one in made.fold.scalings] == [gain]
-    both = encoded("ministral3", loud, **options, runtimes=("mlx-lm",)).fold
-    assert both is not None
-    folded = (QUERIES if into == "q" else KEYS, pytest.approx(1.44))
-    assert [(one.tensor, one.factor) for one in both.scalings] == [folded, gain]
-    assert both.expected_kl == 1e-4
-    steps = recipe("linear", 4.0, log_n="clamped", attention_factor=1.2)
-    without_gain = encoded("ministral3", steps, **options, runtimes=("mlx-lm",)).fold
-    assert without_gain is not None
-    assert [(one.tensor, one.factor) for one in without_gain.scalings] == [folded]
-    assert encoded("ministral3", recipe("yarn", 4.0, log_n="clamped")).fold is None
+    folded, options = (QUERIES if into == "q" else KEYS, pytest.approx(1.44)), {"fold": FoldTarget(into=into)}
+    made = encoded("ministral3", LOUD_FULL, **options)
+    gain = (QUERIES, made.log_n_approximation.gain)  # type: ignore[union-attr]
+    both = encoded("ministral3", LOUD_FULL, **options, runtimes=("mlx-lm",))
+    without = encoded("ministral3", LOUD_STEPS, **options, runtimes=("mlx-lm",))
+    for result, scalings, kl in ((made, [gain], 0.0), (both, [folded, gain], 1e-4), (without, [folded], 1e-4)):
+        assert result.fold is not None
+        assert [(one.tensor, one.factor) for one in result.fold.scalings] == scalings
+        assert (result.fold.fold_into, result.fold.expected_kl) == (into or "k", kl)
+    assert encoded("ministral3", STEPS).fold is None
 
 
 def test_what_is_said_of_the_steps_of_ministral_3() -> None:
-    *_, steps = encoded("ministral3", recipe("yarn", 4.0, log_n="clamped")).notes
+    *_, steps = encoded("ministral3", STEPS).notes
     assert steps == (
         "log-n comes in steps of 64 tokens, up to 16.2% above the formula over 256 tokens and right at the end of "
         "each; the model type becomes ministral3"
     )
-    made = encoded("ministral3", recipe("yarn", 4.0, log_n="full"))
+    made = encoded("ministral3", YARN_FULL)
     assert made.log_n_approximation is not None
     assert made.notes[-1] == (
         f"log-n is within {made.deviation:.1e} of the formula; the weights make queries "
@@ -145,30 +154,15 @@ def test_what_is_said_of_the_steps_of_ministral_3() -> None:
     )
 
 
-def test_without_weights_ministral_3_holds_neither_a_gain_nor_what_no_key_holds() -> None:
-    full, loud = recipe("yarn", 4.0, log_n="full"), recipe("linear", 4.0, log_n="clamped", attention_factor=1.2)
-    assert "a factor goes into its weights" in refusal("ministral3", full, tensors={})
-    alone = refusal("ministral3", loud, tensors={}, runtimes=("mlx-lm",))
-    assert "its weights are not here" not in alone
-    assert "attention factor" in alone
-    quiet = recipe("linear", 4.0, log_n="clamped")
-    assert "scales queries otherwise" in refusal("ministral3", quiet, runtimes=("sglang",))
-
-
-def test_a_factor_of_one_and_a_config_alone_have_nothing_to_multiply() -> None:
-    assert "there is nothing to multiply; use --encoding native or factors" in refusal("weights", MIXED)
-    assert "its weights are not here; give the whole folder" in refusal("weights", YARN, tensors={})
-    of_log_n = refusal("weights", recipe("yarn", 4.0, log_n="full"))
-    assert of_log_n.startswith("--log-n full cannot be baked for the keys of llama: its stock class does not scale q")
-    made = encoded("weights", YARN)
+@pytest.mark.parametrize("into", [None, "qk"])
+def test_folded_weights_are_read_as_rounded(into: Any) -> None:
+    made = encoded("weights", YARN, fold=FoldTarget(into))
     assert made.fold is not None
-    assert made.fold.fold_into == "k"
+    assert made.fold.fold_into == (into or "k")
     assert (made.in_config.attention_factor, made.written_as) == (1.0, "factors")
-    assert {one.status for one in made.verdicts} >= {"rounded"}
-    assert "exact" not in {one.status for one in made.verdicts}
-    both = encoded("weights", YARN, fold=FoldTarget("qk")).fold
-    assert both is not None
-    assert both.fold_into == "qk"
+    statuses = {one.status for one in made.verdicts}
+    assert "rounded" in statuses
+    assert "exact" not in statuses
 
 
 @pytest.mark.parametrize("encoding", ["native", "factors", "weights", "ministral3"])
@@ -176,8 +170,6 @@ def test_the_config_of_the_source_stays_as_it_is(encoding: str) -> None:
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     inner = {"model_type": "llava", "text_config": {**CONFIG, "rope_parameters": rope, "layer_types": ["a"]}}
     before = copy.deepcopy(inner)
-    of = recipe("yarn", 4.0, log_n="clamped" if encoding == "ministral3" else None)
-    made = encoded(encoding, of, inner)
+    made = encoded(encoding, STEPS if encoding == "ministral3" else YARN, inner)
     assert inner == before
-    assert made.config["text_config"]["max_position_embeddings"] == 256
-    assert made.context == 256
+    assert made.config["text_config"]["max_position_embeddings"] == made.context == 256

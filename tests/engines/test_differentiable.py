@@ -16,6 +16,7 @@ from ropeconv.errors import RopeconvError
 from ropeconv.inspection.inspect import inspect_config
 from ropeconv.sources import open_source
 
+from ..support.extent import sample
 from ..support.models import make
 
 IDS = np.random.default_rng(0).integers(3, 300, 160).tolist()
@@ -37,7 +38,7 @@ def mean_loss(model: Any, spec: Any, inv_freq: Any, attention_factor: Any, backw
         return found.detach()
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "glm4", "gpt_neox", "deepseek_v3", "llama4_text"])
+@pytest.mark.parametrize("family", ["llama", *sample(["qwen3", "glm4", "gpt_neox", "deepseek_v3", "llama4_text"], 1)])
 def test_gradients_are_those_of_finite_differences(family: str, tmp_path: Path) -> None:
     """By the logarithms of the frequencies, along directions in which the phases of all pairs move alike, since a step
     that float32 resolves in a slow pair is many radians in a fast one; and by that of the attention factor."""

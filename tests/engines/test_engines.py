@@ -11,7 +11,6 @@ import torch
 
 from ropeconv.engines import Engine, Progress
 from ropeconv.engines.llamacpp import LlamaCppEngine
-from ropeconv.engines.servers import Server
 from ropeconv.engines.servers.connect import PROTOCOLS
 from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.errors import RopeconvError
@@ -88,21 +87,14 @@ def test_what_llama_cpp_is_given_at_loading_replaces_what_the_file_says(both: tu
 def test_what_an_engine_does_not_give_it_says(kind: type[Engine]) -> None:
     engine: Any = object.__new__(kind)
     engine.runtime = "some engine 1"
-    outputs = {
-        "hidden_states": "hidden_states",
-        "logits": "logits",
-        "top_log_probs": "top_log_probs",
-        "token_losses": "token_losses",
-        "generate": "tokens",
-    }
-    for method, output in outputs.items():
+    for method, arguments in METHODS.items():
+        output = "tokens" if method == "generate" else method
         overridden = getattr(kind, method) is not getattr(Engine, method)
         assert overridden == (output in kind.gives), (kind, method)
         if not overridden:
-            with pytest.raises(
-                RopeconvError, match=f"some engine 1 (gives no {output}, only|{kind.lacks.get(output)})"
-            ):
-                getattr(engine, method)(*[[1]] * METHODS[method])
+            said = f"some engine 1 (gives no {output}, only|{kind.lacks.get(output)})"
+            with pytest.raises(RopeconvError, match=said):
+                getattr(engine, method)(*[[1]] * arguments)
 
 
 def test_losses_are_refused_where_the_model_has_seen_the_tokens(tiny: Callable[[str], Path]) -> None:
@@ -110,11 +102,6 @@ def test_losses_are_refused_where_the_model_has_seen_the_tokens(tiny: Callable[[
     engine = TransformersEngine.load(tiny("diffusion_gemma"), CPU)
     with pytest.raises(RopeconvError, match="has seen each token that it would predict; evaluate it on its own task"):
         engine.token_losses(ids(40), [20])
-
-
-def test_servers_are_engines() -> None:
-    assert all(issubclass(protocol, Server) and issubclass(protocol, Engine) for protocol in PROTOCOLS)
-    assert len({protocol.owner for protocol in PROTOCOLS}) == len(PROTOCOLS)
 
 
 def test_a_file_that_llama_cpp_refuses_is_a_sentence(tmp_path: Path) -> None:

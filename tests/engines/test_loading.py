@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 
 import ropeconv
 from ropeconv.engines.llamacpp import loading
@@ -16,7 +15,7 @@ from ropeconv.errors import RopeconvError
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan
+from ..support.baking import changed_weights, make_plan, replaced
 from ..support.llamacpp import checkpoint
 
 HANGS = "import time; time.sleep(600)"
@@ -64,9 +63,7 @@ def test_a_file_whose_weights_are_too_large_for_its_type_has_no_name(tmp_path: P
     """Infinity in F16, from which llama.cpp computes NaN; in F32 the same checkpoint is written."""
     pytest.importorskip("llama_cpp")
     source = checkpoint("llama", tmp_path / "source")
-    tensors = safetensors.torch.load_file(source / "model.safetensors")
-    tensors["model.layers.0.mlp.down_proj.weight"] *= 1e9
-    safetensors.torch.save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    changed_weights(source, "model.layers.0.mlp.down_proj", 1e9)
     yarn = Recipe(METHODS["yarn"](4.0))
     with pytest.raises(RopeconvError, match=r"it computes NaN, .*nothing was kept"):
         ropeconv.apply(make_plan(source, yarn, tmp_path / "out.gguf", to="gguf", outtype="f16"))
@@ -77,18 +74,12 @@ def test_a_file_whose_weights_are_too_large_for_its_type_has_no_name(tmp_path: P
 def test_the_line_of_the_failure_is_quoted_and_not_a_key_or_warning(tmp_path: Path) -> None:
     """llama.cpp prints the keys of a file, and wants tokens of models with phi3 in their names."""
     pytest.importorskip("llama_cpp")
-    assert (
-        last_words("kv 3: x.name str = a missing invalid\nerror loading model: no x", 1) == "error loading model: no x"
-    )
+    log = "kv 3: x.name str = a missing invalid\nerror loading model: no x"
+    assert last_words(log, 1) == "error loading model: no x"
     source = checkpoint("phi3", tmp_path / "phi3-tiny")
-    as_is = Recipe(METHODS["as-is"]())
-    ropeconv.apply(make_plan(source, as_is, tmp_path / "whole.gguf", to="gguf"))
     config = source / "tokenizer_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": "{{ 'missing, wrong' }}"}))
-    tokens = source / "tokenizer.json"
-    tokens.write_text(tokens.read_text().replace("<|endoftext|>", "<|other|>"))
-    said = (
-        r"error loading model vocabulary: .*the vocabulary lacks a token: .*<\|endoftext\|> where general.name has phi3"
-    )
+    replaced(source / "tokenizer.json", "<|endoftext|>", "<|other|>")
+    said = r"error loading model vocabulary: .*the vocabulary lacks a token: .*<\|endoftext\|> where general.name has p"
     with pytest.raises(RopeconvError, match=said):
-        ropeconv.apply(make_plan(source, as_is, tmp_path / "out.gguf", to="gguf"))
+        ropeconv.apply(make_plan(source, Recipe(METHODS["as-is"]()), tmp_path / "out.gguf", to="gguf"))

@@ -1,19 +1,22 @@
-"""Cached answers of the probe: only for the same bytes read by the same code, and compared again each time."""
+"""The probe: its cached answers, for the same bytes read by the same code alone, and one process for many outputs."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ropeconv.engines.probe import Probe, ProbeCache
+import ropeconv
+from ropeconv.engines.probe import Probe, ProbeCache, SharedProbe
 from ropeconv.engines.probe.answer import parsed
+from ropeconv.errors import Disagreement
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
 
-from ..conftest import Run
+from ..support.baking import make_plan
 
 RIGHT: dict[str, Any] = {"modules": {"global": {"inv_freq": [1.0], "short": [1.0], "attention_factor": 1.0}}}
 CONFIG = '{"model_type": "llama"}'
@@ -69,20 +72,33 @@ def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatc
     assert ProbeCache().get("a") is None
 
 
-def test_a_cached_answer_is_compared_again(run: Run, llama: Path, cache: Path) -> None:
-    """A wrong answer in the cache ends the run with 3, so it is read; a right one passes, and is the probe's."""
-    assert run("apply", "model", "--yarn", "4", "-q", "-o", "first").returncode == 0
+def test_a_cached_answer_is_compared_again(llama: Path, tmp_path: Path, cache: Path) -> None:
+    """A wrong answer in the cache is a failure, so it is read; a right one passes, and is the probe's."""
+    plans = [make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / str(number)) for number in range(3)]
+    ropeconv.apply(plans[0])
     (file,) = cache.iterdir()
     answer = json.loads(file.read_text())
-    assert run("apply", "model", "--yarn", "4", "-q", "-o", "second").returncode == 0
+    ropeconv.apply(plans[1])
     answer["modules"]["global"]["inv_freq"][3] *= 1.001
     file.write_text(json.dumps(answer))
-    done = run("apply", "model", "--yarn", "4", "-q", "-o", "third")
-    assert done.returncode == 3
-    assert "computes other global frequencies" in done.stderr
+    with pytest.raises(Disagreement, match="computes other global frequencies"):
+        ropeconv.apply(plans[2])
 
 
-def test_a_stopped_probe_stays_stopped(tiny: Callable[[str], Path]) -> None:
-    with Probe() as probe:
-        probe.stop()
-        assert probe.process.returncode is not None
+@pytest.mark.skipif(not Probe.available(), reason="transformers is not installed")
+def test_one_probe_serves_several_outputs_and_is_started_anew_after_its_end(llama: Path, tmp_path: Path) -> None:
+    probe, pids = SharedProbe(), []
+    probe.stop()
+    probe.prefetch("llama")
+    assert "process" not in vars(probe)
+    for number in range(3):
+        if number == 2:
+            probe.process.kill()
+            probe.process.wait()
+        recipe = Recipe(REGISTRY["yarn"](4.0), context=300 + number)
+        assert ropeconv.apply(make_plan(llama, recipe, tmp_path / str(number)), probe=probe).check is not None
+        pids.append(probe.process.pid)
+    assert pids[0] == pids[1] != pids[2]
+    assert probe.process.poll() is None
+    Probe.stop(probe)
+    assert probe.process.poll() is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,28 +61,20 @@ def test_a_config_alone_is_refused_by_its_class(tiny: Tiny, tmp_path: Path, name
 
 
 @pytest.mark.parametrize(
-    "rename",
+    ("rename", "more"),
     [
-        lambda name: name,
-        lambda name: name.removeprefix("model."),  # saved by AutoModel
-        lambda name: f"language_model.{name}",  # inside LLaVA
-        lambda name: re.sub(r"_proj\.weight$", "_proj.qweight", name),  # GPTQ
+        (lambda name: name, []),
+        (lambda name: name.removeprefix("model."), []),  # saved by AutoModel
+        (lambda name: f"language_model.{name}", []),  # inside LLaVA
+        (lambda name: re.sub(r"_proj\.weight$", "_proj.qweight", name), []),  # GPTQ
+        (lambda name: name, MTP + QWEN_MTP),  # layers that predict further tokens, beside a model
     ],
 )
-def test_models_are_not(tiny: Tiny, tmp_path: Path, rename: Callable[[str], str]) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(tiny("llama"), folder)
-    tensors = load_file(folder / "model.safetensors")
-    save_file({rename(name): value for name, value in tensors.items()}, folder / "model.safetensors")
-    assert inspect_source(open_source(str(folder))).name == "llama"
-
-
-def test_layers_that_predict_further_tokens_beside_a_model_are_no_reason(tiny: Tiny, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(tiny("llama"), folder)
-    tensors = load_file(folder / "model.safetensors")
-    save_file(tensors | {name: np.ones((2, 2), np.float32) for name in MTP + QWEN_MTP}, folder / "model.safetensors")
-    assert inspect_source(open_source(str(folder))).name == "llama"
+def test_models_are_not(llama: Path, rename: Callable[[str], str], more: list[str]) -> None:
+    tensors = {rename(name): value for name, value in load_file(llama / "model.safetensors").items()}
+    tensors |= {name: np.ones((2, 2), np.float32) for name in more}
+    save_file(tensors, llama / "model.safetensors")
+    assert inspect_source(open_source(str(llama))).name == "llama"
 
 
 def test_no_class_of_transformers_is_taken_for_a_draft_model() -> None:

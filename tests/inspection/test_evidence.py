@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from ropeconv.inspection.evidence import described_size, now
 
 
@@ -17,11 +19,9 @@ def test_a_file_and_folders_with_files_below(tmp_path: Path) -> None:
     assert described_size(tmp_path) == "1.5 KiB in 2 files"
 
 
-def test_what_is_not_there_has_no_size(tmp_path: Path) -> None:
-    """Such as a model on the Hub, and a server."""
-    assert described_size(tmp_path / "nothing") == ""
-    assert described_size(Path("meta-llama/Llama-2-7b-hf")) == ""
-    assert described_size(Path("http://localhost:8000")) == ""
+@pytest.mark.parametrize("name", ["nothing", "meta-llama/Llama-2-7b-hf", "http://localhost:8000"])
+def test_what_is_not_there_has_no_size(tmp_path: Path, name: str) -> None:
+    assert described_size(tmp_path / name) == ""
 
 
 def test_the_time_is_in_utc() -> None:

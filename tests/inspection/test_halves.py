@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from ropeconv.sources import open_source
 
 from ..faults.inputs.folders import small_config
 from ..support.baking import apply, make_plan, validate
+from ..support.extent import sample
 from ..support.models import TINY, part_at
 
 MODELS = [model_type for model_type, tiny in TINY.items() if tiny.halves]
@@ -70,20 +70,13 @@ def test_halves_may_have_different_sizes(model_type: str, tmp_path: Path) -> Non
     assert refusal(config, tmp_path) == ""
 
 
-@pytest.mark.parametrize("model_type", MODELS)
-def test_a_half_that_is_absent_is_named(model_type: str, tmp_path: Path) -> None:
-    for path in TINY[model_type].halves:
-        config = small_config(model_type)
-        outer, _, last = path.rpartition(".")
-        del part_at(config, outer)[last]
-        assert f"config.json has no {path}; add it" in refusal(config, tmp_path)
-
-
-def test_half_a_model_is_refused(tmp_path: Path) -> None:
-    for model_type in MODELS:
-        for path in TINY[model_type].halves:
-            inner = part_at(small_config(model_type), path)
-            assert "give the folder of the whole one" in refusal(inner, tmp_path)
+@pytest.mark.parametrize(("model_type", "path"), [(name, path) for name in MODELS for path in TINY[name].halves])
+def test_a_half_that_is_absent_is_named_and_half_a_model_is_refused(model_type: str, path: str, tmp_path: Path) -> None:
+    config = small_config(model_type)
+    assert "give the folder of the whole one" in refusal(part_at(config, path), tmp_path)
+    outer, _, last = path.rpartition(".")
+    del part_at(config, outer)[last]
+    assert f"config.json has no {path}; add it" in refusal(config, tmp_path)
 
 
 @pytest.mark.parametrize("model_type", MODELS)
@@ -104,44 +97,32 @@ def test_both_halves_are_written_alike_and_nothing_else(
     assert before == after
 
 
-@pytest.mark.parametrize("model_type", MODELS)
+def with_one_half_of_the_source(out: Path, source: Path, path: str) -> None:
+    """Puts a half of the source's config into that of an output."""
+    config = json.loads((out / "config.json").read_text())
+    part = part_at(config, path)
+    part.clear()
+    part.update(part_at(json.loads((source / "config.json").read_text()), path))
+    (out / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "path"), sample([(name, path) for name in MODELS for path in TINY[name].halves], 2)
+)
 def test_an_output_with_one_half_extended_disagrees(
-    model_type: str, tiny: Callable[[str], Path], tmp_path: Path
+    model_type: str, path: str, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    out = apply(make_plan(tiny(model_type), YARN, tmp_path / "out"))
-    assert validate(out, tiny(model_type), device="cpu", tokens=64).agrees
-    whole = json.loads((out / "config.json").read_text())
-    source = json.loads((tiny(model_type) / "config.json").read_text())
-    for path in TINY[model_type].halves:
-        config = copy.deepcopy(whole)
-        part = part_at(config, path)
-        part.clear()
-        part.update(part_at(source, path))
-        (out / "config.json").write_text(json.dumps(config))
-        result = validate(out, tiny(model_type), device="cpu", tokens=64)
-        assert result.sentence.startswith("Disagrees"), (path, result.sentence)
-        with pytest.raises(BadSource, match="another RoPE in encoder"):
-            inspect_source(open_source(str(out)))
-
-
-@pytest.mark.parametrize("model_type", MODELS)
-def test_each_half_is_seen_in_the_logits(model_type: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     """Logits change where either half alone is extended: what is compared tells about both."""
-    out = apply(make_plan(tiny(model_type), YARN, tmp_path / "out"))
-    whole = json.loads((out / "config.json").read_text())
-    source = json.loads((tiny(model_type) / "config.json").read_text())
-    ids, found = [5 + index % 200 for index in range(128)], []
-    for path in ("", *TINY[model_type].halves):
-        config = copy.deepcopy(whole)
-        if path:
-            part = part_at(config, path)
-            part.clear()
-            part.update(part_at(source, path))
-        (out / "config.json").write_text(json.dumps(config))
-        engine = TransformersEngine.load(out, CPU)
-        found.append(engine.logits(ids, range(64, 128)))
-    for other in found[1:]:
-        assert (other - found[0]).abs().max() > 1e-3 * found[0].std()
+    source, ids = tiny(model_type), [5 + index % 200 for index in range(128)]
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    assert validate(out, source, device="cpu", tokens=64).agrees
+    whole = TransformersEngine.load(out, CPU).logits(ids, range(64, 128))
+    with_one_half_of_the_source(out, source, path)
+    other = TransformersEngine.load(out, CPU).logits(ids, range(64, 128))
+    assert (other - whole).abs().max() > 1e-3 * whole.std()
+    assert validate(out, source, device="cpu", tokens=64).sentence.startswith("Disagrees")
+    with pytest.raises(BadSource, match="another RoPE in encoder"):
+        inspect_source(open_source(str(out)))
 
 
 def test_losses_are_refused_and_an_answer_has_no_prompt(tiny: Callable[[str], Path]) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
 from ..support.baking import make_plan
+from ..support.extent import sample
 from ..support.gguf_files import HEAD_DIM, LAYERS, write
 from ..support.llamacpp import bake, checkpoint
 
@@ -47,15 +49,16 @@ def cache_of(path: Path) -> KvCache:
     return found
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("model_type", ["llama", "qwen3", "phi3", "gpt_neox"])
+@pytest.mark.parametrize(
+    ("model_type", "kind"), sample(list(product(("llama", "qwen3", "phi3", "gpt_neox"), TYPES)), 2)
+)
 def test_what_llamacpp_allocates(model_type: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     bake(checkpoint(model_type, tmp_path / "model"), AS_IS, path)
     assert [cache_of(path).bytes(CELLS)[kind] / 2**20] == pytest.approx(logged(path, kind), abs=0.006)
 
 
-@pytest.mark.parametrize("model_type", ["gemma2", "gemma3_text", "cohere2", "olmo3"])
+@pytest.mark.parametrize("model_type", sample(["gemma2", "gemma3_text", "cohere2", "olmo3"], 1))
 def test_windows_in_llamacpp(model_type: str, tmp_path: Path) -> None:
     """llama.cpp gives window layers the window and one micro-batch, in cells of 256."""
     path = tmp_path / "model.gguf"
@@ -92,16 +95,12 @@ def test_blocks_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     assert list(cache_of(write(tmp_path / "model.gguf", "llama", keys)).bytes(64)) == ["f16"]
 
 
-def test_heads_per_layer(tmp_path: Path) -> None:
-    """A list of heads, where 0 stands for a layer without attention."""
+def test_heads_per_layer_where_0_stands_for_no_attention(tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", "lfm2", {"attention.head_count_kv": [0, 1]})
     assert cache_of(path).bytes(64)["f16"] == 64 * 2 * HEAD_DIM * 2
-
-
-def test_heads_that_are_no_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", "lfm2", {"attention.head_count_kv": [-1, 1]})
+    wrong = write(tmp_path / "wrong.gguf", "lfm2", {"attention.head_count_kv": [-1, 1]})
     with pytest.raises(BadSource, match=r"numbers in lfm2\.attention\.head_count_kv that are none"):
-        inspect_source(open_source(str(path)))
+        inspect_source(open_source(str(wrong)))
 
 
 def test_a_conversion_is_judged_as_what_it_becomes(tmp_path: Path) -> None:

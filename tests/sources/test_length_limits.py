@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from ropeconv.sources.length_limits import SMALL, limit_rules, limits_in, raised
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import verify_output
 
-from ..conftest import Run, hashes
+from ..conftest import hashes
 from ..support.baking import apply, make_plan
 from ..support.models import TRAINED
 
@@ -127,60 +128,52 @@ def test_the_table_says_where_each_key_was_seen() -> None:
 def large_tokenizer(folder: Path, limit: int, ordered: bool = True) -> Path:
     """A tokenizer.json of 8 MB with a truncation: as tokenizers writes it, or with its keys in another order."""
     vocabulary = ",".join(f'"\u65e5\u672c {i:30}": {i}' for i in range(170_000))
-    keys = [
-        '"version": "1.0"',
-        f'"truncation": {{"direction": "Right", "max_length": {limit}, "strategy": "LongestFirst", "stride": 0}}',
-        f'"model": {{"vocab": {{{vocabulary}}}}}',
-    ]
+    truncation = f'{{"direction": "Right", "max_length": {limit}, "strategy": "LongestFirst", "stride": 0}}'
+    keys = ['"version": "1.0"', f'"truncation": {truncation}', f'"model": {{"vocab": {{{vocabulary}}}}}']
     path = folder / "tokenizer.json"
     path.write_text("{" + ", ".join(keys if ordered else keys[::-1]) + "}")
-    json.loads(path.read_text())
     assert path.stat().st_size > 7 * SMALL
     return path
 
 
 def traced(llama: Path, out: Path) -> int:
     """The most memory at a time, in bytes, of a bake, one that replaces it, and a restore."""
+    out.mkdir()
     tracemalloc.start()
     try:
         apply(make_plan(llama, YARN, out / "once"))
         apply(make_plan(out / "once", MIXED, out / "twice", replace=True))
-        restore(restore_plan(ropeconv.open_source(str(out / "twice")), out / "back"))
+        restored(out / "twice", out / "back")
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
+def restored(baked: Path, out: Path) -> dict[str, str]:
+    return hashes(restore(restore_plan(ropeconv.open_source(str(baked)), out)))
+
+
 def test_a_large_tokenizer_changes_in_a_range_with_little_memory(llama: Path, tmp_path: Path) -> None:
-    (tmp_path / "small").mkdir()
-    (tmp_path / "large").mkdir()
     small = traced(llama, tmp_path / "small")
     before = large_tokenizer(llama, TRAINED).read_bytes()
-    assert traced(llama, tmp_path / "large") - small < len(before) / 2
-    old = b'"max_length": 64,'
-    assert before.count(old) == 1
-    written = [(tmp_path / "large" / name / "tokenizer.json").read_bytes() for name in ("once", "twice")]
-    assert written == [before.replace(old, b'"max_length": 256,'), before.replace(old, b'"max_length": 512,')]
-    assert hashes(tmp_path / "large" / "back") == hashes(llama)
+    large = tmp_path / "large"
+    assert traced(llama, large) - small < len(before) / 2
+    written = [(large / name / "tokenizer.json").read_bytes() for name in ("once", "twice")]
+    assert written == [before.replace(b'"max_length": 64,', b'"max_length": %d,' % tokens) for tokens in (256, 512)]
+    assert hashes(large / "back") == hashes(llama)
 
 
 def test_bakes_over_each_other_keep_the_record_of_a_large_tokenizer(llama: Path, tmp_path: Path) -> None:
-    large_tokenizer(llama, TRAINED)
-    once = apply(make_plan(llama, YARN, tmp_path / "once"))
-    twice = apply(make_plan(once, Recipe(REGISTRY["as-is"](), context=1024), tmp_path / "twice"))
-    assert b'"max_length": 1024,' in (twice / "tokenizer.json").read_bytes()[:300]
-    back = restore(restore_plan(ropeconv.open_source(str(twice)), tmp_path / "back"))
-    assert hashes(back) == hashes(llama)
-    content = (twice / "tokenizer.json").read_bytes()
-    (twice / "tokenizer.json").write_bytes(content[:-20] + b"x" + content[-19:])
-    with pytest.raises(BadSource, match="no longer gives tokenizer.json as it was"):
-        restore(restore_plan(ropeconv.open_source(str(twice)), tmp_path / "altered"))
-
-
-def test_the_keys_of_a_large_tokenizer_may_have_any_order(llama: Path, tmp_path: Path) -> None:
     before = large_tokenizer(llama, TRAINED, ordered=False).read_bytes()
-    out = apply(make_plan(llama, YARN, tmp_path / "out"))
-    assert (out / "tokenizer.json").read_bytes() == before.replace(b'"max_length": 64,', b'"max_length": 256,')
+    once = apply(make_plan(llama, YARN, tmp_path / "once"))
+    assert (once / "tokenizer.json").read_bytes() == before.replace(b'"max_length": 64,', b'"max_length": 256,')
+    twice = apply(make_plan(once, Recipe(REGISTRY["as-is"](), context=1024), tmp_path / "twice"))
+    content = (twice / "tokenizer.json").read_bytes()
+    assert b'"max_length": 1024,' in content
+    assert restored(twice, tmp_path / "back") == hashes(llama)
+    (twice / "tokenizer.json").write_bytes(content[:20] + b"x" + content[21:])
+    with pytest.raises(BadSource, match="no longer gives tokenizer.json as it was"):
+        restored(twice, tmp_path / "altered")
 
 
 LIMITED: dict[str, str] = {
@@ -200,64 +193,47 @@ def limited(llama: Path) -> Path:
     return llama
 
 
-@pytest.fixture(params=[False, True], ids=["small", "large"])
-def furnished(limited: Path, request: pytest.FixtureRequest) -> Path:
-    """The same with a small and with a large tokenizer.json."""
-    if request.param:
+@pytest.mark.parametrize("large", [False, True])
+def test_every_file_is_raised_and_verify_accepts_no_other_change(large: bool, limited: Path, tmp_path: Path) -> None:
+    if large:
         large_tokenizer(limited, TRAINED)
-    return limited
-
-
-def test_the_plan_raises_every_file_and_says_so(furnished: Path, tmp_path: Path) -> None:
-    plan = make_plan(furnished, YARN, tmp_path / "out")
+    plan = make_plan(limited, YARN, tmp_path / "out")
     note = next(note for note in plan.notes if note.startswith("raises to 256 tokens what limited prompts to fewer:"))
     out = apply(plan)
-    for name in LIMITED:
-        was = (furnished / name).read_bytes()
-        assert (out / name).read_bytes() == was.replace(b"64.0", b"64").replace(b"64", b"256", 1), name
-        assert f"in {name} (64)" in note
-    assert hashes(restore(restore_plan(ropeconv.open_source(str(out)), tmp_path / "back"))) == hashes(furnished)
+    assert restored(out, tmp_path / "back") == hashes(limited)
     assert not ropeconv.inspect_source(ropeconv.open_source(str(out))).problems
-
-
-def test_verify_accepts_raised_files_and_no_other_change(furnished: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(furnished, YARN, tmp_path / "out"))
-    comparison = Comparison.open(out, str(furnished))
-    verify_output(comparison)
+    verify_output(Comparison.open(out, str(limited)))
     for name in LIMITED:
-        content = (out / name).read_bytes()
-        for changed in (content.replace(b"256", b"64", 1), content.replace(b"256", b"257", 1)):
-            (out / name).write_bytes(changed)
+        was, content = (limited / name).read_bytes(), (out / name).read_bytes()
+        assert content == was.replace(b"64.0", b"64").replace(b"64", b"256", 1), name
+        assert f"in {name} (64)" in note
+        for old, new in ((b"256", b"64"), (b"256", b"257"), *([(b": 0", b": 1")] if name == "tokenizer.json" else [])):
+            (out / name).write_bytes(content.replace(old, new, 1))
             with pytest.raises(RopeconvError, match=name):
-                verify_output(Comparison.open(out, str(furnished)))
+                verify_output(Comparison.open(out, str(limited)))
         (out / name).write_bytes(content)
-    large = out / "tokenizer.json"
-    content = large.read_bytes()
-    large.write_bytes(content.replace(b": 0", b": 1", 1))
-    with pytest.raises(RopeconvError, match="tokenizer.json"):
-        verify_output(Comparison.open(out, str(furnished)))
 
 
-def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(limited: Path, run: Run) -> None:
+def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(limited: Path, tmp_path: Path) -> None:
+    def problems(folder: Path) -> list[dict[str, Any]]:
+        return ropeconv.inspect_source(ropeconv.open_source(str(folder))).to_dict()["problems"]
+
+    assert not problems(limited)
     config = json.loads((limited / "config.json").read_text())
-    assert not json.loads(run("inspect", limited, "--json").stdout)["problems"]
     edited = config | {"max_position_embeddings": 256, "seq_length": 64, "max_length": 64}
     (limited / "config.json").write_text(json.dumps(edited))
-    problems = json.loads(run("inspect", limited, "--json").stdout)["problems"]
-    named = {problem["message"].split(" has ")[0]: problem for problem in problems}
-    assert named.keys() == {*LIMITED, "config.json"}
-    said = " ".join(problem["message"] for problem in problems)
-    assert "config.json has seq_length = 64, below the declared context of 256" in said
-    assert "config.json has max_length = 64, below the declared context of 256" in said
-    note = " ".join(json.loads(run("apply", limited, "--as-is", "--dry-run", "--json").stdout)["notes"])
-    assert "seq_length in config.json (64)" in note
-    assert "max_length in config.json (64)" in note
-    assert {problem["code"] for problem in problems} == {
+    found = problems(limited)
+    assert {problem["message"].split(" has ")[0] for problem in found} == {*LIMITED, "config.json"}
+    assert {problem["code"] for problem in found} == {
         "generation", "tokenizer", "sentence-transformers", "modelfile", "config",
     }  # fmt: skip
-    assert {problem["repair"] for problem in problems} == {"--as-is"}
-    assert run("apply", limited, "--as-is", "-q", "-o", "out").returncode == 0
-    assert json.loads(run("inspect", "out", "--json").stdout)["problems"] == []
+    assert {problem["repair"] for problem in found} == {"--as-is"}
+    plan = make_plan(limited, Recipe(REGISTRY["as-is"]()), tmp_path / "out")
+    for key in ("seq_length", "max_length"):
+        said = f"config.json has {key} = 64, below the declared context of 256"
+        assert any(said in problem["message"] for problem in found)
+        assert f"{key} in config.json (64)" in " ".join(plan.notes)
+    assert problems(apply(plan)) == []
 
 
 @pytest.mark.parametrize("text", ["", "[", '{"max_length": ', '{"max_length": 64', "\x00", '{"max_length": {"a": 1}}'])

@@ -16,8 +16,8 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources.meta.layout import shard_layout
 from ropeconv.sources.meta.params import Params, hf_config
 
-from ..conftest import CONFIGS, Run, hashes
-from ..support.baking import apply, make_plan
+from ..conftest import CONFIGS, hashes
+from ..support.baking import apply, make_plan, validate
 
 VOCABULARY = 400
 PARAMS = {"dim": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 32, "norm_eps": 1e-5}
@@ -45,34 +45,24 @@ def sentencepiece_model(folder: Path) -> int:
 
 
 def weights(params: dict[str, Any], vocabulary: int, dtype: Any) -> dict[str, Any]:
+    """Random tensors of a release, by Meta's names."""
     import torch
 
     torch.manual_seed(0)
-    dim, heads, kv = params["dim"], params["n_heads"], params["n_kv_heads"]
-    inner, width = msgspec.convert(params, Params).intermediate_size, dim // heads
-
-    def matrix(rows: int, columns: int) -> Any:
-        return (torch.randn(rows, columns) * 0.3).to(dtype)
-
-    made = {"tok_embeddings.weight": matrix(vocabulary, dim), "output.weight": matrix(vocabulary, dim)}
-    made |= {"norm.weight": torch.ones(dim, dtype=dtype), "rope.freqs": torch.zeros(width // 2, dtype=dtype)}
+    dim, inner = params["dim"], msgspec.convert(params, Params).intermediate_size
+    width = dim // params["n_heads"]
+    keys = params["n_kv_heads"] * width
+    shapes = {"tok_embeddings": (vocabulary, dim), "output": (vocabulary, dim)}
     for layer in range(params["n_layers"]):
-        at = f"layers.{layer}."
-        made |= {
-            at + "attention.wq.weight": matrix(heads * width, dim),
-            at + "attention.wk.weight": matrix(kv * width, dim),
-        }
-        made |= {
-            at + "attention.wv.weight": matrix(kv * width, dim),
-            at + "attention.wo.weight": matrix(dim, heads * width),
-        }
-        made |= {at + "feed_forward.w1.weight": matrix(inner, dim), at + "feed_forward.w3.weight": matrix(inner, dim)}
-        made |= {at + "feed_forward.w2.weight": matrix(dim, inner)}
-        made |= {
-            at + "attention_norm.weight": torch.rand(dim).to(dtype),
-            at + "ffn_norm.weight": torch.rand(dim).to(dtype),
-        }
-    return made
+        attention, forward = f"layers.{layer}.attention.", f"layers.{layer}.feed_forward."
+        shapes |= {attention + "wq": (dim, dim), attention + "wk": (keys, dim), attention + "wv": (keys, dim)}
+        shapes |= {attention + "wo": (dim, dim), forward + "w1": (inner, dim), forward + "w3": (inner, dim)}
+        shapes |= {forward + "w2": (dim, inner)}
+    made = {f"{name}.weight": (torch.randn(*shape) * 0.3).to(dtype) for name, shape in shapes.items()}
+    for layer in range(params["n_layers"]):
+        for name in ("attention_norm", "ffn_norm"):
+            made[f"layers.{layer}.{name}.weight"] = torch.rand(dim).to(dtype)
+    return made | {"norm.weight": torch.ones(dim, dtype=dtype), "rope.freqs": torch.zeros(width // 2, dtype=dtype)}
 
 
 def split(made: dict[str, Any], parts: int, embed_axis: int) -> list[dict[str, Any]]:
@@ -154,16 +144,13 @@ def test_stock_transformers_computes_what_meta_does(tmp_path: Path, parts: int, 
     assert (found - wrong).abs().max() > 0.1 * expected.std()
 
 
-def test_yarn_straight_from_the_release(run: Run, tmp_path: Path) -> None:
+def test_yarn_straight_from_the_release(tmp_path: Path) -> None:
     release(tmp_path / "Llama-2-7b", dtype="bfloat16")
-    done = run("apply", "Llama-2-7b", "--yarn", "16", "--validate", "cpu", "-q", env={"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    out = tmp_path / "Llama-2-7b-yarn16"
-    assert json.loads((out / "ropeconv.json").read_text())["validation"]["agrees"]
+    out = apply(make_plan(tmp_path / "Llama-2-7b", Recipe(REGISTRY["yarn"](16.0)), tmp_path / "out"))
+    assert validate(out, tmp_path / "Llama-2-7b", device="cpu", tokens=64).agrees
     config = json.loads((out / "config.json").read_text())
-    assert config["max_position_embeddings"] == 65536
-    assert config["torch_dtype"] == "bfloat16"
-    assert config["vocab_size"] == VOCABULARY
+    found = {key: config[key] for key in ("max_position_embeddings", "torch_dtype", "vocab_size")}
+    assert found == {"max_position_embeddings": 65536, "torch_dtype": "bfloat16", "vocab_size": VOCABULARY}
     assert sorted(path.name for path in out.iterdir()) == [
         "LICENSE.txt", "config.json", "generation_config.json", "model.safetensors", "ropeconv.json", "tokenizer.model",
         "tokenizer_config.json",
@@ -201,16 +188,12 @@ def test_the_tokenizer_of_llama_3_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "context", "theta", "inner"),
-    [("meta-llama--Llama-2-7b", 4096, 10000.0, 11008), ("meta-llama--Meta-Llama-3-8B-Instruct", 8192, 500000.0, 14336)],
+    ("name", "expected"),
+    [("Llama-2-7b", (4096, 10000.0, 11008)), ("Meta-Llama-3-8B-Instruct", (8192, 500000.0, 14336))],
 )
-def test_published_params(name: str, context: int, theta: float, inner: int) -> None:
-    config = hf_config(published(name), 32000, "bfloat16")
-    assert (config["max_position_embeddings"], config["rope_theta"], config["intermediate_size"]) == (
-        context,
-        theta,
-        inner,
-    )
+def test_published_params(name: str, expected: tuple[int, float, int]) -> None:
+    config = hf_config(published(f"meta-llama--{name}"), 32000, "bfloat16")
+    assert (config["max_position_embeddings"], config["rope_theta"], config["intermediate_size"]) == expected
 
 
 def test_shards_are_filled_up_to_their_limit() -> None:
@@ -232,62 +215,56 @@ def test_several_shards_get_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyP
     AutoModelForCausalLM.from_pretrained(out)
 
 
-def test_the_tokenizer_may_be_one_level_above(run: Run, tmp_path: Path) -> None:
+def test_the_tokenizer_may_be_one_level_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Meta's own download has it: llama-2/tokenizer.model and llama-2/7B/, also from within that folder."""
-    release(tmp_path / "beside")
-    (tmp_path / "llama-2").mkdir()
-    (tmp_path / "beside").rename(tmp_path / "llama-2" / "7B")
-    expected = apply(make_plan(tmp_path / "llama-2" / "7B", AS_IS, tmp_path / "expected"))
-    (tmp_path / "llama-2" / "7B" / "tokenizer.model").rename(tmp_path / "llama-2" / "tokenizer.model")
-    plan = make_plan(tmp_path / "llama-2" / "7B", AS_IS, tmp_path / "out")
-    assert plan.warnings == (f"tokenizer.model is that of {tmp_path / 'llama-2'}",)
-    apply(plan)
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
-    assert hashes(Path(expected))["tokenizer.model"] == hashes(tmp_path / "llama-2")["tokenizer.model"]
-    here = run("apply", tmp_path / "llama-2" / "7B", "--yarn", "4", "-o", "a", "-q")
-    assert here.returncode == 0, here.stderr
-    (tmp_path / "llama-2" / "tokenizer.model").unlink()
+    above, folder = tmp_path / "llama-2", tmp_path / "llama-2" / "7B"
+    above.mkdir()
+    release(folder)
+    expected = hashes(apply(make_plan(folder, AS_IS, tmp_path / "expected")))
+    (folder / "tokenizer.model").rename(above / "tokenizer.model")
+    plan = make_plan(folder, AS_IS, tmp_path / "out")
+    assert plan.warnings == (f"tokenizer.model is that of {above}",)
+    assert hashes(apply(plan)) == expected
+    monkeypatch.chdir(folder)
+    make_plan(".", AS_IS)
+    (above / "tokenizer.model").unlink()
     with pytest.raises(BadSource, match="or one level above"):
-        make_plan(tmp_path / "llama-2" / "7B", AS_IS)
+        make_plan(folder, AS_IS)
 
 
 def test_a_tokenizer_above_that_changes_or_is_anothers_is_refused(tmp_path: Path) -> None:
-    release(tmp_path / "llama")
-    (tmp_path / "llama" / "tokenizer.model").rename(tmp_path / "tokenizer.model")
-    plan = make_plan(tmp_path / "llama", AS_IS, tmp_path / "out")
-    (tmp_path / "tokenizer.model").write_bytes((tmp_path / "tokenizer.model").read_bytes())
+    folder, tokenizer = tmp_path / "own" / "llama", tmp_path / "own" / "tokenizer.model"
+    folder.parent.mkdir()
+    release(folder)
+    (folder / "tokenizer.model").rename(tokenizer)
+    plan = make_plan(folder, AS_IS, tmp_path / "out")
+    tokenizer.write_bytes(tokenizer.read_bytes())
     with pytest.raises(BadSource, match="changed"):
         apply(plan)
     assert not (tmp_path / "out").exists()
-    params = json.loads((tmp_path / "llama" / "params.json").read_text())
-    (tmp_path / "llama" / "params.json").write_text(json.dumps(params | {"vocab_size": VOCABULARY + 1}))
+    (folder / "params.json").write_text(json.dumps(PARAMS | {"vocab_size": VOCABULARY + 1}))
     with pytest.raises(BadSource, match="has 400 tokens and params.json says 401"):
-        make_plan(tmp_path / "llama", AS_IS)
-    (tmp_path / "tokenizer.model").rename(tmp_path / "elsewhere")
-    (tmp_path / "own").mkdir()
-    (tmp_path / "llama").rename(tmp_path / "own" / "llama")
-    (tmp_path / "own" / "tokenizer.model").symlink_to(tmp_path / "elsewhere")
+        make_plan(folder, AS_IS)
+    tokenizer.rename(tmp_path / "elsewhere")
+    tokenizer.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BadSource, match="outside the checkpoint"):
-        make_plan(tmp_path / "own" / "llama", AS_IS)
+        make_plan(folder, AS_IS)
 
 
 def test_frequencies_may_have_another_dtype(tmp_path: Path) -> None:
     """Some releases have `rope.freqs` in float32 beside bfloat16; nothing is made of it. Another tensor is named."""
     import torch
-    from safetensors.torch import load_file
 
-    release(tmp_path / "llama", dtype="bfloat16")
-    pth = tmp_path / "llama" / "consolidated.00.pth"
-    made = torch.load(pth, weights_only=True)
-    expected = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "expected"))
+    folder, pth = tmp_path / "llama", tmp_path / "llama" / "consolidated.00.pth"
+    made = release(folder, dtype="bfloat16")
+    expected = apply(make_plan(folder, AS_IS, tmp_path / "expected"))
     torch.save(made | {"rope.freqs": torch.zeros(16)}, pth)
-    out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
-    found, wanted = (load_file(Path(folder) / "model.safetensors") for folder in (out, expected))
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    out = apply(make_plan(folder, AS_IS, tmp_path / "out"))
+    assert hashes(out)["model.safetensors"] == hashes(expected)["model.safetensors"]
     name = "layers.1.ffn_norm.weight"
     torch.save(made | {name: made[name].float()}, pth)
     with pytest.raises(BadSource, match=rf"mixes dtypes: .* is in bfloat16, '?{name}'? in float32"):
-        make_plan(tmp_path / "llama", AS_IS)
+        make_plan(folder, AS_IS)
 
 
 class Evil:
@@ -295,28 +272,27 @@ class Evil:
         return (Path.touch, (Path("executed"),))
 
 
-def test_no_pickle_is_executed(run: Run, tmp_path: Path) -> None:
+def test_no_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    release(tmp_path / "llama")
-    made = torch.load(tmp_path / "llama" / "consolidated.00.pth", weights_only=True)
+    monkeypatch.chdir(tmp_path)
+    made = release(tmp_path / "llama")
     torch.save({**made, "evil": Evil()}, tmp_path / "llama" / "consolidated.00.pth")
-    done = run("apply", "llama", "--yarn", "4", "-q")
-    assert done.returncode == 1
-    assert "cannot be read as plain weights" in done.stderr
+    with pytest.raises(BadSource, match="cannot be read as plain weights"):
+        apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["llama"]
 
 
 def test_damaged_releases(tmp_path: Path) -> None:
-    release(tmp_path / "llama", parts=2)
-    (tmp_path / "llama" / "consolidated.00.pth").rename(tmp_path / "llama" / "consolidated.02.pth")
+    folder, first = tmp_path / "llama", tmp_path / "llama" / "consolidated.00.pth"
+    release(folder, parts=2)
+    first.rename(folder / "consolidated.02.pth")
     with pytest.raises(BadSource, match=r"lacks consolidated\.00\.pth"):
-        make_plan(tmp_path / "llama", AS_IS)
-    (tmp_path / "llama" / "consolidated.02.pth").rename(tmp_path / "llama" / "consolidated.00.pth")
-    text = json.loads((tmp_path / "llama" / "params.json").read_text())
-    (tmp_path / "llama" / "params.json").write_text(json.dumps(text | {"multiple_of": 512}))
+        make_plan(folder, AS_IS)
+    (folder / "consolidated.02.pth").rename(first)
+    (folder / "params.json").write_text(json.dumps(PARAMS | {"multiple_of": 512}))
     with pytest.raises(BadSource, match="in each of 2 files where params.json implies"):
-        apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
-    (tmp_path / "llama" / "consolidated.00.pth").write_bytes(b"not a zip")
+        apply(make_plan(folder, AS_IS, tmp_path / "out"))
+    first.write_bytes(b"not a zip")
     with pytest.raises(BadSource, match="not a checkpoint that torch.save wrote"):
-        make_plan(tmp_path / "llama", AS_IS)
+        make_plan(folder, AS_IS)

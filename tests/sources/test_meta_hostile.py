@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import resource
+import shutil
 import struct
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from ropeconv.errors import BadSource
 from ropeconv.sources import open_source
 from ropeconv.sources.meta import tensors
 from ropeconv.sources.meta.tensors import peek_dtype
+from ropeconv.sources.meta.tokenizer import vocabulary_size
 
 from ..support.baking import apply, make_plan
-from .test_meta import AS_IS, PARAMS, release, sentencepiece_model
+from .test_meta import AS_IS, PARAMS, release
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +34,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pth(made: Path, tmp_path: Path) -> Path:
-    """Its weights, which may be changed."""
-    path = tmp_path / "consolidated.00.pth"
-    path.write_bytes((made / path.name).read_bytes())
-    return path
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of it, which may be changed."""
+    return Path(shutil.copytree(made, tmp_path / "model"))
+
+
+@pytest.fixture
+def pth(folder: Path) -> Path:
+    """Its weights."""
+    return folder / "consolidated.00.pth"
 
 
 def repacked(path: Path, kind: int = zipfile.ZIP_STORED, **more: bytes) -> None:
@@ -97,93 +104,72 @@ def test_entries_that_share_bytes_are_refused(pth: Path) -> None:
         peek_dtype(pth)
 
 
-def test_pickles_larger_than_any_model_has(pth: Path) -> None:
-    repacked(pth, pickle=b"\x80\x02" + b"]" * tensors.MOST_PICKLE + b".")
-    with pytest.raises(BadSource, match="too many for a model"):
-        peek_dtype(pth)
-
-
 @pytest.mark.parametrize(
-    "pickle",
-    [b"", b".", b"\x80\x04\x8d" + b"\xff" * 8, b"I" + b"9" * 5000 + b"\n.", b"S'\xff'\n.", b"\x8b\xff\xff\xff\x7f"],
-)
-def test_pickles_that_are_none(pth: Path, pickle: bytes) -> None:
-    repacked(pth, pickle=pickle)
-    with pytest.raises(BadSource, match="torch.save wrote|holds no tensor"):
-        peek_dtype(pth)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
+    ("pickle", "words"),
     [
-        ("dim", "128"), ("dim", [128]), ("dim", True), ("dim", 0), ("dim", 10**9), ("n_layers", 3 * 10**8),
-        ("n_heads", None), ("n_heads", 3), ("n_kv_heads", 3), ("multiple_of", 0), ("multiple_of", "a"),
-        ("ffn_dim_multiplier", "x"), ("ffn_dim_multiplier", 1e300), ("norm_eps", {}), ("rope_theta", 0),
-        ("rope_theta", "500000"), ("rope_theta", 10**400), ("use_scaled_rope", 1), ("vocab_size", 1.5),
-        ("vocab_size", 10**12), ("rope_scaling_factor", -8),
+        (b"\x80\x02" + b"]" * tensors.MOST_PICKLE + b".", "too many for a model"),
+        (b"", "torch.save wrote"),
+        (b".", "torch.save wrote|holds no tensor"),
+        (b"I" + b"9" * 5000 + b"\n.", "torch.save wrote|holds no tensor"),
+        (b"\x8b\xff\xff\xff\x7f", "torch.save wrote|holds no tensor"),
     ],
-)  # fmt: skip
-def test_params_of_other_types(made: Path, tmp_path: Path, key: str, value: Any) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for path in made.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    (folder / "params.json").write_text(json.dumps(PARAMS | {key: value}))
+    ids=["large", "empty", "nothing", "a long number", "a long string"],
+)
+def test_pickles_that_no_model_has(pth: Path, pickle: bytes, words: str) -> None:
+    repacked(pth, pickle=pickle)
+    with pytest.raises(BadSource, match=words):
+        peek_dtype(pth)
+
+
+ODD_PARAMS = [
+    ("dim", '"128"'), ("dim", "[128]"), ("dim", "true"), ("dim", "0"), ("dim", "1000000000"), ("n_layers", "300000000"),
+    ("n_heads", "null"), ("n_heads", "3"), ("n_kv_heads", "3"), ("multiple_of", "0"), ("multiple_of", '"a"'),
+    ("ffn_dim_multiplier", '"x"'), ("ffn_dim_multiplier", "1e300"), ("norm_eps", "{}"), ("rope_theta", "0"),
+    ("rope_theta", '"500000"'), ("rope_theta", "1" + "0" * 400), ("rope_theta", "NaN"), ("rope_theta", "-Infinity"),
+    ("rope_theta", "1e999"), ("use_scaled_rope", "1"), ("vocab_size", "1.5"), ("vocab_size", "1000000000000"),
+    ("rope_scaling_factor", "-8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "text"), ODD_PARAMS)
+def test_params_of_other_types(folder: Path, key: str, text: str) -> None:
+    params = json.dumps({name: value for name, value in PARAMS.items() if name != key})
+    (folder / "params.json").write_text(f'{params[:-1]}, "{key}": {text}}}')
     with pytest.raises(BadSource, match="params.json"):
         open_source(str(folder)).config()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_params_that_are_not_finite(made: Path, tmp_path: Path, value: str) -> None:
-    text = json.dumps(PARAMS)[:-1] + f', "rope_theta": {value}}}'
-    (tmp_path / "params.json").write_text(text)
-    for name in ("consolidated.00.pth", "tokenizer.model"):
-        (tmp_path / name).write_bytes((made / name).read_bytes())
-    with pytest.raises(BadSource, match="params.json"):
-        open_source(str(tmp_path)).config()  # type: ignore[union-attr]
+ODD_TENSORS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda old: None, "ints": lambda old: old.long(), "list": lambda old: [old], "shape": lambda old: old[:1],
+    "sparse": lambda old: old.to_sparse(), "meta": lambda old: old.to("meta"), "scalar": lambda old: old[0, 0],
+    "expanded": lambda old: old.reshape(-1)[:1].expand(1 << 40),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        lambda old: None, lambda old: old.long(), lambda old: [old], lambda old: old.to_sparse(), lambda old: old[:1],
-        lambda old: old.to("meta"), lambda old: old.reshape(-1)[:1].expand(1 << 40), lambda old: old[0, 0],
-    ],
-    ids=["none", "ints", "list", "sparse", "shape", "meta", "expanded", "scalar"],
-)  # fmt: skip
-def test_entries_that_are_no_such_tensors(made: Path, tmp_path: Path, odd: Any) -> None:
+@pytest.mark.parametrize("odd", ODD_TENSORS)
+def test_entries_that_are_no_such_tensors(folder: Path, pth: Path, tmp_path: Path, odd: str) -> None:
     import torch
 
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for path in made.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    found = torch.load(folder / "consolidated.00.pth", weights_only=True)
-    name = "layers.1.attention.wq.weight"
-    torch.save(found | {name: odd(found[name])}, folder / "consolidated.00.pth")
+    found, name = torch.load(pth, weights_only=True), "layers.1.attention.wq.weight"
+    torch.save(found | {name: ODD_TENSORS[odd](found[name])}, pth)
     with pytest.raises(BadSource, match=f"{name} (has shape|is not a tensor of)|mixes dtypes"):
         apply(make_plan(folder, AS_IS, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("text", [b"YQ== 0\nYg== 2\n", b"YQ== 0\nYg==\n", b"YQ== 0\n\xff 1\n", b"YQ== 0\nYg== 1 2\n"])
-def test_vocabularies_of_tiktoken_that_are_none(tmp_path: Path, text: bytes) -> None:
-    from ropeconv.sources.meta.tokenizer import vocabulary_size
-
+@pytest.mark.parametrize("line", [b"Yg== 2", b"Yg==", b"\xff 1", b"Yg== 1 2"])
+def test_vocabularies_of_tiktoken_that_are_none(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "tokenizer.model"
-    path.write_bytes(text)
+    path.write_bytes(b"YQ== 0\n" + line + b"\n")
     with pytest.raises(BadSource, match="no vocabulary of tiktoken in line 2"):
         vocabulary_size(path)
     path.write_bytes(b"YQ== 0\nYg== 1\n")
     assert vocabulary_size(path) == 258
 
 
-def test_a_byte_piece_of_other_bytes(tmp_path: Path) -> None:
+def test_a_byte_piece_of_other_bytes(folder: Path) -> None:
     """The error of sentencepiece then quotes the piece, in a message that is no UTF-8."""
-    from ropeconv.sources.meta.tokenizer import vocabulary_size
-
-    sentencepiece_model(tmp_path)
-    path = tmp_path / "tokenizer.model"
+    path = folder / "tokenizer.model"
     assert vocabulary_size(path) > 256
     path.write_bytes(path.read_bytes().replace(b"<0xB7>", b"<\xb0xB7>"))
     with pytest.raises(BadSource, match="tokenizer.model is neither SentencePiece nor tiktoken; download it again"):

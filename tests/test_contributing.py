@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: what it says to touch is there, is little, and a test notices when it is forgotten."""
+"""CONTRIBUTING.md: the files that it names are there and few, and what is added to ropeconv is registered."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "ropeconv"
 THINGS = {
     "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "host architecture (carrier)",
     "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure", "search",
@@ -23,59 +24,61 @@ def table() -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows[2:]}
 
 
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def stems(folder: str) -> set[str]:
+    return {path.stem for path in (PACKAGE / folder).glob("*.py")} - {"__init__"}
+
+
+def defined(pattern: str, folder: str) -> dict[str, str]:
+    """What the files of a package define, by the first group of a pattern, with the name of its file."""
+    return {
+        name: path.stem
+        for path in (PACKAGE / folder).glob("*.py")
+        for name in re.findall(pattern, path.read_text(), flags=re.MULTILINE)
+    }
+
+
+NAME = r'^    name = "([^"]+)"$'
+
+
 def test_every_thing_has_its_row() -> None:
     assert set(table()) == THINGS
 
 
 @pytest.mark.parametrize("thing", sorted(THINGS))
-def test_the_files_are_there_and_few(thing: str) -> None:
+def test_the_files_of_a_row_are_there_and_few(thing: str) -> None:
     touched, _, tests = table()[thing]
-    paths = re.findall(r"`([^`]+)`", touched)
+    paths = [ROOT / path for path in re.findall(r"`([^`]+)`", touched)]
     assert 2 <= len(paths) <= 3
-    for path in paths:
-        place = ROOT / path
-        assert (place.parent if "NAME" in place.name else place).exists(), path
-    named = re.findall(r"`(tests/[^`]+)`", tests)
+    named = [ROOT / path for path in re.findall(r"`(tests/[^`]+)`", tests)]
     assert named
-    assert [path for path in named if not (ROOT / path).is_file()] == []
+    assert [path for path in named if not path.is_file()] == []
+    assert [path for path in paths if not (path.parent if "NAME" in path.name else path).exists()] == []
 
 
-def test_an_engine_is_compared_and_chosen() -> None:
-    """Every folder of engines but the probe, which runs no model, is what some comparison runs on."""
-    validate, cli = ROOT / "ropeconv" / "validate", (ROOT / "ropeconv" / "cli" / "running.py").read_text()
-    comparisons = {path.stem: path.read_text() for path in validate.glob("*.py")}
-    for folder in (ROOT / "ropeconv" / "engines").iterdir():
-        if not folder.is_dir() or folder.name in ("probe", "__pycache__"):
-            continue
-        users = [name for name, text in comparisons.items() if f"engines.{folder.name} import" in text]
-        assert [name for name in users if f"validate.{name} import validate_" in cli], folder.name
+def test_every_engine_but_the_probe_has_a_comparison_that_the_command_line_chooses() -> None:
+    cli = (PACKAGE / "cli" / "running.py").read_text()
+    chosen = [path.read_text() for path in (PACKAGE / "validate").glob("*.py") if f"validate.{path.stem} import" in cli]
+    folders = {path.parent.name for path in (PACKAGE / "engines").glob("*/__init__.py")} - {"probe"}
+    assert len(folders) >= 3
+    assert [name for name in folders if not any(f"engines.{name} import" in text for text in chosen)] == []
 
 
-def test_every_file_of_methods_is_registered() -> None:
+def test_every_method_is_registered() -> None:
     from ropeconv.rope import methods
 
-    files = {path.stem for path in (ROOT / "ropeconv" / "rope" / "methods").glob("*.py")} - {"__init__", "method"}
-    defined = {
-        name
-        for stem in files
-        for name in re.findall(
-            r'^    name = "([^"]+)"$', (ROOT / "ropeconv/rope/methods" / f"{stem}.py").read_text(), flags=re.MULTILINE
-        )
-    }
-    assert defined == set(methods.REGISTRY)
+    assert set(defined(NAME, "rope/methods")) == set(methods.REGISTRY)
 
 
 def test_every_measure_is_registered_and_documented() -> None:
     from ropeconv.evaluate import measures
 
-    folder, listed = ROOT / "ropeconv" / "evaluate" / "measures", (ROOT / "docs" / "evaluating.md").read_text()
-    defined = {
-        name
-        for path in folder.glob("*.py")
-        for name in re.findall(r'^    name = "([^"]+)"$', path.read_text(), flags=re.MULTILINE)
-    }
-    assert defined == set(measures.REGISTRY)
-    assert [name for name in defined if f"`{name}" not in listed] == []
+    found, text = defined(NAME, "evaluate/measures"), page("evaluating.md")
+    assert set(found) == set(measures.REGISTRY)
+    assert [name for name in found if f"`{name}" not in text] == []
 
 
 def test_every_family_has_a_tiny_checkpoint_or_is_refused() -> None:
@@ -85,54 +88,70 @@ def test_every_family_has_a_tiny_checkpoint_or_is_refused() -> None:
     from .support.models import FAMILIES
 
     tested = {*FAMILIES, *MODELS}
-    names = [family.name for family in families() if not family.refuse and not tested & {*family.model_types}]
-    assert names == []
+    assert [family.name for family in families() if not family.refuse and not tested & {*family.model_types}] == []
 
 
-def test_a_server_protocol_is_registered_and_has_a_stand_in() -> None:
-    servers = ROOT / "ropeconv" / "engines" / "servers"
-    protocols = {path.stem for path in servers.glob("*.py")} - {"__init__", "connect", "protocol", "transport"}
-    connect = (servers / "connect.py").read_text()
-    assert [name for name in protocols if f"from .{name} import" not in connect] == []
+def test_every_server_protocol_is_registered_and_has_a_stand_in() -> None:
     from ropeconv.engines.servers.connect import PROTOCOLS
 
-    assert len(PROTOCOLS) == len(protocols)
+    files = stems("engines/servers") - {"connect", "protocol", "transport"}
+    assert {protocol.__module__.rpartition(".")[2] for protocol in PROTOCOLS} == files
     stand_in = (ROOT / "tests" / "validate" / "servers" / "stand_in.py").read_text()
     assert [protocol.owner for protocol in PROTOCOLS if f'"{protocol.owner}"' not in stand_in] == []
 
 
-def test_every_command_has_a_file_and_is_registered() -> None:
+def test_every_command_is_registered() -> None:
     from ropeconv.cli.app import COMMANDS
 
-    defined = {
-        name.replace("_", "-")
-        for path in (ROOT / "ropeconv" / "cli").glob("*.py")
-        for name in re.findall(r"^def (\w+)_command\(", path.read_text(), flags=re.MULTILINE)
-    }
-    assert defined == set(COMMANDS)
+    assert {name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli")} == set(COMMANDS)
 
 
-def test_every_encoding_and_carrier_stands_in_the_docs() -> None:
+def test_every_encoding_is_documented() -> None:
     from ropeconv.encode import all_encodings
     from ropeconv.encode.gguf import all_gguf_encodings
 
-    runtimes, gguf = ((ROOT / "docs" / name).read_text() for name in ("runtimes.md", "gguf.md"))
-    assert [name for name in all_encodings() if f"`{name}`" not in runtimes] == []
-    assert [name for name in all_gguf_encodings() if f"`{name}`" not in gguf] == []
+    for names, text in ((all_encodings(), page("runtimes.md")), (all_gguf_encodings(), page("gguf.md"))):
+        assert [name for name in names if f"`{name}`" not in text] == []
 
 
-def test_links_of_the_docs_lead_somewhere() -> None:
-    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    pages += (ROOT / "docs").glob("*.md")
-    broken = [
-        f"{page.name}: {target}"
-        for page in pages
+def test_every_task_of_run_is_registered_planned_and_documented() -> None:
+    from ropeconv.run.jobs import CHAIN
+    from ropeconv.run.plan_file import TaskName
+    from ropeconv.run.tasks import TASKS
+
+    found = set(defined(r'^@task\("([^"]+)"\)$', "run/tasks"))
+    assert found == set(TASKS) == set(get_args(TaskName)) == {*CHAIN, "eval"}
+    (row,) = [line for line in page("running.md").splitlines() if line.startswith("| `tasks` |")]
+    assert [name for name in found if f"`{name}`" not in row] == []
+
+
+def test_every_executor_of_run_can_be_chosen_and_is_documented() -> None:
+    found = defined(r"^class (\w+)\(Executor\):$", "run/executors")
+    opening, where = (PACKAGE / "run/executors/opening.py").read_text(), page("running.md").split("## Where it runs")[1]
+    assert set(found.values()) == stems("run/executors") - {"executor", "opening"}
+    assert [name for name in found if f"return {name}(" not in opening] == []
+    assert [file for file in found.values() if f"\n| `{file.replace('_', '-')}`" not in where] == []
+
+
+def test_every_search_is_registered_and_documented() -> None:
+    from ropeconv.tune.searches import REGISTRY
+
+    assert stems("tune/searches") - {"search"} == set(REGISTRY)
+    assert [name for name in REGISTRY if f"`{name}`" not in page("tuning.md")] == []
+
+
+def test_links_of_the_docs_lead_to_files() -> None:
+    pages = [*map(ROOT.joinpath, ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").glob("*.md")]
+    targets = [
+        (one, target)
+        for one in pages
         for target in re.findall(
-            r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+            r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```|`[^`]*`", "", one.read_text(), flags=re.S)
         )
-        if not target.startswith(("http", "mailto")) and not (page.parent / target).exists()
+        if not target.startswith(("http", "mailto"))
     ]
-    assert broken == []
+    assert len(targets) > 100
+    assert [(one.name, target) for one, target in targets if not (one.parent / target).exists()] == []
 
 
 def test_the_readme_is_short_and_has_the_two_commands() -> None:
@@ -142,40 +161,6 @@ def test_the_readme_is_short_and_has_the_two_commands() -> None:
     assert "./scripts/test" in text
 
 
-def test_every_task_of_run_is_registered_planned_and_documented() -> None:
-    from ropeconv.run.jobs import CHAIN
-    from ropeconv.run.plan_file import TaskName
-    from ropeconv.run.tasks import TASKS
-
-    folder, listed = ROOT / "ropeconv" / "run" / "tasks", (ROOT / "docs" / "running.md").read_text()
-    defined = {
-        name
-        for path in folder.glob("*.py")
-        for name in re.findall(r'^@task\("([^"]+)"\)$', path.read_text(), flags=re.MULTILINE)
-    }
-    assert defined == set(TASKS) == set(get_args(TaskName)) == {*CHAIN, "eval"}
-    row = next(line for line in listed.splitlines() if line.startswith("| `tasks` |"))
-    assert [name for name in defined if f"`{name}`" not in row] == []
-
-
-def test_every_executor_of_run_can_be_chosen_and_is_documented() -> None:
-    folder = ROOT / "ropeconv" / "run" / "executors"
-    opening, page = (folder / "opening.py").read_text(), (ROOT / "docs" / "running.md").read_text()
-    rows = [line for line in page.split("## Where it runs")[1].splitlines() if line.startswith("| `")]
-    classes = {
-        path.stem.replace("_", "-"): name
-        for path in folder.glob("*.py")
-        for name in re.findall(r"^class (\w+)\(Executor\):$", path.read_text(), flags=re.MULTILINE)
-    }
-    assert len(classes) == len([*folder.glob("*.py")]) - 3  # __init__, executor, opening
-    assert [name for name in classes.values() if f"return {name}(" not in opening] == []
-    assert [name for name in classes if not any(row.startswith(f"| `{name}`") for row in rows)] == []
-
-
-def test_every_search_is_registered_and_documented() -> None:
-    from ropeconv.tune.searches import REGISTRY
-
-    files = {path.stem for path in (ROOT / "ropeconv" / "tune" / "searches").glob("*.py")} - {"__init__", "search"}
-    assert files == set(REGISTRY)
-    page = (ROOT / "docs" / "tuning.md").read_text()
-    assert [name for name in REGISTRY if f"`{name}`" not in page] == []
+def test_every_shared_helper_of_the_tests_is_in_their_table() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "tests" / "README.md").read_text(), flags=re.MULTILINE)
+    assert listed == sorted(path.stem for path in (ROOT / "tests" / "support").glob("*.py") if path.stem != "__init__")

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -30,16 +29,16 @@ from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from .conftest import Run
 from .support.baking import apply, make_plan
 from .support.corruptions import edit
+from .support.in_process import command
 
 PACKAGE = Path(ropeconv.__file__).parent
-CPU = DeviceSpec("cpu", "float32")
+CPU, WITH_PICKLES = DeviceSpec("cpu", "float32"), DeviceSpec("cpu", "float32", pickles=True)
 MARK = "from pathlib import Path\nPath(__import__('os').environ['MARK']).write_text('it ran')\n"
 TOKENIZER = f"{MARK}from transformers import PreTrainedTokenizerFast\nclass T(PreTrainedTokenizerFast):\n    pass\n"
+MODEL = f"{MARK}from transformers import LlamaForCausalLM\nclass X(LlamaForCausalLM):\n    pass\n"
 LOADS = ("from_pretrained", "from_config", "_from_config", "for_model", "get_class_from_dynamic_module")
-YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
 @pytest.fixture
@@ -48,6 +47,11 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MARK", str(tmp_path / "mark"))
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 100))
     return tmp_path / "mark"
+
+
+def code_files(folder: Path) -> dict[str, str]:
+    """Files that can run code and how, as `inspect` lists them."""
+    return {file.name: file.reason for file in inspect_source(ropeconv.open_source(str(folder))).code_files}
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:
@@ -65,7 +69,7 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
 def test_one_module_loads_checkpoints() -> None:
     found = {path: list(calls(ast.parse(path.read_text()))) for path in PACKAGE.rglob("*.py")}
     gate = Path(pretrained.__file__)
-    assert {str(path) for path, nodes in found.items() if nodes} == {str(gate)}
+    assert {path for path, nodes in found.items() if nodes} == {gate}
     assert len(found[gate]) >= len(LOADS), "the calls are found where they are"
     for node in found[gate]:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained":
@@ -74,19 +78,14 @@ def test_one_module_loads_checkpoints() -> None:
 
 def test_no_subprocess_imports_from_the_current_folder() -> None:
     """`python -c` and `-m` put it first, and it may be the checkpoint: -P leaves it out."""
-    found = []
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            first = node.elts[0] if isinstance(node, ast.List) and node.elts else None
-            if first is not None and ast.unparse(first) in ("sys.executable", "python"):
-                found.append((path.name, ast.unparse(node.elts[1])))  # type: ignore[attr-defined]
-    assert len(found) >= 5
-    assert [name for name, second in found if second != "'-P'"] == []
+    nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    commands = [[ast.unparse(one) for one in node.elts[:2]] for node in nodes if isinstance(node, ast.List)]
+    options = [words[1] for words in commands if words and words[0] in ("sys.executable", "python")]
+    assert len(options) >= 5
+    assert set(options) == {"'-P'"}
 
 
-def test_a_module_beside_the_model_is_not_imported(
-    llama: Path, tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_beside_the_model_is_not_imported(llama: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llama_cpp")
     for name in ("llama_cpp", "transformers", "torch", "jinja2", "ropeconv"):
         (llama / f"{name}.py").write_text(MARK)
@@ -119,51 +118,41 @@ def test_nothing_is_asked_on_stdin(llama: Path, tmp_path: Path, mark: Path) -> N
     (llama / "tokenization.py").write_text(TOKENIZER)
     config = {"tokenizer_class": "T", "auto_map": {"AutoTokenizer": [None, "tokenization.T"]}}
     (llama / "tokenizer_config.json").write_text(json.dumps(config))
-    out = apply(make_plan(llama, YARN, tmp_path / "out"))
-    text = tmp_path / "t.txt"
-    text.write_text("word " * 300)
-    command = [sys.executable, "-m", "ropeconv", "validate", str(out), "--against", str(llama), "--text", str(text)]
-    for options, ran in (((), False), (("--trust-remote-code",), True)):
-        done = subprocess.run(
-            [*command, "--tokens", "16", *options], input="y\n" * 100, capture_output=True, text=True, cwd=tmp_path,
-            check=False,
-        )  # fmt: skip
+    apply(make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out"))
+    (tmp_path / "t.txt").write_text("word " * 300)
+    words = "-m ropeconv validate out --against model --text t.txt --tokens 16".split()
+    for options, ran in (([], False), (["--trust-remote-code"], True)):
+        full, answer = [sys.executable, *words, *options], "y\n" * 100
+        done = subprocess.run(full, input=answer, capture_output=True, text=True, cwd=tmp_path, check=False)
         assert done.returncode == 1, done.stderr
         assert mark.exists() is ran, "with permission is the control"
         assert ("pass --trust-remote-code" in done.stderr) is not ran
         assert "Do you wish" not in done.stdout + done.stderr
-        mark.unlink(missing_ok=True)
 
 
 def test_code_of_a_part_needs_permission(tmp_path: Path, mark: Path) -> None:
     """A class that makes its vision tower with an auto class passes no trust_remote_code on."""
+    import numpy as np
+    from safetensors.numpy import save_file
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
 
     small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    whole = LlavaConfig(
-        vision_config=CLIPVisionConfig(**small, image_size=28, patch_size=14, model_type="owlvit_vision_model"),
-        text_config=LlamaConfig(**small, vocab_size=64),
-    ).to_dict()
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "tower.py").write_text(f"{MARK}from transformers import CLIPVisionModel as Tower\n")
+    vision = CLIPVisionConfig(**small, image_size=28, patch_size=14, model_type="owlvit_vision_model")
+    whole = LlavaConfig(vision_config=vision, text_config=LlamaConfig(**small, vocab_size=64)).to_dict()
+    code, folder = tmp_path / "code", tmp_path / "model"
     whole["vision_config"] |= {"model_type": "owlvit_vision_model", "auto_map": {"AutoModel": f"{code}--tower.Tower"}}
-    folder = tmp_path / "model"
-    folder.mkdir()
+    for path in (code, folder):
+        path.mkdir()
+    (code / "tower.py").write_text(f"{MARK}from transformers import CLIPVisionModel as Tower\n")
     (folder / "config.json").write_text(json.dumps(whole))
-    import torch
-    from safetensors.torch import save_file
-
-    save_file({"x": torch.zeros(1)}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({"x": np.zeros(1, np.float32)}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(BadSource, match="in auto_map; .*pass --trust-remote-code"):
         load_stock(folder, CPU)
     assert not mark.exists()
 
 
 def test_a_stock_class_is_taken_in_place_of_code(llama: Path, mark: Path) -> None:
-    (llama / "modeling_x.py").write_text(
-        f"{MARK}from transformers import LlamaForCausalLM\nclass X(LlamaForCausalLM):\n    pass\n"
-    )
+    (llama / "modeling_x.py").write_text(MODEL)
     edit(llama, "config.json", lambda config: config.update(auto_map={"AutoModelForCausalLM": "modeling_x.X"}))
     assert type(load_stock(llama, CPU)).__module__.startswith("transformers.models.llama")
     assert not mark.exists()
@@ -186,7 +175,7 @@ def test_kernels_need_permission(keys: dict[str, Any], llama: Path) -> None:
     edit(llama, "config.json", lambda config: config.update(keys))
     with pytest.raises(BadSource, match="names the kernel .*pass --trust-remote-code"):
         load_stock(llama, CPU)
-    assert [file.name for file in inspect_source(ropeconv.open_source(str(llama))).code_files] == ["config.json"]
+    assert list(code_files(llama)) == ["config.json"]
 
 
 def test_a_model_with_kernels_is_baked_without_them(llama: Path, probe: Probe) -> None:
@@ -194,7 +183,7 @@ def test_a_model_with_kernels_is_baked_without_them(llama: Path, probe: Probe) -
     edit(llama, "config.json", lambda config: config.update(attn_implementation="someone/kernel"))
     assert "modules" in probe.ask(llama, 128)
     with pytest.raises(BadSource, match="transformers does not load .*; install that package"):
-        load_stock(llama, DeviceSpec("cpu", "float32", pickles=True))  # the package `kernels` is not there
+        load_stock(llama, WITH_PICKLES)  # the package `kernels` is not there
 
 
 class Payload:
@@ -213,17 +202,14 @@ def pickled(llama: Path) -> Path:
     return llama
 
 
-def test_pickled_weights_need_permission(pickled: Path, tmp_path: Path, tiny: Callable[[str], Path]) -> None:
+def test_pickled_weights_need_permission(pickled: Path, tiny: Callable[[str], Path]) -> None:
     import torch
 
     with pytest.raises(BadSource, match=r"pytorch_model.bin is a pickle, .*pass --trust-remote-code"):
         load_stock(pickled, CPU)
-    found = load_stock(pickled, DeviceSpec("cpu", "float32", pickles=True)).state_dict()
-    same = load_stock(tiny("llama"), CPU).state_dict()
+    found, same = load_stock(pickled, WITH_PICKLES).state_dict(), load_stock(tiny("llama"), CPU).state_dict()
     assert all(torch.equal(found[name], same[name]) for name in same)
-    assert [file.name for file in inspect_source(ropeconv.open_source(str(pickled))).code_files] == [
-        "pytorch_model.bin"
-    ]
+    assert list(code_files(pickled)) == ["pytorch_model.bin"]
 
 
 def test_a_hostile_pickle_is_never_run(pickled: Path, mark: Path) -> None:
@@ -231,22 +217,19 @@ def test_a_hostile_pickle_is_never_run(pickled: Path, mark: Path) -> None:
 
     torch.save({"model.norm.weight": Payload()}, pickled / "pytorch_model.bin")
     with pytest.raises(BadSource, match="holds more than tensors") as refused:
-        load_stock(pickled, DeviceSpec("cpu", "float32", pickles=True))
+        load_stock(pickled, WITH_PICKLES)
     assert "weights_only" not in str(refused.value)
-    assert not mark.exists()
-    (pickled / "pytorch_model.bin").write_bytes(pickle.dumps(Payload()))
-    with pytest.raises(BadSource, match="pytorch_model.bin"):
-        load_stock(pickled, DeviceSpec("cpu", "float32", pickles=True))
     assert not mark.exists()
     pickle.loads(pickle.dumps(Payload()))
     assert mark.exists(), "the control: unpickled, it does run"
 
 
-def test_damaged_weights_are_a_sentence(pickled: Path) -> None:
-    for content in (b"", b"PK\x03\x04" + bytes(100), b"\x80\x02}."):
+def test_damaged_weights_are_a_sentence(pickled: Path, mark: Path) -> None:
+    for content in (b"", b"PK\x03\x04" + bytes(100), b"\x80\x02}.", pickle.dumps(Payload())):
         (pickled / "pytorch_model.bin").write_bytes(content)
         with pytest.raises(BadSource, match="pytorch_model.bin|does not load"):
-            load_stock(pickled, DeviceSpec("cpu", "float32", pickles=True))
+            load_stock(pickled, WITH_PICKLES)
+    assert not mark.exists()
 
 
 CHAT = [{"role": "user", "content": "hi"}]
@@ -288,24 +271,22 @@ def test_chat_templates_render_as_in_transformers() -> None:
 
 
 def test_inspect_lists_files_that_run_code(llama: Path) -> None:
-    source = ropeconv.open_source(str(llama))
-    assert inspect_source(source).to_dict()["code_files"] == []
-    for name in ("modeling_x.py", "custom_generate/generate.py", "optimizer.pt", "lib.so"):
+    assert code_files(llama) == {}
+    added = {"modeling_x.py", "custom_generate/generate.py", "optimizer.pt", "lib.so"}
+    for name in added:
         (llama / name).parent.mkdir(exist_ok=True)
         (llama / name).write_text("")
     (llama / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["a.B", "owner/name--c.D"]}}')
     edit(llama, "config.json", lambda config: config.update(auto_map={"AutoModel": "modeling_x.X"}))
-    found = inspect_source(ropeconv.open_source(str(llama))).code_files
-    assert {file.name for file in found} == {
-        "config.json", "tokenizer_config.json", "modeling_x.py", "custom_generate/generate.py", "optimizer.pt", "lib.so"
-    }  # fmt: skip
-    assert any("owner/name--c.D" in file.reason for file in found)
+    found = code_files(llama)
+    assert set(found) == {*added, "config.json", "tokenizer_config.json"}
+    assert "owner/name--c.D" in found["tokenizer_config.json"]
 
 
-def test_permission_that_nothing_needs_is_refused(llama: Path, run: Run) -> None:
-    (llama.parent / "t.txt").write_text("word " * 300)
-    done = run("tune", llama, "--context", 128, "--text", "t.txt", "--trust-remote-code")
-    assert (done.returncode, "and nothing here does; leave it out" in done.stderr) == (2, True), done.stderr
+def test_permission_that_nothing_needs_is_refused(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("word " * 300)
+    done = command(tmp_path, *"tune model --context 128 --text t.txt --trust-remote-code".split(), code=2)
+    assert "and nothing here does; leave it out" in done.stderr
 
 
 @pytest.mark.parametrize("allowed", [None, False, True])
@@ -325,11 +306,9 @@ def test_a_dataset_asks_nothing(allowed: bool | None, monkeypatch: pytest.Monkey
     assert seen == [bool(allowed)]
 
 
-def test_errors_of_libraries_leave_out_their_advice(llama: Path) -> None:
+def test_errors_of_libraries_leave_out_their_advice(llama: Path, tmp_path: Path) -> None:
     edit(llama, "config.json", lambda config: config.update(model_type="nothing_known"))
-    with pytest.raises(BadSource, match="does not load the config") as refused:
-        pretrained.load_config(llama, trust=False)
-    assert "trust_remote_code" not in str(refused.value)
-    shutil.rmtree(llama)
-    with pytest.raises(BadSource):
-        pretrained.load_config(llama, trust=False)
+    for folder in (llama, tmp_path / "gone"):
+        with pytest.raises(BadSource, match="does not load the config") as refused:
+            pretrained.load_config(folder, trust=False)
+        assert "trust_remote_code" not in str(refused.value)

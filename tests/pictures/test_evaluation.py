@@ -1,104 +1,134 @@
-"""Pictures of evaluations: what the lines, bands and shades are."""
+"""Pictures of evaluations, by themselves and in a page: what the lines, bands and shades are."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ropeconv.pictures.evaluation import Curve, differences, heat_map, losses
-from ropeconv.pictures.style import figure
+from ropeconv.pictures.page import VARIABLES, Picture, drawn
+from ropeconv.pictures.style import BLUE, GREY, figure
 
 LENGTHS = np.array([1024.0, 8192.0, 32768.0])
-CURVES = {
-    "base": Curve(LENGTHS, np.array([3.1, 3.0, 6.0]), np.array([0.05, 0.06, 0.07])),
-    "yarn:4": Curve(LENGTHS, np.array([3.2, 3.05, 2.9]), np.array([0.01, np.nan, 0.03])),
-}
+BASE = Curve(LENGTHS, np.array([3.1, 3.0, 6.0]), np.array([0.05, 0.06, 0.07]))
+YARN = Curve(LENGTHS, np.array([3.2, 3.05, 2.9]), np.array([0.01, np.nan, 0.03]))
+CURVES = {"base": BASE, "yarn:4": YARN}
+of_losses = partial(losses, curves=CURVES, trained=8192, title="growth")
+of_differences = partial(differences, trained=8192, title="growth")
+of_shares = partial(heat_map, lengths=[8192, 32768], title="passkey")
 
 
-def bands(axes: object) -> list[np.ndarray]:
-    return [band.get_paths()[0].vertices for band in axes.collections]  # type: ignore[attr-defined]
+def band(axes: Any, length: float) -> tuple[float, float]:
+    """The lowest and highest place of the first band at a length."""
+    corners = axes.collections[0].get_paths()[0].vertices
+    heights = corners[corners[:, 0] == length][:, 1]
+    return heights.min(), heights.max()
+
+
+def looks(axes: Any) -> dict[str, tuple[str, ...]]:
+    """Colour, dashes and marks of the named lines."""
+    lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+    return {line.get_label(): (line.get_color(), str(line.get_linestyle()), str(line.get_marker())) for line in lines}
 
 
 def test_curves_are_the_numbers_with_bands_of_one_error_and_the_trained_length_marked() -> None:
-    made = figure(partial(losses, curves=CURVES, trained=8192, title="growth"))
-    axes = made.axes[0]
+    axes = figure(of_losses).axes[0]
     base, yarn, trained = axes.get_lines()
-    np.testing.assert_allclose(base.get_xydata(), np.column_stack([LENGTHS, CURVES["base"].y]))
-    np.testing.assert_allclose(yarn.get_ydata(), CURVES["yarn:4"].y)
+    np.testing.assert_allclose(base.get_xydata(), np.column_stack([LENGTHS, BASE.y]))
+    np.testing.assert_allclose(yarn.get_ydata(), YARN.y)
     assert set(trained.get_xdata()) == {8192}
-    heights = bands(axes)[0]
-    assert heights[heights[:, 0] == 32768][:, 1].min() == pytest.approx(6.0 - 0.07)
-    assert heights[heights[:, 0] == 32768][:, 1].max() == pytest.approx(6.0 + 0.07)
+    assert band(axes, 32768) == pytest.approx((6.0 - 0.07, 6.0 + 0.07))
     assert [text.get_text() for text in axes.texts] == ["trained 8k"]
 
 
 def test_differences_have_bands_of_three_errors_and_nothing_at_zero() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = figure(partial(differences, curves={"yarn:4": CURVES["yarn:4"]}, trained=8192, title="growth"))
-    heights = bands(made.axes[0])[0]
-    assert heights[heights[:, 0] == 1024][:, 1].max() == pytest.approx(3.2 + 0.03)
-    assert any(set(line.get_ydata()) == {0} for line in made.axes[0].get_lines())
+        axes = figure(partial(of_differences, curves={"yarn:4": YARN})).axes[0]
+    assert band(axes, 1024)[1] == pytest.approx(3.2 + 0.03)
+    assert any(set(line.get_ydata()) == {0} for line in axes.get_lines())
 
 
 @pytest.mark.parametrize(("size", "scale"), [(0.004, "linear"), (0.2, "symlog"), (4.0, "symlog")])
 def test_small_differences_have_round_ticks(size: float, scale: str) -> None:
     curve = Curve(LENGTHS, np.array([-1.13, 0.21, 0.98]) * size, np.full(3, 0.01 * size))
-    made = figure(partial(differences, curves={"yarn:4": curve}, trained=8192, title=""))
+    made = figure(partial(of_differences, curves={"yarn:4": curve}))
     made.canvas.draw()
-    axes = made.axes[0]
-    assert axes.get_yscale() == scale
-    labels = [label.get_text() for label in axes.get_yticklabels()]
+    labels = [label.get_text() for label in made.axes[0].get_yticklabels()]
+    assert made.axes[0].get_yscale() == scale
     assert len(labels) >= 3
-    assert all(len(label) <= 7 for label in labels)
+    assert max(map(len, labels)) <= 7
 
 
 def test_a_row_looks_alike_in_both_pictures() -> None:
-    many = CURVES | {f"row {number}": CURVES["yarn:4"] for number in range(12)}
-    rest = {name: curve for name, curve in many.items() if name != "base"}
-    made = figure(
-        partial(losses, curves=many, trained=8192, title=""), partial(differences, curves=rest, trained=8192, title="")
-    )
-
-    def looks(axes: object) -> dict[str, tuple[str, ...]]:
-        lines = axes.get_lines()  # type: ignore[attr-defined]
-        return {
-            line.get_label(): (line.get_color(), str(line.get_linestyle()), str(line.get_marker()))
-            for line in lines
-            if not line.get_label().startswith("_")
-        }
-
+    rest = {"yarn:4": YARN, **{f"row {number}": YARN for number in range(12)}}
+    made = figure(partial(of_losses, curves={"base": BASE, **rest}), partial(of_differences, curves=rest))
     left, right = map(looks, made.axes)
-    assert {name: look for name, look in left.items() if name != "base"} == right
     assert len(set(left.values())) == len(left) == 14
+    del left["base"]
+    assert left == right
 
 
 def test_a_heat_map_is_the_shares_by_depth_and_length() -> None:
     shares = np.array([[1.0, 0.5], [0.0, np.nan]])
-    made = figure(
-        partial(heat_map, shares=shares, lengths=[8192, 32768], depths=[0.0, 1.0], trained=8192, title="passkey")
-    )
-    axes = made.axes[0]
+    axes = figure(partial(of_shares, shares=shares, depths=[0.0, 1.0], trained=8192)).axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array().filled(np.nan), shares)
     assert {text.xy: text.get_text() for text in axes.texts} == {(0, 0): "100", (1, 0): "50", (0, 1): "0"}
     assert [label.get_text() for label in axes.get_xticklabels()] == ["8k", "32k"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0 %", "100 %"]
     assert {line.get_xdata()[0] for line in axes.get_lines()} == {0.5}, "behind the trained length"
-
-
-@pytest.mark.parametrize("trained", [4096, 65536])
-def test_a_trained_length_outside_a_heat_map_has_no_line(trained: int) -> None:
-    shares = np.ones((1, 2))
-    made = figure(partial(heat_map, shares=shares, lengths=[8192, 32768], depths=[0.5], trained=trained, title=""))
-    assert made.axes[0].get_lines() == []
+    for outside in (4096, 65536):
+        other = figure(partial(of_shares, shares=np.ones((1, 2)), depths=[0.5], trained=outside))
+        assert other.axes[0].get_lines() == []
 
 
 def test_panels_go_into_rows() -> None:
-    panel = partial(losses, curves=CURVES, trained=8192, title="")
-    made = figure(*[panel] * 5, columns=3)
+    made = figure(*[of_losses] * 5, columns=3)
     assert len(made.axes) == 5
     assert made.get_size_inches().tolist() == pytest.approx([12, 7.2])
-    assert figure(panel, panel).get_size_inches().tolist() == pytest.approx([8, 3.6])
+    assert figure(of_losses, of_losses).get_size_inches().tolist() == pytest.approx([8, 3.6])
+
+
+# in a page
+
+
+def in_page(*titles: str) -> Any:
+    odd = {"base": BASE, "<b>&$x_y$": YARN}
+    return drawn([Picture(partial(of_losses, curves=odd, title=title), "What it shows.") for title in titles])
+
+
+def test_a_picture_of_a_page_has_its_colours_and_loads_nothing() -> None:
+    (found,) = in_page("growth")
+    assert not [colour for colour in VARIABLES if colour in found.svg]
+    assert "currentColor" in found.svg
+    assert "var(--blue)" in found.svg
+    assert not re.search(r"""(src|href)=["']?https?:|<metadata|<script""", found.svg)
+
+
+def test_a_panel_may_have_no_colour_of_the_page() -> None:
+    (found,) = drawn([Picture(lambda axes: axes.plot([0, 1], color="#123456"), "Dots.")])
+    assert [colour in found.svg for colour in ("#123456", BLUE, GREY)] == [True, False, False]
+
+
+def test_words_are_text_as_they_are_written_and_the_title_stands_beside_the_picture() -> None:
+    """Neither as tags nor as formulas."""
+    (found,) = in_page("a $x_y$ <b>")
+    words = set(re.findall(r"<text[^>]*>([^<]*)</text>", found.svg))
+    assert words >= {"1k", "8k", "32k", "length, tokens", "trained 8k", "base", "&lt;b&gt;&amp;$x_y$"}
+    assert "a $x_y$" not in found.svg
+    assert "<b>" not in found.svg
+    assert (found.title, found.caption) == ("a $x_y$ <b>", "What it shows.")
+    assert f'role="img" aria-labelledby="{found.name}"' in found.svg
+
+
+def test_no_name_stands_twice_and_each_that_is_used_is_there() -> None:
+    text = "".join(one.svg for one in in_page("one", "two"))
+    names = re.findall(r'\bid="([^"]+)"', text)
+    assert len(set(names)) == len(names) > 10
+    used = {a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)}
+    assert set() < used <= set(names)

@@ -19,7 +19,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 
-from ..conftest import CONFIGS, Run
+from ..conftest import CONFIGS
+from ..support.in_process import command
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 BEFORE = base_inv_freq(1e4, 128)
@@ -27,20 +28,25 @@ YARN = Recipe(REGISTRY["yarn"](8.0)).schedule(RopeSpec(128, 128, Plain(1e4), 409
 LENGTHS = {"trained": 4096, "new": 32768}
 
 
-def test_pairs_that_do_not_rotate_are_gaps() -> None:
+def test_pairs_that_do_not_rotate_are_gaps_and_null() -> None:
     still = YARN.copy()
     still[3], still[60:] = 0, 0
+    curves = {"some": still, "none": 0 * YARN}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = figure(
-            partial(wavelengths, before=BEFORE, curves={"some": still, "none": 0 * YARN}, lengths=LENGTHS),
-            partial(ramp, before=BEFORE, curves={"some": still, "none": 0 * YARN}),
+            partial(wavelengths, before=BEFORE, curves=curves, lengths=LENGTHS),
+            partial(ramp, before=BEFORE, curves=curves),
         )
     for axes, first, wanted in zip(made.axes, (1, 0), (math.tau / YARN, BEFORE / YARN), strict=True):
         some, none = (line.get_ydata() for line in axes.get_lines()[first : first + 2])
         assert np.flatnonzero(np.isnan(some)).tolist() == [3, 60, 61, 62, 63]
         np.testing.assert_allclose(some[4:60], wanted[4:60])
         assert np.isnan(none).all()
+    found = numbers(BEFORE, still, 0.0, 4096)
+    assert [at for at, one in enumerate(found["wavelengths"]) if one is None] == [3, 60, 61, 62, 63]
+    assert found["divided_by"][3] is None
+    json.dumps(found, allow_nan=False)
 
 
 def test_lines_are_the_numbers() -> None:
@@ -57,8 +63,8 @@ def test_lines_are_the_numbers() -> None:
     at, lowest = sums.get_lines()[1].get_data()
     spot = int(np.argmin(lowest))
     assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
-    assert lowest[at <= 8885].min() >= 0
-    assert lowest.min() < 0
+    assert lowest[at <= 8885].min() >= 0 > lowest.min()
+    assert len({str(dashes) for _, dashes in LINES}) == len(LINES), "lines differ without their colours"
 
 
 def test_the_bound_on_scores_is_drawn_at_its_distances() -> None:
@@ -66,8 +72,8 @@ def test_the_bound_on_scores_is_drawn_at_its_distances() -> None:
     linear = BEFORE / 8
     made = figure(partial(decay, before=BEFORE, curves={"linear8": linear}, length=8192, lengths=LENGTHS))
     before, after = made.axes[0].get_lines()[:2]
-    for drawn, inv_freq in ((before, BEFORE), (after, linear)):
-        at, value = drawn.get_data()
+    for line, inv_freq in ((before, BEFORE), (after, linear)):
+        at, value = line.get_data()
         assert (at[0], at[-1]) == (1, 8192)
         for spot in (0, 77, len(at) - 1):
             real, imaginary, total = 0.0, 0.0, 0.0
@@ -78,31 +84,25 @@ def test_the_bound_on_scores_is_drawn_at_its_distances() -> None:
     assert (after.get_ydata() > before.get_ydata())[:150].all()
 
 
-def test_lines_differ_without_their_colours() -> None:
-    assert len({str(dashes) for _, dashes in LINES}) == len(LINES)
+def plotted(folder: Path, name: str, *words: object) -> str:
+    """The text of a picture that the command line draws."""
+    command(folder, "plot", *words, "-o", name, code=0)
+    return (folder / name).read_text()
 
 
-def test_a_picture_of_several_methods(run: Run, tmp_path: Path) -> None:
-    run("plot", LLAMA_2, "--yarn", "8", "--mixed", "8", "-o", "x.svg")
-    text = (tmp_path / "x.svg").read_text()
+def test_a_picture_of_several_methods(tmp_path: Path) -> None:
+    methods = (LLAMA_2, "--yarn", "8", "--mixed", "8")
+    text = plotted(tmp_path, "x.svg", *methods)
     assert text.startswith("<svg")
-    assert "<!-- yarn8 -->" in text
-    assert "<!-- mixed8 -->" in text
-    assert "<!-- trained 4,096 tokens -->" in text
-    assert "<!-- meta-llama- -Llama-2-7b-hf -->" in text, "the name of the model"
-    assert "<!-- Bound on a score, mean of |S_n| -->" in text
+    for said in ("yarn8", "mixed8", "trained 4,096 tokens", "meta-llama- -Llama-2-7b-hf", "Bound on a score"):
+        assert f"<!-- {said}" in text
     assert "fill: #ffffff" not in text, "a page in dark mode shows through"
-    run("plot", LLAMA_2, "--yarn", "8", "--mixed", "8", "-o", "again.svg")
-    assert (tmp_path / "again.svg").read_text() == text
+    assert plotted(tmp_path, "again.svg", *methods) == text
+    assert f"fill: {DARK}" in plotted(tmp_path, "dark.svg", LLAMA_2, "--yarn", "8", "--dark")
 
 
-def test_a_picture_for_a_dark_background(run: Run, tmp_path: Path) -> None:
-    run("plot", LLAMA_2, "--yarn", "8", "--dark", "-o", "x.svg")
-    assert f"fill: {DARK}" in (tmp_path / "x.svg").read_text()
-
-
-def test_the_numbers_of_a_picture(run: Run, tmp_path: Path) -> None:
-    done = run("plot", LLAMA_2, "--yarn", "8", "--json")
+def test_the_numbers_of_a_picture(tmp_path: Path) -> None:
+    done = command(tmp_path, "plot", LLAMA_2, "--yarn", "8", "--json", code=0)
     found = json.loads(done.stdout)
     assert (done.stderr, list(tmp_path.iterdir())) == ("", [])
     assert (found["model"], found["picture"]) == ("meta-llama--Llama-2-7b-hf", None)
@@ -116,31 +116,19 @@ def test_the_numbers_of_a_picture(run: Run, tmp_path: Path) -> None:
     assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
     assert (yarn["score_bound"]["distance"][0], yarn["score_bound"]["distance"][-1]) == (1, 65536)
     assert yarn["score_bound"]["bound"][0] == pytest.approx(score_bound(YARN, np.ones(1))[0])
-    both = json.loads(run("plot", LLAMA_2, "--yarn", "8", "--json", "-o", "x.svg").stdout)
-    assert both == found | {"picture": "x.svg"}
+    both = command(tmp_path, "plot", LLAMA_2, "--yarn", "8", "--json", "-o", "x.svg", code=0)
+    assert json.loads(both.stdout) == found | {"picture": "x.svg"}
     assert (tmp_path / "x.svg").exists()
 
 
-def test_pairs_that_do_not_rotate_are_null() -> None:
-    still = YARN.copy()
-    still[3] = 0
-    found = numbers(BEFORE, still, 0.0, 4096)
-    assert [number for number, one in enumerate(found["wavelengths"]) if one is None] == [3]
-    assert found["divided_by"][3] is None
-    json.dumps(found, allow_nan=False)
-
-
 @pytest.mark.parametrize("given", [(), ("--dark", "--json")])
-def test_a_picture_needs_a_name(run: Run, given: tuple[str, ...]) -> None:
-    done = run("plot", LLAMA_2, *given)
-    assert done.returncode == 2
-    assert "add -o plot.svg" in done.stderr
+def test_a_picture_needs_a_name(tmp_path: Path, given: tuple[str, ...]) -> None:
+    assert "add -o plot.svg" in command(tmp_path, "plot", LLAMA_2, *given, code=2).stderr
 
 
-def test_pictures_of_models_as_they_are(run: Run, tmp_path: Path) -> None:
-    run("plot", LLAMA_2, "-o", "plain.svg")
-    assert "divided by" not in (tmp_path / "plain.svg").read_text()
-    run("plot", CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json", "-o", "scaled.png")
+def test_pictures_of_models_as_they_are(tmp_path: Path) -> None:
+    assert "divided by" not in plotted(tmp_path, "plain.svg", LLAMA_2)
+    given = ("--theta", "500000", "--original-context", "8192", "--llama3", "8")
+    assert "llama38" in plotted(tmp_path, "numbers.svg", *given)
+    command(tmp_path, "plot", CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json", "-o", "scaled.png", code=0)
     assert (tmp_path / "scaled.png").read_bytes().startswith(b"\x89PNG")
-    run("plot", "--theta", "500000", "--original-context", "8192", "--llama3", "8", "-o", "numbers.svg")
-    assert "llama38" in (tmp_path / "numbers.svg").read_text()

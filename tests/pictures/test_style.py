@@ -25,6 +25,10 @@ def contrast(one: Any, other: Any) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def rule(axes: Any) -> None:
+    axes.plot([1, 2], color=ink())
+
+
 def test_contrast_is_that_of_the_standard() -> None:
     assert contrast("white", "black") == pytest.approx(21)
     assert contrast("#777777", "white") == pytest.approx(4.48, abs=0.01)
@@ -32,7 +36,7 @@ def test_contrast_is_that_of_the_standard() -> None:
 
 @pytest.mark.parametrize("background", ["white", DARK, "black"])
 def test_curves_are_seen_and_text_is_read_on_light_and_dark(background: str) -> None:
-    assert min(contrast(colour, background) for colour in [colour for colour, _ in LINES] + [RED]) >= 3
+    assert min(contrast(colour, background) for colour in [RED, *(colour for colour, _ in LINES)]) >= 3
     assert contrast(LIGHT if background == DARK else GREY, background) >= 4.5
 
 
@@ -40,33 +44,21 @@ def test_the_colours_of_a_page_are_seen_in_both_of_its_schemes() -> None:
     light, dark = (dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in TEMPLATE.read_text().split("@media")[:2])
     assert light.keys() == dark.keys() >= {"page", "ink", "quiet", "blue", "orange", "green", "red", "violet"}
     for colours in (light, dark):
-        for name in colours.keys() - {"page", "line", "box"}:
-            assert contrast(colours[name], colours["page"]) >= 4.5, name
-        assert contrast(colours["ink"], colours["box"]) >= 4.5
+        seen = [contrast(colours[name], colours["page"]) for name in colours.keys() - {"page", "line", "box"}]
+        assert min(*seen, contrast(colours["ink"], colours["box"])) >= 4.5
 
 
-@pytest.mark.parametrize("share", np.linspace(0, 1, 21))
-def test_numbers_on_a_heat_map_are_read(share: float) -> None:
-    colour = colormaps[SHADES](share)
-    assert contrast("black" if bright(colour) else "white", colour[:3]) >= 4.5
+def test_numbers_on_a_heat_map_are_read() -> None:
+    colours = [colormaps[SHADES](share) for share in np.linspace(0, 1, 21)]
+    assert min(contrast("black" if bright(colour) else "white", colour[:3]) for colour in colours) >= 4.5
 
 
-def rule(axes: Any) -> None:
-    axes.plot([1, 2], color=ink())
-
-
-def test_a_dark_figure_is_dark_in_both_formats(tmp_path: Path) -> None:
-    write(figure(rule, dark=True), tmp_path / "x.png")
-    assert imread(tmp_path / "x.png")[0, 0, :3] == pytest.approx(to_rgb(DARK), abs=0.01)
-    text = svg(figure(rule, dark=True))
-    assert (DARK in text, LIGHT in text, GREY in text) == (True, True, False)
-
-
-def test_a_light_figure_is_white_as_png_and_transparent_as_svg(tmp_path: Path) -> None:
-    write(figure(rule), tmp_path / "x.png")
-    assert imread(tmp_path / "x.png")[0, 0, :3].tolist() == [1, 1, 1]
-    text = svg(figure(rule))
-    assert (DARK in text, LIGHT in text, GREY in text, "#ffffff" in text) == (False, False, True, False)
+@pytest.mark.parametrize("dark", [True, False])
+def test_a_dark_figure_is_dark_and_a_light_one_white_as_png_and_transparent_as_svg(tmp_path: Path, dark: bool) -> None:
+    made, text = figure(rule, dark=dark), svg(figure(rule, dark=dark))
+    write(made, tmp_path / "x.png")
+    assert imread(tmp_path / "x.png")[0, 0, :3] == pytest.approx(to_rgb(DARK if dark else "white"), abs=0.01)
+    assert [colour in text for colour in (DARK, LIGHT, GREY, "#ffffff")] == [dark, dark, not dark, False]
 
 
 def test_an_axis_in_tokens() -> None:

@@ -1,6 +1,6 @@
-"""Writes the tables of runtimes in README.md and docs/runtimes.md, from the same cells as `ropeconv runtimes`.
+"""Writes the tables of runtimes, models and trainers in README.md and docs/, from the data of the package.
 
-    python scripts/runtime_tables.py
+    python scripts/tables.py
 
 tests/runtimes/test_tables.py compares them with the data.
 """
@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ropeconv.bake.matrix import METHODS, MatrixCell, counts, letters, matrix
+from ropeconv.families import families as all_families
 from ropeconv.runtimes import Runtime, newest, runtimes
-from scripts.model_table import model_table
+from ropeconv.training import trainers
 
 ROOT = Path(__file__).parents[1]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
@@ -23,6 +24,23 @@ IN_DOCS = (
     "tgi", "vllm",
 )  # fmt: skip
 OUTSIDE = {"unsupported", "unknown"}
+MODELS = {
+    "Llama, Code World Model, SmolLM 3, Seed, Apertus": r"llama4?|mllama|cwm|smollm3|seed_oss|apertus",
+    "Qwen 2 to 3.6, with experts, vision and sound": r"qwen.*",
+    "Mistral, Mixtral, Ministral, Voxtral": r"mistral.*|mixtral|ministral.*|voxtral.*",
+    "Gemma 1 to 4, VaultGemma, T5Gemma": r"(vault|t5)?gemma.*|(diffusion|embedding)_gemma.*",
+    "DeepSeek V2 to V4, Kimi": r"deepseek.*|kimi.*",
+    "GLM 4 to 5, ChatGLM": r"glm.*|chatglm",
+    "gpt-oss, GPT-NeoX, GPT-J, Phi, Falcon, StarCoder 2": r"gpt_.*|gptj|phi.*|falcon.*|starcoder2",
+    "Granite, OLMo, Command, Aya, LFM": r"granite.*|olmo.*|flex_olmo|molmo2|cohere.*|lfm.*",
+    "MiniMax, MiniCPM, InternLM, Baichuan, Hunyuan, ERNIE, EXAONE, Ling, MiMo, Step": (
+        r"minimax.*|minicpm.*|internlm.*|baichuan|hunyuan.*|hy_.*|ernie.*|exaone.*|bailing.*|mimo.*|step.*"
+    ),
+    "encoders: ModernBERT, NomicBERT, GTE, Jina v3, EuroBERT, UltraBERT": (
+        r"modernbert|nomic_bert|gte|jina.*|eurobert|ultrabert|openai_privacy_filter"
+    ),
+}
+"""Lines of the table of models, each with a pattern for the names of its families; the last line counts all others."""
 
 
 def of(row: Runtime) -> list[MatrixCell]:
@@ -89,6 +107,28 @@ def families_counted() -> str:
     return f"Model families (of {number}) in which the newest version computes it exactly"
 
 
+def model_table() -> str:
+    """The table of models: how many families each line has, and how many of them become GGUF."""
+    left = [family for family in all_families() if not family.refuse]
+    lines = ["| models | families | as GGUF |", "|---|---|---|"]
+    for title, pattern in MODELS.items():
+        own = [family for family in left if re.fullmatch(pattern, family.name)]
+        left = [family for family in left if family not in own]
+        lines.append(f"| {title} | {len(own)} | {sum(family.gguf is not None for family in own)} |")
+    lines.append(f"| others | {len(left)} | {sum(family.gguf is not None for family in left)} |")
+    return "\n".join(lines)
+
+
+def trainer_table() -> str:
+    """The table of trainers: a line per statement, with how it is known."""
+    lines = ["| trainer | what it does | how it is known |", "|---|---|---|"]
+    for trainer in trainers().values():
+        for fact in trainer.facts:
+            known = f"run: {fact.source}" if fact.run else f"{fact.source}"
+            lines.append(f"| {trainer.display_name} | {fact.says} | {known} |")
+    return "\n".join(lines)
+
+
 COUNTED = r"{} [\d,]+\s+cells\s[^.]*?\sunknown\."
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "README.md": (
@@ -102,6 +142,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
         (COUNTED.format("Of all"), lambda: sentence("Of all")),
     ),
+    "docs/training.md": ((r"\| trainer \| what it does \|.*?(?=\n\n)", trainer_table),),
 }
 """What is written in each page: a pattern that finds it, and a function that makes it."""
 

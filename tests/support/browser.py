@@ -81,9 +81,9 @@ return [lowest, where];
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
     """A browser with an empty profile. profile: a folder for it. Skips the test where there is none."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed; run ./scripts/test")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: ./scripts/setup test")
     if CHROMIUM is None or DRIVER is None:
-        pytest.skip("there is no browser; install the Debian packages chromium and chromium-driver")
+        pytest.skip("chromium is not installed: ./scripts/setup test --system")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (*FLAGS, f"--user-data-dir={profile}"):

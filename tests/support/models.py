@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from . import plain_llama
+from .optional import MISSING
 from .plain_llama import write_llama
 from .stored import stored
 
@@ -113,13 +114,13 @@ def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
 def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
     """A checkpoint of that family in `folder`, float32, with a config in the schema of its time.
 
-    Only Llama needs no torch.
+    Where torch is not installed, numpy makes those of Llama.
     """
 
     def write(place: Path) -> None:
         settings = {**COMMON, **FAMILIES[model_type], **changes}
         settings = {key: value for key, value in settings.items() if value is not None or key in TINY[model_type].null}
-        if model_type == "llama":
+        if model_type == "llama" and "torch" in MISSING:
             write_llama(place, settings, seed)
         else:
             by_transformers(model_type, place, settings, seed)

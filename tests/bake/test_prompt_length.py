@@ -96,45 +96,31 @@ def generated(folder: Path, tokens: list[int], **options: Any) -> int:
     return int(model.generate(torch.tensor([tokens]), **options).shape[1])
 
 
-def test_generate_fills_the_declared_context(folders: tuple[Path, Path], with_old: Callable[..., Path]) -> None:
-    tokens = llamacpp.sequence(CONTEXT)
-    assert generated(folders[1], tokens[:-1]) == CONTEXT
-    assert generated(folders[1], tokens, max_new_tokens=1) == CONTEXT + 1
-    with pytest.raises(ValueError, match=f"`max_length` is set to {TRAINED}"):
-        generated(with_old("generation_config.json"), tokens[:-1])
-
-
-def test_generate_with_a_limit_in_config_json(folders: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["generation_config.json", "config.json"])
+def test_generate_fills_the_declared_context(folders: tuple[Path, Path], tmp_path: Path, name: str) -> None:
     """Without generation_config.json transformers takes the generation parameters from config.json."""
-    source = tmp_path / "source"
-    shutil.copytree(folders[0], source)
-    (source / "generation_config.json").unlink()
-    edit(source / "config.json", max_length=TRAINED)
+    source, tokens = shutil.copytree(folders[0], tmp_path / "source"), llamacpp.sequence(CONTEXT)
+    if name == "config.json":
+        (source / "generation_config.json").unlink()
+        edit(source / "config.json", max_length=TRAINED)
     out = apply(make_plan(source, YARN, tmp_path / "out"))
-    tokens = llamacpp.sequence(CONTEXT - 1)
-    assert generated(out, tokens) == CONTEXT
-    edit(out / "config.json", max_length=TRAINED)
+    assert generated(out, tokens[:-1]) == CONTEXT
+    assert generated(out, tokens, max_new_tokens=1) == CONTEXT + 1
+    edit(out / name, max_length=TRAINED)
     with pytest.raises(ValueError, match=f"`max_length` is set to {TRAINED}"):
-        generated(out, tokens)
+        generated(out, tokens[:-1])
 
 
 @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
 def test_a_tokenizer_that_truncates_keeps_the_prompt(
     folders: tuple[Path, Path], tmp_path: Path, prompt: str, key: str
 ) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(folders[0], source)
+    source = shutil.copytree(folders[0], tmp_path / "source")
     edit(source / "tokenizer_config.json", **{"model_max_length": None, key: TRAINED})
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
-    kept = {
-        folder: len(AutoTokenizer.from_pretrained(folder)(prompt, truncation=True).input_ids)
-        for folder in (source, out)
-    }
-    assert kept == {source: TRAINED, out: CONTEXT}
-
-
-def test_the_tokenizers_library_keeps_the_prompt(folders: tuple[Path, Path], prompt: str) -> None:
-    kept = [len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(prompt).ids) for folder in folders]
+    both = (source, apply(make_plan(source, YARN, tmp_path / "out")))
+    kept = [len(AutoTokenizer.from_pretrained(one)(prompt, truncation=True).input_ids) for one in both]
+    assert kept == [TRAINED, CONTEXT]
+    kept = [len(Tokenizer.from_file(str(one / "tokenizer.json")).encode(prompt).ids) for one in both]
     assert kept == [TRAINED, CONTEXT]
 
 
@@ -164,9 +150,6 @@ def test_sentence_transformers_encodes_the_whole_prompt(
     cut = SentenceTransformer(str(with_old(SENTENCE)), device="cpu")
     assert cut.preprocess([prompt])["input_ids"].shape[1] == TRAINED
     assert abs(whole - cut.encode(prompt)).max() > 1e-3
-    hidden = model[0].auto_model(torch.tensor([model.tokenizer(prompt).input_ids])).last_hidden_state[0]
-    assert hidden.shape[0] == CONTEXT
-    assert abs(torch.from_numpy(whole) - hidden.mean(0)).max() < 1e-4
 
 
 def test_llamacpp_evaluates_the_whole_prompt(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -6,9 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ropeconv.bake.repairs import repairs
+from ropeconv.errors import UnsupportedBake
 from ropeconv.inspection.inspect import ConfigInspection, inspect_source
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes import newest
 from ropeconv.sources import Source, open_source
+
+from ..conftest import CONFIGS
+from ..support.baking import make_plan
 
 SIZES: dict[str, Any] = {
     "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4, "head_dim": 128, "rope_theta": 1e6,
@@ -50,3 +59,20 @@ def test_m_rope_that_a_runtime_fails_on_gets_a_base_instead(tmp_path: Path) -> N
     config = {"model_type": "qwen2_vl", "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
     assert "ktransformers" not in offered(tmp_path, config)
     assert offered(tmp_path, config)["vllm"][1] == "--ntk 4 --replace --runtime vllm"
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("yarn", "it computes YaRN's ramp over 4 times the trained length"), ("linear", "a class that is not M-RoPE")],
+)
+def test_m_rope_in_vllm_is_refused_with_the_reason_and_a_base(
+    tmp_path: Path, model_type: str, method: str, words: str
+) -> None:
+    config = json.loads((CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json").read_text()) | {"model_type": model_type}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedBake, match=words) as refusal:
+        make_plan(tmp_path / "config.json", Recipe(REGISTRY[method](4.0)), runtimes=("vllm",))
+    assert "take a base, which is read exactly (--ntk 4)" in str(refusal.value)
+    base = make_plan(tmp_path / "config.json", Recipe(REGISTRY["ntk"](4.0)), runtimes=("vllm",))
+    assert base.result.status_of(newest("vllm")) == "exact"

@@ -34,24 +34,16 @@ def inspect(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "old", "new", "said"),
-    sample(
-        [
-            (
-                "runtimes/data/transformers-*.toml",
-                r"^version = .*$",
-                "version = 5",
-                r"Expected `str`, got `int`.*version",
-            ),
-            ("runtimes/data/vllm-*.toml", r"^version = .*$", "version = [", "at line"),
-            ("runtimes/data/sglang-*.toml", r'^rules = "[^"]*"$', 'rules = "typo"', "it has no 'typo'"),
-            ("families/data/llama.toml", r"^display_name", "displayed_name", "unknown field `displayed_name`"),
-            ("runtimes/lab/*.json", r'"date"', '"when"', "(missing required|unknown) field `(date|when)`"),
-        ],
-        1,
-    ),
-)
+DAMAGES = [
+    ("runtimes/data/transformers-*.toml", r"^version = .*$", "version = 5", r"Expected `str`, got `int`.*version"),
+    ("runtimes/data/vllm-*.toml", r"^version = .*$", "version = [", "at line"),
+    ("runtimes/data/sglang-*.toml", r'^rules = "[^"]*"$', 'rules = "typo"', "it has no 'typo'"),
+    ("families/data/llama.toml", r"^display_name", "displayed_name", "unknown field `displayed_name`"),
+    ("runtimes/lab/*.json", r'"date"', '"when"', "(missing required|unknown) field `(date|when)`"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "old", "new", "said"), sample(DAMAGES, 1))
 def test_damage_is_said_of_the_file_of_the_package(copy: Path, pattern: str, old: str, new: str, said: str) -> None:
     matching = (path for path in sorted((copy / "ropeconv").glob(pattern)) if re.search(old, path.read_text(), re.M))
     path = next(matching)

@@ -92,17 +92,6 @@ def test_nobody_else_reads_or_locks_what_is_in_a_folder(temporary: Path) -> None
         assert (folder.parent / scratch.LOCK).stat().st_mode & 0o777 == 0o600
 
 
-def test_folders_that_are_left_alone_are_closed_again(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run that looks for them again and again."""
-    monkeypatch.setattr(fcntl, "flock", fails(errno.ENOLCK))
-    folder = left_by_a_kill(temporary)
-    before = set(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        scratch.clear()
-    assert set(os.listdir("/proc/self/fd")) == before
-    assert folder.is_dir()
-
-
 def test_a_folder_that_somebody_else_has_removed_is_gone_without_an_error(temporary: Path) -> None:
     with scratch.scratch() as folder:
         shutil.rmtree(folder.parent)

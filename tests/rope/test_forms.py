@@ -23,12 +23,6 @@ from ropeconv.runtimes.read_config import read_spec
 
 from ..conftest import CONFIGS
 
-SCOUT = "meta-llama--Llama-4-Scout-17B-16E-Instruct.first"
-REVISIONS = {
-    "first": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    "second": {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
-}
-
 
 def of_transformers(head_dim: int, **rope: Any) -> Vector:
     """What the installed transformers computes from a rope_parameters of a Llama, float64 [head_dim / 2]."""
@@ -41,19 +35,19 @@ def of_transformers(head_dim: int, **rope: Any) -> Vector:
     return found.double().numpy()
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-def test_both_revisions_of_scout(revision: str) -> None:
-    numbers = {"rope_type": "llama3", "original_max_position_embeddings": 8192, **REVISIONS[revision]}
-    config = json.loads((CONFIGS / f"{SCOUT}.json").read_text())
-    config["text_config"]["rope_scaling"] = numbers
+@pytest.mark.parametrize(("numbers", "ramp"), [((8.0, 1.0, 4.0), True), ((16.0, 1.0, 1.0), False)])
+def test_both_revisions_of_scout(numbers: tuple[float, ...], ramp: bool) -> None:
+    """The second one has a step in place of the ramp, as its two factors are equal."""
+    rope = dict(zip(("factor", "low_freq_factor", "high_freq_factor"), numbers, strict=True))
+    rope |= {"rope_type": "llama3", "original_max_position_embeddings": 8192}
+    config = json.loads((CONFIGS / "meta-llama--Llama-4-Scout-17B-16E-Instruct.first.json").read_text())
+    config["text_config"]["rope_scaling"] = rope
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spec = read_spec(config, by_model_type()["llama4"])
-        found = spec.current().inv_freq
-    np.testing.assert_allclose(found, of_transformers(128, rope_theta=5e5, **numbers), rtol=4e-6)
+        found = read_spec(config, by_model_type()["llama4"]).current().inv_freq
+    np.testing.assert_allclose(found, of_transformers(128, rope_theta=5e5, **rope), rtol=4e-6)
     divisors = base_inv_freq(5e5, 128) / found
-    between = (divisors > 1 + 1e-9) & (divisors < numbers["factor"] - 1e-9)
-    assert between.any() == (revision == "first")
+    assert ((divisors > 1 + 1e-9) & (divisors < numbers[0] - 1e-9)).any() == ramp
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.5, 2.5), (4.0, 1.0)])
@@ -156,10 +150,10 @@ def test_such_a_model_is_not_scaled() -> None:
 
 @pytest.mark.parametrize("name", ["linear", "ntk", "ntk-fixed", "mixed"])
 def test_the_slowest_pair_that_rotates_is_divided_by_the_factor(name: str) -> None:
-    found = rotating(Recipe(REGISTRY[name](4.0)))
-    assert found[-1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
+    """And not by what NTK over the whole head would leave of it."""
+    assert rotating(Recipe(REGISTRY[name](4.0)))[-1] == pytest.approx(BASE[-1] / 4, rel=1e-12)
     over_the_whole_head = THETA * 4 ** (WHOLE / (WHOLE - 2))
-    assert over_the_whole_head ** (-2 * (ROTATING - 1) / WHOLE) > BASE[-1] / 1.5, "the control"
+    assert over_the_whole_head ** (-2 * (ROTATING - 1) / WHOLE) > BASE[-1] / 1.5
 
 
 def test_a_base_is_that_of_the_whole_head() -> None:
@@ -185,10 +179,8 @@ def test_yarn_leaves_gemma_4_its_frequencies() -> None:
 
 def test_two_lists_keep_the_pairs_that_stand_still() -> None:
     made = Recipe(REGISTRY["linear"](4.0), keep_short=True).schedule(GEMMA4)
-    assert made.short_inv_freq is not None
-    np.testing.assert_allclose(made.short_inv_freq[:ROTATING], BASE, rtol=1e-12)
-    assert not made.short_inv_freq[ROTATING:].any()
-    assert made.form is not None
+    np.testing.assert_allclose(made.short_inv_freq, np.pad(BASE, (0, WHOLE // 2 - ROTATING)), rtol=1e-12)
+    assert isinstance(made.form, LongRope)
     np.testing.assert_allclose(made.form.inv_freq(WHOLE), made.inv_freq, rtol=1e-12)
 
 
@@ -203,14 +195,10 @@ def test_lists_hold_the_divisors_of_the_pairs_that_rotate() -> None:
     """The others are written as 1e30 in both lists."""
     long, short = tuple(np.linspace(2, 9, ROTATING).tolist()), (1.5,) * ROTATING
     made = Recipe(REGISTRY["longrope"](long, short), context=262144).schedule(GEMMA4)
-    assert isinstance(made.form, LongRope)
     still = (1e30,) * (WHOLE // 2 - ROTATING)
-    assert (made.form.long_factor, made.form.short_factor) == ((*long, *still), (*short, *still))
-    assert made.form.theta == THETA
+    assert made.form == LongRope(THETA, (*short, *still), (*long, *still), 131072)
     np.testing.assert_allclose(made.inv_freq[:ROTATING], BASE / long, rtol=1e-12)
-    assert made.short_inv_freq is not None
-    np.testing.assert_allclose(made.short_inv_freq[:ROTATING], BASE / 1.5, rtol=1e-12)
-    assert not made.short_inv_freq[ROTATING:].any()
+    np.testing.assert_allclose(made.short_inv_freq, np.pad(BASE / 1.5, (0, len(still))), rtol=1e-12)
 
 
 def test_more_pairs_may_stand_still() -> None:

@@ -331,8 +331,3 @@ def test_rows_are_reordered_within_each_head_as_numpy_does_it(
     assert (there.unit, there.interleaved, back.interleaved) == (head_dim * rows[0].nbytes, head_dim, 0)
     assert there.whole(rows.tobytes()) == rows[order].tobytes()
     assert back.whole(rows[order].tobytes()) == rows.tobytes()
-
-
-def test_rows_of_quantised_types_are_whole_blocks() -> None:
-    assert TensorInfo("q", (64, 4), 8, 0, 272).row_size == 68  # two blocks of 34 bytes
-    assert TensorInfo("q", (64, 4), F16, 0, 512).row_size == 128

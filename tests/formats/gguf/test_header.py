@@ -75,16 +75,6 @@ def test_values_are_written_as_gguf_py_writes_them(tmp_path: Path) -> None:
     assert (values["text"].type_name, values["ints"].type_name) == ("str", "array")
 
 
-def test_the_types_are_those_of_gguf_py() -> None:
-    """It has 40 bytes for a block of Q8_1, which are 36 in ggml."""
-    known = {int(kind): sizes for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
-    for number, kind in TYPES.items():
-        if number in known and kind.name != "Q8_1":
-            assert ((kind.block, kind.size), kind.name) == (known[number], gguf.GGMLQuantizationType(number).name)
-    assert (TYPES[9].name, TYPES[9].block, TYPES[9].size) == ("Q8_1", 32, 36)
-    assert known.keys() <= TYPES.keys()
-
-
 def test_the_types_are_those_of_llama_cpp() -> None:
     """Asked of the library itself."""
     import ctypes

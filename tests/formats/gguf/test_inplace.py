@@ -174,20 +174,6 @@ def test_a_file_that_moves_and_loses_a_tensor_comes_back(last: int, added: tuple
     assert path.stat().st_size < len(original) + PAGE
 
 
-def test_a_longer_tail_comes_back_with_less_room(tmp_path: Path) -> None:
-    """Without its tail the file is longer than the data was moved to, and shorter than before."""
-    path = inserting(write(tmp_path / "model.gguf"))
-    path.write_bytes(path.read_bytes() + bytes(64))
-    first, original = GgufFile.open(path), path.read_bytes()
-    list(phases(first, Edit({"llama.note": LONG})))
-    os.truncate(path, path.stat().st_size - tail_of(first))  # as -o writes it
-    changed = path.read_bytes()
-    back = Edit(base=first.header.values, layout=Layout(first.header.version, first.header.data_start, tail_of(first)))
-    assert "room" in back_at_every_step(path, back, changed)
-    list(phases(GgufFile.open(path), back))
-    assert path.read_bytes() == original
-
-
 # The order on the disk
 
 JOURNAL = ".model.gguf.ropeconv-journal"
@@ -326,17 +312,6 @@ def test_what_is_done_is_said_to_be_done_where_the_disk_fails_behind_it(
     assert list(model.parent.iterdir()) == [model]
 
 
-def test_a_disk_that_fails_at_the_end_leaves_a_file_that_moved_and_shrank_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = two_tensors(tmp_path / "model.gguf", 256)
-    original = path.read_bytes()
-    monkeypatch.setattr(os, "fsync", FailingDisk(range(FILE, FILE + 1), errno.EIO))
-    with pytest.raises(RopeconvError, match="is as it was"):
-        list(phases(GgufFile.open(path), shrinking()))
-    assert path.read_bytes() == original
-
-
 # What is refused
 
 
@@ -407,15 +382,6 @@ def test_a_size_that_would_not_tell_whether_data_has_moved(shift: int, final: in
         return
     with pytest.raises(RopeconvError, match="m.gguf would have moved data and the size of before"):
         refuse_same_size(Path("m.gguf"), 100, shift, final, grows)
-
-
-def test_an_edit_after_which_the_size_would_not_tell_whether_the_data_moved_is_refused(tmp_path: Path) -> None:
-    path = two_tensors(tmp_path / "model.gguf", PAGE)
-    original = path.read_bytes()
-    with pytest.raises(RopeconvError, match="the size of before.*write a new file with -o"):
-        list(phases(GgufFile.open(path), shrinking()))
-    assert path.read_bytes() == original
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_only_so_much_is_kept_in_a_journal(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

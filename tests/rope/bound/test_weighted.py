@@ -36,15 +36,6 @@ def test_weights_by_hand() -> None:
     np.testing.assert_allclose(partial.unrotated, [2 * weights[1] / sum(weights)])
 
 
-def test_violations_by_hand() -> None:
-    """Half a turn per token with weight 1.5, none with 0.5: 1.5 cos(pi m) + 0.5 is negative at every odd distance."""
-    weights = PairWeights(np.array([[1.5, 0.5], [0.5, 1.5]]), np.zeros(2))
-    found = head_reach(np.array([math.pi, 1e-9]), weights, 10)
-    assert (found.effective_lengths, found.count.tolist(), found.violating) == ([0, None], [5, 0], 1)
-    third = head_reach(np.array([math.pi / 3, 1e-9]), weights, 10)  # cos of 60 m degrees is below -1/3 at 2, 3, 4, 8, 9
-    assert (third.effective_lengths, third.count.tolist()) == ([1, None], [5, 0])
-
-
 @pytest.mark.parametrize("scale", [1.0, 0.1])
 @pytest.mark.parametrize("pairs", [1, 64])
 def test_sums_that_float32_cannot_tell_from_zero_are_decided_in_float64(pairs: int, scale: float) -> None:
@@ -141,6 +132,9 @@ def test_variances_behind_a_norm_are_those_of_samples() -> None:
         (1.0, 1.2, 0.8, 1.0, 2),  # 1.2 cos m + 0.8 is negative from m = 3 on
         (1.0, 1.2, 0.8, 1.5, 1),  # 1.5^2 1.2 cos m + 0.8 from m = 2 on
         (1.0, 0.0, 0.0, 1.0, None),  # a head without variance
+        (math.pi, 1.5, 0.5, 1.0, 0),
+        (math.pi, 0.5, 1.5, 1.0, None),  # negative at every odd distance, and nowhere
+        (math.pi / 3, 1.5, 0.5, 1.0, 1),  # cos of 60 m degrees is below -1/3 at 2, 3 and 4
         (math.pi, 1.0, 1.0, 1.0, None),  # cos of the float64 next to pi is -1: the sum is 0 at every odd distance
     ],
 )

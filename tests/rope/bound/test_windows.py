@@ -4,15 +4,13 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-import mpmath
 import numpy as np
 import pytest
 
 from ropeconv.rope.bound import bound, wide_base
-from ropeconv.rope.bound.step_functions import base_steps, last_steps, next_violation, wide_steps
+from ropeconv.rope.bound.step_functions import base_steps, last_steps, wide_steps
 from ropeconv.rope.bound.sums import Sums
 from ropeconv.rope.bound.table import Step, look_up
-from ropeconv.rope.bound.windows import tail
 from ropeconv.rope.forms import base_inv_freq
 
 from ...support.extent import ALL, sample
@@ -86,20 +84,6 @@ def test_a_search_without_tables_is_right_on_both_sides_of_each_answer(rotary_di
     assert min(map(lowest, free)) >= 0
 
 
-def test_beyond_the_tail_nothing_violates() -> None:
-    """The sum of cosines at the largest distance, with -1 for angles beyond half a turn, is zero where it begins.
-
-    Two tokens and two pairs: cos 1 + cos b^(-1/2) is positive at every base. Three tokens: cos 2 + cos 2 b^(-1/2) is
-    zero where 2 b^(-1/2) = pi - 2. Five tokens and three pairs: the first angle is 4, beyond half a turn.
-    """
-    root = mpmath.findroot(
-        lambda at: mpmath.cos(4 * mpmath.exp(-at / 3)) + mpmath.cos(4 * mpmath.exp(-2 * at / 3)) - 1, 4
-    )
-    assert tail(Sums(4), 2) < 1e-12
-    assert tail(Sums(4), 3) == pytest.approx(2 * math.log(2 / (math.pi - 2)), rel=1e-12)
-    assert tail(Sums(6), 5) == pytest.approx(float(root), rel=1e-12)
-
-
 Steps = Callable[[Sums, int], Iterator[Step]]
 BOTH = pytest.mark.parametrize("steps", [base_steps, wide_steps])
 
@@ -138,14 +122,6 @@ def test_a_step_that_begins_at_the_last_length_is_among_them(steps: Steps) -> No
     for length in (3, 4, 10, 29):
         assert [step.length for step in steps(head, length)][-1] == length
         assert all(step.length < length for step in steps(head, length - 1))
-
-
-def test_the_next_violation_may_be_the_last_distance_that_is_looked_at() -> None:
-    """Of 8 dimensions with base 12 the sums at 1 to 7 are 3.35, 1.85, 0.51, 0.018, 0.23, 0.40 and -0.029."""
-    begin = float(np.log(12.0))
-    assert next_violation(Sums(8), 1, begin, np.inf, 7) == (7, np.inf)  # looks at distances below 7
-    assert next_violation(Sums(8), 1, begin, np.inf, 8) == (7, begin)
-    assert next_violation(Sums(8), 8, begin, np.inf, 8) == (8, np.inf)
 
 
 def test_the_last_violating_base_falls_with_the_length_down_to_a_distance_of_three() -> None:

@@ -25,10 +25,7 @@ from ..support.tiny_gguf import NAMES, answers, keys_of, make, rewritten
 if "llama_cpp" in MISSING:
     skip("llama_cpp")
 
-NOT_MADE = {
-    "graniteswitch": "its adapters need a tokenizer that has their tokens",
-}
-MADE = tuple(name for name in NAMES if name not in NOT_MADE)
+MADE = tuple(name for name in NAMES if name != "graniteswitch")  # its adapters need a tokenizer with their tokens
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 CHANGED, SAME = 0.05, 1e-4
 """Largest difference over the standard deviation of the answers: another rotation is above, rounding below."""
@@ -58,7 +55,7 @@ def recipe(arch: Arch) -> Recipe:
     return Recipe(METHODS["yarn"](4.0), attention_factor=1.0 if plain else None)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("name", sample([name for name in MADE if not arch_table().arch[name].fixed], 5))
+@pytest.mark.parametrize("name", sample([name for name in MADE if not arch_table().arch[name].fixed], 2))
 def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_settings(
     name: str, tiny: Path, tmp_path: Path
 ) -> None:
@@ -72,7 +69,7 @@ def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_setti
     assert apart(found["written"], found["source"]) > CHANGED
 
 
-@pytest.mark.parametrize("name", sample(MADE, 5, seed=1))
+@pytest.mark.parametrize("name", sample(MADE, 4, seed=1))
 def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: str, tiny: Path, tmp_path: Path) -> None:
     arch = arch_table().arch[name]
     spec = inspect_source(open_source(str(tiny))).spec
@@ -131,7 +128,7 @@ ONE_KIND = {"dots3note", "gemma-embedding", "modern-bert"}
 WINDOWS = [name for name in MADE if arch_table().arch[name].window is not None and name not in ONE_KIND]
 
 
-@pytest.mark.parametrize("name", sample(WINDOWS, 3))
+@pytest.mark.parametrize("name", sample(WINDOWS, 1))
 def test_layers_with_a_window_read_what_the_table_says(name: str, tmp_path: Path) -> None:
     """A file in which every layer has a window shows what these read."""
     arch = arch_table().arch[name]
@@ -141,14 +138,10 @@ def test_layers_with_a_window_read_what_the_table_says(name: str, tmp_path: Path
     every = {"flags": [1] * count, "any": 0, "none": 2}[window.pattern]
     tiny = make(name, tmp_path / "tiny.gguf", attention__sliding_window_pattern=every)
     linear = keys(name, rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
-    asked = {
-        "plain": tiny,
-        "linear": (tiny, linear),
-        "attention": (tiny, keys(name, rope__scaling__attn_factor=("float", 1.5))),
-        "own": (tiny, keys(name, rope__freq_base_swa=("float", 500.0))),
-        "theta": (tiny, keys(name, rope__freq_base=("float", 500.0))),
-    }
-    found = answers(name, tmp_path, asked)
+    attention = keys(name, rope__scaling__attn_factor=("float", 1.5))
+    own, theta = keys(name, rope__freq_base_swa=("float", 500.0)), keys(name, rope__freq_base=("float", 500.0))
+    given = {"linear": linear, "attention": attention, "own": own, "theta": theta, "plain": {}}
+    found = answers(name, tmp_path, {variant: (tiny, one) for variant, one in given.items()})
 
     def changes(variant: str) -> bool:
         return apart(found[variant], found["plain"]) > SAME
@@ -168,7 +161,7 @@ def test_what_reads_no_key_is_distinguished_from_what_does(tmp_path: Path) -> No
     assert apart(found["other"], found["plain"]) == 0
 
 
-@pytest.mark.parametrize("name", sample(["gemma4", "mimo2", "step35", "spark2_5", "maple", "granite_swa"], 2))
+@pytest.mark.parametrize("name", sample(["gemma4", "mimo2", "step35", "spark2_5", "maple", "granite_swa"], 1))
 def test_flags_of_windows_are_required_by_both(name: str, tmp_path: Path) -> None:
     tiny = make(name, tmp_path / "tiny.gguf")
     bare = rewritten(tiny, tmp_path / "bare.gguf", left_out=f"{name}.attention.sliding_window_pattern")

@@ -9,12 +9,11 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.families import by_model_type
-from ropeconv.rope.forms import Interpolated, LongRope, Plain
+from ropeconv.rope.forms import Interpolated, Plain
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec, rope_dict
-from ropeconv.runtimes.read_form import number
 
 from .test_config_rules import BOTH, CONFIG, LISTS, YARN, read, runtime
 
@@ -43,22 +42,12 @@ def test_bases_by_layer_type_in_one_list() -> None:
         of("step3p5", rope_theta=[5e6, 1e4, 5e6, 2e4], layer_types=types)
 
 
-def test_one_base_in_the_place_of_a_list_is_that_of_all_layers() -> None:
-    types = ["full_attention", "sliding_attention"] * 2
-    found = of("step3p5", rope_theta=5e6, layer_types=types)
-    assert (found.rope_theta, found.local_form) == (5e6, Plain(5e6))
-    assert read(**{"": 500.0}).rope_theta == 10000.0, "a family without such a list has no key for it"
-
-
-@pytest.mark.parametrize(("theta", "good"), [(1.0, False), (0.5, False), (-1e4, False), (1.01, True)])
-def test_a_base_is_above_1_also_where_nobody_has_checked_the_config(theta: float, good: bool) -> None:
+@pytest.mark.parametrize("theta", [1.0, 0.5, -1e4])
+def test_a_base_is_above_1_also_where_nobody_has_checked_the_config(theta: float) -> None:
     """A sum over frequencies that do not fall, or an alternating one, is no rotary embedding."""
-    config = {**CONFIG, "rope_theta": theta}
-    if good:
-        assert read_spec(config, by_model_type()["llama"], runtime()).rope_theta == theta
-        return
     with pytest.raises(BadSource, match=f"has rope_theta = {theta}; a base must be above 1"):
-        read_spec(config, by_model_type()["llama"], runtime())
+        read_spec({**CONFIG, "rope_theta": theta}, by_model_type()["llama"], runtime())
+    assert read(rope_theta=1.01).rope_theta == 1.01
 
 
 def test_a_ramp_that_is_looked_up_in_the_wrong_place_is_rounded() -> None:
@@ -90,9 +79,14 @@ def test_pairs_that_stand_still_are_a_share_of_the_head() -> None:
     default = of("gemma4_text", **gemma)
     assert default.rotating_share == 0.25
     assert "rope_scaling is absent: the class default proportional holds" in default.notes
-    taken = read({"rope_type": "proportional", "partial_rotary_factor": 0.5})
-    assert (taken.rotating_share, taken.scaled) == (1.0, True), "a share that the architecture does not have"
-    assert read().local_rotary_dim == 0
+    rope = {"rope_type": "proportional", "factor": 0.5, "partial_rotary_factor": 0.5}
+    taken = read(rope)
+    assert (taken.form, taken.rotating_share, taken.scaled) == (Proportional(1e4, 0.5, 0.5), 1.0, True), (
+        "a share of Llama"
+    )
+    for key, wrong in (("factor", 0), ("partial_rotary_factor", 1.1), ("partial_rotary_factor", -0.1)):
+        with pytest.raises(BadSource, match=f"has {key} = "):
+            read({**rope, key: wrong})
 
 
 def test_a_share_that_has_frequencies_is_no_share_that_rotates() -> None:
@@ -115,37 +109,6 @@ def test_longropes_formula_from_two_trained_tokens_on(trained: int) -> None:
     by = runtime({"longrope": {"attention_factor": ["formula"]}})
     found = read({**LISTS, "original_max_position_embeddings": trained}, by=by).attention_factor
     assert found == pytest.approx(math.sqrt(1 + math.log(1024 / trained) / math.log(trained)))
-
-
-def test_numbers_and_their_defaults() -> None:
-    assert (number({"a": 2}, "a"), number({"a": None}, "a", 3.0), number({}, "a", 3.0)) == (2.0, 3.0, 3.0)
-    for wrong, hint in (("2", "write the number 2 without quotes"), (True, "write a number"), ([], "write a number")):
-        with pytest.raises(BadSource, match=f"has a = .* in its RoPE settings; {hint}"):
-            number({"a": wrong}, "a", 3.0)
-    for wrong in (None, math.inf, math.nan):
-        with pytest.raises(BadSource, match="has a = "):
-            number({"a": wrong}, "a")
-
-
-def test_keys_that_multiply_nothing_where_they_are_absent() -> None:
-    formula = 0.1 * math.log(4) + 1
-    by = runtime({"yarn": {"attention_factor": ["formula"], "times_attn_factor": True}})
-    assert read(YARN, by=by).attention_factor == pytest.approx(formula)
-    assert read({**YARN, "attn_factor": 0.5}, by=by).attention_factor == pytest.approx(formula / 2)
-
-
-def test_the_trained_length_of_two_lists_and_where_yarn_says_it() -> None:
-    def trained(rope: dict[str, Any], **config: Any) -> tuple[int, str]:
-        found = read(rope, **config)
-        return found.original_context, found.original_context_source
-
-    bare = {"rope_type": "yarn", "factor": 4.0}
-    assert trained(bare, original_max_position_embeddings=512) == (512, "config")
-    assert trained({**bare, "original_max_position_embeddings": 512}) == (512, "config")
-    assert trained(bare) == (1024, "declared")
-    assert trained({**LISTS, "original_max_position_embeddings": 1023}) == (1023, "config")
-    assert trained({**LISTS, "original_max_position_embeddings": 1025}) == (1024, "declared")
-    assert isinstance(read(LISTS).form, LongRope)
 
 
 def test_the_rules_are_those_of_the_newest_transformers_unless_others_are_given() -> None:

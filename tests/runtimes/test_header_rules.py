@@ -14,11 +14,11 @@ from ropeconv.rope.forms import Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.log_n import QueryScaling
 from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.zero_frequencies import NO_ROTATION
-from ropeconv.runtimes.llamacpp.archs import Arch, Window, arch_of_header, assumed_keys, find_arch
+from ropeconv.runtimes.llamacpp.archs import Arch, PositionScale, Window, arch_of_header, assumed_keys, find_arch
 from ropeconv.runtimes.llamacpp.cached_layers import cached_layers
 from ropeconv.runtimes.llamacpp.keys import ArchKeys
 from ropeconv.runtimes.llamacpp.layers import layer_kinds, layer_windows
-from ropeconv.runtimes.llamacpp.read_header import Reading, read, recognise_llama3
+from ropeconv.runtimes.llamacpp.read_header import ASSUMED, Reading, read, recognise_llama3
 
 PLAIN = Arch(pairs="norm", name="made", freqs="used", betas=True, log_multiplier=True)
 BASE = {"context_length": 1024, "embedding_length": 16, "attention.head_count": 2, "block_count": 4,
@@ -49,6 +49,7 @@ DEEPSEEK = arch(mla=True, softmax=True, same_mscale=True)
 YARN: dict[str, Any] = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0,
                         "rope__scaling__original_context_length": 256}  # fmt: skip
 LOG = 0.1 * math.log(4)
+SIZED: dict[str, Any] = {"attention__sliding_window": 32}
 
 
 # Widths and formulas
@@ -88,11 +89,6 @@ def test_widths(keys: dict[str, Any], changes: dict[str, Any], widths: tuple[int
 def test_headers_that_are_refused(keys: dict[str, Any], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(BadSource, match=words):
         reading(arch(**changes), **keys)
-
-
-def test_the_smallest_numbers_that_are_read() -> None:
-    spec = reading(context_length=1, rope__freq_base=1.5).spec
-    assert (spec.context, spec.rope_theta) == (1, 1.5)
 
 
 def test_formulas_by_type_and_factor() -> None:
@@ -142,22 +138,19 @@ def test_two_lists_where_they_are_read() -> None:
         found = reading(arch(freqs="", factors=factors), pair, **keys).spec
         assert isinstance(found.form, LongRope) is used
         if isinstance(found.form, LongRope):
-            np.testing.assert_allclose(found.form.long_factor, [2, 3, 4, 5])
-            np.testing.assert_allclose(found.form.short_factor, [1, 1, 2, 2])
-            assert found.notes == (
-                f"short factors hold in windows of up to {256 if keys else 1024} tokens, long ones in larger",
-            )
-    assert reading(arch(freqs="", factors="always"), {"rope_factors_long.weight": [2.0] * 4}).spec.form == Plain(
-        10000.0
-    )
-    same = {name: [2.0, 3.0, 4.0, 9.0] for name in pair}
-    assert reading(arch(freqs="", factors="always"), same).spec.notes == ()
-    ones = {**pair, "rope_factors_short.weight": [1.0] * 4}
-    assert isinstance(reading(arch(freqs="", factors="always"), ones).spec.form, LongRope)
+            assert (found.form.long_factor, found.form.short_factor) == ((2, 3, 4, 5), (1, 1, 2, 2))
+            length = 256 if keys else 1024
+            assert found.notes == (f"short factors hold in windows of up to {length} tokens, long ones in larger",)
+    of = arch(freqs="", factors="always")
+    for name in pair:
+        assert reading(of, {name: [2.0] * 3}).spec.form == Plain(10000.0), "one alone is not read"
+        with pytest.raises(BadSource, match="a rope tensor has 3 numbers for 4 pairs; fetch the file again"):
+            reading(of, {**pair, name: [2.0] * 3})
+    assert reading(of, {name: [1.0, 1.0, 1.0, 2.0] for name in pair}).spec.notes == ()
     still = [1.0, 1.0, NO_ROTATION, NO_ROTATION]
     assert isinstance(reading(vectors={"rope_freqs.weight": still}).spec.form, Proportional)
     named = {**pair, "rope_factors_long.weight": still}
-    assert isinstance(reading(arch(freqs="", factors="always"), named).spec.form, LongRope), "one list has no name"
+    assert isinstance(reading(of, named).spec.form, LongRope), "two lists have no such name"
 
 
 @pytest.mark.parametrize("original", [64, 8192, 1 << 20])
@@ -167,11 +160,9 @@ def test_the_divisors_of_llama3_are_recognised(original: int) -> None:
     noisy = divisors * (1 + 2e-6 * np.cos(np.arange(64)))
     assert recognise_llama3(Plain(500000.0), noisy, 128) == form
     assert recognise_llama3(Interpolated(500000.0, 2.0), divisors, 128) is None
-    assert recognise_llama3(Plain(500000.0), divisors * 1.1, 128) is None
-    assert recognise_llama3(Plain(500000.0), divisors * (1 + 1e-5 * np.cos(np.arange(64))), 128) is None
-    assert recognise_llama3(Plain(500000.0), np.ones(64), 128) is None
     far = Plain(500000.0).inv_freq(128) / Llama3(500000.0, 8.0, 1 << 21).inv_freq(128)
-    assert recognise_llama3(Plain(500000.0), far, 128) is None
+    for other in (divisors * (1 + 1e-5 * np.cos(np.arange(64))), np.ones(64), far):
+        assert recognise_llama3(Plain(500000.0), other, 128) is None
 
 
 # Attention factors: src/llama-context.cpp:178-214
@@ -212,52 +203,39 @@ def test_latent_attention_scales_logits_once_for_both_parts() -> None:
     assert (bare.attention_factor, bare.softmax_scale) == (pytest.approx(1 + LOG), pytest.approx((1 + LOG) ** 2))
 
 
-def test_norms_of_window_layers_take_their_factor_back() -> None:
+def test_query_scaling_and_norms_of_window_layers() -> None:
     found = reading(whole={"ropeconv.window_norm_scale": 0.5}, rope__scaling__attn_factor=1.5)
     assert found.local_attention_factor == pytest.approx(0.75)
-
-
-def test_query_scaling() -> None:
-    key = "rope.scaling.original_context_length"
-    assert reading(attention__temperature_scale=0.1).spec.query_scaling is None
-    of = arch(query_length=key)
-    assert reading(of, attention__temperature_scale=0.1).spec.query_scaling == QueryScaling(0.1, 1024)
-    own = reading(of, attention__temperature_scale=0.1, rope__scaling__original_context_length=256)
-    assert own.spec.query_scaling == QueryScaling(0.1, 256)
+    of, scale = arch(query_length="rope.scaling.original_context_length"), {"attention__temperature_scale": 0.1}
+    assert reading(**scale).spec.query_scaling is None
     assert reading(of).spec.query_scaling is None
+    assert reading(of, **scale).spec.query_scaling == QueryScaling(0.1, 1024)
+    assert reading(of, **scale, **STATED).spec.query_scaling == QueryScaling(0.1, 256)
 
 
-def test_the_trained_length() -> None:
-    def trained(**keys: Any) -> tuple[int, str]:
-        spec = reading(**keys).spec
-        return spec.original_context, spec.original_context_source
-
-    stated = {"rope__scaling__original_context_length": 256}
-    assert trained() == (1024, "declared")
-    assert trained(**stated) == (256, "header")
-    assert trained(rope__scaling__original_context_length=1024) == (1024, "declared")
-    assert trained(**stated, attention__temperature_scale=0.1) == (1024, "declared")
-    assert trained(rope__scaling__factor=4.0) == (256, "factor")
-    assert trained(rope__scaling__factor=5000.0) == (1, "factor")
-    assert trained(rope__scaling__factor=4.0, rope__scaling__original_context_length=100) == (100, "header")
-    assert trained(rope__scaling__attn_factor=1.5) == (1024, "declared")
-    assert trained(rope__scaling__attn_factor=1.5, **stated) == (256, "header")
-    assert trained(**YARN) == (256, "header")
-    assert trained(rope__scaling__type="yarn", rope__scaling__factor=4.0) == (1024, "declared")
+STATED = {"rope__scaling__original_context_length": 256}
 
 
-def test_the_trained_length_that_a_family_states_for_a_declared_one() -> None:
-    """Qwen3-8B declares 40,960 tokens: 32,768 trained ones and 8,192 for the answer."""
-    qwen3 = arch(family="qwen3")
-    spec = reading(qwen3, context_length=40960).spec
-    assert (spec.original_context, spec.original_context_source) == (32768, "family")
-    assert spec.original_context_reference.startswith("https://huggingface.co/Qwen/Qwen3-8B")
-    for other, keys in (
-        (qwen3, {"context_length": 40961}), (PLAIN, {"context_length": 40960}),
-        (arch(family="qwen2"), {"context_length": 131072}),  # of which some were trained at 32,768, as is not known
-    ):  # fmt: skip
-        spec = reading(other, **keys).spec
-        assert (spec.original_context, spec.original_context_source) == (keys["context_length"], "declared")
+@pytest.mark.parametrize(
+    ("family", "keys", "expected"),
+    [
+        ("", {}, (1024, "declared")), ("", STATED, (256, "header")),
+        ("", {"rope__scaling__original_context_length": 1024}, (1024, "declared")),
+        ("", {**STATED, "attention__temperature_scale": 0.1}, (1024, "declared")),
+        ("", {"rope__scaling__factor": 4.0}, (256, "factor")), ("", {"rope__scaling__factor": 5000.0}, (1, "factor")),
+        ("", {"rope__scaling__factor": 4.0, "rope__scaling__original_context_length": 1}, (1, "header")),
+        ("", {"rope__scaling__attn_factor": 1.5}, (1024, "declared")), ("", YARN, (256, "header")),
+        ("", {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}, (1024, "declared")),
+        # Qwen3-8B declares 40,960 tokens: 32,768 trained ones and 8,192 for the answer
+        ("qwen3", {"context_length": 40960}, (32768, "family")), ("", {"context_length": 40960}, (40960, "declared")),
+        ("qwen3", {"context_length": 40961}, (40961, "declared")),
+        ("qwen2", {"context_length": 131072}, (131072, "declared")),  # some were trained at 32,768, as is not known
+    ],
+)  # fmt: skip
+def test_the_trained_length(family: str, keys: dict[str, Any], expected: tuple[int, str]) -> None:
+    spec = reading(arch(family=family), **keys).spec
+    assert (spec.original_context, spec.original_context_source) == expected
+    assert spec.original_context_reference.startswith("https://huggingface.co/Qwen/") is (expected[1] == "family")
 
 
 def test_keys_that_nobody_reads() -> None:
@@ -268,9 +246,8 @@ def test_keys_that_nobody_reads() -> None:
     assert reading(arch(betas=False, log_multiplier=False), **unread, rope__scaling__type="none").dead == (
         "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier", "factor",
     )  # fmt: skip
-    usual = {f"{prefix}yarn_attn_factor": 1.0, f"{prefix}yarn_ext_factor": 1.0, f"{prefix}yarn_beta_fast": 32.0,
-             f"{prefix}yarn_beta_slow": 1.0}  # fmt: skip
-    assert reading(arch(betas=False), **usual).dead == ()
+    usual = {"yarn_attn_factor": 1.0, "yarn_ext_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
+    assert reading(arch(betas=False), **{prefix + key: value for key, value in usual.items()}).dead == ()
 
 
 # Layers
@@ -291,7 +268,6 @@ def test_which_layers_rotate() -> None:
     assert kinds(arch(pattern=True), attention__rope_pattern=[1, 0, 0, 1, 1]) == "gnng"
     assert kinds(PLAIN, attention__rope_pattern=[1, 0, 0, 1]) == "gggg"
     assert kinds(arch(only_layers=4)) == "gggg"
-    assert kinds(PLAIN, block_count=10_000) == "g" * 10_000
     for keys, of, words in (
         ({"block_count": 10_001}, PLAIN, "block_count 10001"), ({"nextn_predict_layers": 5}, PLAIN, "block_count -1"),
         ({}, arch(only_layers=5), "only with 5 layers, and this file has 4"),
@@ -312,7 +288,7 @@ def test_layers_without_attention_do_not_rotate() -> None:
     assert kinds(linear, attention__recurrent_layers=[False, True, True, False]) == "gnng"
     assert kinds(linear, attention__recurrent_layers=[False, True]) == "gngg"
     assert kinds(linear, attention__recurrent_layers=True) == "nnnn"
-    assert kinds(linear, attention__recurrent_layers=False) == "gggg"
+    assert kinds(linear, full_attention_interval=1) == kinds(linear, attention__recurrent_layers=False) == "gggg"
     assert kinds(PLAIN, attention__recurrent_layers=[True] * 4) == "gggg"
     with pytest.raises(BadSource, match="full_attention_interval 0"):
         kinds(linear, full_attention_interval=0)
@@ -367,12 +343,16 @@ def test_a_fixed_rotation_reads_no_key() -> None:
 
 def test_alpha_changes_the_base() -> None:
     """hunyuan-vl.cpp: base alpha^(d / (d - 2))."""
-    found = reading(arch(alpha=True), rope__scaling__alpha=1000.0).spec.form
-    assert found.theta == pytest.approx(10000.0 * 1000.0 ** (8 / 6))
-    assert reading(rope__scaling__alpha=1000.0).spec.form == Plain(10000.0)
-    assert reading(arch(alpha=True), rope__scaling__alpha=0.0).spec.form == Plain(10000.0)
-    narrow = reading(arch(alpha=True), rope__scaling__alpha=9.0, attention__key_length=2)
-    assert narrow.spec.form == Plain(10000.0)
+    of = arch(alpha=True)
+    for alpha in (1000.0, 0.5):
+        assert reading(of, rope__scaling__alpha=alpha).spec.rope_theta == pytest.approx(10000.0 * alpha ** (8 / 6))
+    assert reading(rope__scaling__alpha=1000.0).spec.form == reading(of).spec.form == Plain(10000.0)
+    assert reading(of, rope__scaling__alpha=0.0).spec.form == Plain(10000.0)
+    assert reading(of, rope__scaling__alpha=9.0, attention__key_length=2).spec.form == Plain(10000.0)
+    narrow = reading(of, rope__scaling__alpha=2.0, attention__key_length=3, rope__dimension_count=2)
+    assert narrow.spec.rope_theta == pytest.approx(80000)
+    with pytest.raises(BadSource, match="freq_base 3.9685e-05 and factor 1; download it again"):
+        reading(of, rope__scaling__alpha=1e-3, rope__freq_base=0.39685026299)
 
 
 def test_yarn_keys_of_grok() -> None:
@@ -403,11 +383,15 @@ def test_sections_of_positions() -> None:
     temporal = reading(optional, rope__dimension_sections=[4, 0, 0, 0]).spec
     assert (temporal.mrope_section, temporal.layout) == ((), "interleaved")
     assert reading(**wanted).spec.mrope_section == ()
-    for wrong in (None, [0, 0, 0, 0]):
+    for fewer, seen in (([2, 2], (2, 2)), ([0, 4], ()), ([4], ())):
+        assert reading(optional, rope__dimension_sections=fewer).spec.mrope_section == seen
+    for wrong in (None, [0, 0, 0, 0], [0, 0, 0, 4]):
         with pytest.raises(BadSource, match="has no made.rope.dimension_sections"):
             reading(required, rope__dimension_sections=wrong)
-    with pytest.raises(BadSource, match="dimension_sections that are no counts"):
-        reading(required, rope__dimension_sections=[1, -1, 1, 1])
+    for odd in ([1, 1, 1, 0, 0], [True, 1, 1, 1], [1.0, 1, 1, 1], ["1", 1, 1], [1, 1, -1, 0]):
+        for of in (required, optional):
+            with pytest.raises(BadSource, match="dimension_sections that are no counts; fetch the file again"):
+                reading(of, rope__dimension_sections=odd)
 
 
 def test_window_layers() -> None:
@@ -416,6 +400,7 @@ def test_window_layers() -> None:
     assert (kinds(own, **sized), windows(own, **sized)) == ("lllg", (32, 32, 32, None))
     assert windows(own, **sized, attention__sliding_window_pattern=2) == (32, None, 32, None)
     assert windows(own, **sized, attention__sliding_window_pattern=0) == (32,) * 4
+    assert windows(own, **sized, attention__sliding_window_pattern=1) == (None,) * 4
     assert windows(own, **sized, attention__sliding_window_pattern=[True, False]) == (32, None, None, None)
     always = arch(window=Window("always", 2, "base"))
     assert windows(always) == (4096, None, 4096, None)
@@ -440,7 +425,7 @@ def test_what_window_layers_rotate_with() -> None:
     assert local("base") == (Plain(500.0), 1.5)
     assert local("plain") == (Plain(500.0), 1.0)
     assert local("base", rope__freq_base_swa=700.0) == (Plain(700.0), 1.5)
-    assert local("base", own=False) == (Plain(10000.0), 1.5)
+    assert local("base", own=False, rope__freq_base_swa=700.0) == (Plain(10000.0), 1.5)
     assert local("base", theta=None) == (Plain(10000.0), 1.5)
     assert local("same", rope__freq_base_swa=700.0) == (Interpolated(700.0, 4.0), 1.5)
     assert reading(arch(window=Window("key", 2, "base"))).spec.local_form is None
@@ -467,6 +452,8 @@ def test_the_cache_of_each_layer() -> None:
     window = arch(window=Window("key", 2, "base"))
     swa = {"attention__sliding_window": 32, "attention__key_length_swa": 4, "attention__head_count_kv": 1}
     assert cached(window, **swa) == [(2, 8, 8, None), (2, 4, 8, 32)]
+    assert cached(attention__head_count=[2, 4, 2, 2]) == [(3, 8, 8, None), (1, 16, 16, None)]
+    assert cached(attention__head_count_kv=1, nextn_predict_layers=1) == [(3, 8, 8, None)]
     assert cached(attention__head_count=0) == []
     assert cached(block_count=0, embedding_length=None) == []
     for wrong in ([1, -1], [1, True], [1.0, 1]):
@@ -496,4 +483,73 @@ def test_unknown_architectures_are_taken_where_that_is_allowed() -> None:
             assert find_arch("cubic").assumed
     with pytest.raises(BadSource, match="is not in the table"), assumed_keys(False):
         find_arch("cubic")
-    assert arch_of_header({"general.architecture": "cubic", "ropeconv.assumed_arch": True}).assumed
+    assumed = arch_of_header({"general.architecture": "cubic", "ropeconv.assumed_arch": True})
+    assert assumed.assumed
+    assert (reading(msgspec.structs.replace(assumed, name="made")).spec.notes, reading().spec.notes) == (ASSUMED, ())
+
+
+# Keys at their limits, or absent
+
+
+def test_a_share_of_0_turns_the_ramp_off_whatever_the_type_is() -> None:
+    off, negative = ({**YARN, "rope__scaling__yarn_ext_factor": value} for value in (0.0, -0.5))
+    of = arch(ext_factor=True)
+    assert reading(of, **off).spec.form == Interpolated(10000.0, 4.0)
+    assert reading(of, **negative).spec.form == Yarn(10000.0, 4.0, 256)
+    assert reading(of).spec.form == Plain(10000.0)
+
+
+def test_keys_of_grok_multiply_what_all_read() -> None:
+    of, twice = arch(ext_factor=True), {"rope__scaling__attn_factor": 2.0}
+    assert reading(of, **twice).spec.attention_factor == 2.0
+    assert reading(of, **twice, rope__scaling__yarn_attn_factor=1.5).spec.attention_factor == 3.0
+    assert reading(of, rope__scaling__yarn_attn_factor=1.5, rope__scaling__yarn_ext_factor=0.0).dead == ()
+
+
+@pytest.mark.parametrize("key", ["rope__scaling__alpha", "rope__freq_base", "rope__scaling__attn_factor"])
+@pytest.mark.parametrize("value", [1e39, -1e39, math.nan])
+def test_numbers_that_no_f32_holds(key: str, value: float) -> None:
+    """llama.cpp reads these keys as f32, and a file may say f64."""
+    with pytest.raises(BadSource, match="a finite f32 belongs there"):
+        reading(arch(alpha=True), **{key: value})
+
+
+def test_a_fixed_rotation_beside_a_softmax_scale() -> None:
+    """The factors then count in the scale of all logits, so that they are read, and nowhere else."""
+    found = reading(arch(fixed=True, softmax=True, mla=True), **YARN, rope__scaling__attn_factor=2.0)
+    assert (found.spec.form, found.spec.attention_factor, found.local_attention_factor) == (Plain(10000.0), 1.0, 1.0)
+    assert found.spec.softmax_scale == pytest.approx((2 * (1 + LOG)) ** 2)
+    assert found.dead == ()
+    alone = reading(arch(no_attention_factor=True), rope__scaling__attn_factor=2.0)
+    assert (alone.spec.attention_factor, alone.dead) == (1.0, ("attn_factor",))
+
+
+def test_chunks_and_queries_of_layers_that_do_not_rotate() -> None:
+    chunks = Window("unless 0", 4, "same", size=8192, chunked=True)
+    scale = PositionScale(0.1, 8192)
+    llama4 = arch(nope_interval=4, nope_with_window=True, window=chunks, nope_query_scaling=scale)
+    with_chunks, without = reading(llama4).spec, reading(llama4, attention__sliding_window=0).spec
+    assert (with_chunks.chunked, with_chunks.nope_query_scaling) == (True, QueryScaling(0.1, 8192))
+    assert (without.chunked, without.nope_query_scaling) == (False, None)
+    slides = reading(arch(window=Window("key", 2)), **SIZED).spec
+    assert (slides.windows, slides.chunked, slides.nope_query_scaling) == ((32, None, 32, None), False, None)
+
+
+def test_bases_of_layers_where_the_key_is_absent() -> None:
+    """llama.cpp takes 10000 for a header without rope.freq_base."""
+    same = arch(window=Window("key", 2, "same"))
+    assert kinds(same, **SIZED, rope__freq_base=None, rope__freq_base_swa=10000.0) == "gggg"
+    assert kinds(same, **SIZED, rope__freq_base=None, rope__freq_base_swa=10001.0) == "lglg"
+    own = arch(theta_key="attention.compress_rope_freq_base")
+    keys = {"attention__compress_rope_freq_base": 160000.0, "attention__compress_ratios": [0, 4, 4, 4, 9]}
+    spec = reading(own, **keys, rope__freq_base=None).spec
+    assert (spec.form, spec.local_form, spec.layers[:2]) == (Plain(160000.0), Plain(10000.0), ("local", "global"))
+    assert reading(own, **keys, rope__freq_base=777.0).spec.local_form == Plain(777.0)
+    assert reading(arch(fixed=True), rope__freq_base=5e5).spec.form == Plain(10000.0)
+
+
+def test_dense_layers_count_where_the_architecture_has_them() -> None:
+    """Of layers that rotate inside their windows, the first dense ones rotate too in some architectures."""
+    window = Window("always", 2, rotates="window", dense_first=True)
+    for leading, rotating in ((False, "ngng"), (True, "gggg")):
+        assert kinds(arch(leading_dense=leading, window=window), leading_dense_block_count=3) == rotating

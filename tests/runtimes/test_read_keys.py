@@ -17,11 +17,12 @@ from ropeconv.runtimes import find, runtimes
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.read_keys import read_keys, understood, unknown_key
 from ropeconv.runtimes.verdict import Verdict, judge, without_config
-from scripts.laboratory.key_files import Model, model_of, vllm
+from scripts.laboratory.key_files import model_of
 from scripts.laboratory.key_reader import attention_keys, configured_keys
 from scripts.laboratory.key_records import record
 
 from ..conftest import CONFIGS
+from ..support.extent import sample
 
 QWEN: dict[str, Any] = {
     "model_type": "qwen2", "hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2,
@@ -63,11 +64,9 @@ def test_a_key_that_nobody_looked_at_is_unknown(
     ("runtime", "model_type", "changes"),
     [
         ("mlx-lm", "llama", {}),
-        ("mlx-lm", "llama", {"rope_traditional": False}),
-        ("mlx-lm", "llama", {"use_fope": True, "dual_chunk_attention_config": {"chunk_size": 8}}),
+        ("mlx-lm", "llama", {"rope_traditional": False, "use_fope": True}),
         ("sglang", "llama", {"sliding_window": None, "rope_is_neox_style": None}),
         ("vllm", "qwen2", {"sliding_window": 512, "use_sliding_window": False}),
-        ("vllm", "llama", {"attention_bias": True, "head_dim": 64}),
         ("transformers", "deepseek_v3", {"rope_interleave": True}),
         ("transformers", "llama", {"rope_traditional": True}),
     ],
@@ -84,9 +83,8 @@ def test_verdicts_that_are_not_exact_stay() -> None:
 @pytest.mark.parametrize(
     ("runtime", "model_type", "status"),
     [
-        ("vllm", "qwen2", "refused"), ("vllm@0.11", "qwen2", "refused"), ("vllm@0.20", "qwen3_moe", "refused"),
-        ("sglang", "qwen2", "refused"), ("transformers", "qwen2", "exact"), ("mlx-lm", "qwen2", "exact"),
-        ("exllamav3", "qwen2", "exact"), ("vllm", "llama", "exact"), ("sglang", "qwen3", "refused"),
+        ("vllm", "qwen2", "refused"), ("vllm@0.11", "qwen2", "refused"), ("sglang", "qwen2", "refused"),
+        ("transformers", "qwen2", "exact"), ("mlx-lm", "qwen2", "exact"), ("vllm", "llama", "exact"),
     ],
 )  # fmt: skip
 def test_dual_chunk_attention(runtime: str, model_type: str, status: str) -> None:
@@ -106,7 +104,7 @@ def test_the_trained_length_is_that_of_the_chunks() -> None:
         detect({**config, "dual_chunk_attention_config": {"original_max_position_embeddings": "many"}})
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sample(sorted(CONFIGS.glob("*.json"))), ids=lambda path: path.stem)
 def test_published_configs_have_no_key_that_nobody_looked_at(path: Path) -> None:
     config = json.loads(path.read_text())
     try:
@@ -130,21 +128,11 @@ class MadeAttention(BaseAttention):
         self.kind = config.rope_scaling["in_dictionary"]
 
 
-class MadeMLP:
-    def __init__(self, config):
-        self.width = config.of_the_mlp
-
-
 class MadeLayer:
     def __init__(self, config):
         far = getattr(config, "through_a_variable", None)
         self.self_attn = MadeAttention(config, far=far, near=config.as_argument)
         self.mlp = MadeMLP(config.elsewhere)
-
-
-class MadeVisionAttention:
-    def __init__(self, config):
-        self.patch = config.of_images
 """
 BASE = """
 class BaseAttention:
@@ -170,20 +158,7 @@ def test_keys_are_those_that_reach_attention(tmp_path: Path) -> None:
     assert configured_keys(tmp_path / "asked.py").top == {"rope_theta", "b"}
 
 
-def test_a_registry_leads_to_the_class_of_an_architecture(tmp_path: Path) -> None:
-    folder = tmp_path / "vllm" / "model_executor" / "models"
-    (folder.parent / "layers" / "rotary_embedding").mkdir(parents=True)
-    folder.mkdir()
-    (folder / "registry.py").write_text('MODELS = {"MadeForCausalLM": ("made", "MadeLayer")}\n')
-    (folder / "made.py").write_text(MODEL)
-    (folder / "made_base.py").write_text(BASE)
-    models = [Model("made", ("made",), ("MadeForCausalLM",)), Model("other", ("other",), ("OtherForCausalLM",))]
-    found = [(name, keys.top) for name, keys in vllm(tmp_path, models) if name]
-    assert [name for name, _ in found] == ["made"]
-    assert "as_argument" in found[0][1]
-
-
-@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gemma3", "phi3"])
+@pytest.mark.parametrize("family", sample(["llama", "deepseek_v3", "gemma3", "phi3"], 1))
 def test_the_record_is_what_the_installed_transformers_reads(family: str) -> None:
     transformers = pytest.importorskip("transformers")
     row = find(f"transformers@{transformers.__version__}")[0]

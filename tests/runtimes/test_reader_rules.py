@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from ropeconv.runtimes.gguf_readers import Feature, Reader, Statement, gguf_readers, judge_reader
-from ropeconv.runtimes.versions import version_key
+from ropeconv.runtimes.gguf_readers import Feature, Reader, Statement, judge_reader
 
 ALL: tuple[Feature, ...] = ("theta", "linear", "yarn")
 
@@ -97,10 +95,3 @@ def test_what_is_said_where_nobody_has_looked() -> None:
     assert judged(of, *ALL, arch="qwen2")[1] == "nobody has looked at qwen2 in it; it ships another"
     assert judged(of)[1] == "nobody has looked at llama in it; it ships another"
     assert judge_reader(of, ALL, "llama").grade == ""
-
-
-def test_readers_are_in_order() -> None:
-    rows = gguf_readers()
-    assert [row.name for row in rows] == sorted(row.name for row in rows)
-    for left, right in pairwise(rows):
-        assert left.name != right.name or version_key(left.last) < version_key(right.version)

@@ -42,7 +42,7 @@ def at(arch: str, path: Path, positions: list[list[int]], **variants: dict[str, 
     return answers(arch, path.parent, {name: (path, given) for name, given in variants.items()}, positions)
 
 
-@pytest.mark.parametrize("arch", [BLOCKS, INTERLEAVED])
+@pytest.mark.parametrize("arch", [BLOCKS, pytest.param(INTERLEAVED, marks=pytest.mark.nightly)])
 def test_linear_divides_the_positions_of_all_sections(arch: str, tmp_path: Path) -> None:
     path, sections = make(arch, tmp_path / "tiny.gguf"), (TEXT, HEIGHT, WIDTH)
     once = at(arch, path, [*sections, STILL], plain={})
@@ -74,22 +74,6 @@ def test_text_rotates_as_without_sections(tmp_path: Path) -> None:
     together = {**sections, "other": without["scaled"]}
     assert apart(together, "scaled", "other") < 0.03
     assert apart(together, "plain", "other") > 1
-
-
-def test_qwen2vl_has_an_epsilon_of_0(tmp_path: Path) -> None:
-    """Its loader reads the sections alone: beside qwen2 with that epsilon it computes the same to the last bit."""
-    path, key = make(BLOCKS, tmp_path / "tiny.gguf"), "attention.layer_norm_rms_epsilon"
-    unused = {"output.bias": np.zeros(128, np.float32)}
-    plain = rewritten(path, tmp_path / "qwen2.gguf", unused, arch="qwen2")
-    large = {name: {f"{name}.{key}": ("float", 0.1)} for name in (BLOCKS, "qwen2")}
-    sections = answers(BLOCKS, tmp_path, {"plain": path, "large": (path, large[BLOCKS])})
-    zero: dict[str, Override] = {f"qwen2.{key}": ("float", 0.0)}
-    without = answers("qwen2", tmp_path, {"zero": (plain, zero), "own": plain, "more": (plain, large["qwen2"])})
-    together = {**sections, **without}
-    assert apart(together, "plain", "large") == 0
-    assert apart(together, "plain", "zero") == 0
-    assert apart(together, "own", "zero") > 0
-    assert apart(together, "more", "zero") > 0.1
 
 
 def test_sections_are_shown_and_required(tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.compare import describe, difference, frequencies, unscaled
 from ropeconv.runtimes.evidence import Evidence, ModelRecord
-from ropeconv.runtimes.find import canonical, find
+from ropeconv.runtimes.find import canonical
 from ropeconv.runtimes.grouping import grouped
 from ropeconv.runtimes.runtime import Runtime, row_from
-from ropeconv.runtimes.two_lists import crossing
-from ropeconv.runtimes.verdict import Verdict, judge, judge_code
+from ropeconv.runtimes.verdict import Verdict, judge
 from ropeconv.runtimes.versions import VersionRange, before, choose, version_key, within
 
 LLAMA = by_model_type()["llama"]
@@ -165,11 +164,6 @@ def test_a_text_model_inside_a_config_of_its_own_kind() -> None:
     assert judge({"model_type": "llama", "text_config": inner}, LLAMA, SCHEDULE, BEFORE, runtime()).status == "exact"
 
 
-def test_code_of_a_checkpoint() -> None:
-    statuses = {verdict.status for verdict in judge_code(LLAMA)}
-    assert {"exact", "refused"} <= statuses
-
-
 # Comparisons
 
 
@@ -180,7 +174,8 @@ def seen(**changes: Any) -> RopeSpec:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, ""), ({"form": Interpolated(10000.0, 4.0 * (1 + 5e-7))}, ""), ({"attention_factor": 1 + 5e-7}, ""),
+        ({}, ""), ({"form": Interpolated(10000.0, 4.0 * (1 + 5e-7))}, ""),
+        ({"attention_factor": 1 + 9e-7}, ""), ({"attention_factor": 1 - 2e-6}, "it uses the attention factor"),
         ({"form": Interpolated(10000.0, 4.0 * (1 + 5e-6))}, "it computes other frequencies (linear"),
         ({"rotary_dim": 4}, "it computes other frequencies"),
         ({"attention_factor": 1.1}, "it uses the attention factor 1.1000, not 1.0000"),
@@ -226,10 +221,9 @@ def test_what_is_left_unscaled() -> None:
 
 
 def test_forms_for_people() -> None:
-    assert describe(Yarn(10000.0, 4.0, 4096)) == (
-        "yarn, theta 10000, factor 4, original_context 4096, beta_fast 32, beta_slow 1"
-    )
-    assert describe(Yarn(10000.0, 4.0, 4096, truncate=False)).endswith(", truncate false")
+    yarn = "yarn, theta 10000, factor 4, original_context 4096, beta_fast 32, beta_slow 1"
+    assert describe(Yarn(10000.0, 4.0, 4096)) == yarn
+    assert describe(Yarn(10000.0, 4.0, 4096, truncate=False)) == f"{yarn}, truncate false"
     assert (describe(None), describe(Plain(500.0)), frequencies(SCHEDULE)) == (
         "none",
         "default, theta 500",
@@ -244,9 +238,8 @@ def test_forms_for_people() -> None:
 @pytest.mark.parametrize(
     ("version", "first", "last", "inside"),
     [
-        ("4.50", "4.48", "4.52", True), ("4.48", "4.48", "4.52", True), ("4.52", "4.48", "4.52", True),
-        ("4.52.9", "4.48", "4.52", True), ("4.47.9", "4.48", "4.52", False), ("4.53", "4.48", "4.52", False),
-        ("5.0", "4.48", "4.52", False), ("4.48.0", "4.48", "4.48", True), ("4.48.1", "4.48.2", "4.52", False),
+        ("4.48", "4.48", "4.52", True), ("4.52.9", "4.48", "4.52", True), ("4.47.9", "4.48", "4.52", False),
+        ("4.53", "4.48", "4.52", False), ("5.0", "4.48", "4.52", False), ("4.48.1", "4.48.2", "4.52", False),
     ],
 )  # fmt: skip
 def test_versions_within_a_range(version: str, first: str, last: str, inside: bool) -> None:
@@ -268,12 +261,8 @@ def test_names_of_ranges() -> None:
     assert [one.display_name for one in choose("a@4.1", "4.1", rows)] == ["A 4.1"]
     with pytest.raises(RecipeError, match="--runtime a@9: nobody has looked at that version; known: 1-2, 3, 4-5$"):
         choose("a@9", "9", rows)
-    assert [canonical(name) for name in (" GGUF ", "llama.cpp@1", "vLLM@0.3")] == [
-        "llama-cpp",
-        "llama-cpp@1",
-        "vllm@0.3",
-    ]
-    assert all(one.current for one in find("all"))
+    names = {" GGUF ": "llama-cpp", "llama.cpp@1": "llama-cpp@1", "vLLM@0.3": "vllm@0.3"}
+    assert {name: canonical(name) for name in names} == names
 
 
 def verdict(version: str, status: Any = "exact", name: str = "a", grade: Any = "run", title: str = "A") -> Verdict:
@@ -284,13 +273,9 @@ def verdict(version: str, status: Any = "exact", name: str = "a", grade: Any = "
     ("verdicts", "expected"),
     [
         ([verdict("1.1"), verdict("1.2"), verdict("1.3-1.5")], [("exact", "A 1.1-1.5")]),
-        ([verdict("1.1"), verdict("1.3")], [("exact", "A 1.1 and 1.3")]),
         ([verdict("1.9"), verdict("2.0")], [("exact", "A 1.9-2.0")]),
         ([verdict("1.9"), verdict("2.1")], [("exact", "A 1.9 and 2.1")]),
-        (
-            [verdict("1.1"), verdict("1.2", "differs"), verdict("1.3")],
-            [("exact", "A 1.1 and 1.3"), ("differs", "A 1.2")],
-        ),
+        ([verdict("1"), verdict("2", "differs"), verdict("3")], [("exact", "A 1 and 3"), ("differs", "A 2")]),
         ([verdict("1.1"), verdict("1.2", grade="read")], [("exact", "A 1.1; read: A 1.2")]),
         ([verdict("1.1"), verdict("1.2", name="b", title="B")], [("exact", "A 1.1, B 1.2")]),
         ([verdict("1.1", "refused"), verdict("1.2", "exact")], [("exact", "A 1.2"), ("refused", "A 1.1")]),
@@ -304,11 +289,8 @@ def test_verdicts_in_groups(verdicts: list[Verdict], expected: list[tuple[str, s
 
 def test_what_a_verdict_covers() -> None:
     one = Verdict("a@1.2", "A", "exact", "", "", "1.4")
-    rows = {
-        version: VersionRange(name="a", version=version, title="A", source="")
-        for version in ("1.1", "1.2", "1.4", "1.5")
-    }
-    assert [one.covers(row) for row in rows.values()] == [False, True, True, False]
+    rows = [VersionRange(name="a", version=f"1.{minor}", title="A", source="") for minor in (1, 2, 4, 5)]
+    assert [one.covers(row) for row in rows] == [False, True, True, False]
     assert not one.covers(VersionRange(name="b", version="1.2", title="B", source=""))
     assert one.to_dict()["evidence"] is None
     assert verdict("1").to_dict()["evidence"] == "run"
@@ -317,9 +299,3 @@ def test_what_a_verdict_covers() -> None:
 def test_records_of_the_lab() -> None:
     record = ModelRecord("d", ("yarn",), "exact", {"differs": {"how": ("a", "b")}, "refused": {"x": ("c",)}})
     assert record.statuses(("a", "c", "z")) == {"a": "differs", "c": "refused", "z": "exact"}
-
-
-def test_a_cache_that_crosses_the_length() -> None:
-    assert "past 4,096 tokens" in crossing(4096)
-    assert "give such a prompt whole" in crossing(4096)
-    assert "computes the cache of this family anew" in crossing(4096, recomputed=True)

@@ -80,33 +80,6 @@ def right(plan: CheckpointPlan, version: str = transformers.__version__, factor:
 # Whether anybody is asked
 
 
-@pytest.mark.parametrize(
-    ("version", "status"),
-    [(transformers.__version__, "exact"), ("", "unknown"), ("99.0.0", "unknown"), ("no version", "unknown")],
-)
-def test_versions_without_a_statement_are_unknown(plan: CheckpointPlan, version: str, status: str) -> None:
-    assert plan.predicted(version) == status
-
-
-def test_a_right_answer_is_kept(plan: CheckpointPlan, folder: Path) -> None:
-    asked: list[Path] = []
-    checking = OutputCheck(plan, lambda place: asked.append(place) or right(plan))
-    found = checking(folder)
-    assert asked == [folder]
-    assert found is not None
-    assert found is checking.found
-    assert (found.transformers, found.attention_factor, checking.reason) == (
-        transformers.__version__, plan.schedule.attention_factor, "",
-    )  # fmt: skip
-
-
-def test_a_wrong_answer_stops(plan: CheckpointPlan, folder: Path) -> None:
-    checking = OutputCheck(plan, lambda place: right(plan, factor=1.01))
-    with pytest.raises(Disagreement, match=r"computes other global frequencies than the schedule.*; nothing was kept"):
-        checking(folder)
-    assert checking.found is None
-
-
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 @pytest.mark.parametrize(("version", "words"), [("4.30.0", "transformers 4.30.0 is"), ("", "as installed")])
 def test_versions_that_nothing_is_known_of_prove_nothing(

@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-import ropeconv
 from ropeconv.bake.export import ExportPlan
 from ropeconv.receipts import read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..sources.test_meta import release
 from ..support.baking import apply, make_plan
 from ..support.llamacpp import checkpoint
 
@@ -81,12 +79,6 @@ def test_a_quantised_file_is_estimated_and_leaves_nothing_else(model: Path, tmp_
     assert elements / 8 * 0.3 < file.size - smaller < elements / 8 * 4
 
 
-def test_names_of_outputs(model: Path) -> None:
-    assert planned(model, outtype="f16").out.name == "Tiny-Llama-255K-mixed4-F16.gguf"
-    assert planned(model, AS_IS, outtype="f16").out.name == "Tiny-Llama-255K-F16.gguf"
-    assert not planned(model).is_folder
-
-
 def test_what_is_not_read_may_change_meanwhile(model: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(model, tmp_path / "Tiny-Llama")
     (folder / "notes.txt").write_text("")
@@ -109,24 +101,3 @@ def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) ->
 def test_a_window_that_llama_cpp_ignores_is_said(tmp_path: Path, window: int | None, said: bool) -> None:
     folder = checkpoint("mistral", tmp_path / "Tiny", sliding_window=window)
     assert (NOTE in planned(folder, AS_IS).warnings) is said
-
-
-def test_the_key_value_cache_is_that_of_the_file(model: Path) -> None:
-    cache = planned(model).kv_cache
-    assert cache is not None
-    config = json.loads((model / "config.json").read_text())
-    width = config["num_key_value_heads"] * config["head_dim"]
-    numbers = 2 * width * config["num_hidden_layers"] * 256  # keys and values of each layer and token
-    assert json.dumps(2 * numbers) in json.dumps(cache.to_dict(256, 64))
-
-
-def test_texts_that_are_made_from_another_layout_arrive(tmp_path: Path) -> None:
-    release(tmp_path / "llama")
-    source = ropeconv.open_source(str(tmp_path / "llama"))
-    plan = make_plan(source, AS_IS, tmp_path / "out")
-    names = set(source.generated_texts()) - {"config.json", "tokenizer_config.json"}
-    assert names
-    assert {file.name: file.text for file in plan.files if file.name in names} == {
-        name: source.text(name) for name in names
-    }
-    assert all(file.text for file in plan.files if file.name in names)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ropeconv.errors import BadSource
+from ropeconv.bake import in_place
+from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import GgufFile, write
 from ropeconv.formats.gguf.inplace import phases
 from ropeconv.rope.methods import REGISTRY
@@ -15,6 +18,7 @@ from ropeconv.rope.recipe import Recipe
 from ..conftest import Run
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write as written
+from ..support.in_process import command
 
 YARN, LINEAR = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["linear"](2.0))
 
@@ -27,7 +31,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.gguf"
 
 
-def test_other_hard_links_are_changed_only_with_a_word(run: Run, path: Path) -> None:
+def test_other_hard_links_are_changed_only_with_a_word(path: Path) -> None:
+    run = partial(command, path.parent)
     other, before = path.with_name("other.gguf"), path.read_bytes()
     other.hardlink_to(path)
     change = ("apply", "model.gguf", "--yarn", "4", "--replace", "--in-place", "-q")
@@ -44,15 +49,16 @@ def test_other_hard_links_are_changed_only_with_a_word(run: Run, path: Path) -> 
     assert other.read_bytes() == path.read_bytes()
 
 
-def test_a_command_beside_a_change_ends_in_one_sentence(run: Run, path: Path) -> None:
+@pytest.mark.parametrize("words", ["apply model.gguf --yarn 8 --in-place", "inspect model.gguf"])
+def test_a_command_beside_a_change_ends_in_one_sentence(run: Run, path: Path, words: str) -> None:
+    """In another process: the lock is one between processes."""
     plan = make_plan(path, YARN, in_place=True, replace=True)
     walk = phases(plan.source.file, plan.edit)  # type: ignore[union-attr]
     next(walk)
     now = path.read_bytes()
-    for command in (("apply", "model.gguf", "--yarn", "8", "--in-place"), ("inspect", "model.gguf")):
-        done = run(*command)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "another ropeconv is changing model.gguf in place; run again when that has ended" in done.stderr
+    done = run(*words.split())
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "another ropeconv is changing model.gguf in place; run again when that has ended" in done.stderr
     assert path.read_bytes() == now
     assert list(walk)[-1] == "done"
 
@@ -75,3 +81,15 @@ def test_a_model_that_changes_while_it_is_copied_is_not_published(
     assert not (tmp_path / "out.gguf").exists()
     assert GgufFile.open(path).header.get("llama.context_length") == 128
     apply(make_plan(path, YARN, tmp_path / "out.gguf", replace=True))
+
+
+@pytest.mark.parametrize("name", ["/dev/x", None])
+def test_a_failed_change_in_place_is_a_sentence(path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    def fails(*given: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", name)
+
+    monkeypatch.setattr(in_place, "phases", fails)
+    with pytest.raises(
+        RopeconvError, match=rf"cannot be changed in place \(Input/output error: {name or path}\) and is"
+    ):
+        apply(make_plan(path, YARN, in_place=True, replace=True))

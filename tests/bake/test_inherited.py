@@ -97,18 +97,6 @@ def test_what_is_not_inherited_is_not_said(recipe: Recipe, replace: bool) -> Non
     assert said(make_plan(CONFIGS / "deepseek-ai--DeepSeek-V3.json", recipe, replace=replace)) == []
 
 
-def test_a_model_without_the_pair_says_nothing() -> None:
-    assert said(make_plan(CONFIGS / "meta-llama--Llama-2-7b-hf.json", Recipe(REGISTRY["yarn"](8.0)))) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "pair"), [("deepseek-ai--DeepSeek-V2-Lite", (0.707, 0.707)), ("meta-llama--Llama-2-7b-hf", None)]
-)
-def test_the_pair_of_an_opened_source(name: str, pair: tuple[float, float] | None) -> None:
-    source = open_source(str(CONFIGS / f"{name}.json"))
-    assert mscale_of(source, inspect_source(source)) == pair
-
-
 def test_a_gguf_says_it_from_its_key(tmp_path: Path) -> None:
     """yarn_log_multiplier is 0.1 mscale_all_dim in deepseek2; 0.0707 is what the converter writes for V2."""
     keys = {

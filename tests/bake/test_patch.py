@@ -16,6 +16,7 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
+from ..support.extent import sample
 from ..support.models import TRAINED, VOCABULARY
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
@@ -37,7 +38,7 @@ def distance(left: Any, right: Any) -> float:
     return float((left - right).abs().max() / right.std())
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma3_text", "phi", "deepseek_v2"])
+@pytest.mark.parametrize("model_type", sample(["llama", "qwen3", "gemma3_text", "phi", "deepseek_v2"], 2))
 def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str], Path], model_type: str) -> None:
     """The right side has the method in its config, and no code of ours."""
     folder = tiny(model_type)
@@ -62,23 +63,6 @@ def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str]
     assert distance(patched, logits(own)) < 1e-3
     assert distance(before, logits(own)) > 0.1
     assert torch.equal(logits(model), before)
-
-
-def test_a_plan_and_its_recipe_give_the_same_bits(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    model = loaded(tiny("llama"))
-    undo = ropeconv.patch(model, YARN)
-    by_recipe = logits(model)
-    undo()
-    ropeconv.patch(model, make_plan(tiny("llama"), YARN, tmp_path / "out"))
-    assert torch.equal(logits(model), by_recipe)
-
-
-def test_a_patched_source_agrees_with_the_baked_one(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    recipe = Recipe(REGISTRY["mixed"](4.0))
-    plan = make_plan(tiny("llama"), recipe, tmp_path / "out")
-    model = loaded(tiny("llama"))
-    ropeconv.patch(model, plan)
-    assert distance(logits(model), logits(loaded(apply(plan)))) < 1e-3
 
 
 def test_longrope_takes_the_list_of_the_last_position(tiny: Callable[[str], Path]) -> None:

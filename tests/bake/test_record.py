@@ -149,8 +149,3 @@ def cells(grade: Any = "", **statuses: Any) -> list[MatrixCell]:
 )  # fmt: skip
 def test_a_family_is_one_row_of_letters(statuses: dict[str, str], row: str) -> None:
     assert letters(cells(**statuses)) == row
-
-
-def test_cells_are_counted_by_their_evidence() -> None:
-    found = [one for grade in ("run", "run", "read", "") for one in cells(grade, yarn="exact")]
-    assert counts(found) == {"run": 2, "read": 1, "unknown": 1}

@@ -11,15 +11,11 @@ import pytest
 from safetensors.numpy import save_file
 
 import ropeconv
-from ropeconv.bake import GgufTarget, Target
 from ropeconv.bake.checkpoint import CheckpointPlan
-from ropeconv.bake.planner import _as_checkpoint
-from ropeconv.bake.restore import _default_out, restore_plan
+from ropeconv.bake.restore import restore_plan
 from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake, UsageError
-from ropeconv.receipts.original import SourceRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import GgufSource
 
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import plain_tensors, write
@@ -109,30 +105,24 @@ def test_a_file_that_llama_cpp_does_not_load(tmp_path: Path) -> None:
 # Restoring
 
 
-def test_names_for_what_is_brought_back(tmp_path: Path) -> None:
-    baked = ropeconv.open_source(str(folder(tmp_path / "model", weights=True)))
-    with pytest.raises(UsageError, match=r"-o x\.gguf is not a name for a folder; choose another name"):
-        restore_plan(baked, Path("x.gguf"))
-    with pytest.raises(UsageError, match="--in-place changes a GGUF file itself, and a folder is written anew"):
-        restore_plan(baked, in_place=True)
-    with pytest.raises(BadSource, match=r"has no ropeconv\.json, so it is not an output of ropeconv"):
-        restore_plan(baked)
-    file = ropeconv.open_source(str(write(tmp_path / "model.gguf")))
-    with pytest.raises(UsageError, match="--in-place changes the GGUF file itself; leave -o out"):
-        restore_plan(file, Path("x.gguf"), in_place=True)
-    with pytest.raises(UsageError, match=r"-o x is not a name for GGUF; end its name in \.gguf"):
-        restore_plan(file, Path("x"))
-    for out in (None, Path("x.gguf")):
-        with pytest.raises(BadSource, match="has no receipt among its keys, so it is not an output of ropeconv"):
-            restore_plan(file, out)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a\\b", "a\0", "x" * 201, "\N{GREEK SMALL LETTER ALPHA}" * 101])
-def test_names_that_are_none_for_a_file(name: str) -> None:
-    with pytest.raises(BadSource, match="which is no name for a file; choose one with -o"):
-        _default_out(SourceRecord(name, "folder"), "-restored")
-    assert _default_out(SourceRecord("x" * 200, "folder"), ".gguf") == Path("x" * 200 + ".gguf")
-    assert _default_out(SourceRecord("../sub/x", "folder"), "-restored") == Path("x-restored")
+@pytest.mark.parametrize(
+    ("name", "out", "in_place", "error", "words"),
+    [
+        ("model", Path("x.gguf"), False, UsageError, r"-o x\.gguf is not a name for a folder; choose another name"),
+        ("model", None, True, UsageError, "--in-place changes a GGUF file itself, and a folder is written anew"),
+        ("model", None, False, BadSource, r"has no ropeconv\.json, so it is not an output of ropeconv"),
+        ("model.gguf", Path("x.gguf"), True, UsageError, "--in-place changes the GGUF file itself; leave -o out"),
+        ("model.gguf", Path("x"), False, UsageError, r"-o x is not a name for GGUF; end its name in \.gguf"),
+        ("model.gguf", None, False, BadSource, "has no receipt among its keys, so it is not an output of ropeconv"),
+    ],
+)
+def test_what_cannot_be_brought_back(
+    tmp_path: Path, name: str, out: Path | None, in_place: bool, error: type[Exception], words: str
+) -> None:
+    folder(tmp_path / "model", weights=True)
+    write(tmp_path / "model.gguf")
+    with pytest.raises(error, match=words):
+        restore_plan(ropeconv.open_source(str(tmp_path / name)), out, in_place=in_place)
 
 
 # What the installed transformers is expected to do
@@ -166,12 +156,6 @@ def test_a_context_of_lengths_that_imply_a_factor_is_the_one_that_is_declared(tm
 
 def test_an_output_of_ropeconv_does_not_become_a_checkpoint_that_forgets_it(tmp_path: Path) -> None:
     baked = apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "out.gguf"))
-    with pytest.raises(
-        RopeconvError, match=r"would not say from what; run `ropeconv restore` on it first, or pass --a"
-    ):
+    words = r"would not say from what; run `ropeconv restore` on it first, or pass --a"
+    with pytest.raises(RopeconvError, match=words):
         make_plan(baked, MIXED, tmp_path / "back", to="safetensors")
-    plain = tmp_path / "model.gguf"
-    for source, of in ((baked, AS_IS), (plain, MIXED)):
-        found = _as_checkpoint(GgufSource(source), of, Target(gguf=GgufTarget("f16")))
-        assert (found.kind, found.outtype) == ("gguf", "f16")
-    assert _as_checkpoint(GgufSource(plain), MIXED, Target()).outtype == "auto"

@@ -18,8 +18,7 @@ from ropeconv.bake.writing.hidden import LOCK, NEW, locked
 from ropeconv.errors import RopeconvError
 from ropeconv.receipts.receipt import CheckRecord
 
-from ...support.extent import sample, tally
-from .plans import beside, small_plan, source_folder, tree, write
+from .plans import small_plan, source_folder, tree, write
 
 HOLD = """
 import sys, time
@@ -86,33 +85,6 @@ def test_a_link_at_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match="is a link"):
         write(small_plan(source_folder(tmp_path), tmp_path / "out"))
     assert [path.name for path in other.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize("delay", sample(range(5), 2))
-def test_two_processes_at_once_make_one_output_of_one_plan(tmp_path: Path, delay: int) -> None:
-    folder, out, labels = source_folder(tmp_path), tmp_path / "out", ("first", "second")
-    children = []
-    for index, label in enumerate(labels):
-        plan = small_plan(folder, out, label)
-        child = os.fork()
-        if child == 0:
-            code = 2
-            try:
-                time.sleep(0.001 * delay * index)
-                write(plan)
-                code = 0
-            except RopeconvError:
-                code = 1
-            finally:
-                os._exit(code)
-        children.append(child)
-    codes = [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children]
-    assert sorted(codes) == [0, 1]
-    label = labels[codes.index(0)]
-    assert tree(out)["config.json"] == f'{{"label": "{label}"}}\n'.encode()
-    assert f'"method": "{label}"' in (out / "ropeconv.json").read_text()
-    assert beside(out) == []
-    tally("pair", "apply and apply", 1)
 
 
 @pytest.mark.parametrize("name", ["out", "out/notes.txt"])

@@ -1,11 +1,16 @@
-"""Tokenizers in GGUF, as llama.cpp cuts text with them, against the tokenizers library."""
+"""Tokenizers in GGUF, as llama.cpp cuts text with them, and back, against the libraries that they come from.
+
+Published vocabularies are in vocabularies.py.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +19,13 @@ import pytest
 import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from ropeconv.errors import BadSource, UsageError
+from ropeconv.errors import BadSource, UnsupportedBake, UsageError
+from ropeconv.export.checkpoint.tokenizer import tokenizer_config, tokenizer_text
 from ropeconv.export.tokenizer import composes_characters, tokenizer_keys
 from ropeconv.export.tokenizer.files import Bpe, TokenizerJson, decoded
-from ropeconv.export.tokenizer.pre import merges_make_every_token, pre_table, recognise
-from ropeconv.formats.gguf import Edit, GgufFile, string
+from ropeconv.export.tokenizer.pre import Pre, merges_make_every_token, pre_table, recognise
+from ropeconv.families.registry import by_name
+from ropeconv.formats.gguf import Edit, GgufFile, Value, boolean, string, u32
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -36,15 +43,18 @@ TEXTS = [
     "we'll WE'LL they've I'd I'M don't",
 ]
 VOCABULARY = 600
+PRE = {pre.name: pre for pre in pre_table().pre}
+Keys = dict[str, Value]
 
 
+@functools.cache
 def corpus() -> list[str]:
     """Text with all kinds of characters in it."""
     here = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
     return here * 2 + TEXTS * 30
 
 
-def byte_level(pre: Any, ignore_merges: bool) -> Tokenizer:
+def byte_level(pre: Any, ignore_merges: bool = False) -> Tokenizer:
     """A byte-level BPE that cuts text as `pre` does."""
     made = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     made.pre_tokenizer, made.decoder = pre, decoders.ByteLevel()
@@ -52,6 +62,16 @@ def byte_level(pre: Any, ignore_merges: bool) -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
     made.train_from_iterator(corpus(), trainer)
     return made
+
+
+@functools.cache
+def text_of(pre: Pre) -> str:
+    """The tokenizer.json of a byte-level BPE that cuts text as one in the table does."""
+    return str(byte_level(as_pre_tokenizer(pre.steps), pre.ignore_merges).to_str())
+
+
+def known(name: str) -> Tokenizer:
+    return Tokenizer.from_str(text_of(PRE[name]))
 
 
 def parsed(text: str) -> TokenizerJson:
@@ -76,50 +96,86 @@ def as_pre_tokenizer(steps: tuple[str, ...]) -> Any:
     return pre_tokenizers.Sequence(found)
 
 
-def vocabulary_file(keys: dict[str, Any], path: Path) -> None:
+def keys_of(tokenizer: Tokenizer, folder: Path, **options: Any) -> Keys:
+    """The keys of a tokenizer whose tokenizer.json is the only one in a folder."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer_keys(folder, VOCABULARY, {}, **options)
+
+
+def vocabulary_file(keys: Keys, path: Path) -> GgufFile:
     """A GGUF file with the keys of a tokenizer."""
     plain = write(path.with_name("plain.gguf"), vocabulary=1, tensors={"x": np.zeros(32, np.float32)})
     write_new(GgufFile.open(plain), 0, Edit(keys, frozenset({"tokenizer.ggml.scores"} - keys.keys())), path)
+    return GgufFile.open(path)
 
 
-def in_llama_cpp(keys: dict[str, Any], folder: Path) -> list[list[int]]:
-    """TEXTS as llama.cpp cuts them: the vocabulary alone is loaded, in a process of its own."""
-    vocabulary_file(keys, folder / "vocab.gguf")
-    return in_python(f"""
-import json
+CUT = """
+import json, sys
 from llama_cpp import Llama
-model = Llama({str(folder / "vocab.gguf")!r}, vocab_only=True, verbose=False)
-print(json.dumps([model.tokenize(text.encode(), add_bos=False, special=True) for text in {TEXTS!r}]))
-""")
+def cut(path, texts, special):
+    try:
+        model = Llama(path, vocab_only=True, verbose=False)
+    except ValueError:
+        return None
+    return [model.tokenize(text.encode(), add_bos=False, special=special) for text in texts]
+paths, *given = json.load(sys.stdin)
+print(json.dumps([cut(path, *given) for path in paths]))
+"""
 
 
-def in_python(script: str) -> Any:
-    """What a script prints as JSON, in a process of its own: llama.cpp aborts on some files."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+def in_llama_cpp(paths: Sequence[Path], texts: Sequence[str] = TEXTS, special: bool = True) -> list[Any]:
+    """Texts as llama.cpp cuts them by each vocabulary, in a process of its own; None for a file that it refuses."""
+    pytest.importorskip("llama_cpp")
+    job = json.dumps([[str(path) for path in paths], list(texts), special])
+    done = subprocess.run([sys.executable, "-c", CUT], input=job, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return list(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("pre", pre_table().pre, ids=lambda pre: pre.name)
-def test_every_pre_tokenizer_of_the_table_cuts_as_llama_cpp_does(pre: Any, tmp_path: Path) -> None:
-    tokenizer = byte_level(as_pre_tokenizer(pre.steps), pre.ignore_merges)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
-    assert keys["tokenizer.ggml.pre"].decode() == pre.name
-    assert in_llama_cpp(keys, tmp_path) == [tokenizer.encode(text).ids for text in TEXTS]
+def cut(keys: Keys, folder: Path, texts: Sequence[str] = TEXTS) -> Any:
+    vocabulary_file(keys, folder / "vocab.gguf")
+    return in_llama_cpp([folder / "vocab.gguf"], texts)[0]
+
+
+def back(keys: Keys, folder: Path) -> Tokenizer:
+    return Tokenizer.from_str(tokenizer_text(vocabulary_file(keys, folder / "vocab.gguf"), by_name()["llama"]))
+
+
+@pytest.fixture(scope="module")
+def by_name_of_pre(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Keys, Any]]:
+    """The keys for each pre-tokenizer of the table, and TEXTS as llama.cpp cuts them."""
+    folder = tmp_path_factory.mktemp("pre")
+    keys = {name: keys_of(known(name), folder) for name in PRE}
+    for name, given in keys.items():
+        vocabulary_file(given, folder / f"{name}.gguf")
+    found = in_llama_cpp([folder / f"{name}.gguf" for name in PRE])
+    return {name: (keys[name], ids) for name, ids in zip(PRE, found, strict=True)}
+
+
+@pytest.mark.parametrize("name", PRE)
+def test_every_pre_tokenizer_of_the_table_cuts_as_llama_cpp_does_and_comes_back(
+    name: str, by_name_of_pre: dict[str, tuple[Keys, Any]], tmp_path: Path
+) -> None:
+    tokenizer, (keys, ids) = known(name), by_name_of_pre[name]
+    assert keys["tokenizer.ggml.pre"].decode() == name
+    assert ids == [tokenizer.encode(text).ids for text in TEXTS]
+    second = back(keys, tmp_path)
+    for text in [*TEXTS, "<s>special</s> tokens"]:
+        assert second.encode(text).ids == tokenizer.encode(text).ids
+        assert second.decode(second.encode(text).ids) == tokenizer.decode(tokenizer.encode(text).ids)
 
 
 def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
-    """The check above can fail."""
-    digits = next(pre for pre in pre_table().pre if pre.name == "starcoder")
-    tokenizer = byte_level(as_pre_tokenizer(digits.steps), False)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="falcon")
-    assert in_llama_cpp(keys, tmp_path) != [tokenizer.encode(text).ids for text in TEXTS]
+    """The test above can fail, in both directions."""
+    tokenizer = known("starcoder")
+    wrong = keys_of(tokenizer, tmp_path, pre="falcon")
+    expected = [tokenizer.encode(text).ids for text in TEXTS]
+    assert cut(wrong, tmp_path) != expected
+    assert [back(wrong, tmp_path).encode(text).ids for text in TEXTS] != expected
 
 
 def test_families_call_some_of_them_otherwise() -> None:
-    data = parsed(byte_level(as_pre_tokenizer(("digits", "gpt2")), False).to_str())
+    data = parsed(text_of(PRE["starcoder"]))
     assert recognise(data, {}) == "starcoder"
     assert recognise(data, {"starcoder": "command-r"}) == "command-r"
 
@@ -135,15 +191,15 @@ def test_families_call_some_of_them_otherwise() -> None:
     ids=str,
 )
 def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> None:
-    data = parsed(byte_level(pre, False).to_str())
+    tokenizer = known("gpt-2")
+    tokenizer.pre_tokenizer = pre
     with pytest.raises(BadSource, match="pass --pre NAME"):
-        recognise(data, {})
+        recognise(parsed(tokenizer.to_str()), {})
 
 
 def with_lookup(made: bool) -> dict[str, Any]:
     """A tokenizer.json that cuts as qwen2 does, and has ignore_merges. made: merging makes all of its tokens."""
-    qwen2 = next(pre for pre in pre_table().pre if pre.name == "qwen2")
-    data: dict[str, Any] = json.loads(byte_level(as_pre_tokenizer(qwen2.steps), True).to_str())
+    data: dict[str, Any] = json.loads(text_of(Pre("qwen2", True, PRE["qwen2"].steps)))
     model = data["model"]
     for text in [entry["content"] for entry in data["added_tokens"]]:
         model["vocab"].pop(text, None)
@@ -154,22 +210,14 @@ def with_lookup(made: bool) -> dict[str, Any]:
     return data
 
 
-def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [True, False])
+def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(made: bool, tmp_path: Path) -> None:
     """As in gpt-oss, which has ignore_merges where llama.cpp merges. One token more, and llama.cpp gives others."""
-    for made, same in ((True, True), (False, False)):
-        (tmp_path / "tokenizer.json").write_text(json.dumps(with_lookup(made)))
-        keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="" if made else "qwen2")
-        assert keys["tokenizer.ggml.pre"].decode() == "qwen2"
-        tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-        wanted = [tokenizer.encode(text).ids for text in (*TEXTS[:-1], "Qzq")]
-        vocabulary_file(keys, tmp_path / "vocab.gguf")
-        script = f"""
-import json
-from llama_cpp import Llama
-model = Llama({str(tmp_path / "vocab.gguf")!r}, vocab_only=True, verbose=False)
-print(json.dumps([model.tokenize(text.encode(), add_bos=False) for text in {[*TEXTS[:-1], "Qzq"]!r}]))
-"""
-        assert (in_python(script) == wanted) is same
+    tokenizer, texts = Tokenizer.from_str(json.dumps(with_lookup(made))), [*TEXTS[:-1], "Qzq"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(with_lookup(made)))
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="" if made else "qwen2")
+    assert keys["tokenizer.ggml.pre"].decode() == "qwen2"
+    assert (cut(keys, tmp_path, texts) == [tokenizer.encode(text).ids for text in texts]) is made
 
 
 def test_a_known_pattern_with_other_merging_is_another_one() -> None:
@@ -184,42 +232,40 @@ def test_a_known_pattern_with_other_merging_is_another_one() -> None:
 
 def train_pieces(folder: Path, **options: Any) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece BPE with byte fallback in tokenizer.model, as Llama 2 and Mistral have it."""
-    text = folder / "corpus.txt"
-    text.write_text("\n".join(corpus()))
     settings = {
         "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
         "remove_extra_whitespaces": False, "character_coverage": 0.98, "split_digits": True,
-        "allow_whitespace_only_pieces": True, "minloglevel": 2, "vocab_size": VOCABULARY,
+        "allow_whitespace_only_pieces": True, "minloglevel": 2, "vocab_size": VOCABULARY, **options,
     }  # fmt: skip
-    sentencepiece.SentencePieceTrainer.Train(
-        input=str(text), model_prefix=str(folder / "tokenizer"), **(settings | options)
-    )
-    text.unlink()
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromFile(str(folder / "tokenizer.model"))
-    return processor
+    lines = (line for text in corpus() for line in text.splitlines())
+    prefix = str(folder / "tokenizer")
+    sentencepiece.SentencePieceTrainer.Train(sentence_iterator=lines, model_prefix=prefix, **settings)
+    return sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model"))
 
 
 @pytest.mark.parametrize("prefix", [True, False])
-def test_sentencepiece(tmp_path: Path, prefix: bool) -> None:
+def test_sentencepiece_cuts_as_llama_cpp_does_and_comes_back(tmp_path: Path, prefix: bool) -> None:
     processor = train_pieces(tmp_path, add_dummy_prefix=prefix)
     keys = tokenizer_keys(tmp_path, VOCABULARY, {})
     assert keys["tokenizer.ggml.model"].decode() == "llama"
     assert keys["tokenizer.ggml.add_space_prefix"].decode() is prefix
     kinds = keys["tokenizer.ggml.token_type"].decode()
     assert [kinds[0], kinds[1], kinds[2], kinds[3], kinds[-1]] == [2, 3, 3, 6, 1]
-    assert in_llama_cpp(keys, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
+    assert cut(keys, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
+    second = back(keys, tmp_path)
+    for text in TEXTS:
+        assert second.encode(text, add_special_tokens=False).ids == processor.EncodeAsIds(text)
+        assert second.decode(processor.EncodeAsIds(text)) == text
 
 
 @pytest.mark.parametrize("spaces", [["▁▁", "▁▁▁▁"], []], ids=["user-defined pieces of spaces", "none"])
 def test_user_defined_pieces_are_found_in_text_with_spaces(tmp_path: Path, spaces: list[str]) -> None:
     """Gemma 2 and 3 have such pieces; llama.cpp searches for them in the text itself."""
     processor = train_pieces(tmp_path, user_defined_symbols=[*spaces, "<h1>"], add_dummy_prefix=False)
-    added = [{"id": processor.PieceToId(piece), "content": piece} for piece in [*spaces, "<h1>"]]
-    settings = {"added_tokens_decoder": {str(entry["id"]): {"content": entry["content"]} for entry in added}}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    added = {str(processor.PieceToId(piece)): {"content": piece} for piece in [*spaces, "<h1>"]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
     keys = tokenizer_keys(tmp_path, VOCABULARY, {})
-    assert in_llama_cpp(keys, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
+    assert cut(keys, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
 
 
 @pytest.mark.parametrize(
@@ -238,72 +284,6 @@ def test_sentencepiece_that_llama_cpp_does_not_have_is_refused(
         tokenizer_keys(tmp_path, VOCABULARY, {})
 
 
-def test_composition_is_noted_since_llama_cpp_does_not_compose(tmp_path: Path) -> None:
-    """As of Qwen 2 and 3: decomposed text becomes other tokens, composed text the same."""
-    source = checkpoint("qwen2", tmp_path / "source")
-    plan = make_plan(source, Recipe(REGISTRY["as-is"]()), tmp_path / "out.gguf", to="gguf")
-    assert not any("NFC" in line for line in plan.warnings)
-    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.save(str(source / "tokenizer.json"))
-    plan = make_plan(source, Recipe(REGISTRY["as-is"]()), tmp_path / "out.gguf", to="gguf")
-    assert any("llama.cpp does not compose characters (NFC)" in line for line in plan.warnings)
-    pytest.importorskip("llama_cpp")
-    apply(plan)
-    for text, same in (("caf\u00e9", True), ("cafe\u0301", False)):
-        path = tmp_path / "out.gguf"
-        script = (
-            f"import json; from llama_cpp import Llama; model = Llama({str(path)!r}, vocab_only=True, verbose=False)"
-        )
-        script += f"; print(json.dumps(model.tokenize({text!r}.encode(), add_bos=False)))"
-        assert (in_python(script) == tokenizer.encode(text).ids) is same
-
-
-def test_a_normalizer_that_changes_text_is_refused(tmp_path: Path) -> None:
-    tokenizer = byte_level(as_pre_tokenizer(("gpt2",)), False)
-    for normalizer, refused in (
-        (normalizers.NFC(), False),
-        (normalizers.Lowercase(), True),
-        (normalizers.NFKC(), True),
-    ):
-        tokenizer.normalizer = normalizers.Sequence([normalizer])
-        tokenizer.save(str(tmp_path / "tokenizer.json"))
-        if not refused:
-            keys = tokenizer_keys(tmp_path, VOCABULARY, {})
-            assert composes_characters(tmp_path, keys)
-            assert not composes_characters(tmp_path, {**keys, "tokenizer.ggml.model": string("llama")})
-            continue
-        with pytest.raises(BadSource, match="normalizes text"):
-            tokenizer_keys(tmp_path, VOCABULARY, {})
-
-
-def test_only_names_that_llama_cpp_takes_are_accepted(tmp_path: Path) -> None:
-    byte_level(as_pre_tokenizer(("gpt2",)), False).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UsageError, match="no pre-tokenizer of llama.cpp; take one of: .*qwen2"):
-        tokenizer_keys(tmp_path, VOCABULARY, {}, pre="nonsense")
-    assert tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
-
-
-def test_llama_cpp_takes_every_name_of_the_list_and_no_other(tmp_path: Path) -> None:
-    byte_level(as_pre_tokenizer(("gpt2",)), False).save(str(tmp_path / "tokenizer.json"))
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
-    assert {pre.name for pre in pre_table().pre} <= set(pre_table().names)
-    tried = [*pre_table().names, "nonsense", "qwen", "llama"]
-    for name in tried:
-        vocabulary_file(keys | {"tokenizer.ggml.pre": string(name)}, tmp_path / f"{name}.gguf")
-    script = f"""
-import json
-from llama_cpp import Llama
-def loads(name):
-    try:
-        return bool(Llama(f"{tmp_path}/{{name}}.gguf", vocab_only=True, verbose=False))
-    except ValueError:
-        return False
-print(json.dumps([name for name in {tried!r} if loads(name)]))
-"""
-    assert in_python(script) == list(pre_table().names)
-
-
 def test_sentencepiece_from_tokenizer_json_alone(tmp_path: Path) -> None:
     """The merges of the converted model in place of its scores."""
     processor = train_pieces(tmp_path)
@@ -313,51 +293,109 @@ def test_sentencepiece_from_tokenizer_json_alone(tmp_path: Path) -> None:
         ((-processor.GetScore(index), piece[:cut], piece[cut:]) for index, piece in enumerate(pieces) if index > 258
          for cut in range(1, len(piece)) if piece[:cut] in vocabulary and piece[cut:] in vocabulary)
     )  # fmt: skip
-    made = Tokenizer(
-        models.BPE(vocabulary, [(left, right) for _, left, right in ranked], unk_token="<unk>", byte_fallback=True)
-    )
+    merges = [(left, right) for _, left, right in ranked]
+    made = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True))
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     made.decoder = decoders.ByteFallback()
     (tmp_path / "tokenizer.model").unlink()
-    made.save(str(tmp_path / "tokenizer.json"))
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    keys = keys_of(made, tmp_path)
     assert keys["tokenizer.ggml.add_space_prefix"].decode() is True
-    assert in_llama_cpp(keys, tmp_path) == [made.encode(text).ids for text in TEXTS]
+    assert cut(keys, tmp_path) == [made.encode(text).ids for text in TEXTS]
+
+
+def test_composition_is_noted_since_llama_cpp_does_not_compose(tmp_path: Path) -> None:
+    """As of Qwen 2 and 3: decomposed text becomes other tokens, composed text the same."""
+    source, out = checkpoint("qwen2", tmp_path / "source"), tmp_path / "out.gguf"
+    plan = make_plan(source, Recipe(REGISTRY["as-is"]()), out, to="gguf")
+    assert not any("NFC" in line for line in plan.warnings)
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.save(str(source / "tokenizer.json"))
+    plan = make_plan(source, Recipe(REGISTRY["as-is"]()), out, to="gguf")
+    assert any("llama.cpp does not compose characters (NFC)" in line for line in plan.warnings)
+    texts = ["caf\u00e9", "cafe\u0301"]
+    (ids,) = in_llama_cpp([apply(plan)], texts)
+    assert [one == tokenizer.encode(text).ids for one, text in zip(ids, texts, strict=True)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "refused"),
+    [(normalizers.NFC(), False), (normalizers.Lowercase(), True), (normalizers.NFKC(), True)],
+    ids=["NFC", "Lowercase", "NFKC"],
+)
+def test_a_normalizer_that_changes_text_is_refused(normalizer: Any, refused: bool, tmp_path: Path) -> None:
+    tokenizer = known("gpt-2")
+    tokenizer.normalizer = normalizers.Sequence([normalizer])
+    if refused:
+        with pytest.raises(BadSource, match="normalizes text"):
+            keys_of(tokenizer, tmp_path)
+        return
+    keys = keys_of(tokenizer, tmp_path)
+    assert composes_characters(tmp_path, keys)
+    assert not composes_characters(tmp_path, {**keys, "tokenizer.ggml.model": string("llama")})
+
+
+def test_llama_cpp_takes_every_name_of_the_list_and_no_other(tmp_path: Path) -> None:
+    keys, names = keys_of(known("gpt-2"), tmp_path), pre_table().names
+    assert PRE.keys() <= set(names)
+    tried = [*names, "nonsense", "qwen", "llama"]
+    for name in tried:
+        vocabulary_file(keys | {"tokenizer.ggml.pre": string(name)}, tmp_path / f"{name}.gguf")
+    found = in_llama_cpp([tmp_path / f"{name}.gguf" for name in tried], [])
+    assert [name for name, ids in zip(tried, found, strict=True) if ids is not None] == list(names)
+    with pytest.raises(UsageError, match="no pre-tokenizer of llama.cpp; take one of: .*qwen2"):
+        tokenizer_keys(tmp_path, VOCABULARY, {}, pre="nonsense")
+    assert tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
 
 
 def test_added_tokens_special_tokens_and_the_chat_template_go_along(tmp_path: Path) -> None:
-    tokenizer = byte_level(as_pre_tokenizer(("gpt2",)), False)
+    tokenizer = known("gpt-2")
     tokenizer.add_special_tokens(["<|im_start|>"])
     tokenizer.add_tokens(["<think>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "chat_template": "{{ messages }}"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     keys = tokenizer_keys(tmp_path, VOCABULARY + 10, {})
-    tokens, kinds = (keys[f"tokenizer.ggml.{name}"].decode() for name in ("tokens", "token_type"))
-    assert (tokens[VOCABULARY], kinds[VOCABULARY]) == ("<|im_start|>", 3)
-    assert (tokens[VOCABULARY + 1], kinds[VOCABULARY + 1]) == ("<think>", 4)
-    assert (tokens[VOCABULARY + 2], kinds[VOCABULARY + 2]) == ("[PAD602]", 5)
-    assert keys["tokenizer.ggml.bos_token_id"].decode() == 0
-    assert keys["tokenizer.ggml.eos_token_id"].decode() == 1
-    assert keys["tokenizer.ggml.add_bos_token"].decode() is True
-    assert keys["tokenizer.chat_template"].decode() == "{{ messages }}"
-    assert len(keys["tokenizer.ggml.merges"].decode()) == VOCABULARY - 256 - 2
-    text = "<|im_start|>hi<think>there"
-    assert tokenizer.encode(text).ids[0] == VOCABULARY
+    found = {name.removeprefix("tokenizer."): value.decode() for name, value in keys.items()}
+    added = zip(found["ggml.tokens"], found["ggml.token_type"], strict=True)
+    assert list(added)[VOCABULARY:][:3] == [("<|im_start|>", 3), ("<think>", 4), ("[PAD602]", 5)]
+    assert [found[f"ggml.{name}"] for name in ("bos_token_id", "eos_token_id", "add_bos_token")] == [0, 1, True]
+    assert found["chat_template"] == "{{ messages }}"
+    assert len(found["ggml.merges"]) == VOCABULARY - 256 - 2
 
 
-def test_a_tokenizer_with_more_tokens_than_embeddings_is_another_models(tmp_path: Path) -> None:
-    byte_level(as_pre_tokenizer(("gpt2",)), False).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(BadSource, match="the embeddings have 500 rows"):
-        tokenizer_keys(tmp_path, 500, {})
+def test_special_tokens_and_the_chat_template_come_back(tmp_path: Path) -> None:
+    keys = keys_of(known("gpt-2"), tmp_path) | {
+        "tokenizer.ggml.bos_token_id": u32(0),
+        "tokenizer.ggml.eos_token_id": u32(1),
+        "tokenizer.ggml.add_bos_token": boolean(True),
+        "tokenizer.chat_template": string("{{ messages }}"),
+    }
+    tokenizer = back(keys, tmp_path)
+    assert tokenizer.encode("a").ids[0] == 0
+    assert tokenizer.encode("a", add_special_tokens=False).ids == tokenizer.encode("a").ids[1:]
+    assert tokenizer_config(GgufFile.open(tmp_path / "vocab.gguf"), 64) == {
+        "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "model_max_length": 64,
+        "add_bos_token": True, "add_eos_token": False, "bos_token": "<s>", "eos_token": "</s>",
+        "chat_template": "{{ messages }}",
+    }  # fmt: skip
 
 
-def test_no_tokenizer(tmp_path: Path) -> None:
+def test_tokenizers_of_other_kinds_are_refused_on_the_way_back(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedBake, match="only llama and gpt2 are converted back"):
+        back(keys_of(known("gpt-2"), tmp_path) | {"tokenizer.ggml.model": string("t5")}, tmp_path)
+
+
+def test_no_tokenizer_and_one_of_another_kind_or_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="neither tokenizer.json nor"):
         tokenizer_keys(tmp_path, 500, {})
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": {}}}))
-    with pytest.raises(BadSource, match="WordPiece"):
-        tokenizer_keys(tmp_path, 500, {})
+    for text, said in (
+        (json.dumps({"model": {"type": "WordPiece", "vocab": {}}}), "WordPiece"),
+        (text_of(PRE["gpt-2"]), "the embeddings have 500 rows"),
+    ):
+        (tmp_path / "tokenizer.json").write_text(text)
+        with pytest.raises(BadSource, match=said):
+            tokenizer_keys(tmp_path, 500, {})
 
 
 def test_a_vocabulary_that_takes_long_to_merge_is_not_tried() -> None:

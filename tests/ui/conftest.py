@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.util import get_temp_dir
@@ -14,9 +14,9 @@ import pytest
 
 from ropeconv.ui.job import prepare
 
-from ..support.browser import browser
+from ..support.browser import Browser, browser
 from ..support.hub_writing import WritingHub, serving_writes
-from .visitor import Visitor, served
+from .visitor import OtherServer, Visitor, served
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,15 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_temporary_files() -> Iterator[None]:
     """What is left there is then of these tests, and not of others that run beside them. Short, as for a socket."""
     get_temp_dir()  # of multiprocessing, which removes it after all fixtures have ended
-    before = os.environ.get("TMPDIR"), tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="ui-") as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+    with tempfile.TemporaryDirectory(prefix="ui-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
         yield
-        tempfile.tempdir = before[1]
-        if before[0] is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before[0]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -69,6 +64,19 @@ def site(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) 
 
 
 @pytest.fixture(scope="module")
-def visitor(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
+def other() -> Iterator[OtherServer]:
+    with OtherServer() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def opened_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield Visitor(opened, site.address)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def visitor(site: Site, opened_browser: Browser) -> Visitor:
+    return Visitor(opened_browser, site.address)

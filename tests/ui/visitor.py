@@ -63,7 +63,7 @@ class Visitor:
     def __init__(self, browser: Browser, address: str) -> None:
         self.browser, self.driver = browser, browser.driver
         self.driver.get(address)
-        until(lambda: self.all("main"), "the page")
+        self.first("main")
         self.site = self.driver.current_url.partition("?")[0].rstrip("/")
         self.look()
 
@@ -80,7 +80,7 @@ class Visitor:
     def open(self, page: str, **typed: str) -> None:
         """Opens a page with what its address fills in."""
         self.driver.get(f"{self.site}/{page}?{urlencode(typed)}")
-        until(lambda: self.all("main button, main input"), f"the page {page!r}")
+        self.first("main button, main input")
         for name in typed.keys() & {"source", "value", "family"}:  # others may be folded away
             until(lambda: self.field(name).get_attribute("value") == typed[name], name)  # noqa: B023
 
@@ -88,8 +88,12 @@ class Visitor:
         found: list[Any] = self.driver.find_elements("css selector", selector)
         return found
 
+    def first(self, selector: str) -> Any:
+        """The first element of a selector, as soon as there is one."""
+        return until(lambda: self.all(selector), selector)[0]
+
     def field(self, name: str) -> Any:
-        return until(lambda: self.all(f"#{name} input, #{name} textarea"), f"the field {name}")[0]
+        return self.first(f"#{name} input, #{name} textarea")
 
     def type(self, name: str, text: str) -> None:
         field = self.field(name)
@@ -108,16 +112,12 @@ class Visitor:
 
     def press(self, button: str) -> None:
         """Presses a button, after what is answered so far is marked as old."""
-        self.driver.execute_script(
-            "document.querySelectorAll('#answer .answer').forEach((e) => { e.dataset.old = 1; })"
-        )
-        until(lambda: self.all(f"button#{button}, #{button} button"), f"the button {button}")[0].click()
+        self.driver.execute_script("document.querySelectorAll('.answer').forEach((e) => { e.dataset.old = 1; })")
+        self.first(f"button#{button}, #{button} button").click()
 
     def answer(self) -> str:
         """The text of the next answer, when it is complete."""
-        fresh = "#answer .answer:not([data-old]):not([role=status])"
-        until(lambda: self.all(fresh), "the answer")
-        return str(self.all(fresh)[0].text)
+        return str(self.first("#answer .answer:not([data-old]):not([role=status])").text)
 
     def ask(self, button: str) -> str:
         self.press(button)

@@ -1,4 +1,4 @@
-"""The RoPE of every published config: transformers' own rotary module is the judge of what a model is."""
+"""Published configs as transformers' own classes resolve them: frequencies, attention factor, and windows."""
 
 from __future__ import annotations
 
@@ -10,66 +10,89 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropeconv.errors import BadSource
+from ropeconv.families.config import detect, text_part
 from ropeconv.inspection import inspect_source
 from ropeconv.sources import open_source
 
-from .test_layers import CONFIGS, MORE, PUBLISHED, text_config
+from ..conftest import CONFIGS
+from ..support.extent import sample
 
 pytest.importorskip("torch")
-DOES_NOT_LOAD = ("mistralai--Ministral-3-3B-2512",)
-JUDGED = [path for path in PUBLISHED if text_config(path) is not None and path.stem not in DOES_NOT_LOAD]
+MORE = CONFIGS.parent / "more_configs"
+PUBLISHED = sorted([*CONFIGS.glob("*.json"), *MORE.glob("*.json")])
+MINISTRAL = CONFIGS / "mistralai--Ministral-3-3B-2512.json"
+NAMED = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+ALL_LAYERS = ("mistral", "mixtral", "phi3", "starcoder2", "ministral3", "qwen3_moe")
+"""Families whose model files give one mask to every layer."""
 
 
-def rotary_module(config: Any) -> Any:
-    """The rotary embedding of a text config's own model file."""
+def text_config(path: Path) -> tuple[str, Any] | None:
+    """The family and the text config as transformers' class resolves it; None for what transformers does not have."""
+    import transformers
+
+    config = json.loads(path.read_text())
+    try:
+        family = detect(config)
+    except BadSource:
+        return None
+    part = dict(text_part(config, family))
+    model_type = part.pop("model_type", family.model_types[-1])
+    if family.refuse or model_type not in transformers.CONFIG_MAPPING:
+        return None
+    return family.name, transformers.AutoConfig.for_model(model_type, **part).get_text_config()
+
+
+JUDGED = {path.stem: (path, *found) for path in PUBLISHED if (found := text_config(path)) is not None}
+
+
+def windows(family: str, config: Any) -> list[int | None]:
+    """The window of each layer by transformers: layer_types, or the one mask that all layers get."""
+    count = config.num_hidden_layers
+    if family in ALL_LAYERS:
+        return [getattr(config, "sliding_window", None) or None] * count
+    types = getattr(config, "layer_types", None) or ["full_attention"] * count
+    return [(getattr(config, NAMED[name]) if name in NAMED else None) or None for name in types]
+
+
+def computed(config: Any) -> tuple[np.ndarray, float]:
+    """inv_freq of the layers that an extension changes, at the declared length, and the attention factor."""
     modeling = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
     names = [name for name in vars(modeling) if name.endswith("RotaryEmbedding") and "Vision" not in name]
-    return getattr(modeling, min(names, key=len))(config)
-
-
-def computed(path: Path) -> tuple[np.ndarray, float]:
-    """inv_freq of the layers that an extension changes, at the declared length, and the attention factor."""
-    found = text_config(path)
-    assert found is not None
-    module = rotary_module(found[1])
+    module = getattr(modeling, min(names, key=len))(config)
     if not hasattr(module, "inv_freq"):  # a set per layer type
         return module.full_attention_inv_freq.numpy(), module.full_attention_attention_scaling
     if getattr(module, "rope_type", "") == "longrope":
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-        length = found[1].max_position_embeddings
-        inv_freq, factor = ROPE_INIT_FUNCTIONS["longrope"](found[1], device="cpu", seq_len=length)
+        length = config.max_position_embeddings
+        inv_freq, factor = ROPE_INIT_FUNCTIONS["longrope"](config, device="cpu", seq_len=length)
         return inv_freq.numpy(), factor
     return module.inv_freq.numpy(), getattr(module, "attention_scaling", 1.0)
 
 
-@pytest.mark.parametrize("path", JUDGED, ids=lambda path: path.stem)
-def test_frequencies_and_attention_factor(path: Path) -> None:
+@pytest.mark.parametrize("name", sample(list(JUDGED), 25))
+def test_what_transformers_computes(name: str) -> None:
+    path, family, config = JUDGED[name]
     spec = inspect_source(open_source(str(path))).spec
-    inv_freq, factor = computed(path)
-    np.testing.assert_allclose(spec.current().inv_freq, inv_freq, rtol=2e-6)
-    assert spec.attention_factor == pytest.approx(factor, abs=1e-6)
+    assert list(spec.windows) == windows(family, config)
+    assert len(spec.layers) == len(spec.windows)
+    if path != MINISTRAL:  # which does not load
+        inv_freq, factor = computed(config)
+        np.testing.assert_allclose(spec.current().inv_freq, inv_freq, rtol=2e-6)
+        assert spec.attention_factor == pytest.approx(factor, abs=1e-6)
 
 
 def test_a_wrong_reading_is_noticed() -> None:
     """Hunyuan's theta without its alpha, 1,000 times too small, which is how it reads at first sight."""
-    path = MORE / "tencent--Hunyuan-7B-Instruct.json"
+    path, _, config = JUDGED["tencent--Hunyuan-7B-Instruct"]
     spec = inspect_source(open_source(str(path))).spec
     assert spec.rope_theta == pytest.approx(11_158_839.9, rel=1e-7)  # 10000 x 1000^(128 / 126)
-    inv_freq, _ = computed(path)
-    assert not np.allclose(10000.0 ** (-np.arange(64) / 64), inv_freq, rtol=1e-2)
+    assert not np.allclose(10000.0 ** (-np.arange(64) / 64), computed(config)[0], rtol=1e-2)
 
 
-def test_ministral_3_as_published_does_not_load() -> None:
-    path = CONFIGS / "mistralai--Ministral-3-3B-2512.json"
-    problems = {problem.code: problem.message for problem in inspect_source(open_source(str(path))).problems}
-    assert "does not load it" in problems["load"]
-    with pytest.raises(AttributeError, match="'dict' object has no attribute 'to_dict'"):
-        built(path)
-    assert "load" not in {
-        one.code for one in inspect_source(open_source(str(CONFIGS / "Qwen--Qwen3-8B.json"))).problems
-    }
-    built(CONFIGS / "Qwen--Qwen3-8B.json")
+def test_nearly_every_published_config_is_judged() -> None:
+    assert len(JUDGED) >= 50
 
 
 def built(path: Path) -> Any:
@@ -83,5 +106,13 @@ def built(path: Path) -> Any:
         return transformers.AutoModelForCausalLM.from_config(made)
 
 
-def test_nearly_every_published_config_is_judged() -> None:
-    assert len(JUDGED) >= 49
+def test_ministral_3_as_published_does_not_load() -> None:
+    other = CONFIGS / "Qwen--Qwen3-8B.json"
+    problems = [
+        {one.code: one.message for one in inspect_source(open_source(str(of))).problems} for of in (MINISTRAL, other)
+    ]
+    assert "does not load it" in problems[0]["load"]
+    assert "load" not in problems[1]
+    with pytest.raises(AttributeError, match="'dict' object has no attribute 'to_dict'"):
+        built(MINISTRAL)
+    built(other)

@@ -1,67 +1,18 @@
-"""Which layers rotate and how far each of them sees, judged by transformers' own config classes and modules."""
+"""Which layers rotate and how far each of them sees, in words, and where a longer RoPE does not help."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ropeconv.errors import BadSource
-from ropeconv.families.config import detect, text_part
 from ropeconv.inspection import inspect_source
 from ropeconv.inspection.layers import cannot_gain, describe_layers, layer_groups
-from ropeconv.runtimes.read_config import read_spec
 from ropeconv.sources import open_source
 
 from ..conftest import CONFIGS
 
 MORE = CONFIGS.parent / "more_configs"
-PUBLISHED = sorted([*CONFIGS.glob("*.json"), *MORE.glob("*.json")])
-NAMED = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
-ALL_LAYERS = ("mistral", "mixtral", "phi3", "starcoder2", "ministral3", "qwen3_moe")
-"""Families whose model files give one mask to every layer."""
-
-
-def text_config(path: Path) -> tuple[str, Any] | None:
-    """The family and the text config as transformers' class resolves it; None for what transformers does not have."""
-    import transformers
-
-    config = json.loads(path.read_text())
-    try:
-        family = detect(config)
-    except BadSource:
-        return None
-    part = dict(text_part(config, family))
-    model_type = part.pop("model_type", family.model_types[-1])
-    if family.refuse or model_type not in transformers.CONFIG_MAPPING:
-        return None
-    made = transformers.AutoConfig.for_model(model_type, **part)
-    return family.name, made.get_text_config()
-
-
-def windows(family: str, config: Any) -> list[int | None]:
-    """The window of each layer by transformers: layer_types, or the one mask that all layers get."""
-    count = config.num_hidden_layers
-    if family in ALL_LAYERS:
-        return [getattr(config, "sliding_window", None) or None] * count
-    types = getattr(config, "layer_types", None) or ["full_attention"] * count
-    found = [getattr(config, NAMED[name]) if name in NAMED else None for name in types]
-    return [size or None for size in found]
-
-
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_windows_are_those_of_transformers(path: Path) -> None:
-    found = text_config(path)
-    if found is None:
-        pytest.skip("not in transformers")
-    config = json.loads(path.read_text())
-    spec = read_spec(config, detect(config))
-    assert list(spec.windows) == windows(*found)
-    assert len(spec.layers) == len(spec.windows)
-
-
 SPEC = {
     "CohereForAI--c4ai-command-r7b-12-2024": "24 rotate and see 4,096 tokens (sliding window); "
     "8 do not rotate and see the whole context",

@@ -16,8 +16,6 @@ from ropeconv.families import by_model_type
 from ropeconv.inspection.inspect import inspect_config
 from ropeconv.inspection.projections import attention_layers
 from ropeconv.inspection.variances import LayerVariances, bytes_to_read, measure
-from ropeconv.rope.bound.variances import pair_weights
-from ropeconv.rope.bound.weighted import weighted_sums
 from ropeconv.sources import open_checkpoint
 
 from ..support.attention_inputs import attention_inputs, lively_weights
@@ -26,15 +24,18 @@ from ..support.models import CANCELS, ENCODERS, FAMILIES, TINY, make
 
 UNMEASURED = {model_type for model_type in FAMILIES if by_model_type()[model_type].weights.unmeasured}
 MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}
-# one per order of rows, layout, share of the head that rotates, and kind of norm
-LAYOUTS = ("llama", "cohere", "glm", "gpt_neox", "phi3", "falcon", "ernie4_5", "llama4_text", "minimax_m2")
 
 
-def measured(folder: Path) -> list[LayerVariances]:
+def to_measure(folder: Path) -> tuple[Any, Any, int, Any]:
     source = open_checkpoint(str(folder))
     seen = inspect_config(source)
     layers = attention_layers(seen.spec, seen.family, source.config(), source.tensors)
-    return list(measure(source, layers, seen.family, seen.spec.head_dim))
+    return source, layers, seen.spec.head_dim, seen.family
+
+
+def measured(folder: Path, *heard: Any) -> list[LayerVariances]:
+    source, layers, head_dim, family = to_measure(folder)
+    return list(measure(source, layers, family, head_dim, *heard))
 
 
 @pytest.fixture(scope="module")
@@ -65,53 +66,6 @@ def test_variances_are_those_of_the_model(model_type: str, folders: Path) -> Non
             assert np.abs(ratio - 1).max() < 0.2
             backwards = variances[:, ::-1] / sampled
             assert np.abs(backwards / backwards.mean() - 1).mean() > 0.3, "the dimensions would not matter"
-
-
-@pytest.mark.parametrize("model_type", sample(sorted(UNMEASURED), 1))
-def test_what_no_tensor_gives_is_not_measured(model_type: str, folders: Path) -> None:
-    with pytest.raises(BadSource, match=by_model_type()[model_type].weights.unmeasured):
-        measured(lively(folders, model_type))
-
-
-@pytest.mark.parametrize("model_type", sample(LAYOUTS, 2))
-def test_the_sum_of_the_family_is_the_gap_of_its_logits(model_type: str, folders: Path) -> None:
-    """Queries at position m against keys like those at position 0: their mean gap is B_w(m), in the family's layout."""
-    folder = lively(folders, model_type)
-    one = measured(folder)[0]
-    spec = inspect_config(open_checkpoint(str(folder))).spec
-    inv_freq = spec.current().inv_freq
-    here, key = (own - own.mean(axis=1, keepdims=True) for own in attention_inputs(folder)[one.layer])
-    key = np.repeat(key, len(here) // len(key), axis=0)
-    distances = (1, 3, 11)
-    gaps: dict[str, list[np.ndarray]] = {layout: [] for layout in ("half", "interleaved")}
-    for distance in distances:
-        there = attention_inputs(folder, distance)[one.layer][0]
-        for layout, rows in gaps.items():
-            scale = np.sqrt(per_pair(key, spec.rotary_dim, layout) / per_pair(here, spec.rotary_dim, layout))
-            like = here * scale[:, None, :]
-            rows.append((there * like).sum(axis=2).mean(axis=1) / (here * like).sum(axis=2).mean(axis=1))
-    errors: dict[str, float] = {}
-    for layout, rows in gaps.items():
-        weights = pair_weights(one.queries, one.keys, spec.rotary_dim, layout)  # type: ignore[arg-type]
-        expected = [
-            weighted_sums(inv_freq, weights, np.arange(len(here)), np.full(len(here), m)) / (spec.head_dim / 2)
-            for m in distances
-        ]
-        errors[layout] = np.abs(np.array(rows) - expected).max()
-    right = errors.pop(spec.layout)
-    assert right < 0.02
-    assert all(wrong > 0.035 for wrong in errors.values())
-
-
-def per_pair(vectors: np.ndarray, rotary_dim: int, layout: str) -> np.ndarray:
-    """The variance of the pair that each dimension is in, or of the dimension where it does not rotate."""
-    variance = np.square(vectors).mean(axis=1)
-    rotated, half = variance[:, :rotary_dim], rotary_dim // 2
-    if layout == "half":
-        pairs = np.tile(rotated[:, :half] + rotated[:, half:], 2)
-    else:
-        pairs = np.repeat(rotated[:, ::2] + rotated[:, 1::2], 2, axis=1)
-    return np.concatenate([pairs, variance[:, rotary_dim:]], axis=1)
 
 
 def by_hand(folder: Path, dtype: torch.dtype = torch.float32, model_type: str = "llama", **more: Any) -> Path:
@@ -159,18 +113,15 @@ def test_a_layer_norm_takes_the_mean_of_the_inputs_away(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded_by_pieces(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = lively(folders, "falcon")
+    folder, done = lively(folders, "falcon"), list[int]()
     whole = measured(folder)
     monkeypatch.setattr("ropeconv.inspection.variances.PIECE", 1)
-    done: list[int] = []
-    source = open_checkpoint(str(folder))
-    seen = inspect_config(source)
-    layers = attention_layers(seen.spec, seen.family, source.config(), source.tensors)
-    for one, other in zip(whole, measure(source, layers, seen.family, seen.spec.head_dim, done.append), strict=True):
+    for one, other in zip(whole, measured(folder, done.append), strict=True):
         np.testing.assert_allclose(one.queries, other.queries)
         np.testing.assert_allclose(one.keys, other.keys)
-    assert sum(done) == bytes_to_read(layers, seen.spec.head_dim)
-    assert max(done) <= seen.spec.head_dim * layers[0].queries.tensor.shape[1] * 4
+    layers, head_dim = to_measure(folder)[1:3]
+    assert sum(done) == bytes_to_read(layers, head_dim)
+    assert max(done) <= head_dim * layers[0].queries.tensor.shape[1] * 4
 
 
 @pytest.mark.parametrize(
@@ -216,14 +167,15 @@ def test_quantised_weights(suffix: str, tmp_path: Path) -> None:
         measured(folder)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "said"),
-    [
-        ("deepseek_v3", "multi-head latent attention"),
-        ("hunyuan_v1_dense", "after the rotation"),
-        ("eurobert", "both directions"),
-    ],
-)
-def test_what_these_tensors_do_not_say(model_type: str, said: str, folders: Path) -> None:
-    with pytest.raises(BadSource, match=said):
+SAID = {
+    "deepseek_v3": "multi-head latent attention",
+    "hunyuan_v1_dense": "after the rotation",
+    "eurobert": "both directions",
+}
+SAID |= {model_type: by_model_type()[model_type].weights.unmeasured for model_type in UNMEASURED}
+
+
+@pytest.mark.parametrize("model_type", sample(sorted(SAID), 4))
+def test_what_these_tensors_do_not_say(model_type: str, folders: Path) -> None:
+    with pytest.raises(BadSource, match=SAID[model_type]):
         measured(lively(folders, model_type))

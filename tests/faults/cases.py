@@ -9,6 +9,7 @@ from pathlib import Path
 from . import scenes
 
 Command = tuple[str, ...]
+Scene = Callable[[Path], None]
 
 
 def ropeconv(text: str) -> Command:
@@ -26,7 +27,7 @@ class Case:
     source, and a journal may be beside it.
     """
 
-    scene: Callable[[Path], None]
+    scene: Scene
     command: Command
     output: tuple[str, ...]
     before: tuple[Command, ...] = ()
@@ -37,70 +38,53 @@ class Case:
 APPLY = "apply model -o out --yarn 4"
 SPLIT = ("out-00001-of-00002.gguf", "out-00002-of-00002.gguf")
 FIRST = "model-00001-of-00002.gguf"
+GGUF = "apply model.gguf -o out.gguf --mixed 4"
+IN_PLACE, BACK = "apply model.gguf --mixed 4 --in-place", "restore model.gguf --in-place"
+
+
+def folder(command: str, *before: str, killed: float = 0) -> Case:
+    """A command that makes the folder `out` of a checkpoint."""
+    return Case(scenes.checkpoint, ropeconv(command), ("out",), tuple(map(ropeconv, before)), killed)
+
+
+def file(command: str, *before: str, output: tuple[str, ...] = ("out.gguf",), scene: Scene = scenes.gguf_file) -> Case:
+    """A command that makes a GGUF file of another one."""
+    return Case(scene, ropeconv(command), output, tuple(map(ropeconv, before)))
+
+
+def in_place(command: str, *before: str, killed: float = 0, scene: Scene = scenes.reordered_gguf) -> Case:
+    """A command that changes a GGUF file."""
+    return Case(scene, ropeconv(command), ("model.gguf",), tuple(map(ropeconv, before)), killed, True)
+
 
 CASES: dict[str, Case] = {
-    "apply": Case(scenes.checkpoint, ropeconv(APPLY), ("out",)),
-    "apply --checksum": Case(scenes.checkpoint, ropeconv(f"{APPLY} --checksum"), ("out",)),
-    "apply, weights": Case(scenes.checkpoint, ropeconv(f"{APPLY} --encoding weights"), ("out",)),
-    "apply, buffers": Case(scenes.checkpoint, ropeconv(f"{APPLY} --encoding buffers"), ("out",)),
-    "apply --link": Case(scenes.checkpoint, ropeconv(f"{APPLY} --link"), ("out",)),
-    "apply --force": Case(
-        scenes.checkpoint, ropeconv(f"{APPLY} --force"), ("out",), before=(ropeconv("apply model -o out --linear 2"),)
+    "apply": folder(APPLY),
+    "apply --checksum": folder(f"{APPLY} --checksum"),
+    "apply, weights": folder(f"{APPLY} --encoding weights"),
+    "apply, buffers": folder(f"{APPLY} --encoding buffers"),
+    "apply --link": folder(f"{APPLY} --link"),
+    "apply --force": folder(f"{APPLY} --force", "apply model -o out --linear 2"),
+    "apply, killed before": folder(APPLY, killed=0.5),
+    "apply --to gguf": file("apply model --to gguf -o out.gguf --mixed 4", scene=scenes.checkpoint),
+    "apply, GGUF": file(GGUF),
+    "apply --force, GGUF": file(f"{GGUF} --force", "apply model.gguf -o out.gguf --linear 2"),
+    "apply --force, GGUF in shards": file(
+        f"apply {FIRST} -o out.gguf --mixed 4 --force", "apply other-00001-of-00002.gguf -o out.gguf --linear 2",
+        output=SPLIT, scene=scenes.two_gguf_models,
     ),
-    "apply, killed before": Case(scenes.checkpoint, ropeconv(APPLY), ("out",), killed=0.5),
-    "apply --to gguf": Case(scenes.checkpoint, ropeconv("apply model --to gguf -o out.gguf --mixed 4"), ("out.gguf",)),
-    "apply, GGUF": Case(scenes.gguf_file, ropeconv("apply model.gguf -o out.gguf --mixed 4"), ("out.gguf",)),
-    "apply --force, GGUF": Case(
-        scenes.gguf_file,
-        ropeconv("apply model.gguf -o out.gguf --mixed 4 --force"),
-        ("out.gguf",),
-        before=(ropeconv("apply model.gguf -o out.gguf --linear 2"),),
+    "apply, GGUF in shards": file(f"apply {FIRST} -o out.gguf --mixed 4", output=SPLIT, scene=scenes.gguf_shards),
+    "restore": folder("restore baked -o out", "apply model -o baked --yarn 4"),
+    "restore, GGUF": file("restore baked.gguf -o out.gguf", "apply model.gguf -o baked.gguf --mixed 4"),
+    "--in-place, room inserted": in_place(IN_PLACE, scene=scenes.gguf_file),
+    "--in-place, within the reserve": in_place(
+        "apply model.gguf --yarn 4 --in-place --replace", "apply model.gguf --linear 2 --in-place",
+        scene=scenes.gguf_file,
     ),
-    "apply --force, GGUF in shards": Case(
-        scenes.two_gguf_models,
-        ropeconv(f"apply {FIRST} -o out.gguf --mixed 4 --force"),
-        SPLIT,
-        before=(ropeconv("apply other-00001-of-00002.gguf -o out.gguf --linear 2"),),
-    ),
-    "apply, GGUF in shards": Case(scenes.gguf_shards, ropeconv(f"apply {FIRST} -o out.gguf --mixed 4"), SPLIT),
-    "restore": Case(
-        scenes.checkpoint, ropeconv("restore baked -o out"), ("out",), (ropeconv("apply model -o baked --yarn 4"),),
-    ),
-    "restore, GGUF": Case(
-        scenes.gguf_file, ropeconv("restore baked.gguf -o out.gguf"), ("out.gguf",),
-        (ropeconv("apply model.gguf -o baked.gguf --mixed 4"),),
-    ),
-    "--in-place, room inserted": Case(
-        scenes.gguf_file, ropeconv("apply model.gguf --mixed 4 --in-place"), ("model.gguf",), in_place=True
-    ),
-    "--in-place, within the reserve": Case(
-        scenes.gguf_file,
-        ropeconv("apply model.gguf --yarn 4 --in-place --replace"),
-        ("model.gguf",),
-        (ropeconv("apply model.gguf --linear 2 --in-place"),),
-        in_place=True,
-    ),
-    "--in-place, tensors change": Case(
-        scenes.reordered_gguf, ropeconv("apply model.gguf --mixed 4 --in-place"), ("model.gguf",), in_place=True
-    ),
-    "restore --in-place": Case(
-        scenes.reordered_gguf,
-        ropeconv("restore model.gguf --in-place"),
-        ("model.gguf",),
-        (ropeconv("apply model.gguf --mixed 4 --in-place"),),
-        in_place=True,
-    ),
-    "--in-place, killed before": Case(
-        scenes.reordered_gguf, ropeconv("apply model.gguf --mixed 4 --in-place"), ("model.gguf",), killed=0.8,
-        in_place=True,
-    ),
-    "restore --in-place, killed before": Case(
-        scenes.reordered_gguf, ropeconv("restore model.gguf --in-place"), ("model.gguf",),
-        (ropeconv("apply model.gguf --mixed 4 --in-place"),), killed=0.8, in_place=True,
-    ),
-    "record a validation": Case(
-        scenes.checkpoint, ("record-validation", "out"), ("out",), (ropeconv(APPLY),),
-    ),
+    "--in-place, tensors change": in_place(IN_PLACE),
+    "restore --in-place": in_place(BACK, IN_PLACE),
+    "--in-place, killed before": in_place(IN_PLACE, killed=0.8),
+    "restore --in-place, killed before": in_place(BACK, IN_PLACE, killed=0.8),
+    "record a validation": Case(scenes.checkpoint, ("record-validation", "out"), ("out",), (ropeconv(APPLY),)),
     "record a validation, GGUF": Case(
         scenes.gguf_file, ("record-validation", "model.gguf"), ("model.gguf.validation.json",),
         (ropeconv("apply model.gguf --yarn 4 --in-place"),),

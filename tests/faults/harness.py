@@ -63,12 +63,8 @@ class Outcome:
 
     def calls(self) -> list[Call]:
         """The writing calls, where they were counted."""
-        found = []
-        for line in self.report.splitlines():
-            if line.startswith("call "):
-                _, kind, flags, path = line.split(" ", 3)
-                found.append(Call(kind, bool(int(flags) & 1), bool(int(flags) & 2), path))
-        return found
+        lines = [line.split(" ", 3)[1:] for line in self.report.splitlines() if line.startswith("call ")]
+        return [Call(kind, bool(int(flags) & 1), bool(int(flags) & 2), path) for kind, flags, path in lines]
 
     def said(self) -> bool:
         """Whether it ended as a command should: done, or with one sentence and an exit code of its own."""
@@ -117,19 +113,15 @@ class Server:
         folder: that they run in, and whose writing calls count. commands: an action and its arguments each. delays: in
         seconds, before each begins. fault: of every one of them.
         """
+        mode, at, error = (fault.mode, fault.at, fault.error) if fault else (None, 0, 0)
         runs = [
             {
-                "folder": str(folder.resolve()),
-                "command": list(command),
-                "delay": delay,
-                "mode": None if fault is None else int(fault.mode),
-                "at": 0 if fault is None else fault.at,
-                "error": 0 if fault is None else fault.error,
-                "output": str(self.folder / f"output-{number}"),
+                "folder": str(folder.resolve()), "command": list(command), "delay": delay, "mode": mode, "at": at,
+                "error": error, "output": str(self.folder / f"output-{number}"),
                 "report": str(self.folder / f"report-{number}"),
             }
             for number, (command, delay) in enumerate(zip(commands, delays, strict=True))
-        ]
+        ]  # fmt: skip
         assert self.process.stdin is not None
         print(json.dumps(runs), file=self.process.stdin, flush=True)
         codes = json.loads(self._answer())
@@ -162,8 +154,5 @@ def tree(folder: Path) -> dict[str, str]:
 
 def under(contents: dict[str, str], names: Sequence[str]) -> dict[str, str]:
     """The part of a tree that has one of these names or is below it."""
-    return {
-        path: digest
-        for path, digest in contents.items()
-        if any(path == name or path.startswith(f"{name}/") for name in names)
-    }
+    below = [(path, any(path == name or path.startswith(f"{name}/") for name in names)) for path in contents]
+    return {path: contents[path] for path, inside in below if inside}

@@ -1,7 +1,10 @@
-"""A kill at any writing call: sources stay, no half output takes its name, and the same command completes it."""
+"""A kill, lost power or a disk error at any writing call: sources stay, no half output takes its name, errors are one
+sentence, and the same command completes it."""
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 from collections.abc import Callable
 from zlib import crc32
 
@@ -10,49 +13,69 @@ import pytest
 from ..support.extent import sample, tally
 from .bench import Bench
 from .cases import CASES
-from .harness import KILLED, Fault, Mode
+from .harness import KILLED, Fault, Mode, tree
+from .power import not_durable
 
 Get = Callable[[str], Bench]
-POINTS = 2
+Struck = tuple[Fault, bool | None]
 
 
 def kills(case: Bench) -> list[Fault]:
     """A kill before every writing call, and in the middle of every one that moves bytes."""
-    found = []
-    for number, call in enumerate(case.calls, 1):
-        found.append(Fault(Mode.KILL, number))
-        if call.moves:
-            found.append(Fault(Mode.KILL_HALF, number))
-    return found
+    calls = list(enumerate(case.calls, 1))
+    halves = [Fault(Mode.KILL_HALF, number) for number, call in calls if call.moves]
+    return [*(Fault(Mode.KILL, number) for number, _ in calls), *halves]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_kill_at_any_writing_call_loses_nothing(bench: Get, name: str) -> None:
-    case = bench(name)
-    wrong = {}
-    faults = sample(kills(case), POINTS, crc32(f"kill {name}".encode()))
-    for fault in faults:
-        found = case.strike(fault)
-        assert found.outcome.code == KILLED, f"{fault}: {found.outcome}"
-        if problem := case.wrong(found):
-            wrong[str(fault)] = problem
-    tally("kill", name, len(faults), len(wrong))
-    assert wrong == {}
+def errors(case: Bench) -> list[Fault]:
+    """A device error at every writing call, and a full disk at every one that takes space: once, and from then on."""
+    calls = [(number, call, mode) for number, call in enumerate(case.calls, 1) for mode in (FAIL_ONCE, FAIL_ON)]
+    full = [Fault(mode, number, errno.ENOSPC) for number, call, mode in calls if call.takes]
+    return [*(Fault(mode, number, errno.EIO) for number, _, mode in calls), *full]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_lost_power_at_any_writing_call_loses_nothing(bench: Get, name: str) -> None:
-    """As `power` models it: what no fsync has made durable is not on the disk."""
-    case = bench(name)
-    wrong = {}
-    faults = sample(
-        [(fault, cut) for fault in kills(case) for cut in (True, False)], POINTS, crc32(f"power {name}".encode())
-    )
+FAIL_ONCE, FAIL_ON = Mode.FAIL_ONCE, Mode.FAIL_ON
+KINDS: dict[str, Callable[[Bench], list[Struck]]] = {
+    "kill": lambda case: [(fault, None) for fault in kills(case)],
+    "power": lambda case: [(fault, cut) for fault in kills(case) for cut in (True, False)],
+    "disk error": lambda case: [(fault, None) for fault in errors(case)],
+}
+"""Lost power is as `power` models it: what no fsync has made durable is not on the disk."""
+
+
+@pytest.mark.parametrize("name", sample(list(CASES), 3))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_at_any_writing_call_loses_nothing(bench: Get, kind: str, name: str) -> None:
+    case, wrong = bench(name), {}
+    faults = sample(KINDS[kind](case), 2, crc32(f"{kind} {name}".encode()))
     for fault, cut in faults:
-        if problem := case.wrong(case.strike(fault, cut)):
-            wrong[f"{fault} {'cut' if cut else 'zeroed'}"] = problem
-    tally("power", name, len(faults), len(wrong))
+        found = case.strike(fault, cut)
+        assert (found.outcome.code == KILLED) == (kind != "disk error"), f"{fault}: {found.outcome}"
+        if problem := case.wrong(found):
+            wrong[f"{fault} {cut}"] = problem
+    tally(kind, name, len(faults), len(wrong))
     assert wrong == {}
+
+
+@pytest.mark.parametrize("name", sample(list(CASES), 3, seed=1))
+def test_calls_that_do_half_of_the_bytes_give_the_same(bench: Get, name: str) -> None:
+    """write(2) and copy_file_range(2) may write fewer bytes than they were asked to."""
+    case = bench(name)
+    folder = case.copy()
+    outcome = case.server.run(folder, case.case.command, Fault(Mode.SHORT))
+    assert outcome.code == 0, outcome.output
+    assert tree(folder) == case.expected
+    tally("short write", name, 1)
+
+
+@pytest.mark.parametrize("name", sample(list(CASES), 3, seed=2))
+def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
+    """When it ends, lost power takes nothing away any more: files and the folders with their names are durable."""
+    case = bench(name)
+    folder = case.copy()
+    outcome = case.server.run(folder, case.case.command, Fault(Mode.COUNT))
+    assert outcome.code == 0
+    assert not_durable(folder, outcome.report) == []
 
 
 def test_shards_of_two_outputs_never_stand_complete_beside_each_other(bench: Get) -> None:
@@ -61,5 +84,17 @@ def test_shards_of_two_outputs_never_stand_complete_beside_each_other(bench: Get
     changes = [number for number, call in enumerate(case.calls, 1) if call.path.endswith(case.case.output)]
     names = [number for number in changes if ".ropeconv-partial/" not in case.calls[number - 1].path]
     assert len(names) >= 2
-    faults = [Fault(Mode.KILL, number) for number in (*names, names[-1] + 1)]
+    faults = sample([Fault(Mode.KILL, number) for number in (*names, names[-1] + 1)], 3)
     assert [case.wrong(case.strike(fault)) for fault in faults] == [""] * len(faults)
+
+
+def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Get) -> None:
+    case = bench("apply")
+    journal = [number for number, call in enumerate(case.calls, 1) if call.path.endswith("partial/journal")]
+    found = case.strike(Fault(FAIL_ONCE, journal[-2], errno.ENOSPC))
+    assert ".out.ropeconv-partial" in found.after
+    said = ".out.ropeconv-partial has what is finished: the same command goes on from it; else remove it"
+    assert said in found.outcome.output
+    assert case.wrong(found) == ""
+    found.outcome = dataclasses.replace(found.outcome, output="ropeconv: the disk is full")
+    assert "does not say so" in case.wrong(found)

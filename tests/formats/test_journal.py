@@ -75,16 +75,6 @@ def test_a_changed_byte_anywhere_costs_one_line_and_is_told(tmp_path: Path) -> N
             assert values(path).items() >= found.items() | {"after": 9}.items()
 
 
-def test_damaged_lines_are_counted(tmp_path: Path) -> None:
-    path = kept(tmp_path / "x.jsonl", 5)
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[2], lines[4] = lines[2].replace(b'"value":1', b'"value":7'), bytes(len(lines[4]) - 1) + b"\n"
-    path.write_bytes(b"".join(lines))
-    with opened(path) as journal:
-        assert journal.notes == [f"2 lines of {path} are damaged and skipped."]
-        assert list(journal.lines) == ["0", "2", "4"]
-
-
 def test_a_line_of_another_journal_is_not_taken(tmp_path: Path) -> None:
     path = kept(tmp_path / "x.jsonl")
     with opened(tmp_path / "other.jsonl", "b") as other:

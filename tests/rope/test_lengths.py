@@ -129,13 +129,3 @@ def test_a_length_gives_the_schedule_of_its_factor_and_stays_in_the_recipe(name:
     assert saved["parameters"]["factor"] == "128k"
     assert Recipe.from_dict(saved) == recipe
     assert (recipe.method.label, recipe.method.command) == (f"{name}128k", f"--{name} 128k")
-
-
-def test_the_attention_factor_follows_from_the_numeric_factor() -> None:
-    assert Recipe(REGISTRY["yarn"]("128k")).schedule(LLAMA_3).attention_factor == pytest.approx(1.2772588722239782)
-
-
-def test_an_original_context_changes_the_factor_and_not_the_length() -> None:
-    found = Recipe(REGISTRY["yarn"]("128k"), original_context=4096).schedule(LLAMA_3)
-    assert found.form is not None
-    assert (getattr(found.form, "factor", None), found.context) == (32.0, 131072)

@@ -193,12 +193,6 @@ def test_lists_and_splits_fit_the_pairs_of_a_model(method: str, values: tuple[ob
     assert made("longrope", (1.0, 2.0, 3.0, 0.9e29)).inv_freq[3] > 0
 
 
-def test_a_vector_with_a_negative_zero_is_proportional() -> None:
-    still = REGISTRY["inv-freq"]((1.0, 0.1, -0.0, 0.0)).schedule(spec(context=9999))
-    assert (still.form, still.context) == (Proportional(10000.0, 1.0, 0.5), 9999)
-    assert str(still.inv_freq[2]) == "0.0"
-
-
 # Ramps
 
 

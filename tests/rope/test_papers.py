@@ -106,16 +106,6 @@ def test_two_bases_of_ntk(factor: float, percent: str) -> None:
     assert percent in said("ntk-old")
 
 
-def test_the_ends_of_the_mixture() -> None:
-    """With an exponent near 0 every pair is divided by 8, and not none, as the text says; below 0 the first by more."""
-    divisors = {e: base(1e4) / made("mixed", 8.0, e, of=LLAMA_2).inv_freq for e in (0.0, 1e-9, 0.625)}
-    assert divisors[0.0] == pytest.approx(8)
-    assert divisors[1e-9] == pytest.approx(8, rel=1e-6)
-    assert (np.diff(divisors[0.625]) > 0).all()
-    below = np.exp(math.log(8) / 64**-0.5 * np.arange(1, 65) ** -0.5)
-    assert below[0] > below[-1] == pytest.approx(8)
-
-
 @pytest.mark.parametrize(("factor", "percent"), [(2, 31), (4, 73), (8, 130), (16, 204), (32, 296)])
 def test_yarn_and_its_paper(factor: float, percent: int) -> None:
     code, paper = ramped(1e4, 4096, factor), printed(1e4, 4096, factor)

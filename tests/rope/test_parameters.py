@@ -25,6 +25,7 @@ from ropeconv.rope.methods.method import (
     switch,
     tokens,
 )
+from ropeconv.rope.methods.scaled import ScaledMethod
 from ropeconv.rope.methods.vectors import from_file
 from ropeconv.rope.recipe import MODIFIERS, Recipe
 from ropeconv.rope.spec import RopeSpec
@@ -138,38 +139,30 @@ def test_errors_and_the_values_in_their_messages() -> None:
 # Names, flags and files
 
 
-VALUES: dict[str, tuple[Any, ...]] = {
-    "theta": (1e6,), "theta-for": (8192,), "theta-bound": (8192,), "dynamic": ("ntk:2", 8192),
-    "piecewise": ("4@2",), "longrope": ((1.0, 2.0, 3.0, 4.0),), "inv-freq": ((1.0, 0.5, 0.2, 0.1),), "as-is": (),
-}  # fmt: skip
-LABELS = {
-    "theta": "theta1000000", "theta-for": "theta-for8192", "theta-bound": "theta-bound8192", "dynamic": "dynamic-ntk2",
-    "piecewise": "piecewise4-2", "longrope": "longrope", "inv-freq": "inv-freq", "as-is": "as-is",
-}  # fmt: skip
-LONGER = {
-    "theta": "", "longrope": "", "inv-freq": "", "as-is": "", "theta-for": "--theta-for 512k",
-    "theta-bound": "--theta-bound 512k", "dynamic": "--dynamic ntk:2 --at 512k", "piecewise": "--piecewise 512k@2",
-}  # fmt: skip
+NAMES = [
+    ("theta", (1e6,), "theta1000000", ""), ("theta-for", (8192,), "theta-for8192", "--theta-for 512k"),
+    ("theta-bound", (8192,), "theta-bound8192", "--theta-bound 512k"), ("as-is", (), "as-is", ""),
+    ("piecewise", ("4@2",), "piecewise4-2", "--piecewise 512k@2"),
+    ("longrope", ((1.0, 2.0, 3.0, 4.0),), "longrope", ""), ("inv-freq", ((1.0, 0.5, 0.2, 0.1),), "inv-freq", ""),
+    ("dynamic", ("ntk:2", 8192), "dynamic-ntk2", "--dynamic ntk:2 --at 512k"),
+    ("dynamic", ("yarn:8", 8192), "dynamic-yarn8", "--dynamic yarn:128 --at 512k"),
+    ("dynamic", ("yarn:200", 8192), "dynamic-yarn200", "--dynamic yarn:200 --at 512k"),
+    ("dynamic", ("linear:1", 8192), "dynamic-linear1", "--dynamic linear:128 --at 512k"),
+    *((name, (4.0,), f"{name}4", f"--{name} 512k") for name, one in REGISTRY.items() if issubclass(one, ScaledMethod)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REGISTRY)
-def test_a_method_is_described_names_a_folder_and_comes_back_from_its_recipe(name: str) -> None:
-    method = REGISTRY[name](*VALUES.get(name, (4.0,)))
+@pytest.mark.parametrize(("name", "values", "label", "longer"), NAMES)
+def test_a_method_names_a_folder_and_what_reaches_further_and_comes_back_from_its_recipe(
+    name: str, values: tuple[Any, ...], label: str, longer: str
+) -> None:
+    method = REGISTRY[name](*values)
     assert method.summary
     assert method.__doc__
-    assert method.label == LABELS.get(name, f"{name}4")
-    assert method.longer(1 << 19, 4096) == LONGER.get(name, f"--{name} 512k")
+    assert (method.label, method.longer(1 << 19, 4096)) == (label, longer)
     recipe = Recipe(method) if name == "as-is" else Recipe(method, attention_factor=1.1)
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-
-
-@pytest.mark.parametrize(
-    ("kind", "longer"),
-    [("yarn:8", "yarn:128"), ("yarn:200", "yarn:200"), ("linear:1", "linear:128"), ("ntk:8", "ntk:8")],
-)
-def test_a_dynamic_method_reaches_further_with_a_larger_factor_unless_it_is_ntk(kind: str, longer: str) -> None:
-    assert REGISTRY["dynamic"](kind, 8192).longer(1 << 19, 4096) == f"--dynamic {longer} --at 512k"
-    assert REGISTRY["dynamic"]("yarn:2", 8192).longer(10_000, 4096) == "--dynamic yarn:3 --at 10000"
+    assert {one[0] for one in NAMES} == set(REGISTRY)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +200,9 @@ def test_a_base_for_the_bound_is_looked_for_where_it_is_needed_and_takes_seconds
         method.reaching(model, context)
 
 
-@pytest.mark.parametrize(("exponent", "more", "long"), [(20, 0, False), (20, 1, True), (27, 0, True), (27, 1, False)])
-def test_long_searches_are_announced(exponent: int, more: int, long: bool) -> None:
-    note = REGISTRY["theta-bound"]((1 << exponent) + more).slow_note
-    assert note.startswith("Searching for a base: a minute") is long
+def test_long_searches_are_announced() -> None:
+    lengths = (1 << 20, (1 << 20) + 1, 1 << 27, (1 << 27) + 1)
+    assert [bool(REGISTRY["theta-bound"](length).slow_note) for length in lengths] == [False, True, True, False]
     assert REGISTRY["yarn"](4.0).slow_note == ""
 
 

@@ -17,7 +17,6 @@ from ropeconv.rope.log_n import LogN, QueryScaling
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
-from ropeconv.rope.spec import RopeSpec
 
 from .small_head import BASE, THETA, TRAINED, made, spec
 
@@ -105,17 +104,6 @@ def test_local_layers_have_a_base_and_a_width_of_their_own() -> None:
     local = spec(local_form=Plain(1e4))
     np.testing.assert_allclose(local.local_inv_freq, BASE)
     np.testing.assert_allclose(replace(local, local_rotary_dim=4).local_inv_freq, [1, 0.01])
-
-
-def test_a_spec_without_more_is_a_dense_model_of_half_layout_whose_layers_see_everything() -> None:
-    one = RopeSpec(8, 8, Plain(1e6), 64, 64)
-    assert (one.attention_factor, one.softmax_scale, one.rotating_share) == (1, 1, 1)
-    assert not one.chunked
-    assert not one.mla
-    assert (one.layout, one.local_rotary_dim, one.original_context_source) == ("half", 0, "declared")
-    assert (one.layers, one.windows, one.mrope_section, one.notes) == ((), (), (), ())
-    assert replace(one, notes=("rope_theta is 10,000 by default",)) == one, "how it was read makes it no other model"
-    assert replace(one, form=Plain(1e4)) != one
 
 
 def test_windows_of_the_layers_that_rotate() -> None:

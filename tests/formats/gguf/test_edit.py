@@ -76,16 +76,6 @@ def test_a_tensor_is_appended_and_another_rewritten_piece_by_piece(path: Path) -
     assert after == before
 
 
-def test_every_written_header_has_a_reserve_that_the_next_one_uses(path: Path) -> None:
-    header = read_header(written(path, Edit({"llama.new": string("new")})))
-    assert len(header.get(RESERVED)) > 4000
-    assert (header.data_start - read_header(path).data_start) % PAGE == 0
-    grown = rewrite(header, Edit({"llama.longer": string("x" * 1000)})).layout(header.data_start)
-    assert grown is not None
-    assert len(grown) == header.data_start
-    assert rewrite(header, Edit({"llama.longer": string("x" * 70_000)})).layout(header.data_start) is None
-
-
 def test_a_file_of_version_2_is_written_as_3_and_can_be_laid_out_as_2_again(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:4] + struct.pack("<I", 2) + data[8:])

@@ -19,7 +19,7 @@ from ropeconv.errors import BadSource, Interrupted, RopeconvError
 from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, inplace, read_header, room, string, u32
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, Layout
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
-from ropeconv.formats.gguf.room import can_insert, move_data, refuse_no_room, refuse_same_size
+from ropeconv.formats.gguf.room import can_insert, move_data, refuse_same_size
 from ropeconv.formats.gguf.write import write_new
 
 from ...support.extent import ALL, sample
@@ -333,27 +333,6 @@ def test_room_is_inserted_and_taken_away_where_the_fallocate_command_can(tmp_pat
             move_data(file.fileno(), 7)
     assert problem.value.errno == errno.EINVAL
     assert path.read_bytes() == data
-
-
-@pytest.mark.parametrize(
-    ("shift", "able", "words"),
-    [
-        (0, True, ""), (PAGE, True, ""), (3 * PAGE, True, ""), (-PAGE, True, ""), (0, False, ""),
-        (PAGE + 1, True, "needs 65537 bytes more"), (4096, True, "needs 4096 bytes"),
-        (-7, True, "has 7 bytes too many"),
-        (PAGE, False, "m.gguf needs 65536 bytes more than there are, and this filesystem cannot insert them; write a"),
-        (-PAGE, False, "65536 bytes too many, which cannot be taken away on this filesystem"),
-    ],
-)  # fmt: skip
-def test_data_moves_by_whole_pages_where_the_filesystem_can(
-    monkeypatch: pytest.MonkeyPatch, shift: int, able: bool, words: str
-) -> None:
-    monkeypatch.setattr(room, "can_insert", lambda path: able)
-    if not words:
-        refuse_no_room(Path("m.gguf"), shift)
-        return
-    with pytest.raises(RopeconvError, match=words):
-        refuse_no_room(Path("m.gguf"), shift)
 
 
 def test_a_filesystem_that_cannot_insert_is_said_so_and_nothing_changes(

@@ -34,12 +34,6 @@ def test_first_violations_of_schedules(method: str) -> None:
         assert first_violation(found.inv_freq, 0, 1 << 20) == first
 
 
-@pytest.mark.parametrize(("theta", "first"), [(1e4, 1707), (5e5, 18438), (1e6, 27115), (5e7, 416715)])
-def test_first_violations_of_bases(theta: float, first: int) -> None:
-    found = reach(base_inv_freq(theta, 128), 0, 1 << 20)
-    assert (found.first_violation, found.effective_length) == (first, first - 1)
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(1e-6, 3.2), min_size=1, max_size=70), st.floats(0, 8), st.integers(1, 3000))
 def test_any_vector_term_by_term(vector: list[float], unrotated: float, length: int) -> None:

@@ -1,16 +1,28 @@
-"""The smallest base: against published and separately computed values, on both sides of it, and its proof re-proved."""
+"""The smallest base: published and separately computed values, its proof re-proved, and the precision of its sums."""
 
 import math
+from decimal import Decimal, localcontext
 from itertools import pairwise
 
 import mpmath
+import numpy as np
 import pytest
 
 from ropeconv.rope.bound import bound
 from ropeconv.rope.bound.smallest import Sweep, smallest_log_base
-from ropeconv.rope.bound.sums import Sums
+from ropeconv.rope.bound.sums import (
+    BLOCK,
+    DIGITS,
+    Blocks,
+    Sums,
+    cos_sin,
+    float64_error,
+    rough,
+    values,
+)
 from ropeconv.rope.bound.table import published
 from ropeconv.rope.bound.windows import last_violating, wide_windows
+from ropeconv.rope.forms import base_inv_freq
 
 from ...support.extent import sample
 from .naive import holds, negative_throughout, precise
@@ -143,16 +155,16 @@ def test_two_pairs_over_three_tokens_by_hand() -> None:
         assert abs(mpmath.mpf(str(found)) - expected) < mpmath.mpf("1e-32")
     assert distance == 2
     assert last_violating(Sums(4), 3) == (pytest.approx(float(expected), rel=1e-12), 2)
-    low, high = next(wide_windows(Sums(4), 3, 0.0))
-    assert (low, high) == (pytest.approx(float(expected), rel=1e-12), math.inf)
+    assert next(wide_windows(Sums(4), 3, 0.0)) == (pytest.approx(float(expected), rel=1e-12), math.inf)
 
 
-def test_bases_below_e_are_looked_at_too() -> None:
-    """Four pairs over three tokens: the sum at distance 2 is zero at base 1.9985."""
-    with mpmath.workdps(30):
-        root = mpmath.findroot(lambda at: mpmath.fsum(mpmath.cos(2 * mpmath.exp(-at * i / 4)) for i in range(4)), 0.69)
-    assert last_violating(Sums(8), 3) == (pytest.approx(float(root), rel=1e-12), 2)
-    assert next(wide_windows(Sums(8), 3, 0.0))[0] == pytest.approx(float(root), rel=1e-12)
+def test_four_pairs_over_three_tokens_have_a_base_below_e() -> None:
+    """The sum at distance 2 is zero at base 1.9985."""
+    root = float(
+        mpmath.findroot(lambda at: mpmath.fsum(mpmath.cos(2 * mpmath.exp(-at * i / 4)) for i in range(4)), 0.69)
+    )
+    assert last_violating(Sums(8), 3) == (pytest.approx(root, rel=1e-12), 2)
+    assert next(wide_windows(Sums(8), 3, 0.0))[0] == pytest.approx(root, rel=1e-12)
 
 
 def test_published_values_are_never_lower() -> None:
@@ -162,3 +174,58 @@ def test_published_values_are_never_lower() -> None:
         assert float(f"{bound(length, 128, 128, windows=False).base:.1e}") == value
         assert paper[length] >= value
     assert sum(paper[length] > 1.02 * su[length] for length in su) == 6
+
+
+HEADS = [(8, 8), (64, 64), (96, 128)]
+STEP = mpmath.mpf("1e-13")
+PAIRS = [(3, 1.0), (1000, 9.2), (20_011, 14.5)]
+
+
+@pytest.mark.parametrize(("rotary_dim", "head_dim"), HEADS)
+@pytest.mark.parametrize(("distance", "log_base"), PAIRS)
+def test_values_and_slopes_are_those_of_multiple_precision(
+    rotary_dim: int, head_dim: int, distance: int, log_base: float
+) -> None:
+    sums = Sums(rotary_dim, head_dim)
+    value, slope = sums.taylor(np.array([float(distance)]), np.array([log_base]))
+    exact, exact_slope = sums.exact(distance, Decimal(log_base))
+    with mpmath.workdps(40):
+        left, wanted, right = (
+            precise(distance, mpmath.exp(mpmath.mpf(log_base) + step), rotary_dim, head_dim)
+            for step in (-STEP, 0, STEP)
+        )
+        wanted_slope = (right - left) / (2 * STEP)
+        assert abs(mpmath.mpf(str(exact)) - wanted) < mpmath.mpf("1e-35")
+        assert abs(mpmath.mpf(str(exact_slope)) - wanted_slope) < mpmath.mpf("1e-12") * distance
+    assert value[0] == pytest.approx(float(wanted), abs=float64_error(rotary_dim // 2, distance + 1))
+    assert slope[0] == pytest.approx(float(wanted_slope), abs=1e-10 * distance)
+
+
+@pytest.mark.parametrize("pairs", [1, 16, 64, 128])
+def test_errors_are_within_their_limits_and_these_are_small(pairs: int) -> None:
+    inv_freq, distances = base_inv_freq(1e5, 2 * pairs), np.array([1, 77, 4096, 99_999, 1 << 20])
+    with mpmath.workdps(40):
+        exact = [mpmath.fsum(mpmath.cos(int(m) * mpmath.mpf(float(f))) for f in inv_freq) + 3 for m in distances]
+    wanted = np.array([float(value) for value in exact])
+    double, single = values(inv_freq, 3.0, distances), rough(inv_freq, 3.0, distances)
+    for length in (1 << 10, 1 << 21):
+        inside = distances < length
+        assert (np.abs(double - wanted)[inside] <= float64_error(pairs, length)).all()
+    assert pairs * (1 << 21) * 2.0**-53 < float64_error(pairs, 1 << 21) < 2e-7
+    assert (np.abs(single - wanted) <= 2e-6 * pairs).all()
+    assert 4e-6 * pairs <= Sums(2 * pairs).sure < 2e-3
+    kernel = Blocks(inv_freq, 3.0)
+    whole = np.arange(BLOCK) + 5000
+    assert np.abs(kernel.rotated(np.array([5000]))[0] + 3.0 - values(inv_freq, 3.0, whole)).max() <= kernel.slack
+    assert kernel.slack < 5e-3
+
+
+@pytest.mark.parametrize("text", ["0", "0.7", "-0.7", "1.6", "3.1", "4.8", "6.2", "-5", "12345.678", "1e15", "1e29"])
+def test_cosine_and_sine_in_every_quarter(text: str) -> None:
+    with localcontext(prec=DIGITS):
+        cosine, sine = cos_sin(Decimal(text))
+    with mpmath.workdps(90):
+        angle = mpmath.mpf(text)
+        limit = max(abs(angle), 1) * mpmath.mpf("1e-48")
+        assert abs(mpmath.mpf(str(cosine)) - mpmath.cos(angle)) < limit
+        assert abs(mpmath.mpf(str(sine)) - mpmath.sin(angle)) < limit

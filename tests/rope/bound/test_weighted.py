@@ -151,12 +151,3 @@ def test_distances_are_looked_at_up_to_two_to_the_27() -> None:
     for look in (lambda: head_reach(np.ones(1), one, far), lambda: reach(np.ones(1), 0.0, far)):
         with pytest.raises(RecipeError, match="up to 134217728 tokens, and 134217729 is more; choose fewer"):
             look()
-
-
-def test_a_norm_over_components_that_hardly_vary_lets_only_the_direction_vary() -> None:
-    """Means of (3, 4), at length 5, with deviations of 0.005: the angle has one of 0.005 / 5 = 0.001.
-
-    Then y / rms(y) = sqrt(2) (cos, sin) has deviations of sqrt(2) times 0.001 times 4/5 and 3/5.
-    """
-    found = normalised_variances(np.full((1, 2), 0.005**2), np.array([[3.0, 4.0]]))
-    np.testing.assert_allclose(found, [[2e-6 * 16 / 25, 2e-6 * 9 / 25]], rtol=1e-3)

@@ -106,15 +106,6 @@ def test_a_step_lasts_until_a_further_distance_violates_in_its_window(steps: Ste
 
 
 @BOTH
-def test_steps_go_on_from_any_of_them(steps: Callable[..., Iterator[Step]]) -> None:
-    found = list(steps(Sums(8), 30))
-    for place, step in enumerate(found):
-        again = list(steps(Sums(8), 30, step))
-        assert [one.length for one in again] == [one.length for one in found[place:]]
-        np.testing.assert_allclose([one.begin for one in again], [one.begin for one in found[place:]], rtol=1e-12)
-
-
-@BOTH
 def test_a_step_that_begins_at_the_last_length_is_among_them(steps: Steps) -> None:
     head = Sums(8)
     lengths = [step.length for step in steps(head, 30)]

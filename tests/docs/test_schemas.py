@@ -1,11 +1,9 @@
-"""Real plans and inspections are what their schemas in docs/schemas.md say, and wrong ones are not."""
+"""Receipts, plans and inspections are what their schemas in docs/schemas.md say, and wrong ones are not."""
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +13,35 @@ import pytest
 import ropeconv
 from ropeconv.bake.document import PlanDocument
 from ropeconv.inspection.document import InspectionDocument
-from scripts.reference import schema_of
+from scripts.reference import DOCS, schema_of
 
-from ..conftest import CONFIGS, Run
+from ..conftest import CONFIGS
 from ..support.gguf_files import write
+from ..support.in_process import command
+from ..support.models import make
 
-KINDS = {"apply": PlanDocument, "inspect": InspectionDocument}
 PLANS = (
-    ("model", "--yarn", "4"),
-    ("model", "--mixed", "4", "--keep-short"),
-    ("model", "--yarn", "4", "--encoding", "weights"),
-    ("model", "--mixed", "4", "--log-n", "clamped", "--encoding", "buffers"),
-    ("model", "--as-is"),
-    ("small.gguf", "--yarn", "4"),
+    "apply model --yarn 4 --dry-run",
+    "apply model --mixed 4 --keep-short --dry-run",
+    "apply model --yarn 4 --encoding weights --dry-run",
+    "apply model --mixed 4 --log-n clamped --encoding buffers --dry-run",
+    "apply model --as-is --dry-run",
+    "apply small.gguf --yarn 4 --dry-run",
 )
+INSPECTIONS = ("inspect model", "inspect small.gguf")
 
 
 def is_of(data: Any, kind: type[msgspec.Struct]) -> bool:
-    """Whether a document has the types of its kind and no key beside them, and its schema takes it."""
+    """Whether a document has the types of its kind and no key beside them, and its schema accepts it."""
     try:
         same = bool(json.loads(msgspec.json.encode(msgspec.convert(data, kind))) == data)
     except msgspec.ValidationError:
         same = False
-    return same and taken(data, kind) is not False
+    return same and accepted(data, kind) is not False
 
 
-def taken(data: Any, kind: type[msgspec.Struct]) -> bool | None:
-    """Whether the schema of a kind takes a document; None without the package that could say so."""
+def accepted(data: Any, kind: type[msgspec.Struct]) -> bool | None:
+    """Whether the schema of a kind accepts a document; None without the package that could say so."""
     if importlib.util.find_spec("jsonschema") is None:
         return None
     from jsonschema import Draft202012Validator
@@ -49,53 +49,38 @@ def taken(data: Any, kind: type[msgspec.Struct]) -> bool | None:
     return bool(Draft202012Validator(schema_of((kind,))).is_valid(data))
 
 
-def changed(data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy of a document with another value at a path of keys; None removes the key."""
-    made = copy.deepcopy(data)
-    *outer, last = (int(key) if key.isdigit() else key for key in path.split("."))
-    inner: Any = made
-    for key in outer:
-        inner = inner[key]
-    if value is None:
-        del inner[last]
-    else:
-        inner[last] = value
-    return made
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint, a GGUF file and an output."""
+    found = tmp_path_factory.mktemp("schemas")
+    make("llama", found / "model")
+    write(found / "small.gguf")
+    return found
 
 
-@pytest.fixture
-def printed(run: Run, llama: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """What a command prints with --json, beside a checkpoint and a GGUF file."""
-    write(tmp_path / "small.gguf")
-
-    def get(*words: str) -> dict[str, Any]:
-        done = run(*words, "--json")
-        assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-
-    return get
+def printed(folder: Path, words: str) -> Any:
+    return json.loads(command(folder, *words.split(), "--json", code=0).stdout)
 
 
-@pytest.mark.parametrize("words", PLANS, ids=" ".join)
-def test_a_plan_is_what_its_schema_says(printed: Callable[..., dict[str, Any]], words: tuple[str, ...]) -> None:
-    assert is_of(printed("apply", *words, "--dry-run"), PlanDocument)
+@pytest.mark.parametrize("words", [*PLANS, *INSPECTIONS])
+def test_a_document_is_what_its_schema_says(folder: Path, words: str) -> None:
+    assert is_of(printed(folder, words), PlanDocument if words in PLANS else InspectionDocument)
 
 
-def test_what_apply_prints_after_writing_has_the_keys_of_a_plan(printed: Callable[..., dict[str, Any]]) -> None:
-    done = printed("apply", "model", "--yarn", "4", "-o", "out")
+def test_an_output_has_the_keys_of_a_plan_and_a_receipt(folder: Path, tmp_path: Path) -> None:
+    done = printed(folder, f"apply model --yarn 4 -o {tmp_path / 'out'}")
     assert is_of({key: value for key, value in done.items() if key not in ("check", "run")}, PlanDocument)
+    sections = (part.partition("\n") for part in (DOCS / "schemas.md").read_text("utf-8").split("\n## ")[1:])
+    schemas = {title: json.loads(body.split("```json\n")[1].split("\n```")[0]) for title, _, body in sections}
+    assert schemas.keys() >= {"The receipt", "The result of eval", "The journal of apply"}
+    receipt, schema = (tmp_path / "out" / "ropeconv.json"), schemas["The receipt"]["$defs"]["Receipt"]
+    assert set(schema["required"]) <= json.loads(receipt.read_text()).keys() <= schema["properties"].keys()
+    assert not {"method", "sha256"} & schema["properties"].keys()
 
 
-@pytest.mark.parametrize("source", ["model", "small.gguf"])
-def test_an_inspection_is_what_its_schema_says(printed: Callable[..., dict[str, Any]], source: str) -> None:
-    found = printed("inspect", source)
-    assert is_of(found, InspectionDocument)
-    assert "repairs" in found
-
-
-def test_those_of_published_configs_are_too() -> None:
-    seen = [ropeconv.inspect_source(ropeconv.open_source(str(path))) for path in published()]
+def test_inspections_of_published_configs_are_too() -> None:
+    paths = [path for path in sorted(CONFIGS.glob("*.json")) if not path.stem.endswith((".first", ".params"))]
+    seen = [ropeconv.inspect_source(ropeconv.open_source(str(path))) for path in paths]
     documents = [json.loads(json.dumps(one.to_dict())) for one in seen]
     assert len(documents) > 20
     assert [one["source"]["reference"] for one in documents if not is_of(one, InspectionDocument)] == []
@@ -103,39 +88,37 @@ def test_those_of_published_configs_are_too() -> None:
     assert any(one["mla"] for one in documents)
 
 
-def published() -> list[Path]:
-    """Published configs that are no first sources and no parameters of Meta's layout."""
-    return [path for path in sorted(CONFIGS.glob("*.json")) if not path.stem.endswith((".first", ".params"))]
-
-
 @pytest.mark.parametrize(
-    ("command", "path", "value"),
+    ("words", "path", "value"),
     [
-        ("apply", "recipe", None),
-        ("apply", "schedule.inv_freq", ["1.0"]),
-        ("apply", "runtimes.0.status", "fine"),
-        ("apply", "files.0.action", "link"),
-        ("apply", "kv_cache.layers.0.keys", "many"),
-        ("apply", "before.context", 1.5),
-        ("apply", "considered.0.selected", "yes"),
-        ("inspect", "layer_groups.0.kind", "round"),
-        ("inspect", "original_context_source", "guessed"),
-        ("inspect", "schedule.digest", None),
-        ("inspect", "problems", {}),
+        *((PLANS[0], *change) for change in (
+            ("recipe", None), ("schedule.inv_freq", ["1.0"]), ("runtimes.0.status", "fine"),
+            ("files.0.action", "link"), ("kv_cache.layers.0.keys", "many"), ("before.context", 1.5),
+            ("considered.0.selected", "yes"),
+        )),
+        *((INSPECTIONS[0], *change) for change in (
+            ("layer_groups.0.kind", "round"), ("original_context_source", "guessed"), ("schedule.digest", None),
+            ("problems", {}),
+        )),
     ],
-)
-def test_a_wrong_document_is_refused(
-    printed: Callable[..., dict[str, Any]], command: str, path: str, value: object
-) -> None:
-    data = printed(command, "model", *(("--yarn", "4", "--dry-run") if command == "apply" else ()))
-    wrong = changed(data, path, value)
-    assert not is_of(wrong, KINDS[command])
-    assert taken(wrong, KINDS[command]) in (None, False)
+)  # fmt: skip
+def test_a_wrong_document_is_refused(folder: Path, words: str, path: str, value: object) -> None:
+    """value: put at a path of keys; None removes the key."""
+    wrong, kind = printed(folder, words), PlanDocument if words in PLANS else InspectionDocument
+    *outer, last = (int(key) if key.isdigit() else key for key in path.split("."))
+    inner = wrong
+    for key in outer:
+        inner = inner[key]
+    if value is None:
+        del inner[last]
+    else:
+        inner[last] = value
+    assert accepted(wrong, kind) in (None, False)
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(wrong, KINDS[command])
+        msgspec.convert(wrong, kind)
 
 
-def test_a_key_without_a_type_is_noticed(printed: Callable[..., dict[str, Any]]) -> None:
-    data = printed("inspect", "model")
-    assert not is_of(data | {"more": 1}, InspectionDocument)
-    assert taken(data | {"more": 1}, InspectionDocument) in (None, True), "readers accept keys of later versions"
+def test_a_key_without_a_type_is_noticed(folder: Path) -> None:
+    wrong = printed(folder, INSPECTIONS[0]) | {"more": 1}
+    assert not is_of(wrong, InspectionDocument)
+    assert accepted(wrong, InspectionDocument) in (None, True), "readers accept keys of later versions"

@@ -68,47 +68,41 @@ class Reader(Engine):
         return TokenLosses(np.where(right, 0.25, 4.0), right)
 
 
-def _pass_key(text: str) -> str:
-    found = re.findall(r"The pass key is (\d+)\.", text)
-    return str(found[-1]) if found else ""
+def looked_up(name: str, fact: str) -> Answer:
+    """The last fact on what is asked for. name: finds what that is. fact: finds the answer, with NAME for that."""
+
+    def answer(text: str) -> str:
+        asked = re.findall(name, text)[-1]
+        return str([*re.findall(fact.replace("NAME", asked), text), ""][-1])
+
+    return answer
 
 
-def _needle(text: str) -> str:
-    asked = text.split()[-2]
-    found = re.findall(rf"The special number of {asked} is (\d+)\.", text)
-    return str(found[-1]) if found else ""
-
-
-def _value(text: str) -> str:
-    asked = re.findall(r'"\w+ \w+"', text)[-1]
-    found = re.findall(rf"{asked}: (\d+),", text)
-    return str(found[-1]) if found else ""
-
-
-def _variables(text: str) -> str:
-    value = re.findall(r"\d{5}", text)[-1]
-    found = [value]
+def variables(text: str) -> str:
+    found = [re.findall(r"\d{5}", text)[-1]]
     for name, before in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)", text):
         if before in found:
             found.append(name)
     return ", ".join(found[1:])
 
 
-def _words(count: int, by_place: bool) -> Answer:
-    def most(text: str) -> str:
+def frequent(count: int, by_place: bool) -> Answer:
+    """The most frequent words of a list."""
+
+    def answer(text: str) -> str:
         words = text.split("others.\n")[-1].split("\n\nWhich")[0].split("\nWhich")[0].split()
         found = [word for word, _ in Counter(words).most_common(count)]
         return ", ".join(sorted(found, key=words.index) if by_place else found)
 
-    return most
+    return answer
 
 
 ANSWERS: dict[str, Answer] = {
-    "passkey": _pass_key,
-    "niah": _needle,
-    "kv": _value,
-    "vt": _variables,
-    "cwe": _words(10, by_place=True),
-    "fwe": _words(3, by_place=False),
+    "passkey": looked_up("", r"The pass key is (\d+)\."),
+    "niah": looked_up(r"(\S+)\s+\S+\s*$", r"The special number of NAME is (\d+)\."),
+    "kv": looked_up(r'"\w+ \w+"', r"NAME: (\d+),"),
+    "vt": variables,
+    "cwe": frequent(10, by_place=True),
+    "fwe": frequent(3, by_place=False),
 }
 """By the name of a measure, how a reader finds the answer."""

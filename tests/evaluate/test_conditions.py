@@ -42,37 +42,27 @@ BASE: tuple[str, dict[str, float | None]] = ("base", {})
         ("position yarn:4 < 0.9 @2T", ("position", "yarn:4", False, 0.9, 2 * TRAINED)),
         ("growth yarn:4 > linear:4 @T", ("growth", "yarn:4", True, "linear:4", TRAINED)),
         ("position yarn:4 > base @10k", ("position", "yarn:4", True, "base", 10240)),
+        ("lm-eval:arc_easy yarn:4 < base @1T", ("lm-eval:arc_easy", "yarn:4", False, "base", TRAINED)),
     ],
 )
 def test_conditions_are_read(text: str, wanted: tuple[object, ...]) -> None:
-    found = parsed(text)
+    found = parse_condition(text)
     assert (found.measure, found.left, found.above, found.right, found.column(TRAINED)) == wanted
-
-
-def test_a_task_of_lm_eval_is_a_measure() -> None:
-    found = parse_condition("lm-eval:arc_easy yarn:4 < base @1T")
-    assert (found.measure, found.left, found.right) == ("lm-eval:arc_easy", "yarn:4", "base")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("yarn:4", "no condition"),
-        ("yarn:4 > base", "no condition"),
-        ("yarn:4 >= base @2T", "no condition"),
-        ("yarn:4 > base > linear:4 @2T", "no condition"),
-        ("> base @2T", "no condition"),
-        ("yarn:8 > base @2T", "'yarn:8'"),
-        ("yarn:4 > bse @2T", "'bse'"),
-        ("4 > base @2T", "'4'"),
-        ("yarn:4 > nan @2T", "'nan'"),
-        ("yarn 4 > base @2T", "'yarn 4'"),
+        *((text, "no condition") for text in (
+            "yarn:4", "yarn:4 > base", "yarn:4 >= base @2T", "yarn:4 > base > linear:4 @2T", "> base @2T",
+        )),
+        ("yarn:8 > base @2T", "'yarn:8'"), ("yarn:4 > bse @2T", "'bse'"), ("4 > base @2T", "'4'"),
+        ("yarn:4 > nan @2T", "'nan'"), ("yarn 4 > base @2T", "'yarn 4'"),
         ("sliding yarn:4 > base @2T", "needs sliding; add it"),
-        ("yarn:4 > base @3T", "needs 24,576 tokens; add"),
-        ("yarn:4 > base @twoT", "is no length"),
+        ("yarn:4 > base @3T", "needs 24,576 tokens; add"), ("yarn:4 > base @twoT", "is no length"),
         ("yarn:4 > base @1T,2T", "several lengths"),
     ],
-)
+)  # fmt: skip
 def test_other_texts_are_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parsed(text)
@@ -120,12 +110,6 @@ def test_the_sentence_has_the_numbers() -> None:
 def test_what_was_not_measured_cannot_be_judged(text: str, said: str) -> None:
     with pytest.raises(RopeconvError, match=said):
         parsed(text).judge(with_cells(BASE, ("yarn:4", {"difference": 1.0, "difference_error": None})))
-
-
-def test_it_judges_a_whole_evaluation() -> None:
-    result = made("base,linear:4,ntk:4,by-parts:4", ["growth"])
-    texts = ("linear:4 > base @1T", "base > linear:4 @2T", "ntk:4 > by-parts:4 @1T", "linear:4 < base @1T")
-    assert [parsed(text).judge(result).met for text in texts] == [True, True, False, False]
 
 
 def test_shares_are_judged_by_their_own_error() -> None:

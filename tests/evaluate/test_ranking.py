@@ -7,10 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from ropeconv.bake.advice import Advice, advise
-from ropeconv.cli.app import app
 from ropeconv.errors import UsageError
 from ropeconv.evaluate.ranking import Ranking, ranked
 from ropeconv.evaluate.result import Result, write_result
@@ -18,6 +16,7 @@ from ropeconv.inspection import inspect_source
 from ropeconv.sources import open_source
 
 from ..conftest import CONFIGS
+from ..support.in_process import command
 from .results import made
 
 LLAMA_3 = str(CONFIGS / "meta-llama--Meta-Llama-3-8B.json")
@@ -87,9 +86,9 @@ def test_advise_sorts_by_a_file(tmp_path: Path, result: Result) -> None:
     write_result(result, tmp_path / "result.json")
 
     def printed(*words: str) -> str:
-        return CliRunner().invoke(app, ["advise", LLAMA_3, "--context", "32k", *words]).stdout
+        return command(tmp_path, "advise", LLAMA_3, "--context", "32k", *words, code=0).stdout
 
-    measured = ("--measured", str(tmp_path / "result.json"))
+    measured = ("--measured", "result.json")
     text = printed(*measured)
     assert "Sorted by: the loss at 32,768 tokens in " in text
     assert "None of these numbers is a measurement" not in text

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from ropeconv.engines import Engine, Progress
-from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.errors import BadSource, RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
-from ropeconv.evaluate.case import EVAL
+from ropeconv.evaluate.case import EVAL, EvalLine, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.outcome import Outcome, Refusal
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.texts.documents import Texts
-from ropeconv.formats.journal import Journal
+from ropeconv.formats.journal import Head, Journal, default_path, encoded
 
 from .engines import ByHand, Computed, Loss, numbered
 from .reading import ANSWERS, Reader, WordTokenizer, prose
@@ -71,13 +71,6 @@ def test_a_run_goes_on_where_it_was_and_ends_the_same(tmp_path: Path) -> None:
     assert (resumed.observations, resumed.stopped) == (whole.observations, False)
     read = [len(engine.asked) for runner in (first, second) for engine in runner.engines.values()]
     assert sum(read) == whole.cases == 12, "no sequence is read twice"
-
-
-def test_tokens_found_in_the_journal_count_as_progress(tmp_path: Path) -> None:
-    for _ in range(2):
-        total, done = list[int](), list[int]()
-        run(ByHand(ROWS), tmp_path, Progress(total=total.append, advance=done.append))
-        assert total == [sum(done)] == [2 * 3 * (16 + 32)]
 
 
 def test_a_row_that_is_refused_or_fails_leaves_the_others(tmp_path: Path) -> None:
@@ -140,9 +133,6 @@ def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_
         assert pair[3] == int(value), "the document is that of this run"
 
 
-# answers that are generated
-
-
 @pytest.mark.parametrize(("window", "right"), [(1 << 30, {0.0: 1.0, 0.5: 1.0, 1.0: 1.0}), (800, {0.0: 0.0, 1.0: 1.0})])
 def test_generated_answers_are_compared_as_text(tmp_path: Path, window: int, right: dict[float, float]) -> None:
     texts, asked = prose(WordTokenizer()), Asked((1500,), 512, windows=2, depths=3, generate=True)
@@ -159,9 +149,6 @@ def test_a_run_that_generates_does_not_take_what_a_forward_pass_measured(tmp_pat
         asked = Asked((500,), 512, windows=1, depths=2, generate=generate)
         found = run(runner, tmp_path, measures="passkey", texts=texts, asked=asked)
         assert {one.metric for one in found.observations["base"]} == metrics
-
-
-# logits that are not finite
 
 
 @pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj", "model.layers.0.self_attn.k_proj", "lm_head"])
@@ -193,3 +180,32 @@ def test_an_infinity_late_in_a_sequence_is_found_where_it_begins(tiny_llama: Pat
         model.get_input_embeddings().weight[7] = float("inf")
     assert first_not_finite(model, ids, 64) == "model.embed_tokens"
     assert first_not_finite(model, ids[:-1], 64) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"hello\n", "is not a journal of `ropeconv eval`; give another --journal$"),
+        (b'{"ropeconv_eval":2,"source":"source"}\n[]\n', "is not a journal of `ropeconv eval`; give another"),
+        (encoded(Head("ropeconv eval", 1, "source")), "the journal of another version of ropeconv; give another"),
+        (encoded(Head("ropeconv eval", 3, "other")), "the journal of another model; give another --journal, or"),
+    ],
+)
+def test_another_file_is_not_a_journal_and_stays(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "journal").write_bytes(content)
+    with pytest.raises(BadSource, match=said):
+        run(ByHand(ROWS), tmp_path)
+    assert (tmp_path / "journal").read_bytes() == content
+
+
+def test_a_journal_keeps_numbers_bit_for_bit_and_its_usual_place_is_in_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = EvalLine("first", 1.5, [Observation("passkey", "loss", 64, 0, 3, 0.1 + 0.2, depth=0.5)])
+    with Journal(tmp_path / "journal", EVAL, "a model") as journal:
+        journal.add(line)
+    with Journal(tmp_path / "journal", EVAL, "a model") as journal:
+        assert list(journal.lines.values()) == [line]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_path("0123456789abcdef0123").parent == tmp_path / "ropeconv" / "eval"
+    assert default_path("a" * 64) != default_path("b" * 64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,75 +22,58 @@ from ropeconv.training.trainer import Trainer
 yaml = pytest.importorskip("yaml")
 BAKED = Baked(
     path="./Qwen3-8B-yarn4", method="yarn", context=131072, trained=32768, model_type="qwen3", rope_type="yarn",
-    two_lists=False, own_code=False, encoder=False, verdicts={"transformers@5.18": ("exact", "")},
+    two_lists=False, own_code=False, encoder=False, verdicts={},
 )  # fmt: skip
+of_each = pytest.mark.parametrize("trainer", trainers().values(), ids=lambda one: one.name)
 
 
-class _Any(dict[str, tuple[str, str]]):
+class Same(defaultdict[str, Any]):
     """Verdicts that are the same for every row."""
 
-    def __init__(self, status: str) -> None:
-        super().__init__()
-        self.status = status
-
-    def get(self, key: str, default: Any = None) -> tuple[str, str]:
-        return (self.status, "it computes other frequencies")
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key]
 
 
-def exact(**changes: Any) -> Baked:
-    return replace(BAKED, verdicts=_Any("exact"), **changes)
+def baked(status: str = "exact", **changes: Any) -> Baked:
+    return replace(BAKED, verdicts=Same(lambda: (status, "it computes other frequencies")), **changes)
 
 
-def settings(name: str, text: str) -> dict[str, Any]:
-    """The options of a snippet by name: keys of YAML, and the keyword arguments of the calls in Python."""
-    if name.endswith((".yml", ".yaml")):
-        found: dict[str, Any] = yaml.safe_load(text)
-        return found
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    return {
-        one.arg: one.value.value
-        for call in calls
-        for one in call.keywords
-        if one.arg and isinstance(one.value, ast.Constant)
-    }
+def settings(trainer: Trainer, text: str) -> tuple[dict[str, Any], Any]:
+    """The options of a snippet, keys of YAML or keyword arguments of the calls in Python, and its model."""
+    if not trainer.file.endswith(".py"):
+        found = yaml.safe_load(text)
+        return found, [found.get("base_model") or found.get("model_name_or_path")]
+    nodes = list(ast.walk(ast.parse(text)))
+    words = [one for node in nodes if isinstance(node, ast.Call) for one in node.keywords]
+    options = {one.arg: one.value.value for one in words if one.arg and isinstance(one.value, ast.Constant)}
+    return options, [node.value for node in nodes if isinstance(node, ast.Constant)]
 
 
-def strings(text: str) -> list[object]:
-    return [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
-
-
-@pytest.mark.parametrize("trainer", trainers().values(), ids=lambda one: one.name)
+@of_each
 def test_the_length_is_the_context_and_nothing_scales_rope(trainer: Trainer) -> None:
-    made = make_snippet(trainer, exact())
-    given = settings(trainer.file, made.text)
-    assert given[trainer.length] == 131072
-    assert not {"rope_scaling", "rope_parameters", "overrides_of_model_config", "model_init_kwargs"} & set(given)
-    assert "trust_remote_code" not in given
-    model = given.get("base_model") or given.get("model_name_or_path")
-    assert model == "./Qwen3-8B-yarn4" or "./Qwen3-8B-yarn4" in strings(made.text)
-    assert given["output_dir"] == "Qwen3-8B-yarn4-trained"
+    made = make_snippet(trainer, baked())
+    given, models = settings(trainer, made.text)
+    assert "./Qwen3-8B-yarn4" in models
+    assert (given[trainer.length], given["output_dir"], made.notes) == (131072, "Qwen3-8B-yarn4-trained", ())
+    scaling = {"rope_scaling", "rope_parameters", "overrides_of_model_config", "model_init_kwargs"}
+    assert not {*scaling, "trust_remote_code"} & given.keys()
     assert trainer.file in trainer.command
-    assert made.notes == ()
 
 
-@pytest.mark.parametrize("trainer", trainers().values(), ids=lambda one: one.name)
+@of_each
 def test_a_model_with_its_own_code_is_trusted_or_refused(trainer: Trainer) -> None:
     if trainer.no_code:
         with pytest.raises(RopeconvError, match=re.escape(trainer.no_code)):
-            make_snippet(trainer, exact(own_code=True))
+            make_snippet(trainer, baked(own_code=True))
     else:
-        assert settings(trainer.file, make_snippet(trainer, exact(own_code=True)).text)["trust_remote_code"] is True
+        text = make_snippet(trainer, baked(own_code=True)).text
+        assert settings(trainer, text)[0]["trust_remote_code"] is True
 
 
 @pytest.mark.parametrize("path", ['a "b" \\ c', "it's", "x\n- y: z", "ü: #"])
-@pytest.mark.parametrize("trainer", trainers().values(), ids=lambda one: one.name)
+@of_each
 def test_any_path_stays_one_value(trainer: Trainer, path: str) -> None:
-    text = make_snippet(trainer, exact(path=path)).text
-    if trainer.file.endswith(".py"):
-        assert path in strings(text)
-    else:
-        given = settings(trainer.file, text)
-        assert path in (given.get("base_model"), given.get("model_name_or_path"))
+    assert path in settings(trainer, make_snippet(trainer, baked(path=path)).text)[1]
 
 
 @pytest.mark.parametrize(
@@ -103,76 +86,60 @@ def test_any_path_stays_one_value(trainer: Trainer, path: str) -> None:
 )
 def test_unsloth_refuses_what_it_would_train_otherwise(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(RopeconvError, match=reason) as refused:
-        make_snippet(find_trainer("unsloth"), exact(**changes))
-    others = [name for name in trainers() if name != "unsloth" and not changes.get("encoder")]
-    assert all(f"--for {name}" in str(refused.value) for name in others)
-    assert "--for unsloth" not in str(refused.value)
-
-
-def test_unsloth_trains_a_base_of_gemma() -> None:
-    assert make_snippet(find_trainer("unsloth"), exact(model_type="gemma2", rope_type="default")).text
+        make_snippet(find_trainer("unsloth"), baked(**changes))
+    named = {name for name in trainers() if f"--for {name}" in str(refused.value)}
+    assert named == (set() if "encoder" in changes else set(trainers()) - {"unsloth"})
+    assert make_snippet(find_trainer("unsloth"), baked(model_type="gemma2", rope_type="default")).text
 
 
 @pytest.mark.parametrize("status", ["differs", "ignored", "refused", "unsupported"])
-@pytest.mark.parametrize("name", list(trainers()))
-def test_what_its_transformers_does_not_compute_is_refused(name: str, status: str) -> None:
+@of_each
+def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer, status: str) -> None:
     with pytest.raises(RopeconvError, match=rf"transformers.* does not compute it \({status}: it computes other") as no:
-        make_snippet(find_trainer(name), replace(BAKED, verdicts=_Any(status)))
-    assert no.value.exit_code == 1
+        make_snippet(trainer, baked(status))
     assert "apply --explain" in str(no.value)
 
 
-def test_an_unknown_verdict_is_said() -> None:
-    (note,) = make_snippet(find_trainer("trl"), replace(BAKED, verdicts={})).notes
-    assert note.startswith("nobody has looked")
+@pytest.mark.parametrize(
+    ("made_from", "note"),
+    [(BAKED, "^nobody has looked"), (baked(two_lists=True, rope_type="longrope"), "within 32,768 tokens")],
+)
+def test_a_note_says_what_to_know(made_from: Baked, note: str) -> None:
+    (found,) = make_snippet(find_trainer("trl"), made_from).notes
+    assert re.search(note, found)
 
 
 def test_the_verdict_is_that_of_the_version_that_the_trainer_brings() -> None:
     rows = [row for row in runtimes() if row.name == "transformers"]
     old = next(row for row in rows if row.covers("5.16.1"))
     assert old is not rows[-1]
-    baked = replace(BAKED, verdicts={old.key: ("differs", "x"), rows[-1].key: ("exact", "")})
-    assert (baked.verdict("5.16.1"), baked.verdict(""), baked.verdict("9.1")[0]) == (
-        ("differs", "x"), ("exact", ""), "unknown",
-    )  # fmt: skip
+    found = replace(BAKED, verdicts={old.key: ("differs", "x"), rows[-1].key: ("exact", "")})
+    assert [found.verdict(version)[0] for version in ("5.16.1", "", "9.1")] == ["differs", "exact", "unknown"]
 
 
-def test_two_lists_are_said() -> None:
-    (note,) = make_snippet(find_trainer("trl"), exact(two_lists=True, rope_type="longrope")).notes
-    assert "within 32,768 tokens" in note
-
-
-def test_a_plan_and_its_output_give_the_same(llama: Path, tmp_path: Path) -> None:
-    recipe = Recipe(REGISTRY["yarn"](4.0))  # type: ignore[call-arg]
-    plan = ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, ropeconv.Target(out=tmp_path / "out"))
+@pytest.mark.parametrize(
+    ("recipe", "encoding", "known"),
+    [
+        (Recipe(REGISTRY["yarn"](4.0)), None, (256, 64, "yarn", False)),
+        (Recipe(REGISTRY["mixed"](4.0), log_n="clamped"), "buffers", (256, 64, "", True)),
+    ],
+)
+def test_a_plan_and_its_output_give_the_same(
+    llama: Path, tmp_path: Path, recipe: Recipe, encoding: Any, known: tuple[Any, ...]
+) -> None:
+    target = ropeconv.Target(out=tmp_path / "out", encoding=encoding)
+    plan = ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, target)
     planned = baked_plan(plan)
-    done = ropeconv.apply(plan)
-    written = baked_output(ropeconv.open_source(str(done.path)))
+    written = baked_output(ropeconv.open_source(str(ropeconv.apply(plan, check=False).path)))
     assert planned == written
-    assert (written.context, written.trained, written.rope_type, written.own_code) == (256, 64, "yarn", False)
-    assert make_snippet(find_trainer("axolotl"), written).status == "exact"
-
-
-def test_an_output_with_stored_frequencies_needs_its_code(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    recipe = Recipe(REGISTRY["mixed"](4.0), log_n="clamped")  # type: ignore[call-arg]
-    plan = ropeconv.make_plan(
-        ropeconv.open_source(str(tiny("llama"))), recipe, ropeconv.Target(out=tmp_path / "out", encoding="buffers")
-    )
-    ropeconv.apply(plan)
-    written = baked_output(ropeconv.open_source(str(tmp_path / "out")))
-    assert written == baked_plan(plan)
-    assert written.own_code
-
-
-def test_an_edited_output_is_not_what_its_receipt_says(llama: Path, tmp_path: Path) -> None:
-    recipe = Recipe(REGISTRY["yarn"](4.0))  # type: ignore[call-arg]
-    ropeconv.apply(ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, ropeconv.Target(out=tmp_path / "out")))
+    assert (written.context, written.trained, written.own_code) == (*known[:2], known[3])
+    assert make_snippet(find_trainer("trl"), written).status == "exact"
     config = tmp_path / "out" / "config.json"
     config.write_text(config.read_text().replace("256", "512"))
     with pytest.raises(UsageError, match="not an output of ropeconv as that wrote it"):
         baked_output(ropeconv.open_source(str(tmp_path / "out")))
 
 
-def test_a_name_that_no_trainer_has() -> None:
+def test_another_name_is_not_a_trainer() -> None:
     with pytest.raises(UsageError, match="axolotl, llama-factory, trl, unsloth"):
         find_trainer("nanotron")

@@ -13,7 +13,7 @@ from ropeconv.evaluate.report import write_plot, write_report
 from ropeconv.evaluate.report.plots import figure, panels
 from ropeconv.evaluate.result import Result
 
-from ..results import LENGTHS, made
+from .results import LENGTHS, made
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ def test_a_file_that_moves_and_loses_a_tensor_comes_back(last: int, added: tuple
     assert path.stat().st_size < len(original) + PAGE
 
 
-# The order on the disk
+# The disk
 
 JOURNAL = ".model.gguf.ropeconv-journal"
 CHANGE = [
@@ -182,86 +182,82 @@ CHANGE = [
 ]  # fmt: skip
 
 
+class Disk:
+    """What is asked of the system, in order: fsync of which file, new names, and names that go; some fsync may fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls, self.failing, self.number = list[str](), range(0), 0
+        fsync, replace, unlink = os.fsync, os.replace, os.unlink
+
+        def synced(handle: int) -> None:
+            self.calls.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+            if len([call for call in self.calls if call.startswith("sync")]) in self.failing:
+                raise OSError(self.number, os.strerror(self.number))
+            fsync(handle)
+
+        def named(source: Path, target: Path) -> None:
+            self.calls.append(f"name {Path(target).name}")
+            replace(source, target)
+
+        def removed(name: Path) -> None:
+            unlink(name)
+            self.calls.append(f"remove {Path(name).name}")
+
+        for name, call in {"fsync": synced, "replace": named, "unlink": removed}.items():
+            monkeypatch.setattr(os, name, call)
+
+
 @pytest.fixture
-def calls(model: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of the system, in order: fsync with the name of the file, new names, and names that go."""
-    found: list[str] = []
-    fsync, replace, unlink = os.fsync, os.replace, os.unlink
-
-    def synced(handle: int) -> None:
-        found.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
-        fsync(handle)
-
-    def named(source: Path, target: Path) -> None:
-        found.append(f"name {Path(target).name}")
-        replace(source, target)
-
-    def removed(name: Path) -> None:
-        unlink(name)
-        found.append(f"remove {Path(name).name}")
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", named)
-    monkeypatch.setattr(os, "unlink", removed)
-    return found
+def disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
 
 
 def test_a_change_begins_when_its_journal_is_on_the_disk_and_the_journal_goes_when_the_change_is(
-    model: Path, calls: list[str]
+    model: Path, disk: Disk
 ) -> None:
     before, walk = model.read_bytes(), phases(GgufFile.open(model), EDIT)
     assert next(walk) == "journal"
-    assert calls == CHANGE[:3]
+    assert disk.calls == CHANGE[:3]
     assert model.read_bytes() == before
     assert list(walk) == ["header", "tensors", "added", "durable", "done"]
-    assert calls == CHANGE
+    assert disk.calls == CHANGE
 
 
-def test_a_journal_goes_when_what_it_restores_is_on_the_disk(model: Path, calls: list[str]) -> None:
+def test_a_journal_goes_when_what_it_restores_is_on_the_disk(model: Path, disk: Disk) -> None:
     before = model.read_bytes()
     stopped(model, EDIT, "durable")
     assert model.read_bytes() != before
-    calls.clear()
+    disk.calls.clear()
     assert recover(model)
-    assert calls == CHANGE[3:]
+    assert disk.calls == CHANGE[3:]
     assert model.read_bytes() == before
-
-
-# Failures
-
-
-class FailingDisk:
-    """os.fsync that fails for some of its calls."""
-
-    def __init__(self, failing: range, number: int) -> None:
-        self.calls, self.failing, self.number, self.real = 0, failing, number, os.fsync
-
-    def __call__(self, file: int) -> None:
-        self.calls += 1
-        if self.calls in self.failing:
-            raise OSError(self.number, os.strerror(self.number))
-        self.real(file)
-
-
-JOURNALED, FOLDER, FILE, REMOVED = 1, 2, 3, 4
-"""The calls of fsync during a change, in their order."""
 
 
 @pytest.mark.parametrize(
-    ("call", "number", "reason"),
+    ("failing", "number", "words"),
     [
-        (JOURNALED, errno.ENOSPC, "the disk is full"), (FOLDER, errno.ENOSPC, "the disk is full"),
-        (FILE, errno.ENOSPC, "the disk is full"), (FILE, errno.EIO, "Input/output error"),
+        (range(1, 2), errno.ENOSPC, r"place \(the disk is full\) and is as it was; write a new file with -o"),
+        (range(2, 3), errno.ENOSPC, r"place \(the disk is full\) and is as it was"),
+        (range(3, 4), errno.ENOSPC, r"place \(the disk is full\) and is as it was"),
+        (range(3, 4), errno.EIO, r"place \(Input/output error\) and is as it was"),
+        (range(3, 99), errno.EIO, "nor put back .*; do not use it before the same command has run again"),
+        (range(4, 5), errno.EIO, "is changed in place, but a loss of power may bring it back"),
     ],
-)  # fmt: skip
-def test_a_change_that_a_disk_fails_is_undone_at_once(
-    model: Path, monkeypatch: pytest.MonkeyPatch, call: int, number: int, reason: str
+)
+def test_a_change_that_a_disk_fails_is_undone_at_once_or_later(
+    model: Path, disk: Disk, failing: range, number: int, words: str
 ) -> None:
+    """The calls of fsync are for the journal, its folder, the file, and the folder without the journal."""
     before = model.read_bytes()
-    monkeypatch.setattr(os, "fsync", FailingDisk(range(call, call + 1), number))
-    with pytest.raises(RopeconvError, match=rf"place \({reason}\) and is as it was; write a new file with -o"):
+    disk.failing, disk.number = failing, number
+    with pytest.raises(RopeconvError, match=words):
         list(phases(GgufFile.open(model), EDIT))
-    assert model.read_bytes() == before
+    if "nor put back" in words:
+        with pytest.raises(RopeconvError, match=r"could not be undone \(Input/output error\); do not use it before"):
+            recover(model)
+        disk.failing = range(0)
+        assert recover(model)
+    assert (model.read_bytes() == before) is ("is changed" not in words)
     assert list(model.parent.iterdir()) == [model]
 
 
@@ -283,32 +279,6 @@ def test_a_change_that_its_data_stops_is_undone_at_once(
     with pytest.raises(expected, match=words):
         list(phases(GgufFile.open(model), Edit(EDIT.values, added=(Added("rope_freqs.weight", (32,), 0, stops),))))
     assert model.read_bytes() == before
-    assert list(model.parent.iterdir()) == [model]
-
-
-def test_a_change_that_cannot_be_undone_is_said_to_be_so_and_undone_later(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = model.read_bytes()
-    monkeypatch.setattr(os, "fsync", FailingDisk(range(FILE, 99), errno.EIO))
-    with pytest.raises(RopeconvError, match="nor put back .*; do not use it before the same command has run again"):
-        list(phases(GgufFile.open(model), EDIT))
-    with pytest.raises(RopeconvError, match=r"could not be undone \(Input/output error\); do not use it before the"):
-        recover(model)
-    monkeypatch.undo()
-    assert recover(model)
-    assert model.read_bytes() == before
-
-
-def test_what_is_done_is_said_to_be_done_where_the_disk_fails_behind_it(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, disk = model.read_bytes(), FailingDisk(range(REMOVED, REMOVED + 1), errno.EIO)
-    monkeypatch.setattr(os, "fsync", disk)
-    with pytest.raises(RopeconvError, match="is changed in place, but a loss of power may bring it back"):
-        list(phases(GgufFile.open(model), EDIT))
-    assert disk.calls == REMOVED
-    assert model.read_bytes() != before
     assert list(model.parent.iterdir()) == [model]
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,46 +47,40 @@ def test_an_interrupted_change_is_said_to_be_one(model: Path) -> None:
     change(GgufFile.open(model))
 
 
-def test_a_file_that_was_changed_since_it_was_planned_is_refused(model: Path) -> None:
-    planned = GgufFile.open(model)
-    change(GgufFile.open(model))
-    now = model.read_bytes()
-    with pytest.raises(BadSource, match="changed while it was read"):
-        change(planned)
-    assert model.read_bytes() == now
-
-
-def test_the_header_counts_even_where_the_time_of_the_change_is_the_same(model: Path) -> None:
-    planned, status = GgufFile.open(model), model.stat()
-    data = bytearray(model.read_bytes())
-    at = data.index(b"llama.context_length") + len("llama.context_length") + 4
-    data[at] += 1
-    model.write_bytes(data)
-    os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns))
-    planned.refuse_changed()  # which sees nothing
-    with pytest.raises(RopeconvError, match="was changed since it was read; run again"):
-        change(planned)
-    assert model.read_bytes() == data
-
-
-def test_a_file_that_was_replaced_is_refused(model: Path) -> None:
-    planned = GgufFile.open(model)
+def replace(model: Path) -> None:
     shutil.copy2(model, model.with_name("copy.gguf"))
     model.with_name("copy.gguf").replace(model)
-    with pytest.raises(BadSource, match="changed while it was read"):
+
+
+def change_at_the_same_time(model: Path) -> None:
+    status, data = model.stat(), bytearray(model.read_bytes())
+    data[data.index(b"llama.context_length") + len("llama.context_length") + 4] += 1
+    model.write_bytes(data)
+    os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "words"),
+    [
+        (lambda model: change(GgufFile.open(model)), "changed while it was read"),
+        (replace, "changed while it was read"), (change_at_the_same_time, "was changed since it was read; run again"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_longer_what_was_planned_is_refused(
+    model: Path, meanwhile: Callable[[Path], None], words: str
+) -> None:
+    planned = GgufFile.open(model)
+    meanwhile(model)
+    now = model.read_bytes()
+    with pytest.raises(RopeconvError, match=words):
         change(planned)
+    assert model.read_bytes() == now
 
 
 def test_a_file_that_is_replaced_while_it_is_locked_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the change would go into a file that has no name any more."""
     planned, real = GgufFile.open(model), fcntl.flock
-
-    def replaced(file: int, how: int) -> None:
-        shutil.copy2(model, model.with_name("copy.gguf"))
-        model.with_name("copy.gguf").replace(model)
-        real(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", replaced)
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: (replace(model), real(file, how)))
     with pytest.raises(RopeconvError, match="was replaced by another file meanwhile; run again"):
         change(planned)
 
@@ -155,14 +150,9 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
         recover(tmp_path / "model.gguf")
 
 
-def both_names(model: Path) -> Path:
-    other = model.with_name("other.gguf")
-    os.link(model, other)
-    return other
-
-
 def test_other_hard_links_are_not_read_while_one_is_changed(model: Path) -> None:
-    other = both_names(model)
+    other = model.with_name("other.gguf")
+    other.hardlink_to(model)
     walk = phases(GgufFile.open(model), EDIT, hard_links=True)
     next(walk)
     with pytest.raises(BadSource, match=r"another ropeconv is changing other.gguf in place"):
@@ -177,7 +167,8 @@ def test_other_hard_links_are_not_read_or_changed_after_a_kill(model: Path) -> N
         os.setxattr(model, "user.test", b"1")
     except OSError:
         pytest.skip("this filesystem has no extended attributes")
-    other, original = both_names(model), model.read_bytes()
+    other, original = model.with_name("other.gguf"), model.read_bytes()
+    other.hardlink_to(model)
     stopped(model, EDIT, "header", hard_links=True)
     journal = journal_of(model.resolve())
     for attempt in (

@@ -84,20 +84,18 @@ def test_tensor(tmp_path: Path, model_type: str, name: str) -> None:
     agrees(tmp_path, model_type, name, "keys" if by_keys else "tensor")
 
 
-@pytest.mark.parametrize("name", sample(NOT_BY_KEYS, 2))
-def test_qwen2_becomes_llama_unasked_where_keys_do_not_do(tmp_path: Path, name: str) -> None:
-    agrees(tmp_path, "qwen2", name, "carrier")
+CARRIED = [("qwen2", None, name) for name in NOT_BY_KEYS] + [
+    (source, to, name)
+    for source, all in CARRIERS.items()
+    for to in all
+    for name in ("mixed, attention factor 1.2", "yarn, not truncated")
+]
 
 
-@pytest.mark.parametrize(
-    ("model_type", "to", "name"),
-    sample(
-        [(source, to, name) for source in CARRIERS for to in CARRIERS[source]
-         for name in ("mixed, attention factor 1.2", "yarn, not truncated")], 3,
-    ),
-)  # fmt: skip
-def test_carriers(tmp_path: Path, model_type: str, to: str, name: str) -> None:
-    agrees(tmp_path, model_type, name, "carrier", carrier=to)
+@pytest.mark.parametrize(("model_type", "to", "name"), sample(CARRIED, 4))
+def test_carriers(tmp_path: Path, model_type: str, to: str | None, name: str) -> None:
+    """Qwen 2 becomes Llama unasked where keys do not do."""
+    agrees(tmp_path, model_type, name, "carrier", **({"carrier": to} if to else {}))
 
 
 @pytest.mark.parametrize("model_type", sample([name for name in EXPORTED if name not in (*TENSOR, "mistral", "qwen2")]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import product
 
 import pytest
 
@@ -91,18 +90,6 @@ def test_an_index_at_its_limits(monkeypatch: pytest.MonkeyPatch, limit: str, mos
     monkeypatch.setattr(index, limit, most - 1)
     with pytest.raises(BadSource, match="at most"):
         shards(text)
-
-
-@pytest.mark.nightly
-def test_a_kimi_k2_in_gptq_fits() -> None:
-    name = "language_model.model.layers.{}.mlp.experts.{}.{}_proj.{}"
-    stored = ("qweight", "qzeros", "scales", "g_idx")
-    parts = [name.format(*p) for p in product(range(1, 61), range(384), ("up", "gate", "down"), stored)]
-    whole = {"metadata": {"total_size": 10**12}, "weight_map": dict.fromkeys(parts, "model-00061-of-00061.safetensors")}
-    text = jsontext.dump(whole)
-    assert len(parts) == 276_480
-    assert shards(text) == ("model-00061-of-00061.safetensors",)
-    assert json.loads(with_size(text, 5)) == whole | {"metadata": {"total_size": 10**12 + 5}}
 
 
 def test_what_an_index_names_and_how_it_grows() -> None:

@@ -195,16 +195,6 @@ def test_another_config_is_asked_about_by_a_new_probe_that_is_ended(
     assert len([path for path in cache.rglob("*.json") if path.is_file()]) == 2
 
 
-def test_the_given_probe_goes_on_for_its_caller(
-    plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
-) -> None:
-    probe = Asked()
-    ask = query(plan, probe)
-    assert ask(changed(folder))["by"] == "given"
-    assert ("ended",) not in probe.calls
-    assert started == []
-
-
 def test_code_of_its_own_is_run_each_time(llama: Path, tmp_path: Path, cache: Path, started: list[Asked]) -> None:
     made = make_plan(llama, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "out", encoding="buffers")
     assert isinstance(made, CheckpointPlan)

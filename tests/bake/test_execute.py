@@ -24,7 +24,6 @@ from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS, hashes
 from ..support.baking import apply, make_plan
-from ..support.gguf_files import write as write_gguf
 from .writing.plans import SmallPlan, small_plan, source_folder, tree, write
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
@@ -71,14 +70,6 @@ def test_what_arrives(llama: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
 
 
-@pytest.mark.parametrize("limit", ["1000000000000000019884624838656", "1e30", "512", "-1", "null"])
-def test_limits_of_the_tokenizer_that_stay(llama: Path, tmp_path: Path, limit: str) -> None:
-    text = f'{{"model_max_length": {limit}}}'
-    (llama / "tokenizer_config.json").write_text(text)
-    (file,) = [one for one in plan_of(llama, tmp_path / "out").files if one.name == "tokenizer_config.json"]
-    assert file.action == "copy" or file.text == text
-
-
 def test_the_receipt_has_the_check_and_the_digest_of_every_file(llama: Path, tmp_path: Path) -> None:
     plan = plan_of(llama, tmp_path / "out")
     execute_plan(plan, ApplyOptions(checksum=True), verify=lambda folder: CheckRecord("5", 1, 1.0))
@@ -103,21 +94,6 @@ def test_a_staged_output_is_what_is_not_copied(small: SmallPlan) -> None:
     names = {file.name: file.sha256 for file in ropeconv.read_receipt(out).files}
     assert names.keys() == {*tree(out), "LICENSE", "model.safetensors"}
     assert {name for name, digest in names.items() if digest} == {"config.json", "more/made.bin"}
-
-
-def test_a_gguf_file_has_its_receipt_within(tmp_path: Path) -> None:
-    out = apply(plan_of(write_gguf(tmp_path / "model.gguf"), tmp_path / "out.gguf"))
-    assert ropeconv.read_receipt(out).recipe == YARN.to_dict()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.gguf", "out.gguf"]
-
-
-def test_shards_with_an_index_keep_their_names(llama: Path, tmp_path: Path) -> None:
-    (llama / "model.safetensors").rename(llama / "model-00001-of-00001.safetensors")
-    index = {"metadata": {}, "weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}
-    (llama / "model.safetensors.index.json").write_text(json.dumps(index))
-    out = apply(plan_of(llama, tmp_path / "out"))
-    assert hashes(out)["model.safetensors.index.json"] == hashes(llama)["model.safetensors.index.json"]
-    assert (out / "model-00001-of-00001.safetensors").exists()
 
 
 @pytest.mark.parametrize(

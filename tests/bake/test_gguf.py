@@ -1,58 +1,59 @@
-"""Plans of GGUF files in shards."""
+"""Plans of GGUF files, also in shards, and how an output is run."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from ropeconv.bake import GgufTarget, Target
+from ropeconv.bake import GgufPlan, GgufTarget, Target
 from ropeconv.bake.planner import make_plan as plan_with
 from ropeconv.bake.restore import restore_plan
-from ropeconv.errors import UsageError
+from ropeconv.bake.running import modelfile_of, run_commands, write_modelfile
+from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.families.registry import by_name
+from ropeconv.families.sample import sample_config
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
 
+from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan
-from ..support.gguf_files import contents, write
+from ..support.gguf_files import TRAINED, contents, write
 
 MIXED, YARN, NTK = (Recipe(REGISTRY[name](4.0)) for name in ("mixed", "yarn", "ntk"))
-Q = "blk.0.attn_q.weight"
+CONFIG = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 
 
-def test_shards_without_a_change_are_copied(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arch", "recipe", "options", "changed"), [("llama", YARN, {}, 0), ("qwen2", MIXED, {"carrier": "llama"}, 1)]
+)
+def test_shards_without_a_change_are_copied(
+    tmp_path: Path, arch: str, recipe: Recipe, options: dict[str, str], changed: int
+) -> None:
     """The header of the first has the keys; of the others only those with changed tensors are written anew."""
-    write(tmp_path / "model.gguf", split=1)
-    first = tmp_path / "model-00001-of-00004.gguf"
-    assert [file.action for file in make_plan(first, YARN, tmp_path / "out.gguf").files] == ["patch", *["copy"] * 3]
-    (tmp_path / "qwen2").mkdir()
-    write(tmp_path / "qwen2" / "model.gguf", "qwen2", split=1)
-    first = tmp_path / "qwen2" / "model-00001-of-00004.gguf"
-    files = make_plan(first, MIXED, tmp_path / "out.gguf", carrier="llama").files
-    changed = [bool(contents(tmp_path / "qwen2" / f"model-0000{n}-of-00004.gguf").keys() & {Q}) for n in (2, 3, 4)]
-    assert sum(changed) == 1
-    assert [file.action for file in files] == ["patch", *("patch" if one else "copy" for one in changed)]
-
-
-def test_shards_that_are_copied_come_from_those_with_their_numbers(tmp_path: Path) -> None:
-    write(tmp_path / "model.gguf", split=1)
+    write(tmp_path / "model.gguf", arch, split=1)
     shards = sorted(tmp_path.glob("model-*.gguf"))
-    plan = make_plan(shards[0], YARN, tmp_path / "out.gguf")
+    plan = make_plan(shards[0], recipe, tmp_path / "out.gguf", **options)
     assert plan.out == tmp_path / "out-00001-of-00004.gguf"
     assert [file.name for file in plan.files] == [f"out-{number:05}-of-00004.gguf" for number in range(1, 5)]
-    assert [plan.origin(file) for file in plan.files] == [None, *shards[1:]]
-    assert [file.size for file in plan.files[1:]] == [shard.stat().st_size for shard in shards[1:]]
-    back = restore_plan(open_source(str(apply(plan))), tmp_path / "back.gguf")
-    written = sorted(tmp_path.glob("out-*.gguf"))
-    assert [back.origin(file) for file in back.files] == [None, *written[1:]]
+    patched = [bool(changed and "blk.0.attn_q.weight" in contents(shard)) for shard in shards[1:]]
+    assert sum(patched) == changed
+    assert [file.action for file in plan.files] == ["patch", *("patch" if one else "copy" for one in patched)]
+    origins = [None if one else shard for one, shard in zip(patched, shards[1:], strict=True)]
+    assert [plan.origin(file) for file in plan.files] == [None, *origins]
+
+
+def test_a_restoration_of_shards_as_data(tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf", split=1)
+    baked = apply(make_plan(tmp_path / "model-00001-of-00004.gguf", YARN, tmp_path / "out.gguf"))
+    back = restore_plan(open_source(str(baked)), tmp_path / "back.gguf")
+    assert [back.origin(file) for file in back.files] == [None, *sorted(tmp_path.glob("out-*.gguf"))[1:]]
     found = back.to_dict()
     assert (found["first"]["name"], found["in_place"], found["absent"]) == ("model", False, [])
     assert found["out"] == str(tmp_path / "back-00001-of-00004.gguf")
     assert found["bytes"] == sum(file["size"] for file in found["files"]) == back.bytes
-    one = make_plan(write(tmp_path / "one.gguf"), YARN)
-    assert (one.out, one.is_folder) == (Path("one-yarn4.gguf"), False)
-    assert [file.name for file in one.files] == ["one-yarn4.gguf"]
 
 
 def test_what_is_said_of_a_file_follows_from_what_it_starts_from(tmp_path: Path) -> None:
@@ -74,3 +75,40 @@ def test_no_architecture_is_assumed_where_it_is_known(tmp_path: Path) -> None:
     source = open_source(str(write(tmp_path / "model.gguf")))
     with pytest.raises(UsageError, match="llama is in the table; leave --assume-arch-keys out"):
         plan_with(source, YARN, Target(out=tmp_path / "out.gguf", gguf=GgufTarget(assume_arch_keys=True)))
+
+
+# How an output is run
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> GgufPlan:
+    return make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "Long.gguf")
+
+
+def test_a_modelfile_names_the_file_and_the_context(plan: GgufPlan, tmp_path: Path) -> None:
+    path = write_modelfile(plan)
+    assert path == tmp_path / "Long.Modelfile"
+    assert path.read_text().splitlines() == ["FROM ./Long.gguf", f"PARAMETER num_ctx {4 * TRAINED}"]
+    assert modelfile_of(plan) == path, "one with the same text is taken as it is"
+    path.write_text("FROM ./other.gguf\n")
+    with pytest.raises(RopeconvError, match=r"Long\.Modelfile is there and is another one"):
+        write_modelfile(plan)
+    assert path.read_text() == "FROM ./other.gguf\n"
+    with pytest.raises(UsageError, match="--ollama goes with a GGUF file as output"):
+        modelfile_of(make_plan(CONFIG, YARN))
+
+
+def test_commands_have_the_context_and_quoted_paths(plan: GgufPlan, llama: Path) -> None:
+    serve = f"llama-server -m '/a b/Long.gguf' -c {4 * TRAINED}"
+    assert run_commands(plan, Path("/a b/Long.gguf")) == [serve]
+    assert run_commands(plan, Path("/a b/Long.gguf"), Path("x y")) == [serve, "ollama create long -f 'x y'"]
+    assert run_commands(make_plan(llama, YARN), Path("/a b/out")) == ["vllm serve '/a b/out' --max-model-len 256"]
+
+
+def test_no_command_for_a_folder_that_vllm_is_not_known_to_compute(tmp_path: Path) -> None:
+    """Nor for a config alone. transformers computes it: only the verdicts of vLLM count for its command."""
+    (tmp_path / "config.json").write_text(json.dumps(sample_config(by_name()["evolla"])))
+    unknown = make_plan(tmp_path / "config.json", YARN)
+    unknown.source.kind = "folder"
+    assert "exact" in {verdict.status for verdict in unknown.result.verdicts}
+    assert run_commands(unknown, tmp_path / "out") == run_commands(make_plan(CONFIG, YARN), tmp_path) == []

@@ -12,22 +12,20 @@ import pytest
 import torch
 
 from ropeconv.bake import Plan
-from ropeconv.bake.inherited import mscale_of
-from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
 
 from ..conftest import CONFIGS
 from ..encode.test_families import write_config
 from ..support.baking import make_plan
 from ..support.gguf_files import write
 
-MINISTRAL = "mistralai--Ministral-3-3B-2512"
+YARN = Recipe(REGISTRY["yarn"](80.0))
+DEEPSEEK_V3, MINISTRAL = "deepseek-ai--DeepSeek-V3", "mistralai--Ministral-3-3B-2512"
 # name, model_type at the top, mscale, mscale_all_dim
 PUBLISHED = [
     ("deepseek-ai--DeepSeek-V2-Lite", "deepseek_v2", 0.707, 0.707),
-    ("deepseek-ai--DeepSeek-V3", "deepseek_v3", 1.0, 1.0),
+    (DEEPSEEK_V3, "deepseek_v3", 1.0, 1.0),
     (MINISTRAL, "mistral3", 1.0, 1.0),  # as published; the transcribed file has the type of the text model there
 ]
 SENTENCE = re.compile(
@@ -62,12 +60,11 @@ def computed(folder: Path) -> tuple[float, float]:
     return attention_factor, attention.scaling * math.sqrt(width)
 
 
-@pytest.mark.parametrize("factor", [80.0, 160.0])
 @pytest.mark.parametrize(("name", "model_type", "mscale", "everywhere"), PUBLISHED)
 def test_the_pair_of_a_published_model(
-    name: str, model_type: str, mscale: float, everywhere: float, factor: float, tmp_path: Path
+    name: str, model_type: str, mscale: float, everywhere: float, tmp_path: Path
 ) -> None:
-    plan = make_plan(published(name, model_type, tmp_path), Recipe(REGISTRY["yarn"](factor)), replace=True)
+    plan = make_plan(published(name, model_type, tmp_path), YARN, replace=True)
     (tmp_path / "out").mkdir()
     write_config(plan, tmp_path / "out")
     wanted = (mscale, everywhere, *computed(tmp_path / "out"))
@@ -76,41 +73,43 @@ def test_the_pair_of_a_published_model(
 
 
 def test_an_unequal_pair_gives_another_attention_factor(tmp_path: Path) -> None:
-    path = published("deepseek-ai--DeepSeek-V3", "deepseek_v3", tmp_path)
+    path = published(DEEPSEEK_V3, "deepseek_v3", tmp_path)
     config = json.loads(path.read_text())
     config["rope_scaling"]["mscale_all_dim"] = 0.5
     path.write_text(json.dumps(config))
-    plan = make_plan(path, Recipe(REGISTRY["yarn"](80.0)), replace=True)
+    plan = make_plan(path, YARN, replace=True)
     log = math.log(80)
     assert said(plan) == [pytest.approx((1, 0.5, (0.1 * log + 1) / (0.05 * log + 1), (0.05 * log + 1) ** 2), rel=1e-4)]
 
 
 @pytest.mark.parametrize(
-    ("recipe", "replace"),
+    ("name", "recipe"),
     [
-        (Recipe(REGISTRY["yarn"](80.0, mscale=1.0, mscale_all_dim=1.0)), True),  # the user's own
-        (Recipe(REGISTRY["theta"](1e6), context=163840), True),
-        (Recipe(REGISTRY["as-is"]()), False),
+        (DEEPSEEK_V3, Recipe(REGISTRY["yarn"](80.0, mscale=1.0, mscale_all_dim=1.0))),  # the user's own
+        (DEEPSEEK_V3, Recipe(REGISTRY["theta"](1e6), context=163840)),
+        (DEEPSEEK_V3, Recipe(REGISTRY["as-is"]())),
+        ("meta-llama--Llama-2-7b-hf", YARN),
     ],
 )
-def test_what_is_not_inherited_is_not_said(recipe: Recipe, replace: bool) -> None:
-    assert said(make_plan(CONFIGS / "deepseek-ai--DeepSeek-V3.json", recipe, replace=replace)) == []
+def test_what_is_not_inherited_is_not_said(name: str, recipe: Recipe) -> None:
+    assert said(make_plan(CONFIGS / f"{name}.json", recipe, replace=recipe.method.name != "as-is")) == []
 
 
-def test_a_gguf_says_it_from_its_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arch", "multiplier", "wanted"),
+    [
+        ("deepseek2", 0.0707, (0.707, 0.707, 1.0, (0.0707 * math.log(80) + 1) ** 2)),
+        ("mistral3", 0.707, (1.0, 0.707, (1 + 0.1 * math.log(80)) / (1 + 0.0707 * math.log(80)), 1.0)),
+        ("llama", 0.707, None),
+    ],
+)
+def test_a_gguf_says_it_from_its_key(
+    tmp_path: Path, arch: str, multiplier: float, wanted: tuple[float, ...] | None
+) -> None:
     """yarn_log_multiplier is 0.1 mscale_all_dim in deepseek2; 0.0707 is what the converter writes for V2."""
     keys = {
         "rope.scaling.type": "yarn", "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": 64,
-        "rope.scaling.yarn_log_multiplier": 0.0707,
+        "rope.scaling.yarn_log_multiplier": multiplier,
     }  # fmt: skip
-    path = write(tmp_path / "model.gguf", "deepseek2", keys)
-    source = open_source(str(path))
-    assert mscale_of(source, inspect_source(source)) == pytest.approx((0.707, 0.707))
-    plan = make_plan(path, Recipe(REGISTRY["yarn"](80.0)), replace=True)
-    assert said(plan) == [pytest.approx((0.707, 0.707, 1.0, (0.0707 * math.log(80) + 1) ** 2), rel=1e-4)]
-    single = write(tmp_path / "single.gguf", "mistral3", {**keys, "rope.scaling.yarn_log_multiplier": 0.707})
-    net = (1 + 0.1 * math.log(80)) / (1 + 0.0707 * math.log(80))
-    assert said(make_plan(single, Recipe(REGISTRY["yarn"](80.0)), replace=True)) == [
-        pytest.approx((1.0, 0.707, net, 1.0), rel=1e-4)
-    ]
-    assert said(make_plan(write(tmp_path / "llama.gguf"), Recipe(REGISTRY["yarn"](80.0)))) == []
+    plan = make_plan(write(tmp_path / "model.gguf", arch, keys), YARN, replace=True)
+    assert said(plan) == ([] if wanted is None else [pytest.approx(wanted, rel=1e-4)])

@@ -171,22 +171,6 @@ def test_gguf_without_lists_is_refused_by_name(tmp_path: Path, arch: str) -> Non
         make_plan(path, MIXED)
 
 
-def test_gguf_of_phi3_takes_both_lists(tmp_path: Path) -> None:
-    from ropeconv.runtimes.llamacpp.read_file import rope_tensors
-    from ropeconv.sources import GgufSource
-
-    path = write(tmp_path / "phi.gguf", "phi3", extra={"attention.sliding_window": 0}, tensors=plain_tensors())
-    made = make_plan(path, MIXED, tmp_path / "out.gguf")
-    assert any("started with a window of up to 64 tokens" in note for note in made.notes)
-    file = GgufSource(apply(made)).file
-    lists = rope_tensors(file)
-    assert lists["rope_factors_short.weight"].tolist() == [1.0] * 32
-    base = 10000 ** (-np.arange(32) / 32)
-    np.testing.assert_allclose(lists["rope_factors_long.weight"], base / mixed(4.0), rtol=1e-6)
-    assert file.get("phi3.rope.scaling.original_context_length") == 64
-    assert file.get("phi3.context_length") == 256
-
-
 @pytest.mark.parametrize(
     ("source", "more", "error", "words"),
     [

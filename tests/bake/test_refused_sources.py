@@ -11,7 +11,6 @@ import pytest
 from safetensors.numpy import save_file
 
 import ropeconv
-from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.restore import restore_plan
 from ropeconv.errors import BadSource, RopeconvError, UnsupportedBake, UsageError
 from ropeconv.rope.methods import REGISTRY
@@ -126,18 +125,6 @@ def test_what_cannot_be_brought_back(
 
 
 # What the installed transformers is expected to do
-
-
-def test_versions_and_origins_of_copies(tmp_path: Path) -> None:
-    plan = make_plan(folder(tmp_path / "model", "LICENSE", weights=True), MIXED, encoding="buffers")
-    assert isinstance(plan, CheckpointPlan)
-    origins = {file.name: plan.origin(file) for file in plan.files}
-    assert origins["LICENSE"] == tmp_path / "model" / "LICENSE"
-    assert origins["model-00001-of-00001.safetensors"] == tmp_path / "model" / "model.safetensors"
-    assert {name for name, origin in origins.items() if origin is None} == {
-        "config.json", "model-rope.safetensors", "model.safetensors.index.json", "modeling_stored_rope.py",
-    }  # fmt: skip
-    assert (plan.predicted(""), plan.predicted("0.1"), plan.predicted("5.20.0")) == ("unknown", "unknown", "exact")
 
 
 def test_a_context_of_lengths_that_imply_a_factor_is_the_one_that_is_declared(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.rope.forms import Llama3, Yarn
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes import newest
 
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan, target
@@ -59,11 +58,6 @@ def test_on_top_keeps_the_scaling_of_published_models(source: Path, method: str,
     assert made.schedule.form == form
     assert made.result.encoding == "native"
     assert not any("being replaced" in warning for warning in made.warnings)
-
-
-def test_another_method_on_top_of_a_scaling_is_written_as_factors() -> None:
-    composed = plan(LLAMA_3_1, "mixed", 4.0, on_top=True)
-    assert (composed.result.encoding, composed.result.status_of(newest("transformers"))) == ("factors", "exact")
 
 
 def test_on_top_of_nothing_and_beside_replace() -> None:
@@ -116,10 +110,6 @@ def test_a_shorter_result_is_refused_with_two_ways_out_that_work(
         assert plan(LLAMA_3_1, method, *way_out, replace=True).schedule.context > 131072
     length = int(declared.replace(",", ""))
     assert plan(LLAMA_3_1, method, *values, context=length, replace=True).schedule.context == length
-
-
-def test_as_long_as_today_is_not_shorter() -> None:
-    assert plan(LLAMA_3_1, "yarn", 16.0, replace=True).schedule.context == 131072
 
 
 def test_unscaled_models_do_not_become_shorter_either() -> None:
@@ -227,16 +217,6 @@ def test_a_saved_recipe_gives_the_same_model_again(widened: tuple[Path, Path], t
     again = make_plan(first, Recipe.from_dict(receipt.recipe), tmp_path / "again")
     assert again.schedule.digest == receipt.schedule.digest
     assert ropeconv.Comparison.open(second, str(first)).schedule.digest == receipt.schedule.digest
-
-
-def test_patch_goes_on_top_of_a_loaded_model(widened: tuple[Path, Path]) -> None:
-    from transformers import AutoModelForCausalLM
-
-    model, baked = (AutoModelForCausalLM.from_pretrained(path) for path in widened)
-    ropeconv.patch(model, Recipe(REGISTRY["yarn"](2.0), on_top=True))
-    found, wanted = (one.model.rotary_emb for one in (model, baked))
-    np.testing.assert_allclose(found.inv_freq.numpy(), wanted.inv_freq.numpy(), rtol=1e-6)
-    assert found.attention_scaling == pytest.approx(wanted.attention_scaling)
 
 
 @pytest.mark.parametrize(

@@ -90,25 +90,6 @@ def test_a_changed_text_is_recorded_by_the_part_that_differs(
     assert now[:prefix] + text + now[len(now) - suffix :] == was
 
 
-def test_files_that_are_new_renamed_or_left_out(tmp_path: Path) -> None:
-    record = recorded(
-        folder(tmp_path / "a"),
-        written={"b.py": "code", "a.json": "{}"},
-        made=("c.safetensors", "model.safetensors"),
-        renamed={"now.safetensors": "model.safetensors"},
-        skipped=("z.bin", "a.bin", "../x"),
-        scaled=(ScaledRecord("q", 2.0, ((0, 1),)),),
-        rounded=("k", "a"),
-    )
-    assert record == FolderRecord(
-        added=("a.json", "b.py", "c.safetensors"),
-        renamed={"now.safetensors": "model.safetensors"},
-        skipped=("a.bin", "z.bin"),
-        scaled=(ScaledRecord("q", 2.0, ((0, 1),)),),
-        rounded=("a", "k"),
-    )
-
-
 EARLIER = FolderRecord(
     texts=(TextRecord("x.json", digest("one two"), "one", 0, 4),),
     added=("code.py", "gone.py"),
@@ -143,14 +124,6 @@ def test_the_middle_of_a_recorded_text_counts(tmp_path: Path) -> None:
     record = FolderRecord(texts=(TextRecord("x.json", digest("(one)"), "one", 1, 1),))
     source = output(tmp_path / "a", record, x__json="(1)")
     assert recorded(source, written={"x.json": "(one!)"}).texts == (TextRecord("x.json", digest("(one)"), "", 4, 1),)
-
-
-def test_without_a_receipt_a_source_is_its_own_first(tmp_path: Path) -> None:
-    own = SourceRecord("a", "folder")
-    assert first_record(folder(tmp_path / "a"), own) is own
-    write_receipt(tmp_path / "a", receipt(original=None))
-    assert first_record(FolderSource(tmp_path / "a"), own) is own
-    assert recorded(FolderSource(tmp_path / "a"), skipped=("b",)).skipped == ("b",)
 
 
 def test_what_is_made_of_an_original_keeps_what_was_left_out_alone(tmp_path: Path) -> None:
@@ -225,19 +198,6 @@ def test_tensors_that_were_multiplied_are_divided_when_they_are_written(tmp_path
     assert (made.name, made.size) == ("old.safetensors", (tmp_path / "a" / "model.safetensors").stat().st_size)
     made.write(tmp_path / "back", lambda done: None)
     np.testing.assert_array_equal(load_file(tmp_path / "back")["q"], [0.5, 1, 1.5, 2, 5, 6, 7, 8])
-
-
-def test_headers_and_names_of_tensors_by_the_first_sources_files(tmp_path: Path) -> None:
-    index = json.dumps({"metadata": {}, "weight_map": {"q": "old.safetensors"}})
-    record = FolderRecord(
-        renamed={"model.safetensors": "old.safetensors"},
-        texts=(TextRecord("model.safetensors.index.json", digest(index), index),),
-    )
-    first = original_source(output(tmp_path / "a", record))
-    assert list(first.headers) == ["old.safetensors"]
-    assert list(first.headers["old.safetensors"].tensors) == ["q"]
-    assert first.tensor_names() == ("q",)
-    assert original_source(output(tmp_path / "b", FolderRecord())).tensor_names() == ("q",)
 
 
 def test_what_is_an_output_and_unchanged(tmp_path: Path) -> None:

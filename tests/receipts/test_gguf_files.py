@@ -22,7 +22,7 @@ from ropeconv.receipts.gguf_original import (
     gguf_stated,
     layout_of,
 )
-from ropeconv.receipts.gguf_record import record_of_file, record_of_output
+from ropeconv.receipts.gguf_record import record_of_file
 from ropeconv.receipts.original import GgufRecord, OriginalRecord, SourceRecord, ValueRecord
 from ropeconv.receipts.receipt import ScheduleRecord
 from ropeconv.receipts.write import embedded
@@ -131,32 +131,6 @@ def test_a_header_that_cannot_be_laid_out_again_has_no_digest(file: GgufFile) ->
     record = record_of_file(GgufFile.open(file.path), Edit())
     assert record.sha256 == ""
     assert record.data_start == file.header.data_start
-
-
-def test_a_second_bake_keeps_the_first_source(file: GgufFile) -> None:
-    """Once from the output as it is, once from the first source again."""
-    first = Edit({"llama.context_length": u32(256)}, changes={NORM: zeros(520)}, added=(Added.f32(ROPE, ONES),))
-    record = record_of_file(file, first)
-    once = bake(file, first)
-    before = earlier(once, receipt(record))
-    more = Edit(
-        {"llama.rope.freq_base": f32(5.0)},
-        changes={"token_embd.weight": zeros(8192), ROPE: Change(128, lambda old: ONES)},
-    )
-    again = record_of_output(once, record, before, more, replaced=False)
-    assert set(again.values) == {"llama.context_length", "llama.rope.freq_base"}
-    assert again.added == (ROPE,)
-    assert set(again.contents) == {NORM, "token_embd.weight"}
-    assert again.contents[NORM] == raw(contents(file.path)[NORM])
-    assert (again.data_start, again.sha256, again.tail) == (record.data_start, record.sha256, record.tail)
-    twice = once.path.with_name("twice.gguf")
-    write_new(once, 0, more, twice)
-    assert back(GgufFile.open(twice), again) == file.path.read_bytes()
-
-    anew = before.edit.then(Edit({"llama.block_count": u32(3)}))
-    replaced = record_of_output(once, record, before, anew, replaced=True)
-    assert set(replaced.values) == {"llama.block_count"}
-    assert (replaced.added, set(replaced.contents)) == ((), {NORM})
 
 
 # What is brought back

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any
 import pytest
 
 from ropeconv.bake import execute
-from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.planned import FilePlan
 from ropeconv.bake.writing import moves
 from ropeconv.errors import RopeconvError
-from ropeconv.formats import durable, renaming
-from ropeconv.receipts.receipt import CheckRecord
+from ropeconv.formats import renaming
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
@@ -141,18 +138,6 @@ def test_force_replaces_what_the_hubs_client_and_a_killed_validation_leave(out: 
     assert not (out / ".cache").exists()
 
 
-def test_what_the_user_adds_while_the_replacement_is_written_is_kept_too(folder: Path, out: Path) -> None:
-    def meanwhile(partial: Path) -> CheckRecord | None:
-        (out / "README.md").write_text("of the user")
-        return None
-
-    with pytest.raises(RopeconvError, match=r"out has README\.md"):
-        execute_plan(small_plan(folder, out, "second"), ApplyOptions(force=True), meanwhile)
-    assert tree(out)["README.md"] == b"of the user"
-    (out / "README.md").unlink()
-    assert is_replaced(out)
-
-
 def test_an_earlier_output_with_a_damaged_receipt_is_not_replaced(out: Path) -> None:
     (out / "ropeconv.json").write_text("")
     with pytest.raises(RopeconvError):
@@ -224,27 +209,6 @@ def test_another_folder_that_takes_the_place_after_the_last_look_is_kept(
     with pytest.raises(RopeconvError, match="/out exists and is not an output of ropeconv, so --force"):
         replaced(out)
     assert tree(out) == {"notes.txt": b"of the user"}
-
-
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_disk_that_fails_when_the_output_is_complete_is_no_error(
-    out: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
-) -> None:
-    """Only the removal of the hidden folder is not on the disk then; before that, the same failure is one."""
-    hidden, sync = out.with_name(".out.ropeconv-partial"), durable._sync
-
-    def failing(path: Path) -> None:
-        if path == out.parent and hidden.exists() is not complete:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        sync(path)
-
-    monkeypatch.setattr(durable, "_sync", failing)
-    if complete:
-        assert is_replaced(out)
-        return
-    with pytest.raises(RopeconvError, match="out cannot be written"):
-        replaced(out)
-    assert tree(out)["config.json"] == b'{"label": "first"}\n'
 
 
 def test_the_draft_that_a_killed_validation_left_is_removed(tmp_path: Path, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,18 +56,9 @@ def plan(llama: Path, tmp_path: Path) -> CheckpointPlan:
 def folder(plan: CheckpointPlan, tmp_path: Path) -> Path:
     """A folder with the config of the plan."""
     (tmp_path / "made").mkdir()
-    (tmp_path / "made" / "config.json").write_text(config_of(plan))
+    text = next(file.text for file in plan.files if file.name == "config.json") or ""
+    (tmp_path / "made" / "config.json").write_text(text)
     return tmp_path / "made"
-
-
-def config_of(plan: CheckpointPlan) -> str:
-    return next(file.text for file in plan.files if file.name == "config.json") or ""
-
-
-def changed(folder: Path) -> Path:
-    text = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(text.replace('"factor": 4.0', '"factor": 4.5'))
-    return folder
 
 
 def right(plan: CheckpointPlan, version: str = transformers.__version__, factor: float = 1.0) -> dict[str, Any]:
@@ -149,24 +139,17 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     return found
 
 
-Query = Callable[[Path], dict[str, Any]]
-
-
-def query(plan: CheckpointPlan, probe: Asked) -> Query:
-    return probe_query(plan, probe)  # type: ignore[arg-type]
-
-
 def test_the_first_answer_is_by_the_given_probe_and_cached(
     plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
 ) -> None:
     probe = Asked()
-    ask = query(plan, probe)
+    ask = probe_query(plan, probe)
     assert probe.calls == [("prefetch", "llama")]
     assert ask(folder)["by"] == "given"
     assert probe.calls[1:] == [("ask", folder, plan.schedule.context, False)]
     assert started == []
     second = Asked("second")
-    assert query(plan, second)(folder)["by"] == "given"
+    assert probe_query(plan, second)(folder)["by"] == "given"
     assert second.calls == [("stopped",)]
 
 
@@ -175,20 +158,21 @@ def test_an_assumed_family_is_asked_about_as_the_one_it_stands_for(
 ) -> None:
     family = msgspec.structs.replace(plan.result.family, assumed="it looks like it", name="other")
     assumed, probe = replace(plan, result=replace(plan.result, family=family)), Asked()
-    query(assumed, probe)(folder)
+    probe_query(assumed, probe)(folder)
     assert family.text_type == "llama"
     assert probe.stood_for == ["llama"]
     known = Asked()
-    query(plan, known)(folder)
+    probe_query(plan, known)(folder)
     assert known.stood_for == [""]  # another question than the first, so that no answer is there
 
 
 def test_another_config_is_asked_about_by_a_new_probe_that_is_ended(
     plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
 ) -> None:
-    query(plan, Asked())(folder)
-    ask, known = query(plan, Asked("second")), shutil.copytree(folder, folder.with_name("known"))
-    changed(folder)
+    probe_query(plan, Asked())(folder)
+    ask, known = probe_query(plan, Asked("second")), shutil.copytree(folder, folder.with_name("known"))
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"factor": 4.0', '"factor": 4.5'))
     assert ask(folder)["by"] == "started 0"
     assert started[0].calls == [("ask", folder, plan.schedule.context, False), ("ended",)]
     assert ask(known)["by"] == "given"
@@ -199,7 +183,7 @@ def test_code_of_its_own_is_run_each_time(llama: Path, tmp_path: Path, cache: Pa
     made = make_plan(llama, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "out", encoding="buffers")
     assert isinstance(made, CheckpointPlan)
     probe = Asked()
-    ask = query(made, probe)
+    ask = probe_query(made, probe)
     assert (probe.calls, started) == ([], [])
     for _ in range(2):
         assert ask(tmp_path)["by"] == "given"

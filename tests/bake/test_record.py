@@ -100,14 +100,13 @@ def test_lengths_that_are_not_reached_are_recorded() -> None:
     assert found.before.reach == 1706
 
 
-def test_a_source_is_recorded_without_paths_of_this_machine() -> None:
-    def reference(**fields: Any) -> str | None:
-        given = {"name": "m", "reference": "/home/x/m", "kind": "folder", "commit": None, "treat_as": "", **fields}
-        return source_record(SimpleNamespace(**given)).reference  # type: ignore[arg-type]
-
-    assert reference() is None
-    assert reference(kind="hub", reference="a/m") == "a/m"
-    assert reference(commit="0123", reference="a/m") == "a/m"
+@pytest.mark.parametrize(
+    ("kind", "commit", "reference"),
+    [("folder", None, None), ("hub", None, "a/m"), ("folder", "0123", "a/m")],
+)
+def test_a_source_is_recorded_without_paths_of_this_machine(kind: str, commit: str | None, reference: str) -> None:
+    source: Any = SimpleNamespace(name="m", reference="a/m", kind=kind, commit=commit, treat_as="")
+    assert source_record(source).reference == reference
 
 
 # The matrix of families

@@ -30,23 +30,23 @@ DIFFERS, NO_DEFAULTS = EXCEPTIONS["differs"], EXCEPTIONS["no_defaults"]
 ALIKE = [name for name in KNOWN if name not in {*DIFFERS, *NO_DEFAULTS}]
 
 
-@pytest.mark.parametrize("model_type", sample(ALIKE, 20))
+@pytest.mark.parametrize("model_type", sample(ALIKE, 10))
 def test_the_draft_of_a_known_family_says_what_its_file_says(model_type: str) -> None:
     assert disagreements(by_model_type()[model_type], draft(model_type)) == []
 
 
-@pytest.mark.parametrize("model_type", sample(sorted(DIFFERS), 2))
+@pytest.mark.parametrize("model_type", sample(sorted(DIFFERS), 1))
 def test_every_difference_with_a_reason_is_one(model_type: str) -> None:
     assert disagreements(by_model_type()[model_type], draft(model_type))
 
 
-@pytest.mark.parametrize("model_type", sample(sorted(NO_DEFAULTS), 2))
+@pytest.mark.parametrize("model_type", sample(sorted(NO_DEFAULTS), 1))
 def test_a_class_that_has_no_defaults_is_said_so(model_type: str) -> None:
     with pytest.raises(ValueError, match="cannot be made from its defaults"):
         draft(model_type)
 
 
-@pytest.mark.parametrize("model_type", ["gemma3_text", "cohere2", "deepseek_v3", "falcon"])
+@pytest.mark.parametrize("model_type", sample(["gemma3_text", "cohere2", "deepseek_v3", "falcon"], 1))
 def test_a_draft_is_a_file_of_a_family(model_type: str) -> None:
     found = draft(model_type)
     read = msgspec.convert(tomllib.loads(render(found)), Family)
@@ -55,24 +55,20 @@ def test_a_draft_is_a_file_of_a_family(model_type: str) -> None:
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"layout": "interleaved"}),
-    ("cohere", {"layout": "half"}),
     ("deepseek_v3", {"mla": False}),
     ("gemma3_text", {"defaults": {"theta": 10000.0}}),
     ("cohere2", {"layers": {"types": {"full_attention": "global", "sliding_attention": "global"}}}),
     ("gemma2", {"layers": {"interval": 3}}),
     ("smollm3", {"layers": {"flags": ""}}),
-    ("beam", {"layers": {"types": {"full_attention": "global", "sliding_attention": "global"}}}),
     ("lfm2", {"weights": {"input": "layer-norm"}}),
     ("qwen2", {"window": {"first_key": ""}}),
     ("stablelm", {"defaults": {"partial_rotary_factor": 1.0}}),
     ("qwen3", {"weights": {"q_norm": ""}}),
-    ("olmo2", {"weights": {"norm": "rms"}}),
-    ("gemma", {"weights": {"input": "rms"}}),
     ("phi3", {"weights": {"fused": "self_attn.query_key_value"}}),
 ]
 
 
-@pytest.mark.parametrize(("model_type", "change"), WRONG)
+@pytest.mark.parametrize(("model_type", "change"), sample(WRONG, 4))
 def test_a_file_that_says_something_else_is_noticed(model_type: str, change: dict[str, Any]) -> None:
     data = msgspec.to_builtins(by_model_type()[model_type])
     for key, value in change.items():
@@ -91,7 +87,7 @@ def test_the_keys_of_all_families_are_written_down() -> None:
     assert [family.name for family in packaged() if keys_missing(family, written)] == []
 
 
-@pytest.mark.parametrize("family", sample(packaged(), 20), ids=lambda family: family.name)
+@pytest.mark.parametrize("family", sample(packaged(), 10), ids=lambda family: family.name)
 def test_and_they_are_those_of_the_config_class(family: Family) -> None:
     assert json.loads(config_keys.FILE.read_text()).get(family.name, []) == config_keys.keys_of(family)
 

@@ -1,39 +1,53 @@
-"""Which layers rotate, and how wide their heads are, where a config leaves it to its class: as transformers has it."""
+"""Which layers rotate, how wide their heads and windows are, where a config leaves it to its class: as transformers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
 
-from ropeconv.errors import BadSource
-from ropeconv.families import by_model_type
+from ropeconv.errors import BadSource, UnsupportedBake
+from ropeconv.families import by_model_type, families
 from ropeconv.families.cached_layers import cache_geometry
-from ropeconv.families.config import detect, geometry
+from ropeconv.families.config import detect, geometry, text_part
 from ropeconv.families.layers import key_layers, layer_names
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.read_config import read_spec
 
-from ..conftest import Run
-from ..support.models import FAMILIES, TINY
+from ..support.baking import make_plan
+from ..support.extent import sample
+from ..support.families import some
+from ..support.in_process import command
+from ..support.models import FAMILIES, TINY, make
 
-LAYERS = 13  # no multiple of an interval
+LAYERS = 13  # no multiple of any interval, so that first and last layers differ
+SIZES = {"max_position_embeddings": 4096, "hidden_size": 512, "num_attention_heads": 8}
+THETA = Recipe(REGISTRY["theta"](5e6), context=8192)
 TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]
 LISTED = {"cohere_compass_text", "lfm2", "lfm2_moe", "mellum", "laguna", "molmo2", "step3p7", "zamba2", "zaya"}
 """Families whose class has no rule of its own: every layer is of one type, or the config has to list them."""
+DERIVED = {
+    "afmoe", "cohere2_moe", "cwm", "exaone_moe", "flint", "granite_swa", "granitemoe_swa", "kolibri1", "minimax",
+    "ministral", "muse_glimmer_text", "muse_spark_text", "olmo_hybrid", "vaultgemma",
+}  # fmt: skip
+"""Model types whose class derives what a config leaves out."""
 
 
-NEOMME = {"model_type": "neomme"}
+def config_of(model_type: str, layers: int = LAYERS, **more: Any) -> dict[str, Any]:
+    return {"model_type": model_type, "num_hidden_layers": layers, **SIZES, **more}
 
 
-def theirs(model_type: str, **settings: Any) -> list[str]:
+def theirs(model_type: str, layers: int = LAYERS, **settings: Any) -> list[str]:
+    from transformers import AutoConfig
+
     text = next(iter(TINY[model_type].inner.values()), model_type) if model_type in TINY else model_type
-    return list(AutoConfig.for_model(text, num_hidden_layers=LAYERS, **settings).layer_types)
+    return list(AutoConfig.for_model(text, num_hidden_layers=layers, **settings).layer_types)
 
 
-@pytest.mark.parametrize("model_type", [one for one in TYPED if one not in LISTED])
+@pytest.mark.parametrize("model_type", some([one for one in TYPED if one not in LISTED]))
 def test_layer_types_follow_the_rule_of_the_class(model_type: str) -> None:
     settings = {"attn_layer_indices": [2, 5]} if model_type == "bamba" else {}
     ours = layer_names(dict(settings), by_model_type()[model_type], LAYERS)
@@ -41,6 +55,20 @@ def test_layer_types_follow_the_rule_of_the_class(model_type: str) -> None:
     kinds = by_model_type()[model_type].layers.types
     assert [kinds.get(name) for name in ours] == [kinds[name] for name in wanted]
     assert list(layer_names(dict(settings), by_model_type()["llama"], LAYERS)) != wanted, "the control"
+
+
+@pytest.mark.parametrize("model_type", sample(sorted(DERIVED), 4))
+def test_layer_types_that_a_config_leaves_out_are_those_of_the_class(model_type: str) -> None:
+    config = config_of(model_type)
+    family = detect(config)
+    wanted = theirs(model_type)
+    assert list(layer_names(text_part(config, family), family, LAYERS)) == wanted
+    assert len(set(wanted)) > 1 or model_type == "ministral"
+
+
+def test_every_family_of_them_has_rules() -> None:
+    plain = {name for family in families() if not family.layers.types for name in family.model_types}
+    assert DERIVED & plain == {"cwm", "ministral", "vaultgemma"}  # windows alone differ
 
 
 @pytest.mark.parametrize(
@@ -53,56 +81,49 @@ def test_layer_types_follow_the_rule_of_the_class(model_type: str) -> None:
 )
 def test_layers_whose_settings_are_null_do_not_rotate(settings: dict[str, Any], kinds: tuple[str, ...]) -> None:
     types = ["sliding_attention", "full_attention"]
-    config = {"layer_types": types, "num_hidden_layers": 2, "rope_parameters": settings, "head_dim": 64}
-    assert geometry({"model_type": "cohere_compass_text", **config}, by_model_type()["cohere_compass"]).layers == kinds
+    config = config_of("cohere_compass_text", 2, layer_types=types, rope_parameters=settings, head_dim=64)
+    assert geometry(config, by_model_type()["cohere_compass"]).layers == kinds
 
 
-def test_every_layer_may_have_a_window_of_its_own() -> None:
-    ours = geometry({"model_type": "neomme", "per_layer_config": {"1": {"sliding_window": 1024}}}, detect(NEOMME))
-    theirs = AutoConfig.for_model("neomme").per_layer_config
-    assert ours.windows[:7] == (256, 1024, 256, 256, 256, None, 256)
-    assert [layer.sliding_window for layer in theirs][:3] == [256, 1024, 256]
+@pytest.mark.parametrize(("dense", "rotating"), [(0, [0, 1, 2, 4]), (2, [0, 1, 2, 3, 4])])
+def test_layers_without_experts_of_command_a_rotate_although_they_see_everything(
+    dense: int, rotating: list[int]
+) -> None:
+    from transformers import CONFIG_MAPPING
+    from transformers.models.cohere2_moe.modeling_cohere2_moe import Cohere2MoeAttention
+
+    config = config_of("cohere2_moe", 5, first_k_dense_replace=dense, head_dim=64)
+    class_config = CONFIG_MAPPING["cohere2_moe"](**{**config, "num_key_value_heads": 1})
+    layers = [Cohere2MoeAttention(class_config, layer) for layer in range(5)]
+    assert [one.layer_idx for one in layers if one.sliding_window is not None or one.force_rope] == rotating
+    kinds = geometry(config, detect(config)).layers
+    assert [layer for layer, kind in enumerate(kinds) if kind == "global"] == rotating
 
 
-def test_numbers_of_layers_may_be_listed() -> None:
-    family, listed = by_model_type()["lfm2"], {"full_attn_idxs": [0, 4, 12]}
-    assert list(layer_names(listed, family, LAYERS)) == theirs("lfm2", **listed)
-    assert set(layer_names({}, family, LAYERS)) == {"full_attention"}
+def test_layers_may_be_listed_by_number_or_in_a_default_list() -> None:
+    from transformers import AutoConfig
 
-
-def test_a_default_list_is_that_of_the_class() -> None:
+    listed = {"full_attn_idxs": [0, 4, 12]}
+    assert list(layer_names(listed, by_model_type()["lfm2"], LAYERS)) == theirs("lfm2", **listed)
+    assert set(layer_names({}, by_model_type()["lfm2"], LAYERS)) == {"full_attention"}
     ours = layer_names({}, by_model_type()["zamba2"], 54)
     assert list(ours) == AutoConfig.for_model("zamba2").layer_types
     assert ours.count("hybrid") == 9
 
 
-def gemma4(**more: Any) -> dict[str, Any]:
-    return {"model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 256, **more}
+def test_a_list_of_types_that_is_too_short_is_refused() -> None:
+    config = config_of("cwm", 2, head_dim=64, layer_types=["full_attention"])
+    with pytest.raises(BadSource, match="has 1 layer_types and 2 layers"):
+        geometry(config, detect(config))
 
 
-@pytest.mark.parametrize(
-    ("settings", "width"),
-    [({}, 512), ({"global_head_dim": 384}, 384), ({"per_layer_config": {"05": {"head_dim": 128}}}, 128)],
-)
-def test_heads_of_global_layers_have_a_width_of_their_own(settings: dict[str, Any], width: int, tmp_path: Path) -> None:
-    config = gemma4(**settings)
-    sizes = geometry(config, detect(config))
-    assert (sizes.head_dim, sizes.rotary_dim, sizes.local_head_dim, sizes.local_rotary_dim) == (width, width, 256, 256)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert AutoConfig.from_pretrained(tmp_path).per_layer_config["full_attention"].head_dim == width
-
-
-def test_the_commands_say_which_layers_and_pairs_are_extended(run: Run, tmp_path: Path) -> None:
-    config = {**gemma4(), "num_attention_heads": 8, "hidden_size": 2304, "max_position_embeddings": 131072}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    said = run("inspect", "config.json").stdout
-    assert "192 of 256, by architecture" in said
-    assert "1 rotates and sees the whole context; 5 rotate with default, theta 10000 and see 512 tokens" in said
-    assert "128 of 512 dimensions rotate" in run("apply", "config.json", "--linear", "2", "--dry-run").stdout
-    refused = run("apply", "config.json", "--mixed", "2", "--dry-run")
-    assert (refused.returncode, "beside pairs that stand still" in refused.stderr) == (1, True)
-    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
-    assert "by architecture" not in run("inspect", "config.json").stdout
+@pytest.mark.parametrize("value", [None, "nope"])
+def test_granite_4_without_rope_is_refused_by_its_own_key(value: str | None) -> None:
+    config = config_of("granitemoehybrid", layer_types=["attention"] * LAYERS, position_embedding_type=value)
+    with pytest.raises(BadSource, match=f"position_embedding_type = {value!r}, so it has no rotary"):
+        detect(config)
+    assert detect(config | {"position_embedding_type": "rope"}).name == "granitemoehybrid"
+    assert detect(config_of("llama", position_embedding_type=value)).name == "llama"
 
 
 def test_a_zamba_2_without_rope_has_nothing_to_extend() -> None:
@@ -111,28 +132,117 @@ def test_a_zamba_2_without_rope_has_nothing_to_extend() -> None:
     assert detect({"model_type": "zamba2", "use_mem_rope": True}).name == "zamba2"
 
 
+def test_ernie_vl_is_refused_since_its_class_takes_the_default_type_alone(tmp_path: Path) -> None:
+    from transformers import CONFIG_MAPPING
+    from transformers.models.ernie4_5_vl_moe.modeling_ernie4_5_vl_moe import Ernie4_5_VLMoeTextRotaryEmbedding
+
+    rope = {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 4.0}
+    with pytest.raises(ValueError, match="requires the `default` rope type"):
+        Ernie4_5_VLMoeTextRotaryEmbedding(CONFIG_MAPPING["ernie4_5_vl_moe_text"](rope_parameters=rope))
+    (tmp_path / "config.json").write_text(json.dumps(config_of("ernie4_5_vl_moe_text")))
+    with pytest.raises(UnsupportedBake, match="takes no rope type but the default one"):
+        make_plan(tmp_path / "config.json", THETA)
+
+
+# Heads and windows
+
+
+@pytest.mark.parametrize(
+    ("settings", "width"),
+    [({}, 512), ({"global_head_dim": 384}, 384), ({"per_layer_config": {"05": {"head_dim": 128}}}, 128)],
+)
+def test_heads_of_global_layers_have_a_width_of_their_own(settings: dict[str, Any], width: int, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    config = config_of("gemma4_text", 6, head_dim=256, **settings)
+    sizes = geometry(config, detect(config))
+    assert (sizes.head_dim, sizes.rotary_dim, sizes.local_head_dim, sizes.local_rotary_dim) == (width, width, 256, 256)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert AutoConfig.from_pretrained(tmp_path).per_layer_config["full_attention"].head_dim == width
+
+
+def test_the_commands_say_which_layers_and_pairs_are_extended(tmp_path: Path) -> None:
+    config = {**config_of("gemma4_text", 6, head_dim=256), "hidden_size": 2304, "max_position_embeddings": 131072}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = command(tmp_path, "inspect", "config.json").stdout
+    assert "192 of 256, by architecture" in said
+    assert "1 rotates and sees the whole context; 5 rotate with default, theta 10000 and see 512 tokens" in said
+    planned = command(tmp_path, "apply", "config.json", "--linear", "2", "--dry-run").stdout
+    assert "128 of 512 dimensions rotate" in planned
+    refused = command(tmp_path, "apply", "config.json", "--mixed", "2", "--dry-run", code=1)
+    assert "beside pairs that stand still" in refused.stderr
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+    assert "by architecture" not in command(tmp_path, "inspect", "config.json").stdout
+
+
+SWITCH = {"use_sliding_window": True, "sliding_window": 8}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more"),
+    [
+        ("qwen2", {**SWITCH, "max_window_layers": 3}), ("qwen2_moe", SWITCH), ("gemma2", {"sliding_window": 8}),
+        ("gemma3_text", {"sliding_window": 8}), ("cohere2", {"sliding_window": 8}), ("olmo3", {"sliding_window": 8}),
+    ],
+)  # fmt: skip
+def test_the_layers_with_a_window_are_those_to_which_transformers_gives_one(
+    model_type: str, more: dict[str, Any]
+) -> None:
+    config = config_of(model_type, 8, **more)
+    sizes = geometry(config, detect(config))
+    names = theirs(model_type, 8, **more)
+    assert sizes.windows == tuple(8 if name == "sliding_attention" else None for name in names)
+    assert set(sizes.windows) == {8, None}
+
+
+def test_every_layer_may_have_a_window_of_its_own() -> None:
+    from transformers import AutoConfig
+
+    config = {"model_type": "neomme", "per_layer_config": {"1": {"sliding_window": 1024}}}
+    assert geometry(config, detect(config)).windows[:7] == (256, 1024, 256, 256, 256, None, 256)
+    in_class = AutoConfig.for_model("neomme").per_layer_config
+    assert [layer.sliding_window for layer in in_class][:3] == [256, 1024, 256]
+
+
+def test_a_saved_exaone_without_a_window_has_an_interval_of_zero(tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    names = ["full_attention"] * 5
+    AutoConfig.for_model("exaone4", sliding_window=None, num_hidden_layers=5, layer_types=names).save_pretrained(
+        tmp_path
+    )
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["sliding_window_pattern"] == 0
+    assert list(geometry(saved, detect(saved)).layers) == ["global"] * 5
+    with pytest.raises(BadSource, match="sliding_window_pattern = 0"):
+        geometry({**saved, "sliding_window": 64, "layer_types": None}, detect(saved))
+
+
+# Bases and caches by layer
+
+
+def test_a_base_per_layer_is_read_and_written_and_0_stays_0(tmp_path: Path) -> None:
+    bases = [0, *[20000.0] * (LAYERS - 1)]
+    config = config_of("granite_swa", rope_theta=10000.0, layer_rope_theta=bases)
+    spec = read_spec(config, detect(config))
+    assert (spec.rope_theta, spec.layers[0], set(spec.layers[1:])) == (20000.0, "none", {"global"})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    baked = make_plan(tmp_path / "config.json", THETA).result.config
+    assert baked["layer_rope_theta"] == [0, *[5e6] * (LAYERS - 1)]
+
+
 def test_last_layers_take_the_keys_of_the_last_of_their_type() -> None:
     family = by_model_type()["gemma3n"]
-    types = ["sliding_attention", "full_attention"] * 3
-    part = {"layer_types": types, "num_kv_shared_layers": 3}
+    part = {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 3}
     assert key_layers(part, family, 6) == (0, 1, 2, 1, 2, 1)
     assert key_layers({**part, "num_kv_shared_layers": 0}, family, 6) == tuple(range(6))
     assert key_layers(part, by_model_type()["gemma3"], 6) == tuple(range(6))
 
 
-def test_the_cache_of_layers_that_share_keys(tiny: Callable[[str], Path]) -> None:
+def test_the_cache_of_layers_that_share_keys(tmp_path: Path) -> None:
     """Gemma 3n of 6 layers, the last 2 of which keep nothing; a class default of 15 shared layers holds too."""
-    config = json.loads((tiny("gemma3n_text") / "config.json").read_text())
-    found = cache_geometry(config, detect(config))
-    assert found is not None
-    assert sum(group.count for group in found.layers) == 4
-    published = {"model_type": "gemma3n_text", "num_attention_heads": 8}
-    whole = cache_geometry(published, detect(published))
-    assert whole is not None
-    assert sum(group.count for group in whole.layers) == 35 - 15
-
-
-def test_a_list_of_types_that_is_too_short_is_refused() -> None:
-    config = {"model_type": "cwm", "num_hidden_layers": 2, "head_dim": 64, "max_position_embeddings": 64}
-    with pytest.raises(BadSource, match="has 1 layer_types and 2 layers"):
-        geometry({**config, "layer_types": ["full_attention"]}, detect(config))
+    config = json.loads((make("gemma3n_text", tmp_path / "m") / "config.json").read_text())
+    for given, layers in ((config, 4), ({"model_type": "gemma3n_text", "num_attention_heads": 8}, 35 - 15)):
+        found = cache_geometry(given, detect(given))
+        assert found is not None
+        assert sum(group.count for group in found.layers) == layers

@@ -63,13 +63,13 @@ def test_no_model_type_is_refused_and_known() -> None:
     assert refused().keys() & reader.by_model_type().keys() == set()
 
 
-@pytest.mark.parametrize("name", sample(sorted(set(WITHOUT_ROPE) & {"bert", "gpt2", "jamba", "opt", "t5", "xlm"}), 3))
+@pytest.mark.parametrize("name", sample(sorted(set(WITHOUT_ROPE) & {"bert", "gpt2", "jamba", "opt", "t5", "xlm"}), 1))
 def test_a_model_that_does_not_rotate_has_no_rotary_module(name: str) -> None:
     """The second way: the class is built, and not read."""
     assert rotary_modules(name) == []
 
 
-@pytest.mark.parametrize("name", ["cohere2", "deepseek_v3", "falcon", "gptj", "llama", "qwen3_5_text"])
+@pytest.mark.parametrize("name", sample(["cohere2", "deepseek_v3", "falcon", "gptj", "llama", "qwen3_5_text"], 2))
 def test_a_model_that_rotates_has_one_or_makes_a_table_in_its_attention(name: str) -> None:
     assert rotary_modules(name) or name == "gptj"
     assert rotary_code(name)

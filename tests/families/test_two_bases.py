@@ -1,4 +1,4 @@
-"""DeepSeek V4: which of its two sets of frequencies a setting reaches, against transformers' own class."""
+"""DeepSeek V4 and Step 3.5, which have two sets of frequencies: what a setting reaches, against transformers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ropeconv.families.config import detect
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.read_config import read_spec
+from ropeconv.validate.checks.frequencies import compare
 
 from ..support.baking import apply, make_plan, validate
 
@@ -58,7 +59,10 @@ def test_a_config_is_read_as_its_class_reads_it(form: str, probe: Probe, tmp_pat
     assert theirs["global"]["attention_factor"] == theirs["local"]["attention_factor"] == 1
 
 
-@pytest.mark.parametrize(("part", "key", "value"), [("compress", "factor", 15.0), ("main", "rope_theta", 12000.0)])
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [("compress", "factor", 15.0), pytest.param("main", "rope_theta", 12000.0, marks=pytest.mark.nightly)],
+)
 def test_a_wrong_setting_of_either_is_noticed(
     part: str, key: str, value: float, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -74,3 +78,43 @@ def test_a_wrong_setting_of_either_is_noticed(
         config["rope_scaling"], config["rope_theta"] = None, value
     (out / "config.json").write_text(json.dumps(config))
     assert validate(out, source, device="cpu", tokens=128).sentence.startswith("Disagrees")
+
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+STEP: dict[str, Any] = {  # lists by layer, those of draft layers behind them
+    "model_type": "step3p5", "hidden_size": 256, "num_hidden_layers": 4, "num_nextn_predict_layers": 1,
+    "num_attention_heads": 4, "num_attention_groups": 2, "head_dim": 64, "max_position_embeddings": 4096,
+    "layer_types": [GLOBAL, LOCAL, LOCAL, LOCAL, LOCAL], "sliding_window": 512,
+    "rope_theta": [5e6, 1e4, 1e4, 1e4, 1e4], "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0, 1.0],
+}  # fmt: skip
+
+
+def test_bases_and_shares_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    spec = read_spec(STEP, detect(STEP))
+    (tmp_path / "config.json").write_text(json.dumps(STEP))
+    theirs = AutoConfig.from_pretrained(tmp_path).rope_parameters
+    assert spec.layers == ("global", "local", "local", "local")
+    assert (spec.rope_theta, spec.rotary_dim / 64) == (5e6, theirs[GLOBAL]["partial_rotary_factor"])
+    assert (spec.local_form.theta, spec.local_rotary_dim / 64) == (1e4, theirs[LOCAL]["partial_rotary_factor"])
+    assert (theirs[GLOBAL]["rope_theta"], theirs[LOCAL]["rope_theta"]) == (5e6, 1e4)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(REGISTRY["theta"](2e7), context=16384),
+        pytest.param(Recipe(REGISTRY["yarn"](4.0)), marks=pytest.mark.nightly),
+    ],
+)
+def test_a_method_changes_the_global_layers_alone(recipe: Recipe, probe: Probe, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(STEP))
+    plan = make_plan(tmp_path / "config.json", recipe)
+    text = next(step.text for step in plan.files if step.name == "config.json")
+    (tmp_path / "config.json").write_text(text)
+    answer = probe.ask(tmp_path, plan.schedule.context)
+    assert set(answer["modules"]) == {"global", "local"}
+    compare(answer, plan.schedule, plan.before, plan.result.encoding)
+    theta = 2e7 if recipe.context else 5e6
+    assert json.loads(text)["rope_theta"] == [theta, 1e4, 1e4, 1e4, 1e4]

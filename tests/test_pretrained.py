@@ -31,7 +31,7 @@ from ropeconv.rope.recipe import Recipe
 
 from .support.baking import apply, make_plan
 from .support.corruptions import edit
-from .support.in_process import command
+from .support.extent import sample
 
 PACKAGE = Path(ropeconv.__file__).parent
 CPU, WITH_PICKLES = DeviceSpec("cpu", "float32"), DeviceSpec("cpu", "float32", pickles=True)
@@ -170,9 +170,9 @@ KERNELS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("keys", KERNELS.values(), ids=KERNELS)
-def test_kernels_need_permission(keys: dict[str, Any], llama: Path) -> None:
-    edit(llama, "config.json", lambda config: config.update(keys))
+@pytest.mark.parametrize("case", KERNELS)
+def test_kernels_need_permission(case: str, llama: Path) -> None:
+    edit(llama, "config.json", lambda config: config.update(KERNELS[case]))
     with pytest.raises(BadSource, match="names the kernel .*pass --trust-remote-code"):
         load_stock(llama, CPU)
     assert list(code_files(llama)) == ["config.json"]
@@ -246,8 +246,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(("template", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_chat_template_ends(template: str, said: str, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", sample(list(HOSTILE), 3))
+def test_a_hostile_chat_template_ends(case: str, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template, said = HOSTILE[case]
     monkeypatch.setattr("ropeconv.evaluate.texts.of_checkpoint.CPU", 2)
     with pytest.raises(ValueError, match=said):
         rendered(template, CHAT, {"mark": str(mark)})
@@ -281,12 +282,6 @@ def test_inspect_lists_files_that_run_code(llama: Path) -> None:
     found = code_files(llama)
     assert set(found) == {*added, "config.json", "tokenizer_config.json"}
     assert "owner/name--c.D" in found["tokenizer_config.json"]
-
-
-def test_permission_that_nothing_needs_is_refused(llama: Path, tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("word " * 300)
-    done = command(tmp_path, *"tune model --context 128 --text t.txt --trust-remote-code".split(), code=2)
-    assert "and nothing here does; leave it out" in done.stderr
 
 
 @pytest.mark.parametrize("allowed", [None, False, True])

@@ -9,19 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.transcripts import (
-    BLOCK,
-    FENCED,
-    OF_WEIGHTS,
-    PAGES,
-    ROOT,
-    Transcript,
-    fits,
-    output_of,
-    published,
-    small_models,
-    transcripts,
-)
+from ropeconv.cli.app import COMMANDS
+from scripts import transcripts
+from scripts.transcripts import ROOT, Transcript, fits
 
 from ..support.extent import sample
 from ..support.in_process import command
@@ -39,13 +29,15 @@ def text_of(page: str) -> str:
 
 def shown(page: str) -> list[Transcript]:
     """The commands of a page that have their output."""
-    found = [one for match in BLOCK.finditer(text_of(page)) for one in transcripts(match["body"])]
-    return [one for one in found if one.command not in OF_WEIGHTS]
+    found = [
+        one for match in transcripts.BLOCK.finditer(text_of(page)) for one in transcripts.transcripts(match["body"])
+    ]
+    return [one for one in found if one.command not in transcripts.OF_WEIGHTS]
 
 
 def bare(page: str) -> list[str]:
     """The commands of ropeconv in blocks of shell, in their order, without comments and redirections."""
-    blocks = [match["body"] for match in FENCED.finditer(text_of(page)) if not match["language"]]
+    blocks = [match["body"] for match in transcripts.FENCED.finditer(text_of(page)) if not match["language"]]
     lines = [line for body in blocks for line in body.replace("\\\n", " ").splitlines()]
     commands = [line.partition(" > ")[0] for line in lines if line.startswith("ropeconv ")]
     return [" ".join(shlex.split(one, comments=True)) for one in commands]
@@ -53,12 +45,12 @@ def bare(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return published(tmp_path_factory.mktemp("published"))
+    return transcripts.published(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_models(tmp_path_factory.mktemp("small") / "models")
+    return transcripts.small_models(tmp_path_factory.mktemp("small") / "models")
 
 
 def ran(small: Path, text: str) -> None:
@@ -73,12 +65,12 @@ def ran(small: Path, text: str) -> None:
         command(small, *words[:at], url, *words[at + 1 :], code=0)
 
 
-CASES = [(page, one) for page in (PAGES[0], *sample(PAGES[1:], 1)) for one in sample(shown(page), 2)]
+CASES = [(page, one) for page in (transcripts.PAGES[0], *sample(transcripts.PAGES[1:], 1)) for one in shown(page)]
 
 
 @pytest.mark.parametrize(("page", "one"), CASES, ids=lambda one: getattr(one, "command", ""))
 def test_a_command_prints_what_its_page_shows(beside: Path, page: str, one: Transcript) -> None:
-    real = output_of(one.command, beside)
+    real = transcripts.output_of(one.command, beside)
     assert fits(one.shown, real), f"run python scripts/transcripts.py {page}; it prints\n{real}"
 
 
@@ -96,7 +88,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(small: Path, tmp_path: P
 @pytest.mark.parametrize("page", ["faq.md", pytest.param("engines.md", marks=pytest.mark.nightly)])
 def test_commands_inside_sentences_and_tables_run(small: Path, page: str) -> None:
     """Those that name no METAVAR; what would write is only planned."""
-    text = FENCED.sub("", text_of(page))
+    text = transcripts.FENCED.sub("", text_of(page))
     commands = [one for one in re.findall(r"`(ropeconv [\w-]+ [^`]+)`", text) if not re.search(r"\b[A-Z]{3,}\b", one)]
     assert commands
     for one in commands:
@@ -112,11 +104,9 @@ def test_the_python_of_the_page_of_engines_runs(small: Path) -> None:
     assert found["model"].config.max_position_embeddings == 256  # type: ignore[attr-defined]
 
 
-def test_a_command_in_the_text_is_one_of_ropeconv() -> None:
-    from ropeconv.cli.app import COMMANDS
-
-    for page in RUN:
-        assert set(re.findall(r"`ropeconv ([\w-]+)", text_of(page))) <= set(COMMANDS), page
+@pytest.mark.parametrize("page", RUN)
+def test_a_command_in_the_text_is_one_of_ropeconv(page: str) -> None:
+    assert set(re.findall(r"`ropeconv ([\w-]+)", text_of(page))) <= set(COMMANDS)
 
 
 @pytest.mark.parametrize(

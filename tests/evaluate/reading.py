@@ -73,7 +73,7 @@ def looked_up(name: str, fact: str) -> Answer:
 
     def answer(text: str) -> str:
         asked = re.findall(name, text)[-1]
-        return str([*re.findall(fact.replace("NAME", asked), text), ""][-1])
+        return str(["", *re.findall(fact.replace("NAME", asked), text)][-1])
 
     return answer
 

@@ -12,7 +12,7 @@ import pytest
 
 from ropeconv.pictures.evaluation import Curve, differences, heat_map, losses
 from ropeconv.pictures.page import VARIABLES, Picture, drawn
-from ropeconv.pictures.style import BLUE, GREY, figure
+from ropeconv.pictures.style import figure
 
 LENGTHS = np.array([1024.0, 8192.0, 32768.0])
 BASE = Curve(LENGTHS, np.array([3.1, 3.0, 6.0]), np.array([0.05, 0.06, 0.07]))
@@ -87,13 +87,6 @@ def test_a_heat_map_is_the_shares_by_depth_and_length() -> None:
         assert other.axes[0].get_lines() == []
 
 
-def test_panels_go_into_rows() -> None:
-    made = figure(*[of_losses] * 5, columns=3)
-    assert len(made.axes) == 5
-    assert made.get_size_inches().tolist() == pytest.approx([12, 7.2])
-    assert figure(of_losses, of_losses).get_size_inches().tolist() == pytest.approx([8, 3.6])
-
-
 # in a page
 
 
@@ -108,11 +101,6 @@ def test_a_picture_of_a_page_has_its_colours_and_loads_nothing() -> None:
     assert "currentColor" in found.svg
     assert "var(--blue)" in found.svg
     assert not re.search(r"""(src|href)=["']?https?:|<metadata|<script""", found.svg)
-
-
-def test_a_panel_may_have_no_colour_of_the_page() -> None:
-    (found,) = drawn([Picture(lambda axes: axes.plot([0, 1], color="#123456"), "Dots.")])
-    assert [colour in found.svg for colour in ("#123456", BLUE, GREY)] == [True, False, False]
 
 
 def test_words_are_text_as_they_are_written_and_the_title_stands_beside_the_picture() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.pictures.schedules import decay, numbers, preference, ramp, wavelengths
+from ropeconv.pictures.schedules import numbers, preference, ramp, wavelengths
 from ropeconv.pictures.style import DARK, LINES, figure
 from ropeconv.rope.bound.decay import score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
@@ -65,23 +65,6 @@ def test_lines_are_the_numbers() -> None:
     assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
     assert lowest[at <= 8885].min() >= 0 > lowest.min()
     assert len({str(dashes) for _, dashes in LINES}) == len(LINES), "lines differ without their colours"
-
-
-def test_the_bound_on_scores_is_drawn_at_its_distances() -> None:
-    """Term by term, with cosines and sines."""
-    linear = BEFORE / 8
-    made = figure(partial(decay, before=BEFORE, curves={"linear8": linear}, length=8192, lengths=LENGTHS))
-    before, after = made.axes[0].get_lines()[:2]
-    for line, inv_freq in ((before, BEFORE), (after, linear)):
-        at, value = line.get_data()
-        assert (at[0], at[-1]) == (1, 8192)
-        for spot in (0, 77, len(at) - 1):
-            real, imaginary, total = 0.0, 0.0, 0.0
-            for theta in inv_freq:
-                real, imaginary = real + math.cos(at[spot] * theta), imaginary + math.sin(at[spot] * theta)
-                total += math.hypot(real, imaginary)
-            assert value[spot] == pytest.approx(total / 64, rel=1e-9)
-    assert (after.get_ydata() > before.get_ydata())[:150].all()
 
 
 def plotted(folder: Path, name: str, *words: object) -> str:

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from ropeconv.pictures.evaluation import SHADES, bright, luminance
-from ropeconv.pictures.style import DARK, GREY, LIGHT, LINES, RED, SMALL, figure, in_tokens, ink, svg, write
+from ropeconv.pictures.style import DARK, GREY, LIGHT, LINES, RED, SMALL, figure, ink, svg, write
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "page.html.jinja"
 
@@ -59,16 +59,6 @@ def test_a_dark_figure_is_dark_and_a_light_one_white_as_png_and_transparent_as_s
     write(made, tmp_path / "x.png")
     assert imread(tmp_path / "x.png")[0, 0, :3] == pytest.approx(to_rgb(DARK if dark else "white"), abs=0.01)
     assert [colour in text for colour in (DARK, LIGHT, GREY, "#ffffff")] == [dark, dark, not dark, False]
-
-
-def test_an_axis_in_tokens() -> None:
-    def draw(axes: Any) -> None:
-        axes.plot([1, 1 << 14], [1, 2])
-        in_tokens(axes, "x")
-
-    made = figure(draw)
-    made.canvas.draw()
-    assert {"1", "64", "1k", "16k"} <= {label.get_text() for label in made.axes[0].get_xticklabels()}
 
 
 def test_no_type_is_smaller_than_the_smallest() -> None:

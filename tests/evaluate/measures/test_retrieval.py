@@ -199,17 +199,3 @@ def test_a_text_with_few_words_is_a_sentence(name: str) -> None:
     poor = Texts((Document("poor.txt", np.array(tokenizer.encode("one two one two " * 400), np.int32)),), tokenizer)
     with pytest.raises(BadSource, match=r"2 different words from poor\.txt on"):
         cases(name, poor, Asked((500,), 512))
-
-
-def test_a_model_of_random_weights_is_right_by_chance(tiny_llama: Path) -> None:
-    from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
-
-    engine = TransformersEngine.load(tiny_llama, DeviceSpec("cpu", "float32"))
-    texts, found = prose(CheckpointTokenizer(tiny_llama)), list[float]()
-    for case in (case for name in ANSWERS for case in cases(name, texts, Asked((1200,), 64, windows=1, depths=1))):
-        losses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
-        share, log_prob = REGISTRY[case.measure].observe(case, losses)
-        assert (share.metric, log_prob.metric) == ("accuracy", "log_prob")
-        assert log_prob.value == -float(losses.loss.mean())
-        found += [share.value] * share.weight
-    assert np.mean(found) < 0.05

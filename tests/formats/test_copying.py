@@ -61,9 +61,7 @@ def until(end: int, number: int) -> Call:
         *(fails(number) for number in (errno.EXDEV, errno.ENOSYS, errno.EINVAL)),
     ],
 )  # fmt: skip
-def test_a_copy_is_equal_and_comes_after_what_was_written_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call | None
-) -> None:
+def test_a_copy_is_equal_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call | None) -> None:
     """Of a whole file, and of a part to another place, by blocks of any size where bytes pass through us."""
     if call is None:
         monkeypatch.delattr(os, "copy_file_range")
@@ -85,9 +83,7 @@ def test_a_copy_is_equal_and_comes_after_what_was_written_before_it(
     assert sum(done) == 600
 
 
-def test_large_copies_are_asked_for_in_pieces_from_where_the_last_one_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_copies_go_on_where_the_last_piece_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
 
     def noted(reader: int, writer: int, count: int, origin: int, goal: int) -> int:
@@ -226,9 +222,7 @@ def test_a_system_that_writes_a_part_is_asked_again(tmp_path: Path, monkeypatch:
     assert (tmp_path / "a").read_bytes() == bytes(2) + np.arange(5, dtype=np.uint16).tobytes()
 
 
-def test_links_resolve_symlinks_and_are_not_made_where_they_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_resolve_symlinks_where_they_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "source").write_bytes(b"1")
     (tmp_path / "alias").symlink_to("source")
     assert link_file(tmp_path / "alias", tmp_path / "linked")
@@ -290,9 +284,7 @@ def test_a_free_name_is_taken_and_another_is_not_replaced(tmp_path: Path, system
     assert target.is_symlink() or text(target) == "old"
 
 
-def test_without_hard_links_a_taken_name_is_not_replaced_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hard_links_no_taken_name_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renaming, "_function", lambda: None)
     monkeypatch.setattr("os.link", fails(errno.EPERM))  # as on FAT
     source, target = place(tmp_path / "a", "file", "new"), place(tmp_path / "b", "file", "old")
@@ -321,9 +313,7 @@ def test_a_failing_exchange_puts_the_names_back(tmp_path: Path, monkeypatch: pyt
     assert (text(first), text(second)) == ("one", "other")
 
 
-def test_linux_has_the_call_and_takes_names_relative_to_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_linux_has_the_call_with_names_relative_to_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = renaming._function()
     assert [ctypes.sizeof(kind) for kind in call.argtypes] == [4, 8, 4, 8, 4], "folder, name, folder, name, flags"
     monkeypatch.chdir(tmp_path)
@@ -340,9 +330,8 @@ UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 @pytest.mark.parametrize("number", [*UNKNOWN, errno.EIO, errno.EROFS, errno.ENOSPC])
-def test_another_way_is_tried_where_a_filesystem_does_not_know_these_renames_and_not_where_a_disk_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_another_way_where_there_is_no_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """And none where a disk fails."""
     flags: list[int] = []
 
     def call(*given: int) -> int:

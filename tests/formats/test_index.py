@@ -129,9 +129,7 @@ HALF = SHARD_BYTES // 2
         ([], 4, [()]), ([HALF, HALF], 5 * 10**9, [(HALF, HALF)]),
     ],
 )  # fmt: skip
-def test_items_stay_in_order_and_shards_within_their_limit(
-    sizes: list[int], limit: int, groups: list[tuple[int, ...]]
-) -> None:
+def test_groups_of_shards_within_their_limit(sizes: list[int], limit: int, groups: list[tuple[int, ...]]) -> None:
     assert grouped(sizes, lambda size: size, limit) == groups
 
 

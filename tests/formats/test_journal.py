@@ -85,32 +85,22 @@ def test_a_line_of_another_journal_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
-    path = kept(tmp_path / "x.jsonl")
-    before, names = path.read_bytes(), []
-    for number in range(3):
-        with opened(path, fresh=True) as journal:
-            assert journal.lines == {}
-            journal.add(Number("new", number))
-            names.append(journal.notes)
-    aside = [tmp_path / f"x.jsonl.old{end}" for end in ("", "2", "3")]
-    assert names == [[f"The earlier journal is now {name}."] for name in aside]
-    assert aside[0].read_bytes() == before
-    assert values(aside[2]) == {"new": 1}
-    assert values(path) == {"new": 2}
-
-
-def test_fresh_moves_journals_of_other_models_and_versions_and_damaged_ones(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    with opened(path, "b") as journal:
+    """Also one of another model, of another version, and a damaged one."""
+    path, other = tmp_path / "x.jsonl", tmp_path / "other"
+    with opened(other, "b") as journal:
         journal.add(Number("9", 9))
-    damaged = kept(tmp_path / "damaged").read_bytes()[5:]
-    contents = path.read_bytes(), encoded(Head("ropeconv count", 7, "a")) + b"[]\n", damaged
-    for number, content in enumerate(contents):
+    contents = (
+        kept(tmp_path / "own").read_bytes(), other.read_bytes(), kept(tmp_path / "damaged").read_bytes()[5:],
+        encoded(Head("ropeconv count", 7, "a")) + b"[]\n",
+    )  # fmt: skip
+    for content, end in zip(contents, ("", "2", "3", "4"), strict=True):
         path.write_bytes(content)
         with opened(path, fresh=True) as journal:
             assert journal.lines == {}
-        assert (tmp_path / f"x.jsonl.old{number + 1 if number else ''}").read_bytes() == content
-        assert values(path) == {}
+            assert journal.notes == [f"The earlier journal is now {path}.old{end}."]
+            journal.add(Number("new", 1))
+        assert (tmp_path / f"x.jsonl.old{end}").read_bytes() == content
+        assert values(path) == {"new": 1}
 
 
 @pytest.mark.parametrize("fresh", [False, True])

@@ -118,9 +118,9 @@ def test_a_tree_is_synced_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("number", "passes"), [(errno.EINVAL, True), (errno.EIO, False), (errno.ENOSPC, False)])
-def test_a_folder_that_cannot_be_synced_is_no_error_and_a_failing_disk_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, passes: bool
-) -> None:
+def test_folders_that_do_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, passes: bool) -> None:
+    """A folder that cannot be synced is no error, and a failing disk is."""
+
     def fsync(handle: int) -> None:
         assert stat.S_ISDIR(os.fstat(handle).st_mode)
         raise OSError(number, os.strerror(number))
@@ -151,9 +151,7 @@ def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: 
     assert len(calls) == ended
 
 
-def test_linux_has_the_call_for_places_of_64_bits_and_a_system_without_it_is_fine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_call_of_linux_and_a_system_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As sync_file_range(2) declares them: a descriptor, an offset, a length and flags."""
     call = durable._sync_file_range()
     assert call is not None

@@ -105,9 +105,7 @@ FACTOR_1, FACTOR_4 = prope(1e4, 32, 8), prope(1e4, 32, 8, 4.0)
         (FACTOR_1 * (1 + 1e-6 * (np.arange(32) == 3)), 1e4, None), (np.append(0, prope(1e4, 32, 32)[1:]), 1e4, None),
     ],
 )  # fmt: skip
-def test_vectors_that_are_proportional_and_that_are_not(
-    vector: Vector, theta: float, expected: Proportional | None
-) -> None:
+def test_vectors_that_are_proportional_or_not(vector: Vector, theta: float, expected: Proportional | None) -> None:
     assert recognise(vector, theta) == expected
 
 

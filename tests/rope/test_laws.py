@@ -60,9 +60,7 @@ def test_the_critical_dimension(theta: float, context: int, rotary_dim: int, dim
         (0.5, 9, 9, 1),
     ],
 )
-def test_an_attention_factor_is_1_where_nothing_is_scaled(
-    factor: float, slope: float, intercept: float, expected: float
-) -> None:
+def test_the_attention_factor_of_a_temperature(factor: float, slope: float, intercept: float, expected: float) -> None:
     assert temperature_attention_factor(factor, slope, intercept) == pytest.approx(expected)
 
 
@@ -123,9 +121,7 @@ def test_clamped_steps_are_one_inside_and_right_at_the_end_of_every_step() -> No
 
 
 @pytest.mark.parametrize(("length", "times", "percent"), [(64, 16, 16.23), (4096, 4, 8.33), (32768, 4, 6.67)])
-def test_the_deviation_of_clamped_steps_is_greatest_where_the_second_begins(
-    length: int, times: int, percent: float
-) -> None:
+def test_the_deviation_of_clamped_steps_where_the_second_begins(length: int, times: int, percent: float) -> None:
     """ln 2L / ln (L + 1) - 1, and as large as at all positions one by one; within the length it is 0."""
     formula = LogN("clamped", length)
     steps, everywhere = approximate_log_n(formula), np.arange(1, times * length)

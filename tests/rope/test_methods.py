@@ -140,9 +140,7 @@ def test_dynamic_ntk_has_the_base_of_transformers_and_at_least_the_models_own(at
 
 @pytest.mark.parametrize("method", ["linear", "by-parts", "yarn"])
 @pytest.mark.parametrize(("at", "factor"), [(1024, 1.0), (4096, 1.0), (6144, 1.5), (16384, 4.0)])
-def test_other_dynamic_methods_have_the_length_over_the_trained_one_and_at_least_1(
-    method: str, at: int, factor: float
-) -> None:
+def test_other_dynamic_methods_have_the_length_over_the_trained_one(method: str, at: int, factor: float) -> None:
     found, static = made("dynamic", f"{method}:4", at), made(method, factor)
     np.testing.assert_array_equal(found.inv_freq, static.inv_freq)
     assert (found.attention_factor, found.context) == (static.attention_factor, at)
@@ -214,9 +212,7 @@ def test_llama3_ramps_over_turns() -> None:
         (2.0, 2.0, False, [0, 0, 0, 1]),  # equal ends are 0.001 apart
     ],
 )
-def test_yarn_ramps_over_pairs_with_its_ends_rounded_outward(
-    fast: float, slow: float, truncate: bool, expected: list[float]
-) -> None:
+def test_yarn_ramps_over_pairs_rounded_outward(fast: float, slow: float, truncate: bool, expected: list[float]) -> None:
     """dim(beta) = r ln(L / 2 pi beta) / (2 ln theta): with theta = e and L = 2 pi e it is 4 (1 - ln beta)."""
     betas = (math.exp(1 - fast / 4), math.exp(1 - slow / 4))
     form = Yarn(math.e, 4.0, 2 * math.pi * math.e, *betas, truncate)  # type: ignore[arg-type]

@@ -127,18 +127,6 @@ def test_rounded_ends_of_the_ramp(factor: float, percent: int) -> None:
     assert f"{percent} % at s = {factor}" in said("yarn")
 
 
-def test_transformers_computes_llama_3_as_the_paper_prints_by_parts() -> None:
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0,
-            "original_max_position_embeddings": 4096}  # fmt: skip
-    config = LlamaConfig(hidden_size=128, num_attention_heads=1, max_position_embeddings=32768, rope_parameters=rope)
-    theirs, _ = ROPE_INIT_FUNCTIONS["llama3"](config, None)
-    assert np.asarray(theirs) == pytest.approx(printed(1e4, 4096, 8.0), rel=1e-6)
-    assert np.abs(np.asarray(theirs) / ramped(1e4, 4096, 8.0) - 1).max() > 0.5
-
-
 def test_the_growth_of_dynamic_ntk() -> None:
     frozen = REGISTRY["dynamic"]("ntk:2", 8192).schedule(LLAMA_2).form
     assert frozen is not None

@@ -153,9 +153,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "values", "label", "longer"), NAMES)
-def test_a_method_names_a_folder_and_what_reaches_further_and_comes_back_from_its_recipe(
-    name: str, values: tuple[Any, ...], label: str, longer: str
-) -> None:
+def test_names_labels_and_flags_of_methods(name: str, values: tuple[Any, ...], label: str, longer: str) -> None:
     method = REGISTRY[name](*values)
     assert method.summary
     assert method.__doc__
@@ -189,9 +187,7 @@ def test_a_method_that_reaches_a_context(method: str, original_context: int, con
         (72, (1 << 18) + 1, "takes minutes at 262145 tokens"),
     ],
 )  # fmt: skip
-def test_a_base_for_the_bound_is_looked_for_where_it_is_needed_and_takes_seconds(
-    head_dim: int, context: int, words: str
-) -> None:
+def test_a_base_for_the_bound_is_sought_where_it_is_needed_and_quick(head_dim: int, context: int, words: str) -> None:
     method, model = REGISTRY["theta-bound"], replace(LLAMA_2, head_dim=head_dim, rotary_dim=head_dim)
     if not words:
         assert method.reaching(model, context) == method(context)
@@ -213,9 +209,7 @@ def test_long_searches_are_announced() -> None:
         ("theta-for", 64, 1 << 20, 4096, 1), ("theta-for", 64, 4096, 1024, 16),  # not below a token
     ],
 )  # fmt: skip
-def test_lengths_on_top_of_a_scaling_are_over_the_declared_context(
-    method: str, value: Any, declared: int, original: int, expected: Any
-) -> None:
+def test_lengths_over_the_declared_one(method: str, value: Any, declared: int, original: int, expected: Any) -> None:
     assert REGISTRY[method](value).relative(declared, original) == REGISTRY[method](expected)
     dynamic = REGISTRY["dynamic"]("linear:4", 8192)
     assert [dynamic.relative(4096, 1024).length, dynamic.relative(1 << 20, 1).length] == [2048, 1]

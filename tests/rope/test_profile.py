@@ -27,7 +27,7 @@ SMALL = np.array(BASE)
         (Recipe(REGISTRY["ntk"](8.0)), 128 - 92 - 2, 8, 8 ** (45 / 63), 5732),  # by the factor in the last pair only
     ],
 )
-def test_angles_beyond_training_and_changes_of_frequencies(
+def test_profiles_of_methods(
     recipe: Recipe, outside: int, largest: float, fastest: float, first_violation: int
 ) -> None:
     found = profile(recipe.schedule(LLAMA_2), LLAMA_2)

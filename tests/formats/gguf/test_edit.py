@@ -177,9 +177,7 @@ COUNT = "split.tensors.count"
 @pytest.mark.parametrize(
     ("kind", "code", "most"), [(1, "b", 125), (3, "h", (1 << 15) - 3), (5, "i", (1 << 31) - 3), (4, "I", (1 << 31) - 3)]
 )
-def test_the_count_of_a_split_model_grows_with_the_tensors_to_what_its_type_holds(
-    kind: int, code: str, most: int
-) -> None:
+def test_the_count_of_a_split_model_grows_to_what_its_type_holds(kind: int, code: str, most: int) -> None:
     """The largest signed number of its bytes, also where it has no sign."""
 
     def counted(value: int) -> Header:
@@ -298,9 +296,7 @@ def test_merged_edits_keep_both_sides_and_the_later_value() -> None:
         ((8,), F16, "<f2", 4, [0, 2, 1, 3, 4, 6, 5, 7]),
     ],
 )  # fmt: skip
-def test_rows_are_reordered_within_each_head_as_numpy_does_it(
-    shape: tuple[int, ...], kind: int, code: str, head_dim: int, order: list[int]
-) -> None:
+def test_rows_reordered_by_head(shape: tuple[int, ...], kind: int, code: str, head_dim: int, order: list[int]) -> None:
     rows = np.arange(np.prod(shape), dtype=code).reshape(shape[::-1])
     info = TensorInfo("q", shape, kind, 0, rows.nbytes)
     there, back = interleave(info, head_dim), deinterleave(info, head_dim)

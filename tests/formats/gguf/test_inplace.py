@@ -212,9 +212,7 @@ def disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def test_a_change_begins_when_its_journal_is_on_the_disk_and_the_journal_goes_when_the_change_is(
-    model: Path, disk: Disk
-) -> None:
+def test_a_change_begins_after_its_journal_is_on_the_disk_which_goes_after_the_change(model: Path, disk: Disk) -> None:
     before, walk = model.read_bytes(), phases(GgufFile.open(model), EDIT)
     assert next(walk) == "journal"
     assert disk.calls == CHANGE[:3]
@@ -244,9 +242,7 @@ def test_a_journal_goes_when_what_it_restores_is_on_the_disk(model: Path, disk: 
         (range(4, 5), errno.EIO, "is changed in place, but a loss of power may bring it back"),
     ],
 )
-def test_a_change_that_a_disk_fails_is_undone_at_once_or_later(
-    model: Path, disk: Disk, failing: range, number: int, words: str
-) -> None:
+def test_a_change_that_a_disk_fails_is_undone(model: Path, disk: Disk, failing: range, number: int, words: str) -> None:
     """The calls of fsync are for the journal, its folder, the file, and the folder without the journal."""
     before = model.read_bytes()
     disk.failing, disk.number = failing, number
@@ -269,9 +265,7 @@ def test_a_change_that_a_disk_fails_is_undone_at_once_or_later(
         (ZeroDivisionError("a change that cannot be made"), ZeroDivisionError, "a change that cannot be made"),
     ],
 )
-def test_a_change_that_its_data_stops_is_undone_at_once(
-    model: Path, problem: BaseException, expected: type[BaseException], words: str
-) -> None:
+def test_a_change_is_undone(model: Path, problem: BaseException, expected: type[BaseException], words: str) -> None:
     def stops() -> Iterator[bytes]:
         raise problem
 
@@ -305,9 +299,7 @@ def test_room_is_inserted_and_taken_away_where_the_fallocate_command_can(tmp_pat
     assert path.read_bytes() == data
 
 
-def test_a_filesystem_that_cannot_insert_is_said_so_and_nothing_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_changes_on_a_filesystem_that_cannot_insert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "model.gguf")
     original = path.read_bytes()
     monkeypatch.setattr(room, "move_data", fails(errno.EOPNOTSUPP))

@@ -67,9 +67,7 @@ PARTIAL = [(96, 128, 3000), (80, 128, 3000), (24, 32, 3000)]
     ("rotary_dim", "head_dim", "length"),
     [*SEARCHED, *PARTIAL, *(pytest.param(*case, marks=pytest.mark.nightly) for case in FAR)],
 )
-def test_a_base_that_is_searched_for_is_zero_at_its_distance_and_holds_from_there_on(
-    rotary_dim: int, head_dim: int, length: int
-) -> None:
+def test_a_base_of_a_search_is_zero_at_its_distance_and_holds_on(rotary_dim: int, head_dim: int, length: int) -> None:
     """To forty digits, and a billionth to either side."""
     log_base, distance = smallest_log_base(Sums(rotary_dim, head_dim), length)
     assert distance is not None
@@ -183,9 +181,7 @@ PAIRS = [(3, 1.0), (1000, 9.2), (20_011, 14.5)]
 
 @pytest.mark.parametrize(("rotary_dim", "head_dim"), HEADS)
 @pytest.mark.parametrize(("distance", "log_base"), PAIRS)
-def test_values_and_slopes_are_those_of_multiple_precision(
-    rotary_dim: int, head_dim: int, distance: int, log_base: float
-) -> None:
+def test_values_and_slopes_to_forty_digits(rotary_dim: int, head_dim: int, distance: int, log_base: float) -> None:
     sums = Sums(rotary_dim, head_dim)
     value, slope = sums.taylor(np.array([float(distance)]), np.array([log_base]))
     exact, exact_slope = sums.exact(distance, Decimal(log_base))

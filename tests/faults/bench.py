@@ -61,9 +61,9 @@ class Bench:
         """The writing calls of the command without a fault."""
         return self._counted[1]
 
-    def undisturbed(self, folder: Path, command: Command) -> Outcome:
+    def undisturbed(self, folder: Path, command: Command, fault: Fault | None = None) -> Outcome:
         """Runs a command that must succeed."""
-        outcome = self.server.run(folder, command)
+        outcome = self.server.run(folder, command, fault)
         assert outcome.code == 0, f"{command}: {outcome.output}"
         return outcome
 
@@ -123,24 +123,19 @@ class Bench:
 
     @cached_property
     def _first_kill(self) -> int:
-        folder = self.folder / "first"
-        shutil.copytree(self.ready, folder, symlinks=True)
-        calls = self.server.run(folder, self.case.command, Fault(Mode.COUNT)).calls()
+        folder = shutil.copytree(self.ready, self.folder / "first", symlinks=True)
+        calls = self.server.run(Path(folder), self.case.command, Fault(Mode.COUNT)).calls()
         return round(self.case.killed * len(calls))
 
     @cached_property
     def _counted(self) -> tuple[dict[str, str], list[Call]]:
         folder = self.copy()
-        outcome = self.server.run(folder, self.case.command, Fault(Mode.COUNT))
-        assert outcome.code == 0, f"{self.case.command}: {outcome.output}"
+        outcome = self.undisturbed(folder, self.case.command, Fault(Mode.COUNT))
         return tree(folder), outcome.calls()
 
 
 def _difference(now: dict[str, str], wanted: dict[str, str]) -> dict[str, list[str]]:
-    both = now.keys() & wanted.keys()
-    found = {
-        "missing": sorted(wanted.keys() - now.keys()),
-        "too many": sorted(now.keys() - wanted.keys()),
-        "different": sorted(name for name in both if now[name] != wanted[name]),
-    }
-    return {kind: names for kind, names in found.items() if names}
+    """Names that are missing, too many or different."""
+    changed = sorted({name for name, _ in now.items() ^ wanted.items()})
+    kinds = {name: "missing" if name not in now else "different" if name in wanted else "too many" for name in changed}
+    return {kind: [name for name in changed if kinds[name] == kind] for kind in sorted(set(kinds.values()))}

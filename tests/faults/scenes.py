@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,46 +23,53 @@ SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 def tensors() -> dict[str, np.ndarray]:  # type: ignore[type-arg]
     """The tensors of a Llama, float16."""
     shapes = {"model.embed_tokens": (VOCABULARY, HIDDEN), "lm_head": (VOCABULARY, HIDDEN), "model.norm": (HIDDEN,)}
+    of_layer = {
+        "self_attn.q_proj": (128, HIDDEN), "self_attn.k_proj": (64, HIDDEN), "self_attn.v_proj": (64, HIDDEN),
+        "self_attn.o_proj": (HIDDEN, 128), "mlp.gate_proj": (96, HIDDEN), "mlp.up_proj": (96, HIDDEN),
+        "mlp.down_proj": (HIDDEN, 96), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
+    }  # fmt: skip
     for layer in range(LAYERS):
-        shapes |= {
-            f"model.layers.{layer}.{name}": shape
-            for name, shape in {
-                "self_attn.q_proj": (128, HIDDEN), "self_attn.k_proj": (64, HIDDEN), "self_attn.v_proj": (64, HIDDEN),
-                "self_attn.o_proj": (HIDDEN, 128), "mlp.gate_proj": (96, HIDDEN), "mlp.up_proj": (96, HIDDEN),
-                "mlp.down_proj": (HIDDEN, 96), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
-            }.items()
-        }  # fmt: skip
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in of_layer.items()}
     generator = np.random.default_rng(0)
     return {f"{name}.weight": generator.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+
+
+def tokenizer() -> Any:
+    """A byte-level tokenizer with one merge."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    made = Tokenizer(models.BPE(numbers, [("t", "h")], unk_token="<unk>"))
+    made.add_special_tokens(tokens[:3])
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    made.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    return made
 
 
 def checkpoint(folder: Path) -> None:
     """A Llama in two shards in the folder `model`, with a tokenizer."""
     from safetensors.numpy import save_file
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    model = folder / "model"
+    model, found, places = folder / "model", tensors(), {}
     model.mkdir()
-    parts: list[dict[str, np.ndarray]] = [{}, {}]  # type: ignore[type-arg]
-    for number, (name, tensor) in enumerate(tensors().items()):
-        parts[number % 2][name] = tensor
-    index: dict[str, str] = {}
-    for shard, part in zip(SHARDS, parts, strict=True):
+    for first, shard in enumerate(SHARDS):
+        part = {name: found[name] for name in list(found)[first::2]}
         save_file(part, model / shard, {"format": "pt"})
-        index |= dict.fromkeys(part, shard)
-    total = sum(tensor.nbytes for part in parts for tensor in part.values())
-    _json(model / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
-    _json(model / "config.json", CONFIG)
-    _json(model / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})
-    _json(model / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>", "model_max_length": 64,
-                                            "tokenizer_class": "PreTrainedTokenizerFast"})  # fmt: skip
-    tokens = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
-    numbers = {token: number for number, token in enumerate(tokens)}
-    made = Tokenizer(models.BPE(numbers, [("t", "h")], unk_token="<unk>"))
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    made.decoder = decoders.ByteLevel()  # type: ignore[assignment]
-    made.save(str(model / "tokenizer.json"))
+        places |= dict.fromkeys(part, shard)
+    total = sum(tensor.nbytes for tensor in found.values())
+    texts = {
+        "model.safetensors.index.json": {"metadata": {"total_size": total}, "weight_map": places},
+        "config.json": CONFIG,
+        "generation_config.json": {"bos_token_id": 1, "eos_token_id": 2},
+        "tokenizer_config.json": {
+            "bos_token": "<s>", "eos_token": "</s>", "model_max_length": 64,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        },
+    }  # fmt: skip
+    for name, data in texts.items():
+        (model / name).write_text(json.dumps(data, indent=2) + "\n")
+    tokenizer().save(str(model / "tokenizer.json"))
 
 
 def gguf_file(folder: Path) -> None:
@@ -90,7 +98,3 @@ def large_gguf(folder: Path, size: int) -> None:
     rows = size // (4 * 128)
     more = np.random.default_rng(1).standard_normal((rows, 128), dtype=np.float32)
     write(folder / "model.gguf", "qwen2", {"feed_forward_length": 96}, {**plain_tensors(), "output.weight": more})
-
-
-def _json(path: Path, data: object) -> None:
-    path.write_text(json.dumps(data, indent=2) + "\n")

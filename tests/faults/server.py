@@ -26,7 +26,6 @@ from . import scenes
 from .actions import ACTIONS
 
 SECONDS = 120
-FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def import_all() -> None:
@@ -49,8 +48,7 @@ def import_all() -> None:
 def child(run: dict[str, Any], begin: int) -> int:
     """Runs a command in this process. begin: a pipe that says when."""
     signal.alarm(SECONDS)
-    output = os.open(run["output"], FLAGS, 0o600)
-    report = os.open(run["report"], FLAGS, 0o600)
+    output, report = (os.open(run[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) for name in ("output", "report"))
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(run["folder"])
@@ -72,16 +70,16 @@ def child(run: dict[str, Any], begin: int) -> int:
 def start(run: dict[str, Any], begin: int, other: int) -> int:
     """Forks for a run, and returns the process id."""
     process = os.fork()
-    if process:
-        return process
-    code = 98
-    try:
-        os.close(other)
-        code = child(run, begin)
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+    if not process:
+        code = 98
+        try:
+            os.close(other)
+            code = child(run, begin)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    return process
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ import pytest
 import ropeconv
 from ropeconv.bake import Target
 from ropeconv.errors import RopeconvError, UnsupportedBake
-from ropeconv.receipts import parse_receipt, read_receipt
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
@@ -159,12 +158,3 @@ def test_conversions_pass(outtype: str, tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match=r"of out.gguf differs from byte"):
         verified(out, other)
     assert verified(out, other, quick=True).bytes == 0
-
-
-def test_the_receipt_has_what_the_plan_is_made_of(llama: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(llama, YARN, tmp_path / "out", encoding="weights", fold_into="qk", runtimes=("vllm",)))
-    target = read_receipt(out).target
-    assert target is not None
-    assert (target.to, target.encoding, target.fold_into) == ("safetensors", "weights", "qk")
-    assert target.runtimes == ("vllm",)
-    assert parse_receipt((DATA / "folder-schema1.json").read_text(), "x").target is None

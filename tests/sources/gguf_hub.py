@@ -15,19 +15,16 @@ from ..support.hub_server import Hub, handler
 NAME = "me/tiny/quants/big.gguf"
 LARGE = 5 << 20
 FREQS = "rope_freqs.weight"
-Answer = tuple[int, bytes, dict[str, str]]
+Change = Callable[[int, bytes, dict[str, str]], tuple[int, bytes, dict[str, str]]]
 
 
 class Hostile(Hub):
-    """A Hub whose answers to requests for parts of files are changed. seen: the requested ranges, "" for others.
-
-    change(status, content, headers): the answer in place of the right one.
-    """
+    """A Hub that notes the requested ranges, "" for whole files. change: the answer in place of the right one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
-        self.change: Callable[[int, bytes, dict[str, str]], Answer] | None = None
+        self.change: Change | None = None
 
 
 def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:

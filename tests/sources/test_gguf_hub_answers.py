@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import huggingface_hub
 import pytest
 
 from ropeconv.errors import BadSource
@@ -16,29 +15,32 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import hub_shard, open_source
 
 from ..support.baking import apply, make_plan
-from .gguf_hub import LARGE, NAME, Answer, Hostile, fetched, large
+from .gguf_hub import LARGE, NAME, Change, Hostile, fetched, large
 
 YARN = Recipe(YarnMethod(4.0))
+RANGES = {
+    "no range": None,
+    "text as a range": "bytes all of it",
+    "another part": "bytes 1-262144/6000000",
+    "no size": "bytes 0-262143/*",
+    "a negative size": "bytes 0-262143/-1",
+    "a size smaller than the part": "bytes 0-262143/7",
+    "an impossible size": f"bytes 0-262143/{1 << 59}",
+    "a size with too many digits": "bytes 0-262143/" + "9" * 5000,
+}
 
 
-def described(range_: str) -> Callable[[int, bytes, dict[str, str]], Answer]:
-    return lambda status, content, headers: (status, content, {**headers, "Content-Range": range_})
+def described(text: str | None) -> Change:
+    return lambda status, content, headers: (206, content, {"Content-Range": text} if text else {})
 
 
-ANSWERS: dict[str, Callable[[int, bytes, dict[str, str]], Answer]] = {
+ANSWERS: dict[str, Change] = {
     "the whole file": lambda status, content, headers: (200, bytes(LARGE), {}),
     "a part that says it is all": lambda status, content, headers: (200, content, headers),
     "a short body": lambda status, content, headers: (206, content[:-1], headers),
     "a long body": lambda status, content, headers: (206, content * 2, headers),
     "nothing": lambda status, content, headers: (206, b"", headers),
-    "no range": lambda status, content, headers: (206, content, {}),
-    "text as a range": described("bytes all of it"),
-    "another part": described("bytes 1-262144/6000000"),
-    "no size": described("bytes 0-262143/*"),
-    "a negative size": described("bytes 0-262143/-1"),
-    "a size smaller than the part": described("bytes 0-262143/7"),
-    "an impossible size": described(f"bytes 0-262143/{1 << 59}"),
-    "a size with too many digits": described("bytes 0-262143/" + "9" * 5000),
+    **{name: described(text) for name, text in RANGES.items()},
 }
 
 
@@ -64,7 +66,7 @@ def test_a_size_that_changes_between_answers(big_hub: Hostile, monkeypatch: pyte
 
 
 def test_a_file_that_arrives_otherwise_than_it_was_planned(big_hub: Hostile, tmp_path: Path) -> None:
-    plan = make_plan(open_source(NAME), YARN, tmp_path / "out.gguf", replace=True)
+    plan = make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True)
     large(tmp_path / "repo" / "quants" / "big.gguf", 5_001)
     with pytest.raises(BadSource, match=f"{NAME} arrived with another header than was read before; run again"):
         apply(plan)
@@ -73,7 +75,7 @@ def test_a_file_that_arrives_otherwise_than_it_was_planned(big_hub: Hostile, tmp
 
 def test_a_branch_that_moves_after_the_plan_is_left_alone(big_hub: Hostile, tmp_path: Path) -> None:
     """The commit of the plan is fetched, and the cache is told nothing about the branch."""
-    plan = make_plan(open_source(NAME), YARN, tmp_path / "out.gguf", replace=True)
+    plan = make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True)
     old = big_hub.commit("me/tiny")
     big_hub.branches.append(old)
     big_hub.commit = lambda repo: "f" * 40  # type: ignore[method-assign]
@@ -83,13 +85,8 @@ def test_a_branch_that_moves_after_the_plan_is_left_alone(big_hub: Hostile, tmp_
 
 
 def test_a_hub_without_commits_is_refused(big_hub: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
     known = huggingface_hub.get_hf_file_metadata
-
-    def without(url: str) -> Any:
-        return dataclasses.replace(known(url), commit_hash=None)
-
+    without = lambda url: dataclasses.replace(known(url), commit_hash=None)  # noqa: E731
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", without)
     with pytest.raises(BadSource, match=f"the Hub tells no commit of {NAME}"):
         open_source(NAME)

@@ -20,6 +20,7 @@ from ropeconv.sources.hub_shard import HubShard
 
 from ..conftest import Run
 from ..support.baking import apply, make_plan
+from ..support.extent import sample
 from ..support.gguf_files import contents, write
 from ..support.llamacpp import checkpoint
 from .gguf_hub import NAME, Hostile, fetched, large
@@ -35,50 +36,42 @@ def same_model(one: Path, other: Path) -> bool:
     return same and list(first.values) == list(second.values) and first.data_start == second.data_start
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("inspect", NAME, "--json"),
-        ("apply", NAME, "--yarn", "4", "--replace", "--dry-run", "--json"),
-        ("advise", NAME, "--context", "256"),
-        ("compare", NAME, NAME),
-        ("plot", NAME, "--yarn", "4", "-o", "plot.svg"),
-    ],
-    ids=lambda command: command[0],
-)
-def test_what_writes_no_model_reads_only_headers(
-    command: tuple[str, ...], run: Run, big_hub: Hostile, tmp_path: Path
-) -> None:
+COMMANDS = {
+    "inspect": ("inspect", NAME, "--json"),
+    "apply": ("apply", NAME, "--yarn", "4", "--replace", "--dry-run", "--json"),
+    "advise": ("advise", NAME, "--context", "256"),
+    "compare": ("compare", NAME, NAME),
+    "plot": ("plot", NAME, "--yarn", "4", "-o", "plot.svg"),
+}
+
+
+@pytest.mark.parametrize("name", sample(list(COMMANDS), 2))
+def test_what_writes_no_model_reads_only_headers(name: str, run: Run, big_hub: Hostile, tmp_path: Path) -> None:
+    command = COMMANDS[name]
     done = run(*command, env=big_hub.environment(tmp_path / "home"))
     assert done.returncode == 0, done.stderr
-    local = run(*(str(tmp_path / "repo" / "quants" / "big.gguf") if part == NAME else part for part in command))
-    models = command.count(NAME)
-    assert big_hub.sent["quants/big.gguf"] == models * (hub_shard.FIRST + 32 * 4)
+    assert big_hub.sent["quants/big.gguf"] == command.count(NAME) * (hub_shard.FIRST + 32 * 4)
     assert fetched(tmp_path) == []
     if "--json" in command:
+        local = run(*(str(tmp_path / "repo" / "quants" / "big.gguf") if part == NAME else part for part in command))
         found, wanted = json.loads(done.stdout), json.loads(local.stdout)
         assert found.pop("source") == {"reference": NAME, "kind": "gguf", "commit": big_hub.commit("me/tiny")}
-        wanted.pop("source")
-        assert found == wanted
+        assert found == {key: value for key, value in wanted.items() if key != "source"}
 
 
-def test_applying_fetches_the_file_once_and_gives_the_same_bytes(run: Run, big_hub: Hostile, tmp_path: Path) -> None:
+def test_applying_fetches_the_file_once_and_gives_the_same_bytes(big_hub: Hostile, tmp_path: Path) -> None:
     source = tmp_path / "repo" / "quants" / "big.gguf"
-    done = run("apply", NAME, "--yarn", "4", "--replace", "-q", env=big_hub.environment(tmp_path / "home"))
-    assert done.returncode == 0, done.stderr
+    out = apply(make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True))
     assert big_hub.sent["quants/big.gguf"] == hub_shard.FIRST + 32 * 4 + source.stat().st_size
     assert fetched(tmp_path) == ["big.gguf"]
-    receipt = json.loads(GgufSource(tmp_path / "big-yarn4.gguf").file.get(RECEIPT))
-    assert receipt["source"] == {
+    assert json.loads(GgufSource(out).file.get(RECEIPT))["source"] == {
         "name": "big", "kind": "gguf", "reference": NAME, "commit": big_hub.commit("me/tiny"), "family": "",
     }  # fmt: skip
-    local = run("apply", source, "--yarn", "4", "--replace", "-q", "-o", "local.gguf")
-    assert local.returncode == 0, local.stderr
-    assert same_model(tmp_path / "big-yarn4.gguf", tmp_path / "local.gguf")
-    assert not same_model(tmp_path / "local.gguf", source)
+    local = apply(make_plan(source, YARN, tmp_path / "local.gguf", replace=True))
+    assert same_model(out, local)
+    assert not same_model(local, source)
     big_hub.sent.clear()
-    again = run("apply", f"{NAME}", "--linear", "4", "--replace", "-q", env=big_hub.environment(tmp_path / "home"))
-    assert again.returncode == 0, again.stderr
+    apply(make_plan(NAME, Recipe(YarnMethod(8.0)), tmp_path / "again.gguf", replace=True))
     assert big_hub.sent == {}
 
 
@@ -125,7 +118,7 @@ def test_a_long_header_is_read_in_few_requests(big_hub: Hostile, tmp_path: Path,
     assert length <= big_hub.sent["long.gguf"] <= max(hub_shard.FIRST, 4 * length)
 
 
-@pytest.mark.parametrize("first", [1, 24, 1000, 1001])
+@pytest.mark.parametrize("first", [1, 1001])
 def test_a_header_is_the_same_in_whatever_pieces_it_comes(
     big_hub: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
@@ -174,33 +167,24 @@ def test_small_tensors_are_read_where_they_are(
     More ranges than would be quicker than the file are not asked for.
     """
     monkeypatch.setattr(hub_shard, "FIRST", 1 << 12)
-    path = apply(
-        make_plan(
-            checkpoint("llama", tmp_path / "source"),
-            Recipe(AsIs()),
-            tmp_path / "repo" / "model.gguf",
-            to="gguf",
-            outtype="bf16",
-        )
-    )
-    plan = make_plan(open_source("me/tiny/model.gguf"), Recipe(AsIs()), tmp_path / "back", to="safetensors")
+    source, place, as_is = checkpoint("llama", tmp_path / "source"), tmp_path / "repo" / "model.gguf", Recipe(AsIs())
+    path = apply(make_plan(source, as_is, place, to="gguf", outtype="bf16"))
+    plan = make_plan("me/tiny/model.gguf", as_is, tmp_path / "back", to="safetensors")
     vectors = [info.size for info in read_header(path).tensors.values() if len(info.shape) == 1]
     ranges = [part for part in big_hub.seen if part]
     assert len(ranges) >= len(vectors) > 3
     assert big_hub.sent["model.gguf"] < path.stat().st_size / 2
     assert fetched(tmp_path) == []
     apply(plan)
-    asked = len(big_hub.seen)
     assert fetched(tmp_path) == ["model.gguf"]
-    assert asked - len(ranges) == sum(not part for part in big_hub.seen)
-    local = apply(make_plan(path, Recipe(AsIs()), tmp_path / "local", to="safetensors"))
-    for file in local.iterdir():
-        if file.name != RECEIPT:
-            assert (tmp_path / "back" / file.name).read_bytes() == file.read_bytes()
+    assert len(big_hub.seen) - len(ranges) == sum(not part for part in big_hub.seen)
+    local = apply(make_plan(path, as_is, tmp_path / "local", to="safetensors"))
+    different = [file for file in local.iterdir() if (tmp_path / "back" / file.name).read_bytes() != file.read_bytes()]
+    assert [file.name for file in different] == [RECEIPT]
     for kept in (tmp_path / "home").rglob("*.gguf"):
         kept.unlink()
     monkeypatch.setattr(hub_shard, "MOST_RANGES", 2)
-    assert make_plan(open_source("me/tiny/model.gguf"), Recipe(AsIs()), to="safetensors").bytes == plan.bytes
+    assert make_plan("me/tiny/model.gguf", as_is, to="safetensors").bytes == plan.bytes
     assert fetched(tmp_path) == ["model.gguf"]
 
 
@@ -221,39 +205,20 @@ def test_ranges_are_kept_within_bounds(big_hub: Hostile, tmp_path: Path, monkeyp
 
 def test_offline_the_cache_is_used_and_else_a_sentence_said(run: Run, big_hub: Hostile, tmp_path: Path) -> None:
     environment = big_hub.environment(tmp_path / "home")
-    offline = {**environment, "HF_HUB_OFFLINE": "1"}
+    offline, gone = {**environment, "HF_HUB_OFFLINE": "1"}, {**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}
     said = "ropeconv: a file is not cached and the Hub cannot be reached: go online, or unset HF_HUB_OFFLINE\n"
-    assert run("inspect", NAME, env=environment).returncode == 0
+    _ = open_source(NAME).file  # a header alone is not cached
     cold = run("inspect", NAME, env=offline)
-    assert (cold.returncode, cold.stderr) == (1, said)  # a header alone is not cached
-    assert run("apply", NAME, "--yarn", "4", "--replace", "-q", env=environment).returncode == 0
-    for at in (offline, {**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}):
+    assert (cold.returncode, cold.stderr) == (1, said)
+    apply(make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True))
+    for at in (offline, gone):
         found = json.loads(run("inspect", NAME, "--json", env=at).stdout)
         assert found["source"]["commit"] == big_hub.commit("me/tiny")
-    gone = run("inspect", NAME, env={**environment, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)})
-    assert (gone.returncode, "the Hub cannot be reached" in gone.stderr) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("reference", "words"),
-    [
-        ("me/tiny/quants/other.gguf", "me/tiny has no file quants/other.gguf; check its name on the Hub"),
-        ("me/absent/quants/big.gguf", "there is no such repository, or it is private"),
-        ("me/tiny@v9/quants/big.gguf", "the repository has no such revision"),
-        ("me/gated/quants/big.gguf", "accept its terms on the Hub"),
-    ],
-)
-def test_what_cannot_be_had(run: Run, big_hub: Hostile, tmp_path: Path, reference: str, words: str) -> None:
-    big_hub.repos["me/gated"] = big_hub.repos["me/tiny"]
-    big_hub.gated.add("me/gated")
-    done = run("inspect", reference, env={**big_hub.environment(tmp_path / "home"), "HF_TOKEN": ""})
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert big_hub.sent == {}
+    nothing = run("inspect", NAME, env={**gone, "HF_HOME": str(tmp_path)})
+    assert (nothing.returncode, "the Hub cannot be reached" in nothing.stderr) == (1, True)
 
 
 def test_in_place_is_refused_before_anything_is_fetched(big_hub: Hostile, tmp_path: Path) -> None:
     with pytest.raises(BadSource, match=f"{NAME} is on the Hub, and --in-place changes a file of this disk"):
-        make_plan(open_source(NAME), YARN, in_place=True, replace=True)
+        make_plan(NAME, YARN, in_place=True, replace=True)
     assert fetched(tmp_path) == []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from ropeconv.verify import Options, verify_output
 
 from ..hub.test_llama_2 import hf_tensors, loaded
 from ..support.baking import apply, make_plan
+from ..support.corruptions import data, last_bit
 from .test_meta import AS_IS, PARAMS, VOCABULARY, meta_logits, release
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
+MODEL = "model.safetensors"
 THETA = Recipe(REGISTRY["theta"](20000.0))
 
 
@@ -36,6 +38,12 @@ def meta(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("release") / "llama"
     release(folder, request.param, dtype="bfloat16")
     return folder
+
+
+@pytest.fixture(scope="module")
+def as_is(meta: Path) -> Path:
+    """Its conversion."""
+    return apply(make_plan(meta, AS_IS, meta.parent / "as-is"))
 
 
 def stored(meta: Path) -> list[dict[str, Any]]:
@@ -49,10 +57,9 @@ def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
     import torch
 
     made = dict(parts[0])
-    for name, tensor in parts[0].items():
-        if tensor.ndim == 2:
-            wide = name.endswith(("wo.weight", "w2.weight", "tok_embeddings.weight"))
-            made[name] = torch.cat([part[name] for part in parts], dim=int(wide))
+    for name in (name for name, tensor in parts[0].items() if tensor.ndim == 2):
+        wide = name.endswith(("wo.weight", "w2.weight", "tok_embeddings.weight"))
+        made[name] = torch.cat([part[name] for part in parts], dim=int(wide))
     return made
 
 
@@ -72,10 +79,10 @@ def agrees(out: Path, source: Path, quick: bool = False) -> None:
     verify_output(Comparison.open(out, str(source)), Options(quick=quick))
 
 
-def test_ranges_are_those_of_the_pth_files(meta: Path) -> None:
+def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
     source, expected = checkpoint(meta), hf_tensors(stored(meta))
     assert source.tensors.keys() == expected.keys()
-    start = source.headers["model.safetensors"].data_start
+    start = source.headers[MODEL].data_start
     generator = np.random.default_rng(0)
     for name, tensor in source.tensors.items():
         data = raw(expected[name])
@@ -83,15 +90,11 @@ def test_ranges_are_those_of_the_pth_files(meta: Path) -> None:
         ranges = [(0, len(data)), *(sorted(generator.integers(0, len(data) + 1, 2).tolist()) for _ in range(6))]
         for first, last in ranges:
             at = start + tensor.start
-            assert source.read("model.safetensors", at + first, at + last) == data[first:last], (name, first, last)
-    size = next(file.size for file in source.files() if file.name == "model.safetensors")
-    digest = hashlib.sha256(source.read("model.safetensors", 0, size)).hexdigest()
-    out = meta.parent / "as-is"
-    if not out.exists():
-        apply(make_plan(meta, AS_IS, out))
-    assert hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest() == digest
+            assert source.read(MODEL, at + first, at + last) == data[first:last], (name, first, last)
+    size = (as_is / MODEL).stat().st_size
+    assert source.read(MODEL, 0, size) == (as_is / MODEL).read_bytes()
     with pytest.raises(BadSource, match="ends before byte"):
-        source.read("model.safetensors", 0, size + 1)
+        source.read(MODEL, 0, size + 1)
 
 
 def test_a_range_converts_no_more_than_its_heads(meta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +108,12 @@ def test_a_range_converts_no_more_than_its_heads(meta: Path, monkeypatch: pytest
     monkeypatch.setattr(PthFiles, "rows", counted)
     source = checkpoint(meta)
     tensor = source.tensors["model.layers.1.self_attn.q_proj.weight"]
-    at = source.headers["model.safetensors"].data_start + tensor.start
-    assert len(source.read("model.safetensors", at + 1000, at + 1002)) == 2
+    at = source.headers[MODEL].data_start + tensor.start
+    assert len(source.read(MODEL, at + 1000, at + 1002)) == 2
     assert asked == [tensor.shape[1] * 2]
 
 
-def test_gguf_in_one_step(meta: Path, tmp_path: Path) -> None:
+def test_gguf_in_one_step(meta: Path, as_is: Path, tmp_path: Path) -> None:
     """Its rows of q and k are in Meta's order again, which a conversion to the HF layout changes."""
     import gguf
 
@@ -126,8 +129,7 @@ def test_gguf_in_one_step(meta: Path, tmp_path: Path) -> None:
             expected = tensors[f"layers.{layer}.{origin}.weight"].float().numpy()
             assert (found[f"blk.{layer}.{name}.weight"] == expected).all(), name
     agrees(out, meta)
-    folder = apply(make_plan(meta, AS_IS, tmp_path / "folder"))
-    two = apply(make_plan(folder, YARN, tmp_path / "two.gguf", to="gguf", outtype="f32", replace=True))
+    two = apply(make_plan(as_is, YARN, tmp_path / "two.gguf", to="gguf", outtype="f32", replace=True))
     other = {tensor.name: tensor.data for tensor in gguf.GGUFReader(two).tensors}
     assert list(found) == list(other)
     assert all((found[name] == other[name]).all() for name in other)
@@ -163,37 +165,29 @@ def test_folded_weights_in_one_step(meta: Path, tmp_path: Path) -> None:
     assert changed == {f"model.layers.{layer}.self_attn.k_proj.weight" for layer in range(2)}
     for name in changed:
         assert bool((found[name] == (expected[name].float() * np.float32(factor)).bfloat16()).all())
-    data = bytearray((out / "model.safetensors").read_bytes())
-    data[-1] ^= 64
-    (out / "model.safetensors").write_bytes(data)
+    data(last_bit)(out)
     with pytest.raises(Disagreement, match="differs from byte"):
         agrees(out, meta)
 
 
-def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, tmp_path: Path) -> None:
-    out = apply(make_plan(meta, YARN, tmp_path / "out"))
-    as_is = apply(make_plan(meta, AS_IS, tmp_path / "as-is"))
+def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, as_is: Path, tmp_path: Path) -> None:
+    out, other = apply(make_plan(meta, YARN, tmp_path / "out")), Path(shutil.copytree(as_is, tmp_path / "other"))
     agrees(out, meta)
-    agrees(out, as_is)
-    data = bytearray((as_is / "model.safetensors").read_bytes())
-    data[-1] ^= 64
-    (as_is / "model.safetensors").write_bytes(data)
+    agrees(out, other)
+    data(last_bit)(other)
     with pytest.raises(Disagreement, match="of model.safetensors differs from byte"):
-        agrees(out, as_is)
-    agrees(out, as_is, quick=True)
+        agrees(out, other)
+    agrees(out, other, quick=True)
 
 
-def test_an_output_of_the_same_source_stands_for_it_too(meta: Path, tmp_path: Path) -> None:
+def test_an_output_of_the_same_source_stands_for_it_too(meta: Path, as_is: Path, tmp_path: Path) -> None:
     """One of two bakes does not: it was made from what its first one wrote."""
-    from transformers import AutoConfig
-
-    as_is = apply(make_plan(meta, AS_IS, tmp_path / "as-is"))
     out, theta = apply(make_plan(meta, YARN, tmp_path / "out")), apply(make_plan(meta, THETA, tmp_path / "theta"))
     comparison = Comparison.open(out, str(theta))
     verify_output(comparison)
     with folder_of(comparison.checkpoint) as folder:
-        assert AutoConfig.from_pretrained(folder).rope_parameters["rope_theta"] == 10000.0
-        assert AutoConfig.from_pretrained(theta).rope_parameters["rope_theta"] == 20000.0
+        bases = [json.loads((place / "config.json").read_text())["rope_theta"] for place in (folder, theta)]
+    assert bases == [10000.0, 20000.0]
     two = apply(make_plan(as_is, YARN, tmp_path / "two"))
     agrees(two, as_is)
     with pytest.raises(BadSource, match="give no such output"):
@@ -212,11 +206,7 @@ def test_the_reference_is_written_and_removed(meta: Path) -> None:
         assert not list(folder.glob("*.safetensors"))
 
 
-def test_the_weights_of_heads_are_read_by_range(meta: Path) -> None:
-    found, as_is = [], meta.parent / "as-is"
-    if not as_is.exists():
-        apply(make_plan(meta, AS_IS, as_is))
-    for folder in (meta, as_is):
-        reading = head_reading(inspect_source(checkpoint(folder)))
-        found.append([(layer, weights.rotated.tolist()) for layer, weights in reading.weights().layers])
-    assert found[0] == found[1]
+def test_the_weights_of_heads_are_read_by_range(meta: Path, as_is: Path) -> None:
+    readings = [head_reading(inspect_source(checkpoint(folder))) for folder in (meta, as_is)]
+    one, other = ([(layer, found.rotated.tolist()) for layer, found in it.weights().layers] for it in readings)
+    assert one == other

@@ -112,8 +112,10 @@ def test_entries_that_share_bytes_are_refused(pth: Path) -> None:
         (b".", "torch.save wrote|holds no tensor"),
         (b"I" + b"9" * 5000 + b"\n.", "torch.save wrote|holds no tensor"),
         (b"\x8b\xff\xff\xff\x7f", "torch.save wrote|holds no tensor"),
+        (b"S'\xff'\n.", "torch.save wrote|holds no tensor"),
+        (b"\x80\x04\x8d" + b"\xff" * 8, "torch.save wrote|holds no tensor"),
     ],
-    ids=["large", "empty", "nothing", "a long number", "a long string"],
+    ids=["large", "empty", "nothing", "a long number", "a long string", "other letters", "bytes without end"],
 )
 def test_pickles_that_no_model_has(pth: Path, pickle: bytes, words: str) -> None:
     repacked(pth, pickle=pickle)

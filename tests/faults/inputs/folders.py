@@ -73,14 +73,6 @@ def write_checkpoint(folder: Path, config: dict[str, Any] | None = None) -> Path
 
 
 @cache
-def tensors() -> dict[str, Any]:
-    """The tensors of a release by Meta, of one layer."""
-    import torch
-
-    return weights(PARAMS, VOCABULARY, torch.bfloat16)
-
-
-@cache
 def sentencepiece() -> bytes:
     """A small tokenizer.model."""
     with tempfile.TemporaryDirectory() as folder:
@@ -88,19 +80,14 @@ def sentencepiece() -> bytes:
         return Path(folder, "tokenizer.model").read_bytes()
 
 
-def saved(found: Any) -> bytes:
-    """What torch.save writes."""
+@cache
+def pth() -> bytes:
+    """consolidated.00.pth of a release by Meta, of one layer."""
     import torch
 
     file = io.BytesIO()
-    torch.save(found, file)
+    torch.save(weights(PARAMS, VOCABULARY, torch.bfloat16), file)
     return file.getvalue()
-
-
-@cache
-def pth() -> bytes:
-    """consolidated.00.pth of that release."""
-    return saved(tensors())
 
 
 def write_release(folder: Path) -> Path:

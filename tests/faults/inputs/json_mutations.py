@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from .bytes_mutations import damaged
 
 
+@dataclass
 class Raw:
     """JSON text that `json.dumps` would not write. text: as it goes into the file."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
 
 VALUES: tuple[Any, ...] = (
@@ -46,8 +47,8 @@ def changed(random: Random, data: Any, keys: Sequence[str] = (), values: Sequenc
 
 
 NUMBERS: tuple[Any, ...] = (
-    0, 1, 2, 3, 5, 64, 0.5, 0.999, 1.0000001, 1e-30, 1e-6, 1e6, 1e29, 1e30, 1e38, 1e100, 1e308, 5e-324, -1, -0.5,
-    2**20, 2**31 - 1, 2**31, 2**53, 10**12, 10**30, 8192, 8193, 10_000, 10_001,
+    0, 1, 2, 3, 5, 64, 127, 2_048, 2_049, 0.5, 0.999, 1.0000001, 1e-30, 1e-6, 1e6, 1e29, 1e30, 1e38, 1e100, 1e308,
+    5e-324, -1, -0.5, 2**20, 2**23, 2**31 - 1, 2**31, 2**53, 10**12, 10**30, 8192, 8193, 10_000, 10_001,
 )  # fmt: skip
 TEXTS = (
     "", "linear", "yarn", "128k", "1k", "1M", "ntk:2", "ntk:999999", "yarn:1000", "8@4", "1@1", "999999@1", "full",
@@ -63,7 +64,7 @@ def _nudged(random: Random, data: Any) -> Any:
         for key in (place if isinstance(place, dict) else range(len(place)))
         if not isinstance(place[key], (dict, list))
     ]
-    for _ in range(random.choice((1, 1, 2, 3)) if spots else 0):
+    for _ in range(random.choice((1, 1, 2, 3, 6)) if spots else 0):
         place, key = random.choice(spots)
         old = place[key]
         if isinstance(old, bool):

@@ -66,7 +66,10 @@ NAMES = (
     b"general.architecture", b"llama.",
 )  # fmt: skip
 FLOATS = (0.0, -1.0, 1.0, 4.0, float("nan"), float("inf"), -float("inf"), 1e30, 1e-30, 3e38)
-WHOLES = (0, 1, 2, 3, 4, 64, 128, 4096, 10_000, 1 << 20, 400_000, 3 * 10**8, (1 << 31) - 1, 1 << 31)
+WHOLES = (
+    0, 1, 2, 3, 4, 64, 128, 2_048, 2_050, 4096, 10_000, 10_001, 1 << 20, 400_000, 1 << 28, 3 * 10**8, (1 << 31) - 1,
+    1 << 31,
+)  # fmt: skip
 WORDS = (
     b"", b"yarn", b"linear", b"none", b"longrope", b"llama", b"4", b"\xff\xfe", b"\0", b"\x1b[31m\n", b"x" * 300,
     "é".encode(), b"\xed\xa0\x80", b"../../x", b"{}", b"null",
@@ -173,7 +176,7 @@ def _of_any_arch(random: Random) -> tuple[Parts, bytes]:
 @register("gguf keys")
 def write_keys(random: Random, folder: Path) -> Commands:
     parts, arch = _of_any_arch(random)
-    for _ in range(random.choice((1, 1, 1, 2, 3))):
+    for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
         kind = random.random()
         if kind < 0.15:
             del parts.keys[random.randrange(len(parts.keys))]
@@ -181,7 +184,9 @@ def write_keys(random: Random, folder: Path) -> Commands:
         name = random.choice(parts.keys)[0] if kind < 0.4 else arch + b"." + random.choice(OF_ARCH).encode()
         name = random.choice(OTHERS).encode() if kind > 0.8 else name
         kept = [key for key in parts.keys if key[0] != name]
-        kept.insert(random.randrange(len(kept) + 1), (name, *_value(random)))
+        old = {key: known for key, known, _ in parts.keys}.get(name, 4)
+        made = (old, _number(random, old)) if old in FORMATS and kind > 0.6 else _value(random)
+        kept.insert(random.randrange(len(kept) + 1), (name, *made))
         parts.keys = kept
     (folder / "m.gguf").write_bytes(parts.joined())
     return random.sample(COMMANDS, 2)
@@ -204,28 +209,4 @@ def write(random: Random, folder: Path) -> Commands:
         header = len(file) - len(parts.data)
         file = damaged(random, file[:header]) + file[header:]
     (folder / "m.gguf").write_bytes(file)
-    return random.sample(COMMANDS, 2)
-
-
-SIZES = (
-    "embedding_length attention.head_count attention.head_count_kv rope.dimension_count context_length block_count "
-    "nextn_predict_layers rope.scaling.original_context_length attention.sliding_window"
-).split()
-DERIVED = (1, 2, 64, 2_048, 2_050, 10_000, 10_001, 1 << 20, 1 << 28, (1 << 31) - 1, (1 << 32) - 1)
-FRACTIONS = (1e-38, 1e-9, 0.5, 1.0, 4.0, 1e6, 3e38)
-
-
-@register("gguf derived sizes")
-def write_sizes(random: Random, folder: Path) -> Commands:
-    """Sizes that each are possible, and that together make heads, layers, lengths and bases which are not."""
-    parts, arch = _of_any_arch(random)
-    made = {
-        name: (4, struct.pack("<I", random.choice(DERIVED))) for name in random.sample(SIZES, random.randrange(1, 6))
-    }
-    for name in random.sample(("rope.scaling.factor", "rope.scaling.alpha", "rope.freq_base"), random.randrange(3)):
-        made[name] = (6, struct.pack("<f", random.choice(FRACTIONS)))
-    gone = {*made, *random.choice(((), ("attention.key_length", "rope.dimension_count")))}
-    parts.keys = [key for key in parts.keys if key[0].removeprefix(arch + b".").decode() not in gone]
-    parts.keys += [(arch + b"." + name.encode(), *value) for name, value in made.items()]
-    (folder / "m.gguf").write_bytes(parts.joined())
     return random.sample(COMMANDS, 2)

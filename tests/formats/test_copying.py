@@ -15,17 +15,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.formats import copying, renaming
-from ropeconv.formats.copying import (
-    FICLONE,
-    copy_file,
-    copy_part,
-    free_bytes,
-    human,
-    link_file,
-    pieces_of,
-    same_blocks,
-    write_at,
-)
+from ropeconv.formats.copying import copy_file, copy_part, human, link_file, pieces_of, same_blocks, write_at
 from ropeconv.formats.renaming import TAKEN, exchange, rename_new
 from ropeconv.formats.safetensors import header_bytes
 from ropeconv.rope.methods import REGISTRY
@@ -120,7 +110,7 @@ def test_a_filesystem_that_shares_blocks_copies_no_byte(tmp_path: Path, monkeypa
     (tmp_path / "source").write_bytes(b"12345")
     done: list[int] = []
     copy_file(tmp_path / "source", tmp_path / "target", done.append)
-    assert asked == [(str(tmp_path / "target"), FICLONE, str(tmp_path / "source"))]
+    assert asked == [(str(tmp_path / "target"), copying.FICLONE, str(tmp_path / "source"))]
     assert ((tmp_path / "target").read_bytes(), done) == (b"12345", [5])
     assert same_blocks(tmp_path / "source", tmp_path)
     monkeypatch.setitem(sys.modules, "fcntl", None)
@@ -239,7 +229,7 @@ def test_sizes_to_be_read(tmp_path: Path) -> None:
     sizes = (0, 999, 1000, 1_500_000, 7_300_000_000, 10**12, 10**16)
     assert list(map(human, sizes)) == ["0.0 B", "999.0 B", "1.0 kB", "1.5 MB", "7.3 GB", "1.0 TB", "10000.0 TB"]
     there = os.statvfs(tmp_path)
-    assert free_bytes(tmp_path / "not" / "yet") == pytest.approx(there.f_bavail * there.f_frsize, rel=0.05)
+    assert copying.free_bytes(tmp_path / "not" / "yet") == pytest.approx(there.f_bavail * there.f_frsize, rel=0.05)
 
 
 # Renames

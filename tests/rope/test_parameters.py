@@ -14,17 +14,7 @@ from ropeconv.rope.errors import RecipeError, RopeconvError, shown
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.lengths import MOST_TOKENS
 from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.methods.method import (
-    factor_or_length,
-    not_negative_list,
-    number,
-    positive,
-    positive_list,
-    scale,
-    share,
-    switch,
-    tokens,
-)
+from ropeconv.rope.methods import method as checks
 from ropeconv.rope.methods.scaled import ScaledMethod
 from ropeconv.rope.methods.vectors import from_file
 from ropeconv.rope.recipe import MODIFIERS, Recipe
@@ -40,13 +30,14 @@ NEVER = ("1", None, math.nan, math.inf, -math.inf, [1.0])
 @pytest.mark.parametrize(
     ("check", "good", "bad"),
     [
-        (positive, (1, 1e-30, 1e30), (0, -1, 0.99e-30, 1.01e30, True)),
-        (scale, (1, 1.5, 1e6), (0.999, 0, 1_000_000.5, 1_000_001, True)),
-        (share, (0, 1, 0.5), (-0.01, 1.01, True)), (number, (0, -1.5, 1e30), (1.01e30, True)),
-        (tokens, (1, 5, (1 << 31) - 1), (0, -1, 1.0, 1 << 31, True)), (switch, (True, False), (0, 1, "yes")),
-        (factor_or_length, (1, 4.0, 1e6, "128k", "1M"), (0.5, "128", "0k", 1_000_001, True)),
-        (positive_list, ((1.0, 2),), ((), (1, 0), (1, -1), True)),
-        (not_negative_list, ((0.0, 1), (0,)), ((), (1, -1), (math.inf,), True)),
+        (checks.positive, (1, 1e-30, 1e30), (0, -1, 0.99e-30, 1.01e30, True)),
+        (checks.scale, (1, 1.5, 1e6), (0.999, 0, 1_000_000.5, 1_000_001, True)),
+        (checks.share, (0, 1, 0.5), (-0.01, 1.01, True)), (checks.number, (0, -1.5, 1e30), (1.01e30, True)),
+        (checks.tokens, (1, 5, (1 << 31) - 1), (0, -1, 1.0, 1 << 31, True)),
+        (checks.switch, (True, False), (0, 1, "yes")),
+        (checks.factor_or_length, (1, 4.0, 1e6, "128k", "1M"), (0.5, "128", "0k", 1_000_001, True)),
+        (checks.positive_list, ((1.0, 2),), ((), (1, 0), (1, -1), True)),
+        (checks.not_negative_list, ((0.0, 1), (0,)), ((), (1, -1), (math.inf,), True)),
     ],
 )  # fmt: skip
 def test_checks_of_values(check: Any, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:

@@ -199,7 +199,7 @@ def test_a_recipe_as_data() -> None:
         "on_top": True,
     }
     assert Recipe.from_dict(recipe.to_dict()) == recipe
-    assert "on_top" not in Recipe(REGISTRY["yarn"](4.0)).to_dict()
+    assert Recipe(REGISTRY["as-is"]()).to_dict() == {"method": "as-is", "parameters": {"on": True}}
     lists = Recipe(REGISTRY["inv-freq"]((1.0, 0.5, 0.25, 0.125)))
     assert lists.to_dict()["parameters"]["inv_freq"] == [1.0, 0.5, 0.25, 0.125]
     assert Recipe.from_dict(lists.to_dict()) == lists

@@ -11,22 +11,10 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.formats.gguf import (
-    Added,
-    Change,
-    Edit,
-    GgufFile,
-    Header,
-    TensorInfo,
-    f32,
-    read_header,
-    rewrite,
-    string,
-    u32,
-)
+from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, Header, TensorInfo, read_header, rewrite
 from ropeconv.formats.gguf.edit import RESERVED, Layout, Rewritten
 from ropeconv.formats.gguf.interleave import deinterleave, interleave
-from ropeconv.formats.gguf.values import Value, boolean, f32_array
+from ropeconv.formats.gguf.values import Value, boolean, f32, f32_array, string, u32
 from ropeconv.formats.gguf.write import new_size, write_new
 
 from ...support.gguf_files import contents, write

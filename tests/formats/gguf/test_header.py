@@ -15,16 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.gguf import GgufFile, Header, read_header, string
-from ropeconv.formats.gguf.header import (
-    MAX_ALIGNMENT,
-    MAX_HEADER,
-    MAX_KEYS,
-    MAX_TENSORS,
-    MAX_VALUES,
-    Beyond,
-    parse_header,
-)
+from ropeconv.formats.gguf import GgufFile, Header, header, read_header, string
+from ropeconv.formats.gguf.header import MAX_ALIGNMENT, MAX_HEADER, MAX_KEYS, MAX_TENSORS, MAX_VALUES, parse_header
 from ropeconv.formats.gguf.types import TYPES
 from ropeconv.formats.gguf.values import Value, array, boolean, bools, f32_array, i32_array, strings
 
@@ -98,7 +90,7 @@ def test_a_header_of_which_only_the_beginning_is_there_asks_for_more(tmp_path: P
     while found is None:
         try:
             found = parse_header(data[:stop], len(data), path.name)
-        except Beyond as problem:
+        except header.Beyond as problem:
             known, stop = stop, problem.stop
             assert known < stop <= whole.data_start
     assert found == whole

@@ -10,16 +10,7 @@ import pytest
 
 from ropeconv.rope.bound import bound
 from ropeconv.rope.bound.smallest import Sweep, smallest_log_base
-from ropeconv.rope.bound.sums import (
-    BLOCK,
-    DIGITS,
-    Blocks,
-    Sums,
-    cos_sin,
-    float64_error,
-    rough,
-    values,
-)
+from ropeconv.rope.bound.sums import BLOCK, DIGITS, Blocks, Sums, cos_sin, float64_error, rough, values
 from ropeconv.rope.bound.table import published
 from ropeconv.rope.bound.windows import last_violating, wide_windows
 from ropeconv.rope.forms import base_inv_freq

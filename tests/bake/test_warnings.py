@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from ropeconv.bake.planner import make_plan
+from ropeconv.bake import Plan
+from ropeconv.bake.repairs import repairs
 from ropeconv.bake.warnings import warnings
-from ropeconv.encode import Target
+from ropeconv.errors import UnsupportedBake, UsageError
+from ropeconv.families.schema import DUAL_CHUNK
 from ropeconv.inspection import Problem, inspect_source
+from ropeconv.inspection.inspect import ConfigInspection
+from ropeconv.receipts import read_receipt
+from ropeconv.receipts.commands import commands
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import open_source
+from ropeconv.runtimes import find, newest
+from ropeconv.sources import Source, open_source
 
 from ..conftest import CONFIGS
+from ..encode.test_families import write_config
+from ..support.baking import apply, make_plan
+from ..support.gguf_files import write
+from ..support.models import TRAINED
 
 MORE = CONFIGS.parent / "more_configs"
 
@@ -27,7 +43,7 @@ MISTRAL = CONFIGS / "mistralai--Mistral-7B-v0.1.json"
 
 def warned(path: Path, method: str, *values: Any, replace: bool = False, **modifiers: Any) -> tuple[str, ...]:
     recipe = Recipe(REGISTRY[method](*values), **modifiers)
-    return make_plan(open_source(str(path)), recipe, Target(replace=replace)).warnings
+    return make_plan(path, recipe, replace=replace).warnings
 
 
 @pytest.mark.parametrize(
@@ -94,3 +110,227 @@ def test_problems_of_the_source_come_in_the_order_of_their_weight() -> None:
         "stale-inv-freq",
         "code",
     ]
+
+
+# What `inspect` offers where a runtime does not compute a checkpoint as it is
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4, "head_dim": 128, "rope_theta": 1e6,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+SCALING = {"rope_type": "yarn", "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+def offered(tmp_path: Path, config: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """The message and the flags by the runtime that the flags name, or by the first word of the message."""
+    (tmp_path / "config.json").write_text(json.dumps({**SIZES, **config}))
+    source = open_source(str(tmp_path / "config.json"))
+    seen = inspect_source(source)
+    assert isinstance(source, Source)
+    assert isinstance(seen, ConfigInspection)
+    found = repairs(source.config(), seen)  # the table of `inspect` has the others
+    return {(one.repair.split("--runtime ")[-1] or one.message.split()[0]): (one.message, one.repair) for one in found}
+
+
+def test_a_runtime_that_ignores_the_scaling_gets_a_recipe_that_it_reads(tmp_path: Path) -> None:
+    """mlx-lm's file for Qwen 3 MoE reads the base alone: NTK reaches the same length with a base."""
+    message, repair = offered(tmp_path, {"model_type": "qwen3_moe", "rope_scaling": SCALING})["mlx-lm"]
+    assert message.startswith("mlx-lm 0.32: ignored, ")
+    assert repair == "--ntk 4 --replace --runtime mlx-lm"
+
+
+def test_a_schema_that_a_runtime_does_not_see_is_written_twice(tmp_path: Path) -> None:
+    new_schema_alone = {"model_type": "llama", "rope_theta": None, "rope_parameters": {**SCALING, "rope_theta": 1e6}}
+    message, repair = offered(tmp_path, new_schema_alone)["mlx-lm"]
+    assert "mlx-lm 0.32: differs" in message
+    assert repair == "--as-is --runtime mlx-lm"
+
+
+def test_what_everybody_reads_needs_nothing(tmp_path: Path) -> None:
+    assert offered(tmp_path, {"model_type": "llama"}) == {}
+
+
+def test_m_rope_that_a_runtime_fails_on_gets_a_base_instead(tmp_path: Path) -> None:
+    config = {"model_type": "qwen2_vl", "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+    assert "ktransformers" not in offered(tmp_path, config)
+    assert offered(tmp_path, config)["vllm"][1] == "--ntk 4 --replace --runtime vllm"
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("yarn", "it computes YaRN's ramp over 4 times the trained length"), ("linear", "a class that is not M-RoPE")],
+)
+def test_m_rope_in_vllm_is_refused_with_the_reason_and_a_base(
+    tmp_path: Path, model_type: str, method: str, words: str
+) -> None:
+    config = json.loads((CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json").read_text()) | {"model_type": model_type}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedBake, match=words) as refusal:
+        make_plan(tmp_path / "config.json", Recipe(REGISTRY[method](4.0)), runtimes=("vllm",))
+    assert "take a base, which is read exactly (--ntk 4)" in str(refusal.value)
+    base = make_plan(tmp_path / "config.json", Recipe(REGISTRY["ntk"](4.0)), runtimes=("vllm",))
+    assert base.result.status_of(newest("vllm")) == "exact"
+
+
+# What a plan takes over from its source is said in one line, with the numbers that the model's own class computes
+
+
+YARN_80 = Recipe(REGISTRY["yarn"](80.0))
+DEEPSEEK_V3, MINISTRAL = "deepseek-ai--DeepSeek-V3", "mistralai--Ministral-3-3B-2512"
+# name, model_type at the top, mscale, mscale_all_dim
+PUBLISHED = [
+    ("deepseek-ai--DeepSeek-V2-Lite", "deepseek_v2", 0.707, 0.707),
+    (DEEPSEEK_V3, "deepseek_v3", 1.0, 1.0),
+    (MINISTRAL, "mistral3", 1.0, 1.0),  # as published; the transcribed file has the type of the text model there
+]
+SENTENCE = re.compile(
+    r"mscale (\S+) and mscale_all_dim (\S+) are the model's own: attention_factor ([\d.]+)(?:, softmax_scale ([\d.]+))?"
+)
+
+
+def said(plan: Plan) -> list[tuple[float, float, float, float]]:
+    """The numbers of every such sentence: the pair, the attention factor, the softmax scale."""
+    found = [match for match in map(SENTENCE.fullmatch, plan.notes) if match]
+    return [(float(m[1]), float(m[2]), float(m[3]), float(m[4] or 1)) for m in found]
+
+
+def published(name: str, model_type: str, folder: Path) -> Path:
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    config["model_type"] = model_type
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder / "config.json"
+
+
+def computed(folder: Path) -> tuple[float, float]:
+    """Attention factor and softmax scale that the installed transformers computes from a config."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config: Any = AutoConfig.from_pretrained(folder).get_text_config()
+    config.num_hidden_layers = 1
+    _, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](config)
+    with torch.device("meta"):
+        attention = AutoModelForCausalLM.from_config(config).model.layers[0].self_attn
+    width = getattr(attention, "qk_head_dim", None) or attention.head_dim
+    return attention_factor, attention.scaling * math.sqrt(width)
+
+
+@pytest.mark.parametrize(("name", "model_type", "mscale", "everywhere"), PUBLISHED)
+def test_the_pair_of_a_published_model(
+    name: str, model_type: str, mscale: float, everywhere: float, tmp_path: Path
+) -> None:
+    plan = make_plan(published(name, model_type, tmp_path), YARN_80, replace=True)
+    (tmp_path / "out").mkdir()
+    write_config(plan, tmp_path / "out")
+    wanted = (mscale, everywhere, *computed(tmp_path / "out"))
+    assert said(plan) == [pytest.approx(wanted, rel=1e-4)]
+    assert (wanted[3] > 1.2) == (model_type != "mistral3")
+
+
+def test_an_unequal_pair_gives_another_attention_factor(tmp_path: Path) -> None:
+    path = published(DEEPSEEK_V3, "deepseek_v3", tmp_path)
+    config = json.loads(path.read_text())
+    config["rope_scaling"]["mscale_all_dim"] = 0.5
+    path.write_text(json.dumps(config))
+    plan = make_plan(path, YARN_80, replace=True)
+    log = math.log(80)
+    assert said(plan) == [pytest.approx((1, 0.5, (0.1 * log + 1) / (0.05 * log + 1), (0.05 * log + 1) ** 2), rel=1e-4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        (DEEPSEEK_V3, Recipe(REGISTRY["yarn"](80.0, mscale=1.0, mscale_all_dim=1.0))),  # the user's own
+        (DEEPSEEK_V3, Recipe(REGISTRY["theta"](1e6), context=163840)),
+        (DEEPSEEK_V3, Recipe(REGISTRY["as-is"]())),
+        ("meta-llama--Llama-2-7b-hf", YARN_80),
+    ],
+)
+def test_what_is_not_inherited_is_not_said(name: str, recipe: Recipe) -> None:
+    assert said(make_plan(CONFIGS / f"{name}.json", recipe, replace=recipe.method.name != "as-is")) == []
+
+
+@pytest.mark.parametrize(
+    ("arch", "multiplier", "wanted"),
+    [
+        ("deepseek2", 0.0707, (0.707, 0.707, 1.0, (0.0707 * math.log(80) + 1) ** 2)),
+        ("mistral3", 0.707, (1.0, 0.707, (1 + 0.1 * math.log(80)) / (1 + 0.0707 * math.log(80)), 1.0)),
+        ("llama", 0.707, None),
+    ],
+)
+def test_a_gguf_says_it_from_its_key(
+    tmp_path: Path, arch: str, multiplier: float, wanted: tuple[float, ...] | None
+) -> None:
+    """yarn_log_multiplier is 0.1 mscale_all_dim in deepseek2; 0.0707 is what the converter writes for V2."""
+    keys = {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": 64,
+        "rope.scaling.yarn_log_multiplier": multiplier,
+    }  # fmt: skip
+    plan = make_plan(write(tmp_path / "model.gguf", arch, keys), YARN_80, replace=True)
+    assert said(plan) == ([] if wanted is None else [pytest.approx(wanted, rel=1e-4)])
+
+
+# Checkpoints with dual_chunk_attention_config, which some runtimes compute in place of a method: Qwen2.5-1M
+
+
+YARN = Recipe(REGISTRY["yarn"](4.0))
+CHUNKS = {"chunk_size": 32, "local_size": 8, "original_max_position_embeddings": TRAINED // 2}
+
+
+@pytest.fixture
+def chunked(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A tiny Qwen 2 as Qwen2.5-1M is published."""
+    folder = tmp_path / "chunked"
+    shutil.copytree(tiny("qwen2"), folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), DUAL_CHUNK: CHUNKS}))
+    return folder
+
+
+def planned(folder: Path, **options: Any) -> Any:
+    return make_plan(folder, YARN, **options)
+
+
+@pytest.mark.parametrize("choice", [None, "keep"])
+@pytest.mark.parametrize("runtime", ["vllm", "sglang"])
+def test_a_runtime_that_would_ignore_the_method_is_refused_with_the_option(
+    chunked: Path, runtime: str, choice: str | None
+) -> None:
+    with pytest.raises(UnsupportedBake, match=f"{DUAL_CHUNK}.*; pass --dual-chunk drop"):
+        planned(chunked, runtimes=(runtime,), dual_chunk=choice)
+    assert planned(chunked, runtimes=(runtime,), dual_chunk="drop").result.status_of(find(runtime)[-1]) == "exact"
+
+
+def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
+    seen = inspect_source(open_source(str(chunked)))
+    message = next(problem.message for problem in seen.problems if problem.code == "dual-chunk")
+    assert all(name in message for name in ("ignored by transformers", "vLLM", "SGLang"))
+    assert seen.spec.original_context == TRAINED // 2
+    said = {choice: planned(chunked, dual_chunk=choice) for choice in (None, "keep", "drop")}
+    assert [message in plan.warnings for plan in said.values()] == [True, False, False]
+    assert [DUAL_CHUNK in plan.result.config for plan in said.values()] == [True, True, False]
+    assert said["keep"].result.status_of(find("vllm")[-1]) == "refused"
+
+
+def test_without_the_key_the_option_is_refused(tiny: Callable[[str], Path]) -> None:
+    with pytest.raises(UsageError, match=f"--dual-chunk drop is about {DUAL_CHUNK}, which .* does not have"):
+        planned(tiny("qwen2"), dual_chunk="drop")
+
+
+def test_the_receipt_says_how_it_was_made(chunked: Path, tmp_path: Path) -> None:
+    receipt = read_receipt(apply(planned(chunked, dual_chunk="drop", out=tmp_path / "out")))
+    assert receipt.target is not None
+    assert receipt.target.dual_chunk == "drop"
+    assert "--dual-chunk drop" in commands(receipt)[0]
+
+
+def test_transformers_ignores_the_key(chunked: Path, tiny: Callable[[str], Path]) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    tokens = torch.arange(3, 51)[None]
+    with torch.no_grad():
+        logits = [AutoModelForCausalLM.from_pretrained(one)(tokens).logits for one in (chunked, tiny("qwen2"))]
+    assert torch.equal(*logits)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.receipts import Receipt, has_receipt, parse_receipt, read_receipt, read_recipe
+from ropeconv.receipts.changed_keys import ChangedKey, changed_keys
+from ropeconv.receipts.commands import commands
+from ropeconv.receipts.original import OriginalRecord, SourceRecord
 from ropeconv.receipts.receipt import FoldRecord, LogNRecord, RuntimeRecord
+from ropeconv.receipts.recipe import described, described_settings
+from ropeconv.receipts.step import StepRecord, TargetRecord
 from ropeconv.receipts.write import write_receipt
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.methods import REGISTRY
@@ -180,3 +187,136 @@ def test_files_without_a_recipe(tmp_path: Path, text: str | None, error: type[Ex
         (tmp_path / "odd.json").write_text(text)
     with pytest.raises(error, match=words):
         read_recipe(tmp_path / "odd.json")
+
+
+# The command lines of a receipt: every bake from the first source on
+
+
+HUB = SourceRecord("tiny", "hub", "base/tiny", "c" * 40)
+YARN_16: dict[str, Any] = {"method": "yarn", "parameters": {"factor": 16.0}}
+AS_IS: dict[str, Any] = {"method": "as-is", "parameters": {}}
+
+
+def made(recipe: dict[str, Any], target: TargetRecord | None = None, **more: Any) -> Receipt:
+    return msgspec.structs.replace(
+        receipt(), **{"source": HUB, "recipe": recipe, "target": target, "original": None, **more}
+    )
+
+
+FILE = SourceRecord("m.gguf", "gguf")
+FOLDED = TargetRecord("safetensors", "weights", fold_into="k", fold_dtype="f32", all_files=True, replace=True)
+LISTS = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
+
+
+@pytest.mark.parametrize(
+    ("receipt", "command"),
+    [
+        (made(YARN_16, TargetRecord("safetensors")), "base/tiny --yarn 16"),
+        (made(YARN_16), "base/tiny --yarn 16"),
+        (made(YARN_16, TargetRecord("safetensors", "factors", ("vllm", "sglang"))),
+         "base/tiny --yarn 16 --encoding factors --runtime vllm --runtime sglang"),
+        (made(YARN_16, TargetRecord("gguf", outtype="q8_0", pre="llama-bpe")),
+         "base/tiny --yarn 16 --to gguf --outtype q8_0 --pre llama-bpe"),
+        (made(YARN_16, FOLDED),
+         "base/tiny --yarn 16 --encoding weights --fold-into k --fold-dtype f32 --all-files --replace"),
+        (made(YARN_16, TargetRecord("safetensors"), source=SourceRecord("my model", "folder")), "'my model' --yarn 16"),
+        (made(YARN_16, TargetRecord("gguf"), source=FILE), "m.gguf --yarn 16"),
+        (made(AS_IS, TargetRecord("safetensors"), source=FILE), "m.gguf --as-is --to safetensors"),
+        (made(YARN_16, source=SourceRecord("x", "folder", family="llama")), "x --family llama --yarn 16"),
+        (made(LISTS), "base/tiny --recipe ropeconv.json"),  # no flags give it
+        (made({"method": "of another version", "parameters": {}}), "base/tiny --recipe ropeconv.json"),
+    ],
+)  # fmt: skip
+def test_a_single_bake(receipt: Receipt, command: str) -> None:
+    assert commands(receipt) == [f"ropeconv apply {command}"]
+
+
+def test_several_bakes_are_commands_one_after_another() -> None:
+    first = OriginalRecord(HUB, steps=(StepRecord(YARN_16, TargetRecord("safetensors")),))
+    last = made(
+        AS_IS, TargetRecord("gguf", outtype="q8_0"), source=SourceRecord("tiny-yarn16", "folder"), original=first
+    )
+    assert last.extension.method == "yarn"
+    assert last.first == HUB
+    assert commands(last) == [
+        "ropeconv apply base/tiny --yarn 16 -o step1",
+        "ropeconv apply step1 --as-is --to gguf --outtype q8_0",
+    ]
+    assert made(AS_IS).extension.method == "as-is"
+
+
+def test_steps_from_one_gguf_file_to_another() -> None:
+    first = OriginalRecord(HUB, steps=(StepRecord(YARN_16, TargetRecord("gguf", outtype="q8_0")),))
+    last = made(AS_IS, TargetRecord("gguf"), source=SourceRecord("tiny.gguf", "gguf"), original=first)
+    assert commands(last) == [
+        "ropeconv apply base/tiny --yarn 16 --to gguf --outtype q8_0 -o step1.gguf",
+        "ropeconv apply step1.gguf --as-is",
+    ]
+
+
+# What a bake changed in config.json, or among the keys of a GGUF file, for display
+
+
+def changes(baked: Path) -> dict[str, ChangedKey]:
+    return {one.name: one for one in changed_keys(baked, read_receipt(baked))}
+
+
+def test_keys_of_a_config_that_changed_were_added_or_stayed(llama: Path, tmp_path: Path) -> None:
+    found = changes(apply(make_plan(llama, YARN, tmp_path / "out")))
+    assert found["max_position_embeddings"] == ChangedKey("max_position_embeddings", "64", "256")
+    assert found["rope_scaling.factor"] == ChangedKey("rope_scaling.factor", "", "4.0")
+    assert found["rope_scaling.rope_type"].after == '"yarn"'
+    assert not {"hidden_size", "model_type", "vocab_size"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (True, "true"), ({}, "{}"), (list(range(8)), "[0, 1, 2, 3, 4, 5, 6, 7]"), (list(range(9)), "9 values, 0 to 8"),
+        ("é" * 98, f'"{"é" * 98}"'), ("é" * 99, f'"{"é" * 99}...'),
+    ],
+    ids=["true", "an empty object", "8 numbers", "9 numbers", "98 letters", "99 letters"],
+)  # fmt: skip
+def test_edits_since_the_bake_are_changes_too_and_long_values_are_cut(
+    llama: Path, tmp_path: Path, value: object, shown: str
+) -> None:
+    """Up to eight numbers are shown, and the first hundred characters of a text, its quotation marks among them."""
+    baked = apply(make_plan(llama, YARN, tmp_path / "out"))
+    config = json.loads((baked / "config.json").read_text())
+    (baked / "config.json").write_text(json.dumps(config | {"edited": value}))
+    assert changes(baked)["edited"] == ChangedKey("edited", "", shown)
+
+
+def test_keys_of_a_gguf_file(tmp_path: Path) -> None:
+    found = changes(apply(make_plan(write(tmp_path / "model.gguf"), YARN, tmp_path / "out.gguf")))
+    assert found["llama.rope.scaling.type"] == ChangedKey("llama.rope.scaling.type", "", '"yarn"')
+    length = found["llama.context_length"]
+    assert int(length.after) == 4 * int(length.before)
+    assert "ropeconv.json" not in found
+    assert "llama.block_count" not in found
+
+
+def test_a_receipt_that_does_not_tell_the_source_gives_none(llama: Path, tmp_path: Path) -> None:
+    baked = apply(make_plan(llama, YARN, tmp_path / "out"))
+    receipt = read_receipt(baked)
+    assert changed_keys(baked, receipt) != ()
+    assert changed_keys(baked, msgspec.structs.replace(receipt, original=None)) == ()
+    assert changed_keys(tmp_path / "nothing", receipt) == ()
+
+
+# Recipes as people read them
+
+
+def test_a_recipe_is_described_by_its_method_and_what_was_set() -> None:
+    """Numbers without needless digits, switches as on and off, lists by their length, names as on the command line."""
+    assert described({"method": "linear", "parameters": {"factor": 4.0}}) == "linear: factor 4"
+    settings = {"factor": "128k", "beta_fast": 32.0, "truncate": False, "share": 1 / 3}
+    found = described_settings({"method": "yarn", "parameters": settings, "keep_short": True, "context": 131072})
+    assert found == ("factor 128k, beta-fast 32, truncate off, share 0.333333333333, keep-short on, context 131072")
+    assert described_settings({"parameters": {"inv_freq": [1.0, 0.1, 0.01]}}) == "inv-freq of 3 values"
+
+
+def test_what_a_recipe_does_not_say_is_left_out() -> None:
+    assert described({"method": "as-is"}) == "as-is"
+    assert described({"parameters": {"base": 5e6}}) == "base 5000000"
+    assert described({}) == described_settings({}) == ""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +15,16 @@ from pathlib import Path
 import pytest
 
 from ropeconv.bake.execute import ApplyOptions, execute_plan
-from ropeconv.bake.writing.hidden import LOCK, NEW, locked
-from ropeconv.errors import RopeconvError
+from ropeconv.bake.planned import PlannedFile
+from ropeconv.bake.writing import files
+from ropeconv.bake.writing import place as places
+from ropeconv.bake.writing.hidden import LOCK, NEW, Hidden, locked
+from ropeconv.bake.writing.journal import Journal, Move, Moves
+from ropeconv.bake.writing.moves import settle
+from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.receipts.receipt import CheckRecord
 
-from .plans import small_plan, source_folder, tree, write
+from .plans import SIZE, SmallPlan, interrupted, small_plan, source_folder, tree, write
 
 HOLD = """
 import sys, time
@@ -146,3 +152,145 @@ def test_what_could_not_be_cleared_is_said(tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match=said), locked(tmp_path / "out") as hidden:
         hidden.new().mkdir()
     assert [path.name for path in hidden.root.iterdir()] == [NEW]
+
+
+# What stood at a name is there again after moves that were interrupted, in each state in which they can be
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Iterator[Hidden]:
+    """An earlier output at its place, a new one in the hidden folder, and a journal that says they are to change."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "model").write_text("earlier")
+    with locked(out) as found:
+        found.new("out").mkdir(parents=True)
+        (found.new("out") / "model").write_text("later")
+        found.old().mkdir()
+        inodes = [path.stat().st_ino for path in (found.new("out"), out)]
+        Journal.read(found.journal).add(Moves((Move("out", *inodes),)))
+        yield found
+        found.clear()
+
+
+def settled(hidden: Hidden) -> tuple[str, bool]:
+    """What stands at the name after the next start, and whether the new output is still in the hidden folder."""
+    settle(hidden, Journal.read(hidden.journal))
+    assert not hidden.old("out").exists()
+    return (hidden.out / "model").read_text(), hidden.new("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("moves", "found"),
+    [
+        ([], ("earlier", True)),
+        ([("out", "old")], ("earlier", True)),  # as a kill leaves it where the system cannot exchange two names
+        ([("new", "aside"), ("out", "new")], ("earlier", False)),
+        ([("out", "old"), ("new", "out")], ("later", False)),
+    ],
+    ids=["nothing", "the earlier one away", "the earlier one to the place of the new one", "all"],
+)
+def test_what_stands_at_the_name_after_some_of_the_moves(
+    hidden: Hidden, moves: list[tuple[str, str]], found: tuple[str, bool]
+) -> None:
+    places = {"out": hidden.out, "old": hidden.old("out"), "new": hidden.new("out"), "aside": hidden.root / "aside"}
+    for source, target in moves:
+        places[source].rename(places[target])
+    assert settled(hidden) == found
+
+
+def test_one_of_two_moves_was_made(hidden: Hidden) -> None:
+    """Shards of GGUF have a name each: what was not replaced yet decides that all are as they were."""
+    second = hidden.new("second")
+    second.write_text("second")
+    journal = Journal.read(hidden.journal)
+    journal.add(Moves((*journal.moves, Move("second", second.stat().st_ino, None))))
+    hidden.out.rename(hidden.old("out"))
+    hidden.new("out").rename(hidden.out)
+    assert settled(hidden) == ("earlier", True)
+    assert not hidden.final("second").exists()
+    assert (hidden.new("out") / "model").read_text() == "later"
+
+
+def test_everything_but_the_lock_is_cleared_and_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").write_text("")
+    with locked(tmp_path / "out") as found:
+        for folder in (found.drafts, found.new("out"), found.old("out"), found.root / "stray"):
+            (folder / "inner").mkdir(parents=True)
+        (found.root / "file").write_text("")
+        (found.root / "link").symlink_to(tmp_path / "elsewhere")
+        found.clear()
+        assert [path.name for path in found.root.iterdir()] == ["lock"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["elsewhere", "kept"]
+
+
+# What a run counts, records and needs of the disk; tests/faults takes the power away at every call
+
+
+HIDDEN = ".out.ropeconv-partial"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> SmallPlan:
+    return small_plan(source_folder(tmp_path), tmp_path / "out")
+
+
+def test_without_fsync_nothing_is_waited_for(plan: SmallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: pytest.fail("something was waited for"))
+    write(plan, fsync=False)
+    assert (plan.out / "model.safetensors").stat().st_size == SIZE
+
+
+def test_every_byte_is_counted_once_also_where_a_run_goes_on(plan: SmallPlan, tmp_path: Path) -> None:
+    done: list[int] = []
+    execute_plan(plan, ApplyOptions(), advance=done.append)
+    assert sum(done) == plan.bytes
+    plan.out.rename(tmp_path / "first")
+    interrupted(plan)
+    done.clear()
+    execute_plan(plan, ApplyOptions(), advance=done.append)
+    assert done == [plan.bytes]
+    linked = small_plan(Path(plan.source.reference), tmp_path / "linked")
+    done.clear()
+    execute_plan(linked, ApplyOptions(link=True), advance=done.append)
+    assert sum(done) == linked.bytes
+
+
+def test_a_run_whose_files_are_all_there_has_a_journal_of_them(plan: SmallPlan) -> None:
+    found = Journal.read(interrupted(plan).parents[1] / "journal").finished
+    assert found.keys() == {file.name for file in plan.files}
+    unknown = {name for name, one in found.items() if one.sha256 is None}
+    assert unknown == {"LICENSE", "model.safetensors", "patched.bin"}
+
+
+@pytest.mark.parametrize(("link", "shares"), [(False, False), (True, False), (False, True)])
+def test_a_disk_needs_room_for_what_is_not_shared(
+    plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, link: bool, shares: bool
+) -> None:
+    """Before anything is written. 16 MiB of the disk are left free."""
+    copied = sum(file.size for file in plan.files if file.action == "copy")
+    needed = plan.bytes - (copied if link or shares else 0) + (16 << 20)
+    monkeypatch.setattr(places, "same_blocks", lambda source, folder: shares)
+    monkeypatch.setattr(places, "free_bytes", lambda folder: needed - 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Writer, "write", lambda *given: pytest.fail("something was written"))
+        said = r"has 17\.\d MB free and the output needs 17\.\d MB; free some, use -o, or share"
+        with pytest.raises(RopeconvError, match=said):
+            write(plan, link=link)
+    assert not plan.out.exists()
+    monkeypatch.setattr(places, "free_bytes", lambda folder: needed)
+    write(plan, link=link)
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_copy_is_hashed_where_that_is_asked_for(tmp_path: Path, checksum: bool) -> None:
+    folder = source_folder(tmp_path)
+    wrong = PlannedFile("copy", "more/weights.bin", SIZE // 3, "0" * 64)
+    plan = small_plan(folder, tmp_path / "out", extra=(wrong,))
+    if not checksum:
+        write(plan)
+        return
+    with pytest.raises(BadSource, match=r"more/weights\.bin has another content than was planned"):
+        write(plan, checksum=True)
+    assert not (tmp_path / "out").exists()

@@ -28,8 +28,9 @@ from ropeconv.ui.rules import LOCAL, SPACE, Rules
 from ropeconv.ui.sheet import HtmlSheet
 from ropeconv.ui.tasks import TASKS
 
-from ..conftest import run_in
 from ..support.baking import make_plan
+from ..support.extent import sample
+from ..support.in_process import command
 from ..support.llamacpp import checkpoint
 from .test_sheet import Elements
 
@@ -48,10 +49,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("eval", "baked", "--against", "source", "--text", "text.txt", *SIZES),
         ("eval", "source", "--methods", "base,yarn:4,linear:4", "--text", "text.txt", *SIZES, "-o", "result.json"),
     ):
-        done = run_in(folder, *arguments)
-        assert done.returncode == 0, done.stderr
-    done = run_in(folder, "validate", "baked", "--against", "source", "--quick", "--json")
-    assert done.returncode == 0, done.stderr
+        command(folder, *arguments, code=0)
+    done = command(folder, "validate", "baked", "--against", "source", "--quick", "--json", code=0)
     (folder / "validation.json").write_text(done.stdout)
     return folder
 
@@ -62,33 +61,33 @@ def asked(task: str, form: Form, rules: Rules = LOCAL) -> Elements:
     return Elements(sheet.html())
 
 
+@pytest.fixture
+def form(models: Path) -> BakeForm:
+    return BakeForm(source=str(models / "source"), method="yarn", value="4")
+
+
 def test_a_dropped_evaluation_is_shown_and_sorts_the_methods(models: Path) -> None:
     result = models / "result.json"
     page = asked("results", ResultsForm(upload=str(result)))
     assert "growth: loss in nats per token" in page.words
     assert sum(name == "figure" for name, _ in page.found) == 2
     form = CompareForm(source=str(models / "source"), context="4", measured=str(result))
-    page = asked("compare", form)
-    assert "Sorted by: the loss at" in page.words
-    losses = {
-        row["row"]: row["value"]
-        for row in json.loads(result.read_text())["cells"]
-        if row["measure"] == "growth" and row["metric"] == "loss" and row["column"] == 128
-    }
-    first = min(("yarn", "linear"), key=lambda name: losses[f"{name}:4"])
+    page, plain = asked("compare", form), asked("compare", msgspec.structs.replace(form, measured=""))
+    assert ("Sorted by: the loss at" in page.words, "Sorted by: the loss" in plain.words) == (True, False)
+    cells = json.loads(result.read_text())["cells"]
+    found = {cell["row"]: cell["value"] for cell in cells if (cell["metric"], cell["column"]) == ("loss", 128)}
+    first = min(("yarn", "linear"), key=lambda name: found[f"{name}:4"])
     assert page.words.index(f"--{first} 4") < page.words.index("--ntk 4")
-    plain = asked("compare", CompareForm(source=str(models / "source"), context="4"))
-    assert "Sorted by: the loss" not in plain.words
 
 
 def test_a_model_that_is_an_output_shows_what_was_measured_of_it(models: Path) -> None:
     (record,) = read_receipt(models / "baked").evaluations
-    for task, form in (
-        ("compare", CompareForm(source=str(models / "baked"), context="1k")),
-        ("results", ResultsForm(source=str(models / "baked"))),
-    ):
-        assert f"Evaluated on {record.described_texts}" in asked(task, form).words
-    assert "Evaluated on" not in asked("compare", CompareForm(source=str(models / "source"), context="1k")).words
+    baked, source = str(models / "baked"), str(models / "source")
+    for task, form, shown in (
+        ("compare", CompareForm(source=baked, context="1k"), True), ("results", ResultsForm(source=baked), True),
+        ("compare", CompareForm(source=source, context="1k"), False),
+    ):  # fmt: skip
+        assert (f"Evaluated on {record.described_texts}" in asked(task, form).words) is shown
 
 
 def test_dropped_validations_receipts_and_gguf_files_are_results(models: Path, tmp_path: Path) -> None:
@@ -100,11 +99,10 @@ def test_dropped_validations_receipts_and_gguf_files_are_results(models: Path, t
         assert "ropeconv apply source --yarn 4" in page.words, name
     page = asked("results", ResultsForm(source=str(models / "baked.gguf")))
     assert "It was not evaluated" in page.words
-    wrong = tmp_path / "wrong.json"
     for text, said in (("{}", "is no receipt and no result"), ('{"buckets": 1}', "is not a validation"), ("[", "JSON")):
-        wrong.write_text(text)
+        (tmp_path / "wrong.json").write_text(text)
         with pytest.raises(RopeconvError, match=said):
-            asked("results", ResultsForm(upload=str(wrong)))
+            asked("results", ResultsForm(upload=str(tmp_path / "wrong.json")))
 
 
 def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Path) -> None:
@@ -116,20 +114,13 @@ def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Pat
     form = BakeForm(upload=str(dropped), method="linear", value="8", replace=True, out=str(tmp_path / "out.gguf"))
     assert "ropeconv apply mine.gguf --linear 8 --replace" in asked("plan", form).words
     assert f"Wrote {tmp_path / 'out.gguf'}" in asked("write", form).words
-    done = run_in(tmp_path, "apply", gguf, "--linear", "8", "--replace", "-o", "by-command.gguf", "-q")
-    assert done.returncode == 0, done.stderr
+    command(tmp_path, "apply", gguf, "--linear", "8", "--replace", "-o", "by-command.gguf", "-q", code=0)
     assert len((tmp_path / "out.gguf").read_bytes()) == len((tmp_path / "by-command.gguf").read_bytes())
-
-
-def test_a_recipe_is_dropped_in_place_of_a_method(models: Path) -> None:
-    form = BakeForm(source=str(models / "source"), recipe=str(models / "baked" / "ropeconv.json"))
-    assert "--yarn 4" in asked("plan", form).words
 
 
 def test_lengths_are_tokens_or_factors(models: Path) -> None:
     source = str(models / "source")
-    for context in ("4", "256", "1k"):
-        tokens = {"4": 256, "256": 64 * 256, "1k": 1024}[context]
+    for context, tokens in (("4", 256), ("256", 64 * 256), ("1k", 1024)):
         assert f"at {tokens:,} tokens" in asked("compare", CompareForm(source=source, context=context)).words
     for context, said in (("", "no length is given"), ("0.5", "at least 1|within"), ("x", "is not a number of tokens")):
         with pytest.raises(RopeconvError, match=said):
@@ -153,34 +144,34 @@ def test_strangers_name_no_paths(models: Path) -> None:
 def test_what_is_there_before_a_request_has_not_read_its_environment() -> None:
     """huggingface_hub takes logins and caches from the environment when it is imported."""
     code = "import ropeconv.ui.preload, sys; print(*sorted({'huggingface_hub', 'numpy', 'gguf'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["gguf", "numpy"]
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["gguf", "numpy"]
 
 
-def command(page: Elements) -> list[str]:
-    """The command below an answer."""
-    return shlex.split(page.words.rpartition("The same in a terminal")[2].replace("Copy", ""))
+def shown_command(page: Elements) -> list[str]:
+    """The command below an answer, without the model."""
+    return shlex.split(page.words.rpartition("The same in a terminal")[2].replace("Copy", ""))[3:]
 
 
-def test_the_command_does_what_was_done_and_nothing_more(models: Path, tmp_path: Path) -> None:
-    form = BakeForm(source=str(models / "source"), method="yarn", value="4", out=str(tmp_path / "by page"))
+def test_the_command_does_what_was_done_and_nothing_more(form: BakeForm, models: Path, tmp_path: Path) -> None:
+    form = msgspec.structs.replace(form, out=str(tmp_path / "by page"))
     named = msgspec.structs.replace(form, repo_id="me/x", private=True, exist_ok=True)
-    place = ["-o", str(tmp_path / "by page")]
-    assert command(asked("plan", form))[-4:] == ["--yarn", "4", *place]
-    assert command(asked("write", named))[-4:] == ["--yarn", "4", *place]
+    for task, one in (("plan", form), ("write", named)):
+        assert shown_command(asked(task, one)) == ["--yarn", "4", "-o", form.out]
     plan = make_plan(models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}}))
     pushed = shlex.split(command_of(plan, named, publishing=True))
     assert pushed[3:] == ["--yarn", "4", "--push", "me/x", "--private", "--exist-ok"]
     home = msgspec.structs.replace(form, out="~/out")
-    assert command(asked("plan", home))[-1] == str(Path("~/out").expanduser())
+    assert shown_command(asked("plan", home))[-1] == str(Path("~/out").expanduser())
 
 
-def test_the_command_of_a_dropped_list_names_its_file(models: Path, tmp_path: Path) -> None:
-    dropped = tmp_path / "found.json"
-    dropped.write_text(json.dumps({"method": "inv-freq", "parameters": {"inv_freq": [0.5**n for n in range(32)]}}))
-    form = BakeForm(source=str(models / "source"), recipe=str(dropped))
-    page = asked("plan", form)
-    assert command(page)[3:5] == ["--recipe", "found.json"]
+def test_a_recipe_is_dropped_in_place_of_a_method(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "found.json").write_text(
+        json.dumps({"method": "inv-freq", "parameters": {"inv_freq": [0.5**n for n in range(32)]}})
+    )
+    receipt = models / "baked" / "ropeconv.json"
+    for recipe, words in ((receipt, ["--yarn", "4"]), (tmp_path / "found.json", ["--recipe", "found.json"])):
+        form = BakeForm(source=str(models / "source"), recipe=str(recipe))
+        assert shown_command(asked("plan", form))[:2] == words
 
 
 def test_links_of_a_scaled_model_lead_to_plans(models: Path) -> None:
@@ -191,7 +182,14 @@ def test_links_of_a_scaled_model_lead_to_plans(models: Path) -> None:
     for form in forms:
         assert form.replace
         if form.method == "yarn":
-            assert command(asked("plan", form))[3:5] == ["--yarn", "16"]
+            assert shown_command(asked("plan", form))[:2] == ["--yarn", "16"]
+
+
+def answer_to(task: str, form: Form) -> str:
+    """What a request in a process of its own answers, as HTML."""
+    *_, answer = Job(Asked(task, form, LOCAL), 60).messages()
+    assert isinstance(answer, Answer)
+    return answer.html
 
 
 def test_dropped_files_have_their_names_and_not_their_places(models: Path, tmp_path: Path) -> None:
@@ -203,20 +201,16 @@ def test_dropped_files_have_their_names_and_not_their_places(models: Path, tmp_p
         ("results", ResultsForm(upload=str(place / "wrong.json"))),
         ("compare", CompareForm(source=str(models / "source"), context="4", measured=str(place / "mine.json"))),
     ):
-        *_, answer = Job(Asked(task, form, LOCAL), 60).messages()
-        assert isinstance(answer, Answer)
-        assert "0123abcd" not in answer.html
-        assert ".json" in answer.html
+        html = answer_to(task, form)
+        assert ("0123abcd" in html, ".json" in html) == (False, True)
 
 
-def test_long_fields_are_refused(models: Path) -> None:
-    form = BakeForm(source=str(models / "source"), method="yarn", value="4", settings="beta_fast=1" + "6" * MOST)
-    *_, answer = Job(Asked("plan", form, LOCAL), 60).messages()
-    assert isinstance(answer, Answer)
-    assert "settings has more than 2,000 characters; shorten it." in answer.html
+def test_long_fields_are_refused(form: BakeForm) -> None:
+    html = answer_to("plan", msgspec.structs.replace(form, settings="beta_fast=1" + "6" * MOST))
+    assert "settings has more than 2,000 characters; shorten it." in html
 
 
-@pytest.mark.parametrize("name", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "HF_TOKEN_PATH"])
+@pytest.mark.parametrize("name", sample(["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "HF_TOKEN_PATH"], 1))
 def test_no_cache_and_no_login_of_the_machine_is_left(name: str, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     code = (
@@ -227,8 +221,7 @@ def test_no_cache_and_no_login_of_the_machine_is_left(name: str, tmp_path: Path)
     env = {**os.environ, name: "/shared/place"}
 
     def places(*given: str) -> str:
-        command = [sys.executable, "-c", code, *given]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
+        return subprocess.check_output([sys.executable, "-c", code, *given], cwd=tmp_path, env=env, text=True)
 
     assert "/shared/place" in places("as it is")
     assert [one for one in places().split() if not one.startswith(str(tmp_path / "own"))] == []

@@ -12,11 +12,11 @@ import pytest
 
 from ropeconv.bake import advice
 from ropeconv.bake.advice import CRITERION, PUBLISHED_ORDER, Advice, Writing, advise, leaders
-from ropeconv.errors import RopeconvError, UsageError
+from ropeconv.errors import UsageError
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import GgufSource, open_source
+from ropeconv.sources import open_source
 
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan
@@ -207,22 +207,6 @@ def test_an_output_of_ropeconv_is_replaced_though_no_scaling_is_left_in_it(quick
     assert advised(source, 256, "yarn").command == f"ropeconv apply {source} --yarn 4"
 
 
-def test_what_no_format_holds_is_judged_by_its_own_schedule(
-    quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def refuses(source: Any, recipe: Any, target: Any) -> Any:
-        assert target.replace
-        raise RopeconvError(f"no {target.to}")
-
-    monkeypatch.setattr(advice, "make_plan", refuses)
-    found = advised(LLAMA_2, 16384, "yarn")
-    reasons = {name: item.reason for name, item in found.writings.items()}
-    assert reasons == {"safetensors": "no safetensors", "gguf": "no gguf"}
-    assert found.schedule.context == 16384
-    source = GgufSource(write(tmp_path / "model.gguf"))
-    assert [set(item.writings) for item in advise(source, 256)[0]] == [{"gguf"}] * 3
-
-
 def test_commands_do_what_was_advised(llama: Path) -> None:
     """Each command, typed with --dry-run, plans the schedule that the advice was about."""
     said = json.loads(command(llama.parent, "advise", llama, "--context", "1k", "--json", code=0).stdout)
@@ -238,10 +222,3 @@ def test_commands_do_what_was_advised(llama: Path) -> None:
         assert runtimes == {row["runtime"]: row["status"] for row in item["outputs"]["safetensors"]["runtimes"]}
         planned = command(llama.parent, *words[1:], "--to", "gguf", "--dry-run", "--json")
         assert (planned.returncode == 0) == (item["outputs"]["gguf"]["reason"] is None), planned.stderr
-
-
-def test_sentences_name_their_criterion_and_never_a_best(llama: Path) -> None:
-    said = command(llama.parent, "advise", llama, "--context", "512").stdout
-    assert "Sorted by: " in said
-    assert "ropeconv apply" in said
-    assert " best " not in said.lower()

@@ -184,16 +184,6 @@ def test_a_quantised_file_is_estimated_and_leaves_nothing_else(model: Path, tmp_
     assert elements / 8 * 0.3 < file.size - smaller < elements / 8 * 4
 
 
-def test_what_is_not_read_may_change_meanwhile(model: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(model, tmp_path / "Tiny-Llama")
-    (folder / "notes.txt").write_text("")
-    plan = planned(folder)
-    assert "notes.txt" in plan.unread
-    assert not {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"} & set(plan.unread)
-    assert {path.name for path in plan.seen} >= {"model.safetensors", "config.json"}
-    assert "notes.txt" not in {path.name for path in plan.seen}
-
-
 def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) -> None:
     assert not any("vision" in one for one in planned(model).warnings)
     folder = shutil.copytree(model, tmp_path / "Tiny-Llama")

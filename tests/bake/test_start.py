@@ -19,7 +19,6 @@ from ropeconv.rope.recipe import Recipe
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan, target
 from ..support.gguf_files import plain_tensors, write
-from ..support.in_process import command
 
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"  # 8,192 tokens trained, 131,072 declared
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
@@ -217,19 +216,3 @@ def test_a_saved_recipe_gives_the_same_model_again(widened: tuple[Path, Path], t
     again = make_plan(first, Recipe.from_dict(receipt.recipe), tmp_path / "again")
     assert again.schedule.digest == receipt.schedule.digest
     assert ropeconv.Comparison.open(second, str(first)).schedule.digest == receipt.schedule.digest
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("apply {} --yarn 4 --dry-run", 1, "--on-top to go on from its scaling"),
-        ("apply {} --yarn 4 --replace --dry-run", 2, "pass --yarn 512k, or --context 32k if you mean it"),
-        ("apply {} --yarn 512k --replace --dry-run", 0, "Factor 64 = 524,288 / 8,192 trained tokens"),
-        ("bound {} --llama3 512k --on-top --json", 0, '"context": 524288'),
-    ],
-)
-def test_the_command_line_says_it(tmp_path: Path, words: str, code: int, said: str) -> None:
-    (tmp_path / "config.json").write_text(LLAMA_3_1.read_text())
-    done = command(tmp_path, *words.format("config.json").split(), code=code)
-    assert said in " ".join((done.stderr if code else done.stdout).split())
-    assert bool(done.stdout) is (code == 0)

@@ -60,15 +60,6 @@ def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name:
         check_files(out, one, weights=False)
 
 
-def test_files_without_a_digest_are_known_by_their_size(out: Path) -> None:
-    one = receipt(files=tuple(record(path, known=False) for path in sorted(out.iterdir())))
-    (out / "model.safetensors").write_text("x" * one.files[2].size)
-    check_files(out, one)
-    (out / "model.safetensors").write_text("x" * (one.files[2].size + 1))
-    with pytest.raises(BadSource, match=r"model\.safetensors is not the file"):
-        check_files(out, one)
-
-
 def test_other_kinds_of_files_are_not_compared_and_those_behind_them_are(out: Path) -> None:
     kinds = FileRecord("a.txt", "copy", 5, "0" * 64), FileRecord("b.bin", "copy", 5, None)
     check_files(out, receipt(files=(*kinds, record(out / "config.json"))))

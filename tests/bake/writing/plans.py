@@ -96,17 +96,16 @@ def interrupted(plan: SmallPlan, **options: bool) -> Path:
     return plan.out.parent / ".out.ropeconv-partial/new/out"
 
 
-def killed(work: Callable[[], object], call: int, without: str = "") -> int:
-    """Runs something in a process that is killed before its n-th change of the disk; how many changes it made.
+def killed(work: Callable[[], object], call: int = -1) -> int:
+    """Runs something in a process that cannot exchange names and is killed before its n-th change of the disk.
 
-    work: what to run. call: n, from 0; -1 for a process that is not killed. without: "exchange" for a system that
-    cannot exchange names, nor rename without replacing.
+    work: what to run. call: n, from 0; -1 for a process that is not killed. Returns how many changes it made.
     """
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
         try:
-            _count(call, without, writing)
+            _count(call, writing)
             work()
         except BaseException as problem:
             print(problem, file=sys.stderr)
@@ -120,31 +119,21 @@ def killed(work: Callable[[], object], call: int, without: str = "") -> int:
     return changes
 
 
-def _count(call: int, without: str, pipe: int) -> None:
+def _count(call: int, pipe: int) -> None:
     """Has each change of the disk write a byte into a pipe, and the one that is chosen kill the process."""
     left, one_at_a_time = [call], threading.Lock()
 
-    def step() -> None:
+    def hook(event: str, given: tuple[object, ...]) -> None:
+        writes = event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR)
+        if not writes and event not in EVENTS:
+            return
         with one_at_a_time:
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             left[0] -= 1
             os.write(pipe, b".")
 
-    def hook(event: str, given: tuple[object, ...]) -> None:
-        writes = event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR)
-        if writes or event in EVENTS:
-            step()
-
-    inner = renaming._renameat2
-
-    def renameat2(source: Path, target: Path, flags: int) -> bool:
-        if without == "exchange":
-            return False
-        step()
-        return inner(source, target, flags)
-
-    renaming._renameat2 = renameat2
+    renaming._renameat2 = lambda source, target, flags: False
     sys.addaudithook(hook)
 
 

@@ -18,11 +18,10 @@ from ropeconv.bake.execute import ApplyOptions, execute_plan
 from ropeconv.bake.planned import PlannedFile
 from ropeconv.bake.writing import files
 from ropeconv.bake.writing import place as places
-from ropeconv.bake.writing.hidden import LOCK, NEW, Hidden, locked
+from ropeconv.bake.writing.hidden import NEW, Hidden, locked
 from ropeconv.bake.writing.journal import Journal, Move, Moves
 from ropeconv.bake.writing.moves import settle
 from ropeconv.errors import BadSource, RopeconvError
-from ropeconv.receipts.receipt import CheckRecord
 
 from .plans import SIZE, SmallPlan, interrupted, small_plan, source_folder, tree, write
 
@@ -91,41 +90,6 @@ def test_a_link_at_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match="is a link"):
         write(small_plan(source_folder(tmp_path), tmp_path / "out"))
     assert [path.name for path in other.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize("name", ["out", "out/notes.txt"])
-def test_what_comes_while_it_is_written_is_not_replaced(tmp_path: Path, name: str) -> None:
-    """The last look at the name is just before the rename; this comes while the receipt is on its way."""
-    folder, out = source_folder(tmp_path), tmp_path / "out"
-
-    def meanwhile(partial: Path) -> CheckRecord | None:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("of the user")
-        return None
-
-    with pytest.raises(RopeconvError, match="exists; choose another place"):
-        execute_plan(small_plan(folder, out), ApplyOptions(), meanwhile)
-    with pytest.raises(RopeconvError, match="is not an output of ropeconv"):
-        write(small_plan(folder, out), force=True)
-    assert (tmp_path / name).read_text() == "of the user"
-
-
-def test_a_filesystem_that_keeps_removed_files_until_they_are_closed_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NFS renames an open file that is removed, and the folder around it cannot be removed until it is closed."""
-    unlink, kept = Path.unlink, []
-
-    def unlink_on_nfs(path: Path, missing_ok: bool = False) -> None:
-        if path.name == LOCK:
-            kept.append(path.rename(path.with_name(".nfs0001")))
-        else:
-            unlink(path, missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", unlink_on_nfs)
-    out = write(small_plan(source_folder(tmp_path), tmp_path / "out"))
-    assert tree(out)["LICENSE"] == b"terms"
-    assert [path.name for path in kept] == [".nfs0001"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOTEMPTY, errno.EBUSY])
@@ -255,13 +219,6 @@ def test_every_byte_is_counted_once_also_where_a_run_goes_on(plan: SmallPlan, tm
     done.clear()
     execute_plan(linked, ApplyOptions(link=True), advance=done.append)
     assert sum(done) == linked.bytes
-
-
-def test_a_run_whose_files_are_all_there_has_a_journal_of_them(plan: SmallPlan) -> None:
-    found = Journal.read(interrupted(plan).parents[1] / "journal").finished
-    assert found.keys() == {file.name for file in plan.files}
-    unknown = {name for name, one in found.items() if one.sha256 is None}
-    assert unknown == {"LICENSE", "model.safetensors", "patched.bin"}
 
 
 @pytest.mark.parametrize(("link", "shares"), [(False, False), (True, False), (False, True)])

@@ -13,8 +13,9 @@ from ropeconv.cli.app import app
 
 from ..faults.inputs.folders import small_config
 from ..faults.inputs.worker import run_command
+from ..support.extent import sample
 
-VALUES = ("nan", "inf", "-inf", "1e308", "1e999", "-1e308", "-1")
+VALUES = ("nan", "-inf", "1e308", "1e999", "-1")
 NUMBERS = {"S", "TOKENS", "B"}
 BASE = {
     "apply": ["config.json", "--dry-run"],
@@ -37,14 +38,11 @@ def options() -> list[tuple[str, str, bool]]:
                 continue
             if param.type_descriptor.annotation in (int, float) or param.metavar in NUMBERS:
                 found.append((command, param.opts[0], param.rich_help_panel == "Method (one of them)"))
+    assert len({flag for _, flag, _ in found}) > 25
     return found
 
 
-def test_there_are_as_many_as_there_seem_to_be() -> None:
-    assert len({flag for _, flag, _ in options()}) > 25
-
-
-@pytest.mark.parametrize(("command", "flag", "method"), options())
+@pytest.mark.parametrize(("command", "flag", "method"), sample(options(), 20))
 def test_no_number_is_taken_that_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str, method: bool
 ) -> None:

@@ -24,15 +24,10 @@ sys.exit(code)
     "arguments",
     [
         ("--help",),
-        ("apply", "--help"),
-        ("methods",),
-        ("families",),
-        ("archs",),
         ("runtimes",),
-        ("schedule", "--yarn", "16"),
         ("inspect", "model"),
-        ("apply", "model", "--yarn", "4", "--dry-run"),
         ("apply", "model", "--mixed", "4", "--dry-run", "--json"),
+        *(pytest.param((name,), marks=pytest.mark.nightly) for name in ("methods", "families", "archs")),
     ],
 )
 def test_no_heavy_module_is_imported(llama: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:

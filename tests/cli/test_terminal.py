@@ -197,9 +197,3 @@ def test_ctrl_c_always_says_something(run: Run, llama: Path, tmp_path: Path, lib
         return
     assert process.returncode == 130, said
     assert "interrupted" in said
-
-
-@pytest.mark.parametrize("given", [("--plot", "x.txt"), ("--plot", "no/x.png"), ("--report", "no/x.html")])
-def test_places_of_evidence_are_checked_first(run: Run, given: tuple[str, str]) -> None:
-    done = run("validate", "nothing", "--against", "model", *given)
-    assert done.returncode == 2, done.stderr

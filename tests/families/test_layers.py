@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource, UnsupportedBake
-from ropeconv.families import by_model_type, families
+from ropeconv.families import by_model_type
 from ropeconv.families.cached_layers import cache_geometry
 from ropeconv.families.config import detect, geometry, text_part
 from ropeconv.families.layers import key_layers, layer_names
@@ -20,7 +20,6 @@ from ropeconv.runtimes.read_config import read_spec
 from ..support.baking import make_plan
 from ..support.extent import sample
 from ..support.families import some
-from ..support.in_process import command
 from ..support.models import FAMILIES, TINY, make
 
 LAYERS = 13  # no multiple of any interval, so that first and last layers differ
@@ -64,11 +63,6 @@ def test_layer_types_that_a_config_leaves_out_are_those_of_the_class(model_type:
     wanted = theirs(model_type)
     assert list(layer_names(text_part(config, family), family, LAYERS)) == wanted
     assert len(set(wanted)) > 1 or model_type == "ministral"
-
-
-def test_every_family_of_them_has_rules() -> None:
-    plain = {name for family in families() if not family.layers.types for name in family.model_types}
-    assert DERIVED & plain == {"cwm", "ministral", "vaultgemma"}  # windows alone differ
 
 
 @pytest.mark.parametrize(
@@ -117,19 +111,21 @@ def test_a_list_of_types_that_is_too_short_is_refused() -> None:
         geometry(config, detect(config))
 
 
-@pytest.mark.parametrize("value", [None, "nope"])
-def test_granite_4_without_rope_is_refused_by_its_own_key(value: str | None) -> None:
-    config = config_of("granitemoehybrid", layer_types=["attention"] * LAYERS, position_embedding_type=value)
-    with pytest.raises(BadSource, match=f"position_embedding_type = {value!r}, so it has no rotary"):
-        detect(config)
-    assert detect(config | {"position_embedding_type": "rope"}).name == "granitemoehybrid"
-    assert detect(config_of("llama", position_embedding_type=value)).name == "llama"
-
-
-def test_a_zamba_2_without_rope_has_nothing_to_extend() -> None:
-    with pytest.raises(BadSource, match="use_mem_rope = False, so it has no rotary position embedding"):
-        detect({"model_type": "zamba2"})
-    assert detect({"model_type": "zamba2", "use_mem_rope": True}).name == "zamba2"
+@pytest.mark.parametrize(
+    ("model_type", "off", "on"),
+    [
+        ("granitemoehybrid", {"position_embedding_type": None}, {"position_embedding_type": "rope"}),
+        ("granitemoehybrid", {"position_embedding_type": "nope"}, {"position_embedding_type": "rope"}),
+        ("zamba2", {"use_mem_rope": False}, {"use_mem_rope": True}), ("zamba2", {}, {"use_mem_rope": True}),
+    ],
+)  # fmt: skip
+def test_a_model_without_rope_is_refused_by_the_key_of_its_family(
+    model_type: str, off: dict[str, Any], on: dict[str, Any]
+) -> None:
+    with pytest.raises(BadSource, match=rf"{next(iter(on))} = .*, so it has no rotary"):
+        detect(config_of(model_type, **off))
+    assert detect(config_of(model_type, **on)).name == model_type
+    assert detect(config_of("llama", **off)).name == "llama"
 
 
 def test_ernie_vl_is_refused_since_its_class_takes_the_default_type_alone(tmp_path: Path) -> None:
@@ -159,20 +155,6 @@ def test_heads_of_global_layers_have_a_width_of_their_own(settings: dict[str, An
     assert (sizes.head_dim, sizes.rotary_dim, sizes.local_head_dim, sizes.local_rotary_dim) == (width, width, 256, 256)
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert AutoConfig.from_pretrained(tmp_path).per_layer_config["full_attention"].head_dim == width
-
-
-def test_the_commands_say_which_layers_and_pairs_are_extended(tmp_path: Path) -> None:
-    config = {**config_of("gemma4_text", 6, head_dim=256), "hidden_size": 2304, "max_position_embeddings": 131072}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    said = command(tmp_path, "inspect", "config.json").stdout
-    assert "192 of 256, by architecture" in said
-    assert "1 rotates and sees the whole context; 5 rotate with default, theta 10000 and see 512 tokens" in said
-    planned = command(tmp_path, "apply", "config.json", "--linear", "2", "--dry-run").stdout
-    assert "128 of 512 dimensions rotate" in planned
-    refused = command(tmp_path, "apply", "config.json", "--mixed", "2", "--dry-run", code=1)
-    assert "beside pairs that stand still" in refused.stderr
-    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
-    assert "by architecture" not in command(tmp_path, "inspect", "config.json").stdout
 
 
 SWITCH = {"use_sliding_window": True, "sliding_window": 8}

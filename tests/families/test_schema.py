@@ -62,6 +62,8 @@ def test_the_configs_of_all_families_pass(model_type: str) -> None:
         ("rope_scaling", {"rope_type": "yarn", "factor": 4.0, "beta_fast": 5e-324}, "write a number from 1e-6 to 1e6"),
         ("head_dim", 3, "rotates 3 of 3 dimensions, which rotate in pairs"),
         ("rope_scaling", {"rope_type": "longrope", "long_factor": [1.0, None]}, "long_factor = \\[1.0, None\\] in its"),
+        ("quantization_config", 4, "quantization_config"),
+        ("quantization_config", {"quant_method": 4}, "quant_method"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(key: str, value: object, words: str) -> None:
@@ -70,25 +72,18 @@ def test_a_wrong_value_is_named(key: str, value: object, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "more"),
+    ("model_type", "more", "seen"),
     [
-        ("qwen2", {"use_sliding_window": False}), ("qwen2_moe", {"use_sliding_window": False}), ("qwen2", {}),
-        ("qwen2", {"use_sliding_window": 0}), ("gemma2", {"layer_types": ["full_attention"] * 2}),
+        ("qwen2", {"use_sliding_window": False}, False), ("qwen2", {}, False),
+        ("gemma2", {"layer_types": ["full_attention"] * 2}, False), ("mistral", {}, True), ("gemma2", {}, True),
+        ("qwen2", {"use_sliding_window": 1, "max_window_layers": 0}, True),
     ],
 )  # fmt: skip
-def test_a_window_of_0_that_no_layer_has(model_type: str, more: dict[str, Any]) -> None:
+def test_a_window_of_0_is_refused_where_a_layer_has_it(model_type: str, more: dict[str, Any], seen: bool) -> None:
     config = small_config(model_type) | {"sliding_window": 0} | more
-    assert read_spec(config, detect(config)).visible(1000) == 1000
-
-
-@pytest.mark.parametrize(
-    ("model_type", "more"),
-    [("mistral", {}), ("phi3", {}), ("gemma2", {}), ("qwen2", {"use_sliding_window": 1, "max_window_layers": 0})],
-)
-def test_a_window_of_0_that_a_layer_has_is_refused(model_type: str, more: dict[str, Any]) -> None:
-    config = small_config(model_type) | {"sliding_window": 0} | more
-    with pytest.raises(BadSource, match="sliding_window = 0, with which a layer sees no token; write how many tokens"):
-        read(config)
+    found = sentence(config)
+    assert ("sliding_window = 0, with which a layer sees no token; write how many tokens" in found) is seen
+    assert bool(found) is seen
     read(config | {"sliding_window": 8})
 
 
@@ -114,20 +109,6 @@ def test_every_value_at_every_key_of_the_rope_settings_too(kind: str) -> None:
     for key in ROPE:
         for value in HOSTILE:
             assert len(sentence(small_config() | {"rope_scaling": {**seed, key: value}})) < 110_000
-
-
-@pytest.mark.parametrize(
-    "value",
-    [value for value in HOSTILE if value is not None and not isinstance(value, str)],
-    ids=lambda value: type(value).__name__,
-)
-def test_the_quantisation_has_a_name(value: Any) -> None:
-    config = small_config("llama")
-    assert "quant_method" in sentence({**config, "quantization_config": {"quant_method": value}})
-    if not isinstance(value, dict):
-        assert "quantization_config" in sentence({**config, "quantization_config": value})
-    for good in (None, {}, {"quant_method": "fp8"}, {"quant_method": None, "bits": 4}):
-        read({**config, "quantization_config": good})
 
 
 TEN_KEYS = {

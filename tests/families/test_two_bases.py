@@ -59,10 +59,8 @@ def test_a_config_is_read_as_its_class_reads_it(form: str, probe: Probe, tmp_pat
     assert theirs["global"]["attention_factor"] == theirs["local"]["attention_factor"] == 1
 
 
-@pytest.mark.parametrize(
-    ("part", "key", "value"),
-    [("compress", "factor", 15.0), pytest.param("main", "rope_theta", 12000.0, marks=pytest.mark.nightly)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("part", "key", "value"), [("compress", "factor", 15.0), ("main", "rope_theta", 12000.0)])
 def test_a_wrong_setting_of_either_is_noticed(
     part: str, key: str, value: float, tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.bake import Target, apply, make_plan
+from ropeconv.engines.probe import Probe
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.families import registry
 from ropeconv.families.registry import packaged
@@ -112,12 +113,6 @@ def test_no_file_replaces_a_family_of_the_package(place: Path, change: tuple[str
         read(place, LLAMA_LIKE.replace(*change))
 
 
-def test_no_file_replaces_another_one(place: Path) -> None:
-    read(place, LLAMA_LIKE, "a.toml")
-    with pytest.raises(BadSource, match=r"b\.toml describes the family 'mine', which .*a\.toml has already"):
-        read(place, LLAMA_LIKE, "b.toml")
-
-
 def test_what_is_no_file_and_too_many_files_are_refused(place: Path) -> None:
     os.mkfifo(place / "fifo.toml")
     with pytest.raises(BadSource, match="is a FIFO, and a regular file is needed there"):
@@ -175,7 +170,7 @@ def unpackaged(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.parametrize(("more", "fits"), [("", True), ('[keys]\npartial = ["share"]\n', False)])
 def test_a_file_is_checked_where_transformers_has_the_model_type(
-    more: str, fits: bool, place: Path, mine: Path, unpackaged: str, tmp_path: Path
+    more: str, fits: bool, place: Path, mine: Path, unpackaged: str, tmp_path: Path, shared_probe: Probe
 ) -> None:
     """The class reads no key named `share`; a file that says so does not describe it."""
     (place / "mine.toml").write_text(LLAMA_LIKE.replace('["mine"]', f'["{unpackaged}"]') + more)
@@ -185,5 +180,5 @@ def test_a_file_is_checked_where_transformers_has_the_model_type(
     assert inspect_source(source).name == "mine"
     plan = make_plan(source, Recipe(REGISTRY["yarn"](4.0)), Target(out=tmp_path / "out"))
     with nullcontext() if fits else pytest.raises(Disagreement, match="computes other global frequencies"):
-        apply(plan)
+        apply(plan, probe=shared_probe)
     assert (tmp_path / "out").exists() == fits

@@ -24,21 +24,13 @@ def found() -> dict[str, ModelType]:
     return {one.name: one for one in walk()}
 
 
-def pending() -> set[str]:
-    return set(PENDING.read_text().split()) if PENDING.exists() else set()
-
-
 def unknown(found: dict[str, ModelType]) -> set[str]:
     """Model types that rotate, and of which ropeconv says nothing."""
     return {one.name for one in found.values() if one.rotates and one.state == "unknown"}
 
 
 def test_every_model_type_that_rotates_is_known_or_refused(found: dict[str, ModelType]) -> None:
-    assert unknown(found) - pending() == set()
-
-
-def test_nothing_is_pending_that_is_known_or_refused(found: dict[str, ModelType]) -> None:
-    assert pending() - unknown(found) == set()
+    assert unknown(found) == (set(PENDING.read_text().split()) if PENDING.exists() else set())
 
 
 def test_a_family_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:

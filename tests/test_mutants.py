@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from scripts.mutation import mutants
-from scripts.mutation.__main__ import drawn
 from scripts.mutation.mutants import File, Mutant, equivalent
 from scripts.mutation.tests_by_line import Tests
 
@@ -83,15 +82,6 @@ def test_every_equivalent_mutant_is_one_of_the_source_and_has_a_reason() -> None
         assert found, row
         assert row.get("mutated", found[0].mutated) in [one.mutated for one in found], row
         assert len(row["reason"]) > 20
-
-
-def test_the_same_seed_draws_the_same_mutants() -> None:
-    def order(seed: int, names: tuple[str, ...] = ("write.py", "divided.py")) -> list[tuple[str, int]]:
-        return [(file.path, index) for file, index in drawn(ROOT, "receipts", seed, [*names])[1]]
-
-    assert order(1) == order(1) != order(2)
-    assert sorted(order(1)) == sorted(order(2))
-    assert {path for path, _ in order(1, ("receipts/write.py",))} == {"ropeconv/receipts/write.py"}
 
 
 def test_tests_that_execute_the_line_run_first_and_the_quick_ones_of_them() -> None:

@@ -17,17 +17,13 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv import pretrained
+from ropeconv import METHODS, BadSource, Recipe, inspect_source, pretrained
 from ropeconv.engines.llamacpp import loading
 from ropeconv.engines.probe import Probe
 from ropeconv.engines.transformers import DeviceSpec
 from ropeconv.engines.transformers.load import load_stock
-from ropeconv.errors import BadSource
 from ropeconv.evaluate.texts.dataset import read_dataset
 from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer, rendered
-from ropeconv.inspection import inspect_source
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
 
 from .support.baking import apply, make_plan
 from .support.corruptions import edit
@@ -118,7 +114,7 @@ def test_nothing_is_asked_on_stdin(llama: Path, tmp_path: Path, mark: Path) -> N
     (llama / "tokenization.py").write_text(TOKENIZER)
     config = {"tokenizer_class": "T", "auto_map": {"AutoTokenizer": [None, "tokenization.T"]}}
     (llama / "tokenizer_config.json").write_text(json.dumps(config))
-    apply(make_plan(llama, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "out"))
+    apply(make_plan(llama, Recipe(METHODS["yarn"](4.0)), tmp_path / "out"))
     (tmp_path / "t.txt").write_text("word " * 300)
     words = "-m ropeconv validate out --against model --text t.txt --tokens 16".split()
     for options, ran in (([], False), (["--trust-remote-code"], True)):

@@ -58,13 +58,6 @@ def test_training_reduces_the_loss_on_unseen_text_by_far(read: Corpus, trained: 
     assert before.mean() == pytest.approx(math.log(read.vocabulary + RESERVED), rel=0.15)
 
 
-def test_documents_that_are_measured_on_are_unseen(read: Corpus) -> None:
-    assert (read.test.shape, read.vocabulary) == ((6, 129), 300)
-    assert {name.split()[0] for name in read.names} == {"long"}
-    with pytest.raises(SystemExit, match="6 texts have more than 774 bytes, and 7 are needed"):
-        corpus(texts(3, 20, "text") | LONG, 129, 7)
-
-
 @pytest.mark.nightly
 def test_losses_are_those_of_the_model_and_a_recipe_is_undone(read: Corpus, trained: Any) -> None:
     ids = read.test[:2, :20]
@@ -224,6 +217,7 @@ def fabricated(how: Training) -> list[tuple[running.Job, running.Found]]:
     return done
 
 
+@pytest.mark.nightly
 def test_pages_have_every_row_with_what_was_published(tmp_path: Path) -> None:
     how = Training()
     page = command.written(command.reports(fabricated(how), how, command.SUBJECTS), {"device": "cpu"}, tmp_path)

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ropeconv import RecipeError, Schedule
 from ropeconv.engines import Engine, Progress, TokenLosses
-from ropeconv.errors import RecipeError
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.runners import Runner
 from ropeconv.evaluate.texts.documents import Document, Texts, Tokenizer
-from ropeconv.rope.schedule import Schedule
 
 Loss = Callable[[Sequence[int], int], float]
 

@@ -8,12 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ropeconv import UsageError, inspect_source, open_source
 from ropeconv.bake.advice import Advice, advise
-from ropeconv.errors import UsageError
 from ropeconv.evaluate.ranking import Ranking, ranked
 from ropeconv.evaluate.result import Result, write_result
-from ropeconv.inspection import inspect_source
-from ropeconv.sources import open_source
 
 from ..conftest import CONFIGS
 from ..support.in_process import command

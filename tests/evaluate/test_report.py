@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ropeconv.evaluate.report import write_plot, write_report
-from ropeconv.evaluate.report.plots import figure, panels
+from ropeconv.evaluate.report.plots import figure
 from ropeconv.evaluate.result import Result
 
 from .results import LENGTHS, made
@@ -74,10 +74,3 @@ def test_pictures_are_files_and_the_same_each_time(tmp_path: Path) -> None:
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "x.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
     assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg")
-
-
-def test_captions_say_which_way_is_better(result: Result) -> None:
-    growth, passkey = ([one.caption for one in panels(result, name)] for name in ("growth", "passkey"))
-    assert "lower is better" in growth[0]
-    assert growth[1].startswith("Below 0")
-    assert all("brighter is better" in one for one in passkey)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from ropeconv.errors import RopeconvError
-from ropeconv.evaluate.metric import METRICS, metric_of
-from ropeconv.evaluate.record import record, recorded
+from ropeconv.evaluate.metric import metric_of
+from ropeconv.evaluate.record import record
 from ropeconv.evaluate.result import read_result, write_result
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.tables import columns_of, headline, tables
@@ -100,12 +100,6 @@ def test_few_columns_are_kept_with_the_last_and_that_of_the_trained_context() ->
         assert entries == tuple(line[column] for column in few.columns)
 
 
-def test_a_row_without_cells_has_no_line() -> None:
-    result = made(measures=["growth", "passkey"])
-    kept = [cell for cell in result.cells if (cell.row, cell.measure) != ("ntk:4", "passkey")]
-    assert ["ntk:4" in dict(table.lines) for table in tables(replaced(result, cells=kept))] == [True, False]
-
-
 def test_tables_are_in_the_order_that_was_asked_for_with_the_first_metric_of_a_measure() -> None:
     """A run interleaves measures, so cells come in another one."""
     result = made("base", ["position", "passkey", "growth"])
@@ -114,13 +108,6 @@ def test_tables_are_in_the_order_that_was_asked_for_with_the_first_metric_of_a_m
     assert (headline(result, "passkey"), headline(result, "growth")) == ("accuracy", "loss")
     assert columns_of(result, "growth") == list(LENGTHS)
     assert metric_of("acc_norm").title == "acc_norm"
-
-
-@pytest.mark.parametrize(
-    ("error", "shown"), [(0.0123, "0.012"), (0.00049, "0.0005"), (0.00051, "0.001"), (0.0, "0.000"), (1.5, "1.500")]
-)
-def test_small_errors_are_not_rounded_to_nothing(error: float, shown: str) -> None:
-    assert METRICS["loss"].error(error) == shown
 
 
 def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
@@ -136,11 +123,6 @@ def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
     assert found.measured[-1].low is not None
     assert (found.against, found.price, found.holds_to) == ("base", row.price, row.holds_to)
     assert found.texts == ("book.txt",), "receipts are published, and folders of this machine are not"
-
-
-def test_a_row_by_itself_is_recorded_against_nothing() -> None:
-    found = recorded(made("yarn:4", ["growth"]), "yarn:4")
-    assert (found.against, found.price, found.measured[0].difference) == ("", None, None)
 
 
 @pytest.mark.parametrize("measure", ["growth", "position"])

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from ropeconv.engines import Engine, Progress
-from ropeconv.errors import BadSource, RopeconvError, UsageError
+from ropeconv.errors import RopeconvError, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import EVAL, EvalLine, Observation
 from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.outcome import Outcome, Refusal
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.texts.documents import Texts
-from ropeconv.formats.journal import Head, Journal, default_path, encoded
+from ropeconv.formats.journal import Journal, default_path
 
 from ..support.extent import sample
 from .engines import ByHand, Computed, Loss, numbered
@@ -56,22 +56,6 @@ def test_rows_alternate_where_swapping_is_cheap_and_only_there(tmp_path: Path, s
     runner = ByHand(ROWS, swaps=swaps)
     run(runner, tmp_path)
     assert runner.opened == (["base", "better"] * 6 if swaps else ["base", "better"])
-
-
-def test_a_run_goes_on_where_it_was_and_ends_the_same(tmp_path: Path) -> None:
-    def noisy(ids: Sequence[int], at: int) -> float:
-        return float(np.sin(ids[at] * len(ids)))
-
-    rows: dict[str, Loss] = {"base": noisy, "other": lambda ids, at: noisy(ids, at) + 0.1}
-    whole = run(ByHand(rows), tmp_path / "whole")
-    stops = iter([False] * 4 + [True])
-    first, second = ByHand(rows), ByHand(rows)
-    partial = run(first, tmp_path, Progress(stopped=lambda: next(stops)))
-    assert (partial.stopped, partial.cases) == (True, 5)
-    resumed = run(second, tmp_path)
-    assert (resumed.observations, resumed.stopped) == (whole.observations, False)
-    read = [len(engine.asked) for runner in (first, second) for engine in runner.engines.values()]
-    assert sum(read) == whole.cases == 12, "no sequence is read twice"
 
 
 def test_a_row_that_is_refused_or_fails_leaves_the_others(tmp_path: Path) -> None:
@@ -181,22 +165,6 @@ def test_an_infinity_late_in_a_sequence_is_found_where_it_begins(tiny_llama: Pat
         model.get_input_embeddings().weight[7] = float("inf")
     assert first_not_finite(model, ids, 64) == "model.embed_tokens"
     assert first_not_finite(model, ids[:-1], 64) == ""
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"hello\n", "is not a journal of `ropeconv eval`; give another --journal$"),
-        (b'{"ropeconv_eval":2,"source":"source"}\n[]\n', "is not a journal of `ropeconv eval`; give another"),
-        (encoded(Head("ropeconv eval", 1, "source")), "the journal of another version of ropeconv; give another"),
-        (encoded(Head("ropeconv eval", 3, "other")), "the journal of another model; give another --journal, or"),
-    ],
-)
-def test_another_file_is_not_a_journal_and_stays(tmp_path: Path, content: bytes, said: str) -> None:
-    (tmp_path / "journal").write_bytes(content)
-    with pytest.raises(BadSource, match=said):
-        run(ByHand(ROWS), tmp_path)
-    assert (tmp_path / "journal").read_bytes() == content
 
 
 def test_a_journal_keeps_numbers_bit_for_bit_and_its_usual_place_is_in_the_cache(

@@ -193,13 +193,6 @@ def test_a_measure_with_depths_has_a_cell_for_each_and_one_for_all() -> None:
     assert 0 < found[3].low < 0.25 < found[3].high < 1
 
 
-def test_other_measures_and_metrics_do_not_mix() -> None:
-    rows = {"base": observed([1, 2]) + observed([5, 6], measure="position") + observed([-1, -1], metric="log_prob")}
-    assert [(cell.measure, cell.metric, cell.value) for cell in summary(rows).cells] == [
-        ("growth", "loss", 1.5), ("position", "loss", 5.5), ("growth", "log_prob", -1.0),
-    ]  # fmt: skip
-
-
 def test_differences_of_a_run_that_was_stopped_are_of_the_windows_that_both_have() -> None:
     found = summary({"base": observed([2.0, 4.0, 12.0]), "yarn:4": observed([2.5, 4.5])}, stopped=True)
     assert (found.cells[1].difference, found.cells[1].value) == (0.5, 3.5)

@@ -54,17 +54,6 @@ def test_differences_have_bands_of_three_errors_and_nothing_at_zero() -> None:
     assert any(set(line.get_ydata()) == {0} for line in axes.get_lines())
 
 
-@pytest.mark.parametrize(("size", "scale"), [(0.004, "linear"), (0.2, "symlog"), (4.0, "symlog")])
-def test_small_differences_have_round_ticks(size: float, scale: str) -> None:
-    curve = Curve(LENGTHS, np.array([-1.13, 0.21, 0.98]) * size, np.full(3, 0.01 * size))
-    made = figure(partial(of_differences, curves={"yarn:4": curve}))
-    made.canvas.draw()
-    labels = [label.get_text() for label in made.axes[0].get_yticklabels()]
-    assert made.axes[0].get_yscale() == scale
-    assert len(labels) >= 3
-    assert max(map(len, labels)) <= 7
-
-
 def test_a_row_looks_alike_in_both_pictures() -> None:
     rest = {"yarn:4": YARN, **{f"row {number}": YARN for number in range(12)}}
     made = figure(partial(of_losses, curves={"base": BASE, **rest}), partial(of_differences, curves=rest))

@@ -11,20 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ropeconv import METHODS, Recipe, RopeSpec
 from ropeconv.pictures.schedules import numbers, preference, ramp, wavelengths
 from ropeconv.pictures.style import DARK, LINES, figure
 from ropeconv.rope.bound.decay import score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
-from ropeconv.rope.spec import RopeSpec
 
 from ..conftest import CONFIGS
 from ..support.in_process import command
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 BEFORE = base_inv_freq(1e4, 128)
-YARN = Recipe(REGISTRY["yarn"](8.0)).schedule(RopeSpec(128, 128, Plain(1e4), 4096, 4096)).inv_freq
+YARN = Recipe(METHODS["yarn"](8.0)).schedule(RopeSpec(128, 128, Plain(1e4), 4096, 4096)).inv_freq
 LENGTHS = {"trained": 4096, "new": 32768}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from ropeconv.pictures.evaluation import SHADES, bright, luminance
-from ropeconv.pictures.style import DARK, GREY, LIGHT, LINES, RED, SMALL, figure, ink, svg, write
+from ropeconv.pictures.style import DARK, GREY, LIGHT, LINES, RED, figure, ink, svg, write
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "page.html.jinja"
 
@@ -59,11 +58,3 @@ def test_a_dark_figure_is_dark_and_a_light_one_white_as_png_and_transparent_as_s
     write(made, tmp_path / "x.png")
     assert imread(tmp_path / "x.png")[0, 0, :3] == pytest.approx(to_rgb(DARK if dark else "white"), abs=0.01)
     assert [colour in text for colour in (DARK, LIGHT, GREY, "#ffffff")] == [dark, dark, not dark, False]
-
-
-def test_no_type_is_smaller_than_the_smallest() -> None:
-    made = figure(rule, partial(rule), title="a $b_c$ model")
-    made.canvas.draw()
-    shown = [text for text in made.findobj(lambda one: hasattr(one, "get_fontsize")) if text.get_text()]
-    assert min(text.get_fontsize() for text in shown) >= SMALL
-    assert made.get_suptitle() == r"a \$b_c\$ model"

@@ -6,17 +6,13 @@ import ast
 import re
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ropeconv
-from ropeconv.errors import RopeconvError, UsageError
-from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.recipe import Recipe
+from ropeconv import RopeconvError, UsageError
 from ropeconv.runtimes import runtimes
-from ropeconv.training import Baked, baked_output, baked_plan, find_trainer, make_snippet, trainers
+from ropeconv.training import Baked, find_trainer, make_snippet, trainers
 from ropeconv.training.trainer import Trainer
 
 yaml = pytest.importorskip("yaml")
@@ -115,29 +111,6 @@ def test_the_verdict_is_that_of_the_version_that_the_trainer_brings() -> None:
     assert old is not rows[-1]
     found = replace(BAKED, verdicts={old.key: ("differs", "x"), rows[-1].key: ("exact", "")})
     assert [found.verdict(version)[0] for version in ("5.16.1", "", "9.1")] == ["differs", "exact", "unknown"]
-
-
-@pytest.mark.parametrize(
-    ("recipe", "encoding", "own_code"),
-    [
-        (Recipe(REGISTRY["yarn"](4.0)), "auto", False),
-        (Recipe(REGISTRY["mixed"](4.0), log_n="clamped"), "buffers", True),
-    ],
-)
-def test_a_plan_and_its_output_give_the_same(
-    llama: Path, tmp_path: Path, recipe: Recipe, encoding: str, own_code: bool
-) -> None:
-    target = ropeconv.Target(out=tmp_path / "out", encoding=encoding)
-    plan = ropeconv.make_plan(ropeconv.open_source(str(llama)), recipe, target)
-    planned = baked_plan(plan)
-    written = baked_output(ropeconv.open_source(str(ropeconv.apply(plan, check=False).path)))
-    assert planned == written
-    assert (written.context, written.trained, written.own_code) == (256, 64, own_code)
-    assert make_snippet(find_trainer("trl"), written).status == "exact"
-    config = tmp_path / "out" / "config.json"
-    config.write_text(config.read_text().replace("256", "512"))
-    with pytest.raises(UsageError, match="not an output of ropeconv as that wrote it"):
-        baked_output(ropeconv.open_source(str(tmp_path / "out")))
 
 
 def test_another_name_is_not_a_trainer() -> None:

@@ -8,7 +8,6 @@ from typing import get_args
 
 import pytest
 
-from ropeconv.errors import counted
 from ropeconv.inspection.layers import describe_layers
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.spec import RopeSpec
@@ -53,14 +52,6 @@ def test_a_command_says_what_its_table_means(llama: Path, words: str, said: list
 
 def test_json_has_no_legend(llama: Path) -> None:
     assert "silently" not in json.dumps(json.loads(command(llama.parent, "inspect", "model", "--json").stdout))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [((0, "file"), "0 files"), ((1, "file"), "1 file"), ((12345, "entry", "entries"), "12,345 entries")],
-)
-def test_a_number_has_its_noun(words: tuple[int, str], said: str) -> None:
-    assert counted(*words) == said
 
 
 def test_sentences_about_one_thing_are_in_the_singular() -> None:

@@ -7,13 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from ropeconv import BadSource, Schedule, UsageError
 from ropeconv.engines import TokenLosses
-from ropeconv.errors import BadSource, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Case
 from ropeconv.evaluate.measures import REGISTRY
 from ropeconv.evaluate.texts.documents import Texts
-from ropeconv.rope.schedule import Schedule
 
 from ..engines import numbered
 

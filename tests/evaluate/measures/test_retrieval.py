@@ -107,13 +107,6 @@ def test_a_reader_of_the_last_tokens_fails_at_far_depths_only(name: str, texts: 
             assert (answered(case, near) == 1.0) == (case.column < 800 or case.depth == 1.0)
 
 
-@pytest.mark.parametrize("name", ["cwe", "fwe"])
-def test_a_reader_of_the_last_tokens_miscounts_a_long_list(name: str, texts: Texts) -> None:
-    near = Reader(texts.tokenizer, ANSWERS[name], window=60)
-    assert np.mean([answered(case, near) for case in cases(name, texts)]) < 0.85
-    assert {case.depth for case in cases(name, texts)} == {None}
-
-
 def test_common_words_are_ten_times_as_frequent_in_long_lists(texts: Texts) -> None:
     for case in cases("cwe", texts, Asked((400, 4000), 512, windows=2)):
         words, answer = listed(case, texts), case.answer.split(", ")

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ropeconv.engines.transformers.load import load_stock
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners import Opening, open_runner
 
@@ -41,15 +40,6 @@ def losses_of(model: object, rows: str = "", length: int = LENGTH, **options: An
         for row in opened:
             with runner.engine(row) as engine:
                 found[row.name] = engine.token_losses(ids(length), range(1, length)).loss
-    return found
-
-
-def cross_entropy(folder: Path) -> NDArray[np.float64]:
-    """The losses of a checkpoint from its whole logits in transformers."""
-    model, text = load_stock(folder, "cpu"), torch.tensor([ids()])
-    with torch.no_grad():
-        logits = model(input_ids=text, use_cache=False).logits[0, :-1].double()
-    found: NDArray[np.float64] = torch.nn.functional.cross_entropy(logits, text[0, 1:], reduction="none").numpy()
     return found
 
 

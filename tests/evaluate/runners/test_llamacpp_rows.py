@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 
-from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.errors import RopeconvError, UnsupportedBake, UsageError
 from ropeconv.evaluate.row import Row, parse_rows
 from ropeconv.evaluate.runners import Opening, llamacpp, open_runner
-from ropeconv.evaluate.runners.llamacpp import HowToRun, LlamaCppRunner, given_at_loading
+from ropeconv.evaluate.runners.llamacpp import LlamaCppRunner, given_at_loading
 
 from ...support.llamacpp import checkpoint
-from .reading import LENGTH, TRAINED, Losses, baked, distance, ids, losses_of
+from .reading import TRAINED, Losses, baked, distance, losses_of
 
 pytest.importorskip("llama_cpp")
 SAME, APART = 0.01, 1.0
 """Nats by which the loss of a token may differ between runtimes, and by which rows of these tiny models differ."""
-AT_LOADING, COPIED = ("base", "yarn:4", "linear:4", "ntk:4"), ("mixed:4", "by-parts:4", "linear:4:log_n=full")
+AT_LOADING, COPIED = ("base", "yarn:4", "linear:4"), ("mixed:4", "linear:4:log_n=full")
 BASE = [Row("base")]
 ROWS = ",".join((*AT_LOADING, *COPIED))
 
@@ -57,18 +56,11 @@ def test_both_runtimes_lose_the_same_on_every_token_and_no_other_row_does(read: 
         assert [other for other in there if distance(here[row], there[other])[1] < APART] == [row]
 
 
-def test_what_keys_express_is_given_at_loading_and_reads_as_the_copy_does(gguf: Path, tmp_path: Path) -> None:
-    runner, (row,) = runner_of(gguf), parse_rows("yarn:4:beta_fast=32")
-    given = given_at_loading(runner.plan(row).edit, runner.file)
-    assert given["llama.rope.scaling.type"] == ("str", "yarn")
-    without = {key: value for key, value in given.items() if key != "llama.rope.scaling.type"}
-    exact = HowToRun(exact=True)
-    engines = exact.engine(gguf, given), exact.engine(runner._copy(row, tmp_path)), exact.engine(gguf, without)
-    one, copied, other = (engine.token_losses(ids(), [LENGTH - 1]).loss for engine in engines)
-    assert one == copied
-    assert abs(one - other) > 1e-3
-    for name in COPIED:
-        assert given_at_loading(runner.plan(parse_rows(name)[0]).edit, runner.file) is None
+def test_keys_are_given_at_loading_and_other_rows_are_copied(gguf: Path) -> None:
+    runner = runner_of(gguf)
+    given = {row.name: given_at_loading(runner.plan(row).edit, runner.file) for row in parse_rows(ROWS)[1:]}
+    assert {name for name, keys in given.items() if keys is None} == set(COPIED)
+    assert given["yarn:4"]["llama.rope.scaling.type"] == ("str", "yarn")
 
 
 def test_a_row_that_the_file_cannot_have_says_why_when_it_is_planned(tmp_path: Path) -> None:
@@ -162,6 +154,3 @@ def test_another_row_or_another_file_has_another_digest(gguf: Path, tmp_path: Pa
 def test_the_default_precision_is_that_of_llama_cpp_itself(gguf: Path) -> None:
     assert runner_of(gguf).dtype == "F32 with float16 keys and values"
     assert runner_of(gguf, dtype="float32").dtype == "F32 with float32 keys and values"
-    engines = LlamaCppEngine(gguf, cache="f16", plain=False), LlamaCppEngine(gguf, cache="f32", plain=True)
-    one, other = (engine.token_losses(ids(64), [63]).loss[0] for engine in engines)
-    assert 0 < abs(one - other) < 0.5

@@ -90,16 +90,6 @@ def test_sglang_is_asked_for_as_many_positions_as_fit(
     assert np.abs(losses[0] - losses[1]).max() < SAME
 
 
-def test_llama_server_gives_no_losses_and_generates_as_the_others_do(made: Path, start: Start) -> None:
-    said = []
-    for url in start(*(StandIn(owner, made / "yarn") for owner in ALL)):
-        with open_runner(opening(made, url)) as (runner, rows), runner.engine(rows[0]) as engine:
-            said.append(engine.generate(ids(2 * TRAINED), 6))
-    assert said[0] == said[1] == said[2]
-    assert len(said[0]) == 6
-    assert "no log-probabilities of prompts" in refusal(made, url)
-
-
 def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
     made: Path, start: Start, tmp_path: Path
 ) -> None:

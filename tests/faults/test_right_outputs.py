@@ -15,11 +15,10 @@ from ropeconv.errors import RopeconvError, UnsupportedBake
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source
-from ropeconv.verify import Options, Verified, verify_output
 
 from ..sources.test_meta import release
 from ..support.baking import apply, make_plan
-from ..support.corruptions import data, edit, last_bit
+from ..support.corruptions import data, edit, last_bit, verified
 from ..support.extent import sample, tally
 from ..support.gguf_files import write
 from ..support.llamacpp import checkpoint
@@ -41,10 +40,6 @@ WAYS: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "llama3": (Recipe(REGISTRY["llama3"](8.0)), {}),
     "yarn for vLLM, all files": (YARN, {"runtimes": ("vllm",), "all_files": True}),
 }
-
-
-def verified(out: Path, source: Path | str, **options: Any) -> Verified:
-    return verify_output(ropeconv.Comparison.open(out, str(source)), Options(**options))
 
 
 def test_right_folders_pass(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:

@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from ropeconv.errors import BadSource, Disagreement
+from ropeconv.validate.comparison import Comparison
+from ropeconv.verify import Options, Verified, verify_output
+
 Corruption = Callable[[Path], object]
 
 
@@ -33,15 +37,18 @@ def edit(out: Path, name: str, change: Callable[[dict[str, Any]], object]) -> No
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
-def at(data: dict[str, Any], place: str) -> tuple[dict[str, Any], str]:
-    """The dictionary that holds a key, and its name there. place: keys joined by points."""
-    *outer, name = place.split(".")
+Place = str | tuple[str, ...]
+
+
+def at(data: dict[str, Any], place: Place) -> tuple[dict[str, Any], str]:
+    """The dictionary that holds a key, and its name there. place: keys joined by points, or one by one."""
+    *outer, name = place.split(".") if isinstance(place, str) else place
     for key in outer:
         data = data[key]
     return data, name
 
 
-def put(file: str, place: str, value: Any) -> Corruption:
+def put(file: str, place: Place, value: Any) -> Corruption:
     """Sets a key of a JSON file to another value than it has."""
 
     def change(data: dict[str, Any]) -> None:
@@ -52,7 +59,7 @@ def put(file: str, place: str, value: Any) -> Corruption:
     return lambda out: edit(out, file, change)
 
 
-def drop(file: str, place: str) -> Corruption:
+def drop(file: str, place: Place) -> Corruption:
     """Deletes a key of a JSON file."""
 
     def change(data: dict[str, Any]) -> None:
@@ -155,8 +162,12 @@ def scale(rows: Any, factor: float) -> Callable[[np.ndarray], None]:
     return change
 
 
-def last_bit(found: bytearray) -> None:
-    found[-1] ^= 1
+def flipped(place: int, bits: int = 1) -> Callable[[bytearray], None]:
+    """Changes bits of a byte."""
+    return lambda found: found.__setitem__(place, found[place] ^ bits)
+
+
+last_bit = flipped(-1)
 
 
 def halved(found: bytearray) -> None:
@@ -165,3 +176,17 @@ def halved(found: bytearray) -> None:
 
 def grown(found: bytearray) -> None:
     found += bytes(64)
+
+
+def verified(out: Path, source: Path, **options: Any) -> Verified:
+    """What the comparison of the files of an output says. options: of `Options`."""
+    return verify_output(Comparison.open(out, str(source)), Options(**options))
+
+
+def refused(out: Path, source: Path, **options: Any) -> bool:
+    """Whether that comparison ends in a refusal."""
+    try:
+        verified(out, source, **options)
+    except (BadSource, Disagreement):
+        return True
+    return False

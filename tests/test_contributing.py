@@ -8,6 +8,16 @@ from typing import get_args
 
 import pytest
 
+from ropeconv.cli.app import COMMANDS
+from ropeconv.encode import all_encodings
+from ropeconv.encode.gguf import all_gguf_encodings
+from ropeconv.evaluate import measures
+from ropeconv.rope import methods
+from ropeconv.run.jobs import CHAIN
+from ropeconv.run.plan_file import TaskName
+from ropeconv.run.tasks import TASKS
+from ropeconv.tune import searches
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ropeconv"
 THINGS = {
@@ -42,6 +52,20 @@ def defined(pattern: str, folder: str) -> dict[str, str]:
 
 
 NAME = r'^    name = "([^"]+)"$'
+REGISTERED = {
+    "methods": (set(defined(NAME, "rope/methods")), methods.REGISTRY),
+    "measures": (set(defined(NAME, "evaluate/measures")), measures.REGISTRY),
+    "searches": (stems("tune/searches") - {"search"}, searches.REGISTRY),
+    "commands": ({name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli")}, COMMANDS),
+    "tasks": (set(defined(r'^@task\("([^"]+)"\)$', "run/tasks")), TASKS),
+    "tasks of a plan": (set(TASKS), get_args(TaskName)),
+    "tasks in their order": ({*CHAIN, "eval"}, TASKS),
+}
+"""What the files define, and where it is registered."""
+DOCUMENTED = {
+    "evaluating.md": measures.REGISTRY, "tuning.md": searches.REGISTRY, "runtimes.md": all_encodings(),
+    "gguf.md": all_gguf_encodings(), "running.md": TASKS,
+}  # fmt: skip
 
 
 def test_every_thing_has_its_row() -> None:
@@ -59,26 +83,23 @@ def test_the_files_of_a_row_are_there_and_few(thing: str) -> None:
     assert [path for path in paths if not (path.parent if "NAME" in path.name else path).exists()] == []
 
 
+@pytest.mark.parametrize("what", REGISTERED)
+def test_all_that_is_defined_is_registered(what: str) -> None:
+    found, registered = REGISTERED[what]
+    assert found == set(registered)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_all_that_is_registered_is_documented(name: str) -> None:
+    assert [one for one in DOCUMENTED[name] if f"`{one}" not in page(name)] == []
+
+
 def test_every_engine_but_the_probe_has_a_comparison_that_the_command_line_chooses() -> None:
     cli = (PACKAGE / "cli" / "running.py").read_text()
     chosen = [path.read_text() for path in (PACKAGE / "validate").glob("*.py") if f"validate.{path.stem} import" in cli]
     folders = {path.parent.name for path in (PACKAGE / "engines").glob("*/__init__.py")} - {"probe"}
     assert len(folders) >= 3
     assert [name for name in folders if not any(f"engines.{name} import" in text for text in chosen)] == []
-
-
-def test_every_method_is_registered() -> None:
-    from ropeconv.rope import methods
-
-    assert set(defined(NAME, "rope/methods")) == set(methods.REGISTRY)
-
-
-def test_every_measure_is_registered_and_documented() -> None:
-    from ropeconv.evaluate import measures
-
-    found, text = defined(NAME, "evaluate/measures"), page("evaluating.md")
-    assert set(found) == set(measures.REGISTRY)
-    assert [name for name in found if f"`{name}" not in text] == []
 
 
 def test_every_family_has_a_tiny_checkpoint_or_is_refused() -> None:
@@ -100,44 +121,12 @@ def test_every_server_protocol_is_registered_and_has_a_stand_in() -> None:
     assert [protocol.owner for protocol in PROTOCOLS if f'"{protocol.owner}"' not in stand_in] == []
 
 
-def test_every_command_is_registered() -> None:
-    from ropeconv.cli.app import COMMANDS
-
-    assert {name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli")} == set(COMMANDS)
-
-
-def test_every_encoding_is_documented() -> None:
-    from ropeconv.encode import all_encodings
-    from ropeconv.encode.gguf import all_gguf_encodings
-
-    for names, text in ((all_encodings(), page("runtimes.md")), (all_gguf_encodings(), page("gguf.md"))):
-        assert [name for name in names if f"`{name}`" not in text] == []
-
-
-def test_every_task_of_run_is_registered_planned_and_documented() -> None:
-    from ropeconv.run.jobs import CHAIN
-    from ropeconv.run.plan_file import TaskName
-    from ropeconv.run.tasks import TASKS
-
-    found = set(defined(r'^@task\("([^"]+)"\)$', "run/tasks"))
-    assert found == set(TASKS) == set(get_args(TaskName)) == {*CHAIN, "eval"}
-    (row,) = [line for line in page("running.md").splitlines() if line.startswith("| `tasks` |")]
-    assert [name for name in found if f"`{name}`" not in row] == []
-
-
 def test_every_executor_of_run_can_be_chosen_and_is_documented() -> None:
     found = defined(r"^class (\w+)\(Executor\):$", "run/executors")
     opening, where = (PACKAGE / "run/executors/opening.py").read_text(), page("running.md").split("## Where it runs")[1]
     assert set(found.values()) == stems("run/executors") - {"executor", "opening"}
     assert [name for name in found if f"return {name}(" not in opening] == []
     assert [file for file in found.values() if f"\n| `{file.replace('_', '-')}`" not in where] == []
-
-
-def test_every_search_is_registered_and_documented() -> None:
-    from ropeconv.tune.searches import REGISTRY
-
-    assert stems("tune/searches") - {"search"} == set(REGISTRY)
-    assert [name for name in REGISTRY if f"`{name}`" not in page("tuning.md")] == []
 
 
 def test_links_of_the_docs_lead_to_files() -> None:

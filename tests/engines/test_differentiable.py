@@ -82,23 +82,15 @@ def test_losses_are_those_of_the_engine(tmp_path: Path) -> None:
 
 def test_activations_that_are_computed_again_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, spec = loaded("llama", tmp_path / "llama")
-    base = torch.from_numpy(spec.current().inv_freq)
-
-    def gradient() -> Any:
+    base, gradients, passes = torch.from_numpy(spec.current().inv_freq), [], []
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda *given: passes.append(1))
+    for length in (differentiable.CHECKPOINTED, len(IDS)):
+        monkeypatch.setattr(differentiable, "CHECKPOINTED", length)
         logs = torch.zeros(len(base), dtype=torch.float64, requires_grad=True)
-        with differentiable.differentiable(model, spec.current(), spec) as engine:
-            engine.use(base * logs.exp(), torch.tensor(1.0))
-            engine.losses(IDS, TARGETS).mean().backward()
-        return logs.grad
-
-    whole, passes = gradient(), []
-    layer = model.model.layers[0].mlp
-    hook = layer.register_forward_pre_hook(lambda *given: passes.append(1))
-    monkeypatch.setattr(differentiable, "CHECKPOINTED", len(IDS))
-    again = gradient()
-    hook.remove()
-    assert len(passes) == 2, "a layer runs once more in the backward pass"
-    assert torch.allclose(whole, again, rtol=1e-4, atol=1e-6)
+        mean_loss(model, spec, base * logs.exp(), torch.tensor(1.0), backward=True)
+        gradients.append(logs.grad)
+    assert len(passes) == 3, "a layer runs once more in the second backward pass"
+    assert torch.allclose(*gradients, rtol=1e-4, atol=1e-6)
     assert not any(module.training for module in model.modules())
 
 
@@ -116,8 +108,5 @@ def test_the_model_is_as_it_was(tmp_path: Path) -> None:
 
 def test_a_text_that_is_read_in_an_encoder_has_no_such_loss(tmp_path: Path) -> None:
     model, spec = loaded("t5gemma", tmp_path / "model")
-    with (
-        pytest.raises(RopeconvError, match="no loss to tune with"),
-        differentiable.differentiable(model, spec.unscaled().current(), spec),
-    ):
-        pass
+    with pytest.raises(RopeconvError, match="no loss to tune with"):
+        differentiable.differentiable(model, spec.unscaled().current(), spec).__enter__()

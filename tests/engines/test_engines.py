@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
-from ..support.models import TRAINED, VOCABULARY
+from ..support.models import COMMON, TRAINED, VOCABULARY, by_transformers
+from ..support.plain_llama import write_llama
 
 CPU = DeviceSpec("cpu", "float32")
 METHODS = {"hidden_states": 3, "logits": 2, "top_log_probs": 2, "token_losses": 2, "generate": 2}
@@ -95,6 +97,24 @@ def test_what_an_engine_does_not_give_it_says(kind: type[Engine]) -> None:
             said = f"some engine 1 (gives no {output}, only|{kind.lacks.get(output)})"
             with pytest.raises(RopeconvError, match=said):
                 getattr(engine, method)(*[[1]] * arguments)
+
+
+def test_the_llama_that_numpy_makes_is_what_its_class_makes(tmp_path: Path) -> None:
+    """In an environment without torch the tests have that one."""
+    from safetensors.torch import load_file
+
+    settings = {**COMMON, "attention_bias": True, "mlp_bias": True}
+    by_transformers("llama", tmp_path / "class", settings, 0)
+    (tmp_path / "numpy").mkdir()
+    write_llama(tmp_path / "numpy", settings)
+    configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("class", "numpy")]
+    assert configs[0] | {"transformers_version": configs[1]["transformers_version"]} == configs[1]
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("class", "numpy"))
+    assert {name: one.shape for name, one in first.items()} == {name: one.shape for name, one in second.items()}
+    for name, one in first.items():
+        assert float(second[name].std()) == pytest.approx(float(one.std()), rel=0.05), name
+    logits = TransformersEngine.load(tmp_path / "numpy", CPU).logits(ids(2 * TRAINED), [2 * TRAINED - 1])
+    assert torch.as_tensor(logits).isfinite().all()
 
 
 def test_losses_are_refused_where_the_model_has_seen_the_tokens(tiny: Callable[[str], Path]) -> None:

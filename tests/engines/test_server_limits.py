@@ -131,22 +131,17 @@ def test_compressed_answers_are_refused_unread() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"<!doctype html>", "does not answer in JSON"),
-        (b"", "does not answer in JSON"),
+        (b"<!doctype html>", "does not answer in JSON"), (b"", "does not answer in JSON"),
         (b'{"data": NaN}', "does not answer in JSON"),
         (b"[" * 100_000, "not as it is known|does not answer in JSON"),
-        (b"[]", r"Expected `object`, got `array`"),
-        (b'{"data": 3}', r"at `\$.data`"),
-        (b'{"data": [3]}', r"at `\$.data\[0\]`"),
-        (b'{"data": [{"id": {}}]}', r"at `\$.data\[0\].id`"),
-        (b'{"data": [{"id": "x", "max_model_len": "64"}]}', r"max_model_len"),
-        (b'{"data": [{"id": "x", "max_model_len": -1}]}', r"max_model_len"),
-        (b'{"data": [{"id": "x", "max_model_len": 1e999}]}', r"max_model_len"),
-        (b'{"data": [{"owned_by": "vllm"}]}', "id"),
-        (b'{"data": [{"id": "\\ud800"}]}', "JSON|not as it is known"),
+        (b"[]", r"Expected `object`, got `array`"), (b'{"data": 3}', r"at `\$.data`"),
+        (b'{"data": [3]}', r"at `\$.data\[0\]`"), (b'{"data": [{"id": {}}]}', r"at `\$.data\[0\].id`"),
+        *((b'{"data": [{"id": "x", "max_model_len": %b}]}' % odd, "max_model_len")
+          for odd in (b'"64"', b"-1", b"1e999")),
+        (b'{"data": [{"owned_by": "vllm"}]}', "id"), (b'{"data": [{"id": "\\ud800"}]}', "JSON|not as it is known"),
         (b'{"data": [{"id": "' + b"x" * 2000 + b'"}]}', "id"),
     ],
-)
+)  # fmt: skip
 def test_answers_of_other_types_are_a_sentence(body: bytes, said: str) -> None:
     with serving(whole(body)) as url, pytest.raises(RopeconvError, match=said):
         asked(url, Limits(0.4, 1 << 20))
@@ -156,16 +151,12 @@ def test_answers_of_other_types_are_a_sentence(body: bytes, said: str) -> None:
     ("status", "head", "said"),
     [
         (301, b"Location: http://elsewhere/\r\n", "sends /v1/models on to http://elsewhere/"),
-        (401, b"", "wants a key"),
-        (500, b"", "refuses .500.: it is tired"),
-        (204, b"", "refuses .204."),
+        (401, b"", "wants a key"), (500, b"", "refuses .500.: it is tired"), (204, b"", "refuses .204."),
     ],
-)
+)  # fmt: skip
 def test_other_statuses_are_a_sentence(status: int, head: bytes, said: str) -> None:
-    answer = whole(
-        b'{"error": {"message": "it is tired"}}' if status != 204 else b"", b"HTTP/1.1 %d X\r\n" % status + head
-    )
-    with serving(answer) as url, pytest.raises(RopeconvError, match=said):
+    body = b'{"error": {"message": "it is tired"}}' if status != 204 else b""
+    with serving(whole(body, b"HTTP/1.1 %d X\r\n" % status + head)) as url, pytest.raises(RopeconvError, match=said):
         asked(url)
 
 

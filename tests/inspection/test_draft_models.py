@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,8 @@ from ropeconv.inspection import inspect_source
 from ropeconv.inspection.assumed_weights import DRAFT_CLASS, DRAFT_TENSOR
 from ropeconv.sources import open_source
 
-Tiny = Callable[[str], Path]
+from ..support.baking import replaced
+
 ATTENTION = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.o_proj.weight")
 EAGLE = [f"layers.0.{name}" for name in ATTENTION] + ["embed_tokens.weight", "fc.weight"]
 EAGLE_3 = [f"midlayer.{name}" for name in ATTENTION] + ["fc.weight", "d2t", "t2d", "norm.weight", "lm_head.weight"]
@@ -25,39 +25,27 @@ MTP = [f"model.layers.61.{name}" for name in (*ATTENTION, "eh_proj.weight", "eno
 QWEN_MTP = [f"mtp.layers.0.{name}" for name in ATTENTION] + ["mtp.fc.weight", "mtp.norm.weight"]
 
 
-def folder_with(tiny: Tiny, tmp_path: Path, names: list[str], **changes: object) -> str:
-    """A folder with the config of a tiny Llama after changes, and tensors of these names."""
-    folder = tmp_path / "draft"
-    folder.mkdir()
-    config = {**json.loads((tiny("llama") / "config.json").read_text()), **changes}
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file({name: np.ones((2, 2), np.float32) for name in names}, folder / "model.safetensors")
-    return str(folder)
-
-
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (EAGLE, "the tensor fc.weight"),
-        (EAGLE_3, "the tensor (midlayer|fc|d2t|t2d)"),
-        (MEDUSA, "none of its 2 layers has self_attn.q_proj"),
-        (MTP, "none of its 2 layers has self_attn.q_proj"),
-        (QWEN_MTP, "none of its 2 layers has self_attn.q_proj"),
+        (EAGLE, "the tensor fc.weight"), (EAGLE_3, "the tensor (midlayer|fc|d2t|t2d)"),
+        *((names, "none of its 2 layers has self_attn.q_proj") for names in (MEDUSA, MTP, QWEN_MTP)),
     ],
     ids=["EAGLE", "EAGLE-3", "Medusa", "MTP", "Qwen's MTP"],
-)
-def test_draft_models_are_refused_by_their_tensors(tiny: Tiny, tmp_path: Path, names: list[str], said: str) -> None:
+)  # fmt: skip
+def test_draft_models_are_refused_by_their_tensors(llama: Path, names: list[str], said: str) -> None:
+    save_file({name: np.ones((2, 2), np.float32) for name in names}, llama / "model.safetensors")
     with pytest.raises(BadSource, match=f"{said}.* speculative decoding.*give the model it is for"):
-        inspect_source(open_source(folder_with(tiny, tmp_path, names)))
+        inspect_source(open_source(str(llama)))
 
 
 @pytest.mark.parametrize(
     "name", ["LlamaForCausalLMEagle3", "EagleLlamaForCausalLM", "MedusaModel", "DeepSeekMTPModel", "DFlashDraftModel"]
 )
-def test_a_config_alone_is_refused_by_its_class(tiny: Tiny, tmp_path: Path, name: str) -> None:
-    path = Path(folder_with(tiny, tmp_path, [], architectures=[name])) / "config.json"
+def test_a_config_alone_is_refused_by_its_class(llama: Path, name: str) -> None:
+    replaced(llama / "config.json", "LlamaForCausalLM", name)
     with pytest.raises(BadSource, match=f"names '{name}' in architectures, a draft model"):
-        inspect_source(open_source(str(path)))
+        inspect_source(open_source(str(llama / "config.json")))
 
 
 @pytest.mark.parametrize(

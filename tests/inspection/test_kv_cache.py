@@ -159,16 +159,9 @@ def test_published_sizes(name: str, per_token: int) -> None:
     assert found is not None
     assert next(iter(found.bytes(131072).values())) == 131072 * per_token
     assert found.bytes(131072)["fp8"] == 131072 * per_token // 2
-
-
-def test_deepseek_as_it_was_before_it_was_compressed() -> None:
-    """Keys of 128 heads of 128 + 64, values of 128 heads of 128, in 61 layers."""
-    found = inspect_source(open_source(str(CONFIGS / "deepseek-ai--DeepSeek-V3.json"))).kv_cache
-    assert found is not None
-    assert found.to_dict(1000)["repeated"] == {
-        "by": "transformers before 5.15",
-        "bytes": {"bfloat16": 1000 * 2 * 61 * 128 * (192 + 128), "fp8": 1000 * 61 * 128 * (192 + 128)},
-    }
+    if "DeepSeek" in name:  # keys of 128 heads of 128 + 64, values of 128 heads of 128, in 61 layers
+        sizes = {"bfloat16": 1000 * 2 * 61 * 128 * (192 + 128), "fp8": 1000 * 61 * 128 * (192 + 128)}
+        assert found.to_dict(1000)["repeated"] == {"by": "transformers before 5.15", "bytes": sizes}
 
 
 def test_a_window_ends_the_growth() -> None:
@@ -179,12 +172,6 @@ def test_a_window_ends_the_growth() -> None:
     assert found.bytes(1024)["bfloat16"] == 2 * 2 * 16 * 128 * 62 * 1024
     assert "52 layers keep a window of 1,024 tokens" in found.sentence(131072)
     assert "window" not in found.sentence(1024)
-
-
-def test_a_config_without_heads_has_no_size(tmp_path: Path) -> None:
-    config = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 64, "num_hidden_layers": 2}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert inspect_source(open_source(str(tmp_path / "config.json"))).to_dict()["kv_cache"] is None
 
 
 def test_the_plan_has_both_lengths() -> None:
@@ -200,6 +187,4 @@ def test_what_the_commands_say(tmp_path: Path) -> None:
     said = "KV cache at 131,072 tokens: 16.0 GiB in bfloat16, 8.0 GiB in fp8 (source at 8,192: 1.0 GiB)."
     assert said in command(tmp_path, "apply", config, "--yarn", "16", "--dry-run").stdout
     assert said in command(tmp_path, "advise", config, "--context", "128k").stdout
-    advised = json.loads(command(tmp_path, "advise", config, "--context", "128k", "--json").stdout)
-    assert advised["kv_cache"]["bytes"]["bfloat16"] == 16 << 30
     assert "1.0 GiB in bfloat16" in command(tmp_path, "inspect", config).stdout

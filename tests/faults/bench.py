@@ -134,8 +134,6 @@ class Bench:
         return tree(folder), outcome.calls()
 
 
-def _difference(now: dict[str, str], wanted: dict[str, str]) -> dict[str, list[str]]:
+def _difference(now: dict[str, str], wanted: dict[str, str]) -> list[str]:
     """Names that are missing, too many or different."""
-    changed = sorted({name for name, _ in now.items() ^ wanted.items()})
-    kinds = {name: "missing" if name not in now else "different" if name in wanted else "too many" for name in changed}
-    return {kind: [name for name in changed if kinds[name] == kind] for kind in sorted(set(kinds.values()))}
+    return sorted({name for name, _ in now.items() ^ wanted.items()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -11,9 +10,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 SHIM = Path(__file__).with_name("shim")
 ROOT = Path(__file__).parents[2]
@@ -31,21 +30,16 @@ class Mode(IntEnum):
     SHORT = 5
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A fault. mode: its kind. at: the number of the call, from 1. error: the errno of a call that fails."""
+class Fault(NamedTuple):
+    """A fault. at: the number of the call, from 1. error: the errno of a call that fails."""
 
     mode: Mode
     at: int = 0
     error: int = 0
 
-    def __str__(self) -> str:
-        return f"{self.mode.name} {self.at} {errno.errorcode.get(self.error, '')}".strip()
 
-
-@dataclass(frozen=True)
-class Call:
-    """A writing call of a command. kind: its name. moves: whether it moves bytes. takes: whether it needs space."""
+class Call(NamedTuple):
+    """A writing call of a command. moves: whether it moves bytes. takes: whether it needs space."""
 
     kind: str
     moves: bool
@@ -53,9 +47,8 @@ class Call:
     path: str
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended. code: its exit code, negative for a signal. output: what it printed. report: of the shim."""
+class Outcome(NamedTuple):
+    """How a command ended. code: its exit code, negative for a signal. report: of the shim."""
 
     code: int
     output: str
@@ -80,24 +73,18 @@ def reason_without() -> str:
     return "" if shutil.which("cc") else "there is no C compiler"
 
 
-def compiled(folder: Path) -> Path:
-    """The shim, compiled into a folder."""
-    target = folder / "shim.so"
-    command = ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", str(target)]
-    subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
-    return target
-
-
 class Server:
     """Starts commands by fork. folder: for the shim and what commands print, outside of the folders they run in."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        quiet = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(compiled(folder)), "COLUMNS": "500"}
+        self.folder, shim = folder, str(folder / "shim.so")
+        command = ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", shim]
+        subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
+        own = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "500"}
+        own |= {"PYTHONPATH": str(ROOT), "LD_PRELOAD": shim}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.server"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **threads, **quiet}, cwd=ROOT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **own}, cwd=ROOT,
         )  # fmt: skip
         assert self._answer() == "ready"
 
@@ -113,7 +100,7 @@ class Server:
         folder: that they run in, and whose writing calls count. commands: an action and its arguments each. delays: in
         seconds, before each begins. fault: of every one of them.
         """
-        mode, at, error = (fault.mode, fault.at, fault.error) if fault else (None, 0, 0)
+        mode, at, error = fault or (None, 0, 0)
         runs = [
             {
                 "folder": str(folder.resolve()), "command": list(command), "delay": delay, "mode": mode, "at": at,

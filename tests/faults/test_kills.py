@@ -3,17 +3,18 @@ sentence, and the same command completes it."""
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 from collections.abc import Callable
+from pathlib import Path
 from zlib import crc32
 
 import pytest
 
 from ..support.extent import sample, tally
+from . import scenes
 from .bench import Bench
-from .cases import CASES
-from .harness import KILLED, Fault, Mode, tree
+from .cases import CASES, Case
+from .harness import KILLED, Fault, Mode, Server, tree
 from .power import not_durable
 
 Get = Callable[[str], Bench]
@@ -96,5 +97,59 @@ def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Ge
     said = ".out.ropeconv-partial has what is finished: the same command goes on from it; else remove it"
     assert said in found.outcome.output
     assert case.wrong(found) == ""
-    found.outcome = dataclasses.replace(found.outcome, output="ropeconv: the disk is full")
+    found.outcome = found.outcome._replace(output="ropeconv: the disk is full")
     assert "does not say so" in case.wrong(found)
+
+
+CARELESS = Case(scenes.gguf_file, ("careless", "model.gguf", "out.gguf"), ("out.gguf",))
+
+
+@pytest.fixture
+def careless(server: Server, tmp_path: Path) -> Bench:
+    return Bench(server, tmp_path, CARELESS)
+
+
+def test_its_calls_are_counted_and_nothing_else_is(careless: Bench) -> None:
+    """Python's own files, and what a command prints, are elsewhere."""
+    found = [(call.kind, Path(call.path).name) for call in careless.calls]
+    assert found == [("open", "out.gguf"), ("write", "out.gguf")]
+
+
+FAULTS: dict[str, tuple[Fault, bool | None, str]] = {
+    "a kill before the write": (Fault(Mode.KILL, 2), None, "left a part"),
+    "a kill in the middle of it": (Fault(Mode.KILL_HALF, 2), None, "left a part"),
+    "lost power, and the file is cut": (Fault(Mode.COUNT), True, "and left"),
+    "lost power, and the file is zeros": (Fault(Mode.COUNT), False, "and left"),
+    "a full disk": (Fault(Mode.FAIL_ONCE, 2, errno.ENOSPC), None, "Traceback"),
+    "half of the bytes": (Fault(Mode.SHORT), None, "and left"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_a_fault_does_to_it_is_found(careless: Bench, name: str) -> None:
+    fault, cut, sentence = FAULTS[name]
+    found = careless.strike(fault, cut)
+    assert sentence in careless.wrong(found)
+    assert (found.outcome.code == KILLED) == ("kill" in name)
+
+
+def test_without_a_fault_nothing_is_wrong(careless: Bench) -> None:
+    assert careless.wrong(careless.strike(Fault(Mode.COUNT))) == ""
+    assert careless.strike(Fault(Mode.KILL, 9)).outcome.code == 0, "there is no ninth call"
+
+
+def test_what_it_has_not_synced_is_not_durable(careless: Bench) -> None:
+    found = careless.strike(Fault(Mode.COUNT), cut=False)
+    assert sorted(not_durable(careless.folder / "run", found.outcome.report)) == [".", "out.gguf"]
+    assert found.after["model.gguf"] == careless.before["model.gguf"]
+
+
+def test_a_copy_that_is_not_complete_is_sound_only_beside_a_journal(bench: Callable[[str], Bench]) -> None:
+    """A part under the final name is undone by the journal, while it is there."""
+    case = bench("--in-place, tensors change")
+    header = next(number for number, call in enumerate(case.calls, 1) if Path(call.path).name == "model.gguf")
+    found = case.strike(Fault(Mode.KILL_HALF, header + 2))
+    assert found.after["model.gguf"] not in (case.before["model.gguf"], case.expected["model.gguf"])
+    assert case.wrong(found) == ""
+    del found.after[".model.gguf.ropeconv-journal"]
+    assert "left a part" in case.wrong(found)

@@ -18,11 +18,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from ropeconv.errors import BadSource, Disagreement
+from ropeconv.errors import Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.sources import Source, open_source
-from ropeconv.validate.checks.files import check_tokenizer
 
 from ..support import corruptions
 from ..support.baking import apply, make_plan
@@ -178,7 +176,9 @@ def everything(out: Path) -> dict[str, Corruption]:
     """Another value of every key of the JSON files, and none; other bytes of every tensor and file, and no file."""
     found: dict[str, Corruption] = {}
     for path in (path for path in sorted(out.iterdir()) if path.name not in (RECEIPT, *DOCUMENTS)):
-        found |= {f"no {path.name}": remove(path.name), f"the end of {path.name}": data(last_bit, path.name)}
+        found[f"the end of {path.name}"] = data(last_bit, path.name)
+        if path.name != CONFIG:  # without it this is no folder of a model
+            found[f"no {path.name}"] = remove(path.name)
         if path.suffix == ".json":
             for place, value in leaves(json.loads(path.read_text())):
                 if place[-1] not in NOTED:
@@ -384,13 +384,8 @@ def test_windows_line_ends_of_a_tokenizer_are_compared_as_they_are(tmp_path: Pat
     (source / "tokenizer.json").write_bytes(b'{\r\n"model": {}\r\n}\r\n')
     apply(make_plan(source, YARN, tmp_path / "out"))
     assert not refused(tmp_path)
-    opened = open_source(str(source))
-    assert isinstance(opened, Source)
-    check_tokenizer(tmp_path / "out", opened)
-    for content, words in ((b'{\n"model": {}\n}\n', "is not the tokenizer of"), (b"\xff{}", "is not UTF-8 text")):
-        (tmp_path / "out" / "tokenizer.json").write_bytes(content)
-        with pytest.raises(BadSource, match=words):
-            check_tokenizer(tmp_path / "out", opened)
+    (tmp_path / "out" / "tokenizer.json").write_bytes(b'{\n"model": {}\n}\n')
+    assert refused(tmp_path)
 
 
 @pytest.mark.parametrize("options", [{}, {"encoding": "weights"}, {"encoding": "buffers"}])

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub
+import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
@@ -21,9 +28,62 @@ from ropeconv.sources.hub_shard import HubShard
 from ..conftest import Run
 from ..support.baking import apply, make_plan
 from ..support.extent import sample
-from ..support.gguf_files import contents, write
+from ..support.gguf_files import contents, plain_tensors, write
+from ..support.hub_server import Hub, handler, running, talk_to
 from ..support.llamacpp import checkpoint
-from .gguf_hub import NAME, Hostile, fetched, large
+
+NAME = "me/tiny/quants/big.gguf"
+LARGE = 5 << 20
+FREQS = "rope_freqs.weight"
+Change = Callable[[int, bytes, dict[str, str]], tuple[int, bytes, dict[str, str]]]
+
+
+class Hostile(Hub):
+    """A Hub that notes the requested ranges, "" for whole files. change: the answer in place of the right one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.change: Change | None = None
+
+
+def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:
+    class Handler(handler(hub)):  # type: ignore[misc]
+        def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+            if body:
+                hub.seen.append(self.headers.get("Range") or "")
+            if hub.change is not None and self.headers.get("Range"):
+                status, content, headers = hub.change(status, content, dict(headers or {}))
+            revision = self.path.split("/resolve/")[-1].split("/")[0]
+            if headers and len(revision) == 40:
+                headers = {**headers, "X-Repo-Commit": revision}
+            super().reply(status, content, body, headers)
+
+    return Handler
+
+
+def large(path: Path, vocabulary: int = 5_000, **options: Any) -> Path:
+    """A file with a header of some hundred kB and tensors of 5 MB, of which a plan reads one that is the last."""
+    numbers = np.random.default_rng(1).standard_normal((LARGE // 4 // 128, 128), dtype=np.float32)
+    tensors = {**plain_tensors(), "blk.0.ffn_up.weight": numbers, FREQS: np.linspace(1, 4, 32, dtype=np.float32)}
+    return write(path, tensors=tensors, vocabulary=vocabulary, **options)
+
+
+def fetched(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "home").rglob("*.gguf"))
+
+
+@pytest.fixture
+def big_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile]:
+    """A Hub with one large GGUF file, which this process and commands talk to."""
+    (tmp_path / "repo" / "quants").mkdir(parents=True)
+    large(tmp_path / "repo" / "quants" / "big.gguf")
+    made = Hostile()
+    made.repos["me/tiny"] = tmp_path / "repo"
+    with running(made, hostile(made)) as ready:
+        talk_to(ready, tmp_path / "home" / "hub", monkeypatch)
+        yield ready
+
 
 YARN = Recipe(YarnMethod(4.0))
 
@@ -222,3 +282,77 @@ def test_in_place_is_refused_before_anything_is_fetched(big_hub: Hostile, tmp_pa
     with pytest.raises(BadSource, match=f"{NAME} is on the Hub, and --in-place changes a file of this disk"):
         make_plan(NAME, YARN, in_place=True, replace=True)
     assert fetched(tmp_path) == []
+
+
+RANGES = {
+    "no range": None,
+    "text as a range": "bytes all of it",
+    "another part": "bytes 1-262144/6000000",
+    "no size": "bytes 0-262143/*",
+    "a negative size": "bytes 0-262143/-1",
+    "a size smaller than the part": "bytes 0-262143/7",
+    "an impossible size": f"bytes 0-262143/{1 << 59}",
+    "a size with too many digits": "bytes 0-262143/" + "9" * 5000,
+}
+
+
+def described(text: str | None) -> Change:
+    return lambda status, content, headers: (206, content, {"Content-Range": text} if text else {})
+
+
+ANSWERS: dict[str, Change] = {
+    "the whole file": lambda status, content, headers: (200, bytes(LARGE), {}),
+    "a part that says it is all": lambda status, content, headers: (200, content, headers),
+    "a short body": lambda status, content, headers: (206, content[:-1], headers),
+    "a long body": lambda status, content, headers: (206, content * 2, headers),
+    "nothing": lambda status, content, headers: (206, b"", headers),
+    **{name: described(text) for name, text in RANGES.items()},
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_is_not_what_was_asked_for(big_hub: Hostile, tmp_path: Path, name: str) -> None:
+    big_hub.change = ANSWERS[name]
+    tracemalloc.start()
+    with pytest.raises(BadSource, match=f"answer about {NAME} (is not the part of the file|is longer than 262,144)"):
+        _ = open_source(NAME).file
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    tracemalloc.stop()
+    assert fetched(tmp_path) == []
+    big_hub.change = None
+    assert open_source(NAME).file.name == "big.gguf"
+
+
+def test_a_size_that_changes_between_answers(big_hub: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_shard, "FIRST", 1000)
+    answers = iter(["bytes 0-999/6000000", "bytes 1000-3999/7000000"])
+    big_hub.change = lambda status, content, headers: (status, content, {**headers, "Content-Range": next(answers)})
+    with pytest.raises(BadSource, match="is not the part of the file that was asked for"):
+        _ = open_source(NAME).file
+
+
+def test_a_file_that_arrives_otherwise_than_it_was_planned(big_hub: Hostile, tmp_path: Path) -> None:
+    plan = make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True)
+    large(tmp_path / "repo" / "quants" / "big.gguf", 5_001)
+    with pytest.raises(BadSource, match=f"{NAME} arrived with another header than was read before; run again"):
+        apply(plan)
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_branch_that_moves_after_the_plan_is_left_alone(big_hub: Hostile, tmp_path: Path) -> None:
+    """The commit of the plan is fetched, and the cache is told nothing about the branch."""
+    plan = make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True)
+    old = big_hub.commit("me/tiny")
+    big_hub.branches.append(old)
+    big_hub.commit = lambda repo: "f" * 40  # type: ignore[method-assign]
+    apply(plan)
+    assert [path.parts[-3] for path in (tmp_path / "home").rglob("big.gguf")] == [old]
+    assert not list((tmp_path / "home").rglob("refs/main"))
+
+
+def test_a_hub_without_commits_is_refused(big_hub: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = huggingface_hub.get_hf_file_metadata
+    without = lambda url: dataclasses.replace(known(url), commit_hash=None)  # noqa: E731
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", without)
+    with pytest.raises(BadSource, match=f"the Hub tells no commit of {NAME}"):
+        open_source(NAME)

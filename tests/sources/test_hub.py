@@ -134,12 +134,6 @@ def test_what_cannot_be_had(
     assert words in explained(problem.value)[0]
 
 
-def test_no_hub_at_all(online: Callable[..., Done]) -> None:
-    done = online("inspect", "me/tiny", HF_ENDPOINT="http://127.0.0.1:9")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "the Hub cannot be reached" in done.stderr
-
-
 def test_metas_layout_on_the_hub(online: Callable[..., Done], hub: Hub, tmp_path: Path) -> None:
     name = "meta-llama/Llama-2-7b"
     release(tmp_path / "release", dtype="bfloat16")

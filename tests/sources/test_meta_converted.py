@@ -18,7 +18,6 @@ from ropeconv.inspection.head_bound import head_reading
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import Source, open_source
-from ropeconv.sources.meta.tensors import PthFiles
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import Options, verify_output
 
@@ -95,22 +94,6 @@ def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
     assert source.read(MODEL, 0, size) == (as_is / MODEL).read_bytes()
     with pytest.raises(BadSource, match="ends before byte"):
         source.read(MODEL, 0, size + 1)
-
-
-def test_a_range_converts_no_more_than_its_heads(meta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, rows = list[int](), PthFiles.rows
-
-    def counted(self: PthFiles, target: Any, first: int, stop: int) -> memoryview:
-        found = rows(self, target, first, stop)
-        asked.append(len(found))
-        return found
-
-    monkeypatch.setattr(PthFiles, "rows", counted)
-    source = checkpoint(meta)
-    tensor = source.tensors["model.layers.1.self_attn.q_proj.weight"]
-    at = source.headers[MODEL].data_start + tensor.start
-    assert len(source.read(MODEL, at + 1000, at + 1002)) == 2
-    assert asked == [tensor.shape[1] * 2]
 
 
 def test_gguf_in_one_step(meta: Path, as_is: Path, tmp_path: Path) -> None:

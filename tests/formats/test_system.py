@@ -18,7 +18,7 @@ import pytest
 
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats import copying, durable, regular, scratch
-from ropeconv.formats.digest import BLOCK, sampled, sha256
+from ropeconv.formats.digest import BLOCK, sampled, sha256, weights_digest
 from ropeconv.formats.durable import sync_file, sync_folder, sync_tree, writing_back
 from ropeconv.formats.gguf import Edit, GgufFile, room, u32
 from ropeconv.formats.gguf.inplace import phases, recover
@@ -102,6 +102,28 @@ def test_a_sample_of_a_large_file_is_the_size_and_64_pieces_of_64_kb(tmp_path: P
     assert (begin[1], begin[63], begin[63] + PIECE) == (102985, 6488065, len(data))
     read = b"".join(data[place : place + PIECE] for place in begin)
     assert sampled(tmp_path / "a") == hashlib.sha256(b"6553601" + read).hexdigest()
+
+
+MIDDLE = (1 << 29) + (1 << 27)
+
+
+@pytest.mark.parametrize(
+    ("place", "noticed"),
+    [(0, True), (99_999, True), (100_000, False), (MIDDLE - 2048, True), (MIDDLE + 2047, True), (MIDDLE + 2048, False)],
+)
+def test_weights_are_told_apart_by_their_header_and_the_middle_of_tensors(
+    tmp_path: Path, place: int, noticed: bool
+) -> None:
+    """Of a file of a gigabyte the 100,000 bytes of the header, and 4 kB in the middle of the only tensor."""
+    path, digests = tmp_path / "a", []
+    for byte in (b"\0", b"\1"):
+        with path.open("wb") as file:
+            file.truncate(1 << 30)
+            file.seek(place)
+            file.write(byte)
+        os.utime(path, ns=(0, 0))
+        digests.append(weights_digest(path, 100_000, [(1 << 29, 1 << 28)]))
+    assert (digests[0] != digests[1]) is noticed
 
 
 # fsync and write-back

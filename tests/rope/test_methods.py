@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ropeconv.rope.bound import first_violation
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import DynamicNtk, Interpolated, Llama3, LongRope, Plain, Yarn, base_inv_freq
-from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.methods import REGISTRY, bases
 from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
@@ -246,6 +246,24 @@ def test_a_base_for_the_bound_survives_float32() -> None:
         assert first_violation(stored, 0.0, length) is None
         assert found.form.theta == math.floor(found.form.theta)
     assert made("theta-bound", 500, of=spec(head_dim=14)).context == 500
+
+
+def test_a_base_that_float32_does_not_survive_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The middle of each window, until the stored frequencies keep the bound; it is refused after a hundred or all."""
+    asked: list[int] = []
+
+    def window(length: int, rotary_dim: int, head_dim: int, number: int) -> tuple[float, float]:
+        asked.append(number)
+        return 100.0 * (number + 1), 144.0 * (number + 1)
+
+    monkeypatch.setattr(bases, "wide_base", window)
+    monkeypatch.setattr(bases, "first_violation", lambda *given: None if len(asked) == 3 else 7)
+    assert made("theta-bound", 7001).form == Plain(360.0)
+    for length, found in ((7002, window), (7003, lambda *given: (math.inf, math.inf))):
+        monkeypatch.setattr(bases, "wide_base", found)
+        with pytest.raises(RecipeError, match=f"no base keeps the bound for {length} tokens in float32; choose one"):
+            made("theta-bound", length)
+    assert asked == [0, 1, 2, *range(100)]
 
 
 def test_the_law_of_bases_needs_a_trained_context_of_more_than_2_pi_tokens() -> None:

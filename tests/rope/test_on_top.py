@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropeconv.rope import on_top as rope_on_top
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import DynamicNtk, Form, Interpolated, Llama3, LongRope, Plain, Yarn
 from ropeconv.rope.methods import REGISTRY
@@ -151,6 +152,18 @@ def test_the_bound_is_checked_under_the_scaling_that_stays() -> None:
     assert isinstance(found.form, Interpolated)
     cosines = np.cos(np.arange(32768)[:, None] * found.inv_freq).sum(axis=1)
     assert cosines.min() >= 0
+
+
+def test_a_scaling_that_stays_may_break_the_bound_of_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rope_on_top, "first_violation", lambda *given: 12_345)
+    with pytest.raises(RecipeError, match="--theta-bound 32k: with .* --on-top keeps, .* negative at distance 12,345;"):
+        on_top(ALPACA, "theta-bound", 32768)
+
+
+def test_the_total_factor_of_a_widened_scaling() -> None:
+    assert rope_on_top.total_factor(REGISTRY["linear"](2.0), ALPACA) == (4.0, 2.0)
+    for method in (REGISTRY["ntk"](2.0), REGISTRY["theta"](5e5)):
+        assert rope_on_top.total_factor(method, ALPACA) is None
 
 
 def made(attention_factor: float = 1.0, softmax_scale: float = 1.0, context: int = 2 * TRAINED) -> Schedule:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource, Interrupted, RopeconvError
+from ropeconv.formats import copying
 from ropeconv.formats.gguf import Added, Change, Edit, GgufFile, f32, inplace, read_header, room, string, u32
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, Layout
 from ropeconv.formats.gguf.inplace import journal_of, phases, recover
@@ -49,8 +50,9 @@ def inserting(path: Path) -> Path:
 
 
 @pytest.fixture(params=["reserve", "inserted"])
-def path(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Path:
-    """A file whose header has room for a change, and one that gets it."""
+def path(request: pytest.FixtureRequest, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file whose header has room for a change, and one that gets it; journals are read in pieces of 1,000 bytes."""
+    monkeypatch.setattr(copying, "BLOCK", 1000)
     return model if request.param == "reserve" else inserting(tmp_path / "plain.gguf")
 
 

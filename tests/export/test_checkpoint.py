@@ -25,15 +25,17 @@ from ropeconv.sources import GgufSource
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verify import verify_output
 
-from ..conftest import Run, hashes
-from ..support.baking import apply, make_plan
+from ..conftest import hashes
+from ..support.baking import apply, make_plan, stored_as
+from ..support.corruptions import data
 from ..support.extent import sample
 from ..support.gguf_files import write
+from ..support.in_process import command
 from ..support.llamacpp import EXPORTED, bake, checkpoint, sequence
 from ..support.models import TINY
 
-AS_IS = Recipe(METHODS["as-is"]())
-FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+AS_IS, YARN = Recipe(METHODS["as-is"]()), Recipe(METHODS["yarn"](4.0))
+FLOATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 ROUNDED = dict.fromkeys(("gemma", "gemma2", "gemma3_text", "nemotron"), ("norm",))
 ROUNDED |= dict.fromkeys(("qwen3_5_text", "qwen3_next"), ("norm", "A_log"))
 """Families whose norms are stored as weight + 1, which rounds them to steps of 2^-23, and A_log as -exp(A_log)."""
@@ -45,14 +47,8 @@ def goes_back(model_type: str) -> bool:
 
 
 BACK = [model_type for model_type in EXPORTED if goes_back(model_type)]
-
-
-def stored_as(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint, which are stored in another dtype first."""
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return tensors
+KNOWN = [("llama", "f16"), ("gemma3_text", "f32"), ("deepseek_v3", "bf16")]
+CASES = KNOWN + sample([(name, outtype) for name in BACK for outtype in FLOATS], 4, seed=2)
 
 
 def restored(path: Path, out: Path, **options: object) -> Path:
@@ -64,9 +60,22 @@ def logits(folder: Path) -> torch.Tensor:
         return load_stock(folder, "cpu")(input_ids=torch.tensor([sequence(96)]), use_cache=False).logits
 
 
-@pytest.mark.parametrize(
-    ("model_type", "outtype"), sample([(name, outtype) for name in BACK for outtype in FLOATS], 9, seed=2)
-)
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A converted Llama, beside its `source`."""
+    bake(checkpoint("llama", tmp_path / "source"), AS_IS, tmp_path / "plain.gguf")
+    return tmp_path / "plain.gguf"
+
+
+def edited(path: Path, edit: Edit) -> Path:
+    """A copy of a GGUF file with other keys."""
+    out = path.with_name("edited.gguf")
+    out.unlink(missing_ok=True)
+    write_new(GgufFile.open(path), 0, edit, out)
+    return out
+
+
+@pytest.mark.parametrize(("model_type", "outtype"), dict.fromkeys(CASES))
 def test_tensors_and_logits_come_back(model_type: str, outtype: str, tmp_path: Path) -> None:
     """Every tensor under its own name, byte for byte, and a config with which transformers computes the same."""
     source = checkpoint(model_type, tmp_path / "source")
@@ -103,7 +112,7 @@ def test_what_is_no_row_of_one_tensor_comes_back(
     null = tuple(name for name, value in VARIANTS[model_type].items() if value is None)
     monkeypatch.setitem(TINY, model_type, msgspec.structs.replace(TINY[model_type], null=null))
     source = checkpoint(model_type, tmp_path / "source", **VARIANTS[model_type])
-    before = stored_as(source, torch.bfloat16)
+    before = stored_as(source, "bfloat16")
     bake(source, AS_IS, tmp_path / "model.gguf", outtype="bf16")
     back = restored(tmp_path / "model.gguf", tmp_path / "back")
     after = safetensors.torch.load_file(back / "model.safetensors")
@@ -116,24 +125,13 @@ def test_most_exported_families_have_a_way_back() -> None:
     assert len(BACK) >= 45
 
 
-def test_a_tensor_without_all_of_its_elements_is_refused(tmp_path: Path) -> None:
-    """The values of multi-head latent attention without the keys make no projection."""
-    bake(checkpoint("deepseek_v2", tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
-    file = GgufFile.open(tmp_path / "model.gguf")
-    write_new(file, 0, Edit(removed=frozenset({"blk.0.attn_k_b.weight"})), tmp_path / "half.gguf")
-    with pytest.raises(UnsupportedBake, match=r"the tensor blk\.0\.attn_v_b\.weight cannot"):
-        GgufCheckpoint(GgufSource(tmp_path / "half.gguf")).files()
-
-
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3"])
 def test_a_file_without_a_gating_function_is_what_llama_cpp_assumes(model_type: str, tmp_path: Path) -> None:
     """DeepSeek V2, whose experts are chosen by a softmax: the groups of a V3 have no place there."""
     bake(checkpoint(model_type, tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
-    file = GgufFile.open(tmp_path / "model.gguf")
     assert GgufCheckpoint(GgufSource(tmp_path / "model.gguf")).family.name == model_type
     removed = Edit(dropped=frozenset({"deepseek2.expert_gating_func"}))
-    write_new(file, 0, removed, tmp_path / "older.gguf")
-    older = GgufCheckpoint(GgufSource(tmp_path / "older.gguf"))
+    older = GgufCheckpoint(GgufSource(edited(tmp_path / "model.gguf", removed)))
     assert older.family.name == "deepseek_v2"
     if model_type == "deepseek_v3":
         with pytest.raises(UnsupportedBake, match="deepseek2.expert_weights_norm = True cannot"):
@@ -142,13 +140,11 @@ def test_a_file_without_a_gating_function_is_what_llama_cpp_assumes(model_type: 
         assert older.files()
 
 
-def test_rows_of_heads_are_not_left_interleaved(tmp_path: Path) -> None:
-    """The control of the test above: the rows of q in the GGUF file are others than those of the checkpoint."""
-    source = checkpoint("llama", tmp_path / "source")
-    bake(source, AS_IS, tmp_path / "model.gguf", outtype="f32")
-    query = next(t for t in gguf.GGUFReader(tmp_path / "model.gguf").tensors if t.name == "blk.0.attn_q.weight")
-    wanted = safetensors.torch.load_file(source / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"]
-    assert not np.array_equal(query.data, wanted.numpy())
+def test_rows_of_heads_are_not_left_interleaved(plain: Path) -> None:
+    """The control of the tests above: the rows of q in the GGUF file are others than those of the checkpoint."""
+    query = next(t for t in gguf.GGUFReader(plain).tensors if t.name == "blk.0.attn_q.weight")
+    source = safetensors.torch.load_file(plain.with_name("source") / "model.safetensors")
+    assert not np.array_equal(query.data, source["model.layers.0.self_attn.q_proj.weight"].numpy())
 
 
 @pytest.mark.parametrize("outtype", ["q8_0", "q4_k_m"])
@@ -170,96 +166,92 @@ def test_quantised_weights_are_those_of_the_reference_dequantiser(outtype: str, 
     assert json.loads((narrow / "config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
-def test_shards_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_models_come_back_in_shards(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ropeconv.export.checkpoint import source as module
     from ropeconv.formats import shards
 
-    source = checkpoint("llama", tmp_path / "source")
-    bake(source, AS_IS, tmp_path / "model.gguf", outtype="f32")
     monkeypatch.setattr(module, "grouped", lambda items, size: shards.grouped(items, size, 300_000))
-    back = restored(tmp_path / "model.gguf", tmp_path / "back")
+    back = restored(plain, tmp_path / "back")
     index = json.loads((back / "model.safetensors.index.json").read_text())
-    files = sorted(path.name for path in back.glob("*.safetensors"))
+    files = {path.name for path in back.glob("*.safetensors")}
     assert len(files) > 2
-    assert set(index["weight_map"].values()) == set(files)
-    assert torch.equal(logits(source), logits(back))
+    assert set(index["weight_map"].values()) == files
+    assert torch.equal(logits(tmp_path / "source"), logits(back))
 
 
-def test_a_method_goes_with_it_and_the_output_is_validated(run: Run, tmp_path: Path) -> None:
-    source = checkpoint("llama", tmp_path / "source")
-    bake(source, AS_IS, tmp_path / "model.gguf", outtype="f16")
-    done = run("apply", "model.gguf", "--yarn", "4", "--to", "safetensors", "-o", "out")
-    assert done.returncode == 0, done.stderr
-    checked = run("validate", "out", "--against", "model.gguf")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "Agrees everywhere" in checked.stdout
-    weights = tmp_path / "out" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-5] ^= 1
-    weights.write_bytes(content)
-    caught = run("validate", "out", "--against", "model.gguf", "--ignore-receipt")
-    assert (caught.returncode, "differs from byte" in caught.stderr) == (3, True), caught.stderr
+def test_a_method_goes_with_it_and_the_output_is_validated(plain: Path, tmp_path: Path) -> None:
+    out, given = apply(make_plan(plain, YARN, tmp_path / "out", to="safetensors")), ("--against", "plain.gguf")
+    assert "Agrees everywhere" in command(tmp_path, "validate", "out", *given, code=0).stdout
+    data(lambda found: found.__setitem__(-5, found[-5] ^ 1))(out)
+    assert "differs from byte" in command(tmp_path, "validate", "out", *given, "--ignore-receipt", code=3).stderr
 
 
 @pytest.mark.parametrize("encoding", ["buffers", "weights"])
-def test_a_method_in_the_weights_goes_with_it_in_one_step(encoding: str, tmp_path: Path) -> None:
+def test_a_method_in_the_weights_goes_with_it_in_one_step(encoding: str, plain: Path, tmp_path: Path) -> None:
     """As in two: the file becomes a checkpoint first, and then its weights change."""
-    bake(checkpoint("qwen2", tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
-    yarn = Recipe(METHODS["yarn"](4.0))
-    one = apply(make_plan(tmp_path / "model.gguf", yarn, tmp_path / "one", to="safetensors", encoding=encoding))
-    verify_output(Comparison.open(one, str(tmp_path / "model.gguf")))
-    plain = restored(tmp_path / "model.gguf", tmp_path / "plain")
-    two = apply(make_plan(plain, yarn, tmp_path / "two", encoding=encoding))
-    found, wanted = hashes(one), hashes(two)
-    weights = {name for name in wanted if name.endswith(".safetensors")}
-    assert {name: found[name] for name in weights} == {name: wanted[name] for name in weights}
-    assert len(weights) == (2 if encoding == "buffers" else 1)
-    assert hashes(plain)["model.safetensors"] not in (found.get("model.safetensors"), found.get("config.json"))
+    one = apply(make_plan(plain, YARN, tmp_path / "one", to="safetensors", encoding=encoding))
+    verify_output(Comparison.open(one, str(plain)))
+    between = restored(plain, tmp_path / "between")
+    two = apply(make_plan(between, YARN, tmp_path / "two", encoding=encoding))
+    found, wanted = (
+        {name: sha for name, sha in hashes(folder).items() if name.endswith(".safetensors")} for folder in (one, two)
+    )
+    assert found == wanted
+    assert len(found) == (2 if encoding == "buffers" else 1)
+    if encoding == "weights":
+        assert hashes(between)["model.safetensors"] not in found.values()
 
 
 def test_a_scaled_file_keeps_its_scaling(tmp_path: Path) -> None:
-    source = checkpoint("llama", tmp_path / "source")
-    bake(source, Recipe(METHODS["linear"](4.0)), tmp_path / "scaled.gguf")
+    bake(checkpoint("llama", tmp_path / "source"), Recipe(METHODS["linear"](4.0)), tmp_path / "scaled.gguf")
     config = json.loads((restored(tmp_path / "scaled.gguf", tmp_path / "back") / "config.json").read_text())
     assert (config["rope_scaling"]["rope_type"], config["rope_scaling"]["factor"]) == ("linear", 4.0)
     assert config["max_position_embeddings"] == 256
 
 
 def test_what_is_no_file_as_it_was_converted_is_refused(tmp_path: Path) -> None:
-    source = checkpoint("qwen2", tmp_path / "source")
-    bake(source, AS_IS, tmp_path / "plain.gguf")
-    bake(tmp_path / "plain.gguf", Recipe(METHODS["mixed"](4.0)), tmp_path / "carrier.gguf")
-    bake(tmp_path / "plain.gguf", Recipe(METHODS["ntk"](4.0)), tmp_path / "ntk.gguf")
-    with pytest.raises(UnsupportedBake, match="`ropeconv restore` on it first"):
-        restored(tmp_path / "carrier.gguf", tmp_path / "back")
-    with pytest.raises(RopeconvError, match="`ropeconv restore` on it first"):
-        make_plan(tmp_path / "ntk.gguf", Recipe(METHODS["yarn"](4.0)), tmp_path / "back", to="safetensors")
+    plain, carrier, ntk = (tmp_path / f"{name}.gguf" for name in ("plain", "carrier", "ntk"))
+    bake(checkpoint("qwen2", tmp_path / "source"), AS_IS, plain)
+    bake(plain, Recipe(METHODS["mixed"](4.0)), carrier)
+    bake(plain, Recipe(METHODS["ntk"](4.0)), ntk)
+    for path, recipe in ((carrier, AS_IS), (ntk, YARN)):
+        with pytest.raises(RopeconvError, match="`ropeconv restore` on it first"):
+            make_plan(path, recipe, tmp_path / "back", to="safetensors")
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (Edit({"llama.expert_weights_norm": u32(1)}), "llama.expert_weights_norm = 1 cannot"),
+        (Edit({"tokenizer.ggml.pre": string("bloom")}), "how it cuts text is not in the table"),
+        (Edit({"llama.block_count": u32(1)}), r"the tensor blk\.1\..* cannot"),
+    ],
+)
+def test_unknown_keys_tokenizers_and_tensors_are_refused(edit: Edit, words: str, plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedBake, match=words):
+        restored(edited(plain, edit), tmp_path / "back")
     assert not (tmp_path / "back").exists()
 
 
-def test_unknown_architectures_keys_tensors_and_types_are_refused(tmp_path: Path) -> None:
-    source = checkpoint("llama", tmp_path / "source")
-    bake(source, AS_IS, tmp_path / "plain.gguf")
-    file, strange = GgufFile.open(tmp_path / "plain.gguf"), tmp_path / "strange.gguf"
-
-    def refused(path: Path, words: str, kind: type[RopeconvError] = UnsupportedBake, **options: object) -> None:
-        with pytest.raises(kind, match=words):
-            make_plan(path, AS_IS, tmp_path / "back", to="safetensors", **options)
-
-    refused(write(tmp_path / "other.gguf", "mamba2"), "mamba2", RopeconvError)
-    refused(write(tmp_path / "bitnet.gguf", "bitnet"), "architecture bitnet .*only these are converted back: apertus")
-    write_new(file, 0, Edit({"llama.expert_weights_norm": u32(1)}), strange)
-    refused(strange, "llama.expert_weights_norm = 1 cannot")
-    write_new(file, 0, Edit({"tokenizer.ggml.pre": string("bloom")}), strange)
-    with pytest.raises(UnsupportedBake, match="how it cuts text is not in the table"):
-        restored(strange, tmp_path / "back")
-    refused(tmp_path / "plain.gguf", "--outtype q8_0 is none of a checkpoint", UsageError, outtype="q8_0")
-    refused(tmp_path / "plain.gguf", "--carrier goes with GGUF", UsageError, carrier="mistral3")
+def test_a_tensor_without_all_of_its_elements_is_refused(tmp_path: Path) -> None:
+    """The values of multi-head latent attention without the keys make no projection."""
+    bake(checkpoint("deepseek_v2", tmp_path / "source"), AS_IS, tmp_path / "model.gguf")
+    half = edited(tmp_path / "model.gguf", Edit(removed=frozenset({"blk.0.attn_k_b.weight"})))
+    with pytest.raises(UnsupportedBake, match=r"the tensor blk\.0\.attn_v_b\.weight cannot"):
+        GgufCheckpoint(GgufSource(half)).files()
 
 
-def test_tensors_of_another_shape_are_refused(tmp_path: Path) -> None:
-    source = checkpoint("llama", tmp_path / "source")
-    bake(source, AS_IS, tmp_path / "plain.gguf")
-    write_new(GgufFile.open(tmp_path / "plain.gguf"), 0, Edit({"llama.block_count": u32(1)}), tmp_path / "short.gguf")
-    with pytest.raises(UnsupportedBake, match=r"the tensor blk\.1\..* cannot"):
-        GgufCheckpoint(GgufSource(tmp_path / "short.gguf")).files()
+@pytest.mark.parametrize(
+    ("arch", "options", "words"),
+    [
+        ("mamba2", {}, "mamba2"),
+        ("bitnet", {}, "architecture bitnet .*only these are converted back: apertus"),
+        ("llama", {"outtype": "q8_0"}, "--outtype q8_0 is none of a checkpoint"),
+        ("llama", {"carrier": "mistral3"}, "--carrier goes with GGUF"),
+    ],
+)
+def test_unknown_architectures_and_options_of_gguf_are_refused(
+    arch: str, options: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError if options else RopeconvError, match=words):
+        make_plan(write(tmp_path / "model.gguf", arch), AS_IS, tmp_path / "back", to="safetensors", **options)

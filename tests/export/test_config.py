@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,22 @@ from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import make_plan
+from ..support.corruptions import edit
 from ..support.llamacpp import EXPORTED, bake, checkpoint
 
 AS_IS = Recipe(METHODS["as-is"]())
 
 
-def test_defaults_are_those_of_the_class() -> None:
+@pytest.mark.parametrize("model_type", EXPORTED)
+def test_defaults_are_those_of_the_class(model_type: str) -> None:
     """Of every key that becomes metadata, and of every value that llama.cpp assumes."""
-    wrong = {}
-    for model_type in EXPORTED:
-        rules, stock = by_model_type()[model_type].gguf, AutoConfig.for_model(model_type).to_dict()
-        assert rules is not None
-        texts = [*rules.u32.values(), *rules.f32.values(), *rules.flag.values(), *(c.key for c in rules.codes.values())]
-        read = {name for text in texts for name in names_in(text)} | ({rules.act_key} if rules.act else set())
-        expected = {name: stock[name] for name in read if stock.get(name) is not None}
-        known = {name: rules.defaults.get(name) for name in expected}
-        needs = {need.key: need.default for need in rules.need if stock.get(need.key) is not None}
-        if known != expected or any(stock[key] != value for key, value in needs.items()):
-            wrong[model_type] = (known, expected, needs)
-    assert not wrong
+    rules, stock = by_model_type()[model_type].gguf, AutoConfig.for_model(model_type).to_dict()
+    assert rules is not None
+    texts = [*rules.u32.values(), *rules.f32.values(), *rules.flag.values(), *(c.key for c in rules.codes.values())]
+    read = {name for text in texts for name in names_in(text)} | ({rules.act_key} if rules.act else set())
+    expected = {name: stock[name] for name in read if stock.get(name) is not None}
+    assert {name: rules.defaults.get(name) for name in expected} == expected
+    assert not [need.key for need in rules.need if stock.get(need.key) not in (None, need.default)]
 
 
 def test_expressions_are_solved_for_their_keys() -> None:
@@ -48,69 +45,47 @@ def test_expressions_are_solved_for_their_keys() -> None:
         solved({**given, "b * c": 16})
 
 
-def _rewrite(folder: Path, change: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(change(config)))
+def converted(source: Path, change: Callable[[dict[str, Any]], object]) -> GgufFile:
+    """What becomes of a checkpoint with another config."""
+    edit(source, "config.json", change)
+    bake(source, AS_IS, source.with_suffix(".gguf"))
+    return GgufFile.open(source.with_suffix(".gguf"))
+
+
+def without(*names: str) -> Callable[[dict[str, Any]], object]:
+    return lambda config: [config.pop(name, None) for name in names]
 
 
 @pytest.mark.parametrize("key", ["num_experts", "num_local_experts"])
 def test_the_number_of_experts_has_two_names(tmp_path: Path, key: str) -> None:
-    source = checkpoint("qwen3_moe", tmp_path / "source")
+    def rename(config: dict[str, Any]) -> None:
+        without("num_experts", "num_local_experts")(config)
+        config[key] = 4
 
-    def rename(config: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in config.items() if "_experts" not in name or "per_tok" in name} | {key: 4}
-
-    _rewrite(source, rename)
-    bake(source, AS_IS, tmp_path / "out.gguf")
-    file = GgufFile.open(tmp_path / "out.gguf")
+    file = converted(checkpoint("qwen3_moe", tmp_path / "source"), rename)
     assert file.get("qwen3moe.expert_count") == 4
-    assert file.get("general.size_label") == "4x{}K".format(
-        round(sum(_share(info.shape, "_exps." in name) for name, info in file.tensors.items()) / 1000)
-    )
-
-
-def _share(shape: tuple[int, ...], expert: bool) -> int:
-    size = 1
-    for number in shape:
-        size *= number
-    return size // 4 if expert else size
+    share = [math.prod(info.shape) // (4 if "_exps." in name else 1) for name, info in file.tensors.items()]
+    assert file.get("general.size_label") == f"4x{round(sum(share) / 1000)}K"
 
 
 def test_a_multiplier_that_is_absent_is_the_classes(tmp_path: Path) -> None:
     """Without the key, llama.cpp would divide logits by the root of the head dimension."""
-    source = checkpoint("granite", tmp_path / "source")
-    _rewrite(source, lambda config: {name: value for name, value in config.items() if "multiplier" not in name})
-    bake(source, AS_IS, tmp_path / "out.gguf")
-    assert GgufFile.open(tmp_path / "out.gguf").get("granite.attention.scale") == 1.0
+    names = [f"{name}_multiplier" for name in ("attention", "embedding", "residual")]
+    file = converted(checkpoint("granite", tmp_path / "source"), without(*names))
+    assert file.get("granite.attention.scale") == 1.0
 
 
 def test_sizes_of_gemma_3_that_are_those_of_its_class(tmp_path: Path) -> None:
     """google/gemma-3-4b-it has no head counts in its config: its heads are 8 and 4, of 256 dimensions."""
-    source = checkpoint(
-        "gemma3_text", tmp_path / "source", num_attention_heads=8, num_key_value_heads=4, head_dim=256,
-        query_pre_attn_scalar=256,
-    )  # fmt: skip
-    left = {"num_attention_heads", "num_key_value_heads", "head_dim", "query_pre_attn_scalar", "rms_norm_eps"}
-    _rewrite(source, lambda config: {name: value for name, value in config.items() if name not in left})
-    bake(source, AS_IS, tmp_path / "out.gguf")
-    file = GgufFile.open(tmp_path / "out.gguf")
+    sizes = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256}
+    file = converted(checkpoint("gemma3_text", tmp_path / "source", **sizes), without(*sizes, "rms_norm_eps"))
     found = [file.get(f"gemma3.attention.{key}") for key in ("head_count", "head_count_kv", "key_length")]
     assert found == [8, 4, 256]
-
-
-def test_windows_that_llama_cpp_ignores_are_said(tmp_path: Path) -> None:
-    words = "llama.cpp ignores the sliding window"
-    settings = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "layer_types": None}
-    windowed = make_plan(checkpoint("qwen2", tmp_path / "windows", **settings), AS_IS, to="gguf")
-    assert any(words in warning for warning in windowed.warnings)
-    plain = make_plan(checkpoint("qwen2", tmp_path / "plain"), AS_IS, to="gguf")
-    assert not any(words in warning for warning in plain.warnings)
 
 
 def test_a_copy_has_the_base_models_of_its_source(tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "source")
     (source / "README.md").write_text("---\nbase_model: meta-llama/Llama-3.2-1B\n---\n# A model\n")
-    bake(source, AS_IS, tmp_path / "copy.gguf")
-    assert GgufFile.open(tmp_path / "copy.gguf").get("general.base_model.0.name") == "Llama 3.2 1B"
-    bake(source, Recipe(METHODS["yarn"](4.0)), tmp_path / "longer.gguf")
-    assert GgufFile.open(tmp_path / "longer.gguf").get("general.base_model.0.name") == "Source"
+    for name, recipe, base in (("copy", AS_IS, "Llama 3.2 1B"), ("longer", Recipe(METHODS["yarn"](4.0)), "Source")):
+        bake(source, recipe, tmp_path / f"{name}.gguf")
+        assert GgufFile.open(tmp_path / f"{name}.gguf").get("general.base_model.0.name") == base

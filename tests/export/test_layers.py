@@ -23,46 +23,42 @@ from ropeconv.runtimes.llamacpp import find_arch
 from ropeconv.sources.open import open_checkpoint
 
 from ..support.baking import make_plan
+from ..support.corruptions import edit
 from ..support.extent import sample
 from ..support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 
 AS_IS = Recipe(METHODS["as-is"]())
 S, F = "sliding_attention", "full_attention"
-GEMMA4: dict[str, Any] = {"num_hidden_layers": 6, "use_double_wide_mlp": False}
+
+
+def gemma4(shared: int, *types: str) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": 6, "use_double_wide_mlp": False, "num_kv_shared_layers": shared, "layer_types": [*types],
+    }  # fmt: skip
+
+
+def gpt_oss(*types: str) -> dict[str, Any]:
+    return {"num_hidden_layers": 4, "layer_types": [*types], "sliding_window": 16}
+
+
 OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "keys of a layer of the other type": (
-        "gemma4_text",
-        {**GEMMA4, "num_kv_shared_layers": 2, "layer_types": [S, S, F, S, S, F]},
+        "gemma4_text", gemma4(2, S, S, F, S, S, F),
         "num_kv_shared_layers = 2 with 6 layers .*llama.cpp uses the keys of layer 2 in layer 4, .* those of 3;",
     ),
-    "keys of the layer before": (
-        "gemma4_text",
-        {**GEMMA4, "num_kv_shared_layers": 2, "layer_types": [S, S, S, F, F, F]},
-        "",
-    ),
+    "keys of the layer before": ("gemma4_text", gemma4(2, S, S, S, F, F, F), ""),
     "keys of a window layer that is farther away": (
-        "gemma4_text",
-        {**GEMMA4, "num_kv_shared_layers": 2, "layer_types": [S, S, F, F, S, F]},
+        "gemma4_text", gemma4(2, S, S, F, F, S, F),
         "llama.cpp uses the keys of layer 2 in layer 4, and the model those of 1;",
     ),
-    "three of three": (
-        "gemma4_text",
-        {**GEMMA4, "num_kv_shared_layers": 3, "layer_types": [S, S, F, S, S, F]},
-        "",
-    ),
-    "windows in turns": ("gpt_oss", {"num_hidden_layers": 4, "layer_types": [S, F, S, F], "sliding_window": 16}, ""),
+    "three of three": ("gemma4_text", gemma4(3, S, S, F, S, S, F), ""),
+    "windows in turns": ("gpt_oss", gpt_oss(S, F, S, F), ""),
     "windows in other layers": (
-        "gpt_oss",
-        {"num_hidden_layers": 4, "layer_types": [S, S, S, F], "sliding_window": 16},
+        "gpt_oss", gpt_oss(S, S, S, F),
         r"layer_types = .*llama.cpp computes no window in layer 1 \(the first is 0\); keep safetensors",
     ),
     "no windows": ("gemma2", {"num_hidden_layers": 4, "layer_types": [F] * 4}, "stops without a layer that has a win"),
-}
-REFUSED = [name for name, (_, _, words) in OTHERS.items() if words]
-
-
-def unchecked(*_: Any) -> None:
-    """In place of `check_layers`."""
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -76,37 +72,42 @@ def test_a_plan_knows_what_llama_cpp_makes_of_the_layers(name: str, tmp_path: Pa
         make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
 
 
-@pytest.mark.parametrize("name", sample(list(OTHERS), 4))
+@pytest.mark.parametrize("name", sample(list(OTHERS), 2))
 def test_llama_cpp_stops_or_computes_something_else_with_what_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same layers, written without the check, and those that are not refused."""
     pytest.importorskip("llama_cpp")
-    model_type, changes, _ = OTHERS[name]
+    model_type, changes, words = OTHERS[name]
     source, out = checkpoint(model_type, tmp_path / "source", **changes), tmp_path / "out.gguf"
-    monkeypatch.setattr(exported, "check_layers", unchecked)
+    monkeypatch.setattr(exported, "check_layers", lambda *_: None)
     bake(source, AS_IS, out)
     stops = loading.why_not_run(out)[0]
-    assert bool(stops) is (name in REFUSED and name != "windows in other layers"), stops
+    assert bool(stops) is (bool(words) and name != "windows in other layers"), stops
     if not stops:
         far = max(figures.kl_max for figures in beyond(of_transformers(source, None), of_llamacpp(out)))
-        assert (far > 1e-3) is (name in REFUSED), far
+        assert (far > 1e-3) is bool(words), far
 
 
 @pytest.mark.parametrize(
-    ("model_type", "setting", "words"),
+    ("model_type", "layer", "setting", "words"),
     [
-        ("llama", {"num_key_value_heads": 2}, r"2 heads of keys in layer 1 \(the first is 0\) .*llama.cpp computes 1;"),
-        ("gpt_oss", {"sliding_window": 7}, "llama.cpp computes a window of .* in layer 0"),
+        (
+            "llama",
+            "1",
+            {"num_key_value_heads": 2},
+            r"2 heads of keys in layer 1 .*the first is 0.*llama.cpp computes 1;",
+        ),
+        ("gpt_oss", "0", {"sliding_window": 7}, "llama.cpp computes a window of .* in layer 0"),
     ],
 )
-def test_settings_of_one_layer(model_type: str, setting: dict[str, int], words: str, tmp_path: Path) -> None:
+def test_settings_of_one_layer(
+    model_type: str, layer: str, setting: dict[str, int], words: str, tmp_path: Path
+) -> None:
     """Which transformers keeps in `per_layer_config`."""
     source = checkpoint(model_type, tmp_path / "source")
     make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
-    config = json.loads((source / "config.json").read_text())
-    layer = "0" if "sliding_window" in setting else "1"
-    (source / "config.json").write_text(json.dumps({**config, "per_layer_config": {layer: setting}}))
+    edit(source, "config.json", lambda config: config.update(per_layer_config={layer: setting}))
     with pytest.raises(UnsupportedBake, match=words):
         make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
 
@@ -116,26 +117,34 @@ def test_heads_of_each_layer_need_a_graph_that_reads_them(tmp_path: Path, monkey
     changes = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
     source = checkpoint("gemma4_text", tmp_path / "source", **changes)
     make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
-
-    def reads_the_first(name: object) -> Any:
-        return msgspec.structs.replace(find_arch(name), heads_by_layer=False)
-
-    monkeypatch.setattr(demands, "find_arch", reads_the_first)
+    first = {"heads_by_layer": False}
+    monkeypatch.setattr(demands, "find_arch", lambda name: msgspec.structs.replace(find_arch(name), **first))
     with pytest.raises(UnsupportedBake, match="of keys in layer"):
         make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
 
 
-@pytest.mark.parametrize(("model_type", "noted"), [("phi3", True), ("mistral", True), ("gpt_oss", False)])
-def test_a_window_that_llama_cpp_ignores_is_noted(model_type: str, noted: bool, tmp_path: Path) -> None:
-    source = checkpoint(model_type, tmp_path / "source", sliding_window=16)
+QWEN2 = {"use_sliding_window": True, "max_window_layers": 1, "layer_types": None}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "noted"),
+    [("mistral", {}, True), ("phi3", {}, True), ("qwen2", QWEN2, True), ("qwen2", {}, False), ("gpt_oss", {}, False)],
+)
+def test_a_window_that_llama_cpp_ignores_is_noted(
+    model_type: str, changes: dict[str, Any], noted: bool, tmp_path: Path
+) -> None:
+    source = checkpoint(model_type, tmp_path / "source", sliding_window=16, **changes)
     plan = make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
     assert any("llama.cpp ignores the sliding window" in line for line in plan.warnings) is noted
-    if noted:
-        pytest.importorskip("llama_cpp")
-        bake(source, AS_IS, tmp_path / "out.gguf")
-        made, reference = of_llamacpp(tmp_path / "out.gguf"), of_transformers(source, None)
-        assert torch.allclose(made[:16, : reference.shape[1]], reference[:16], atol=2e-2)
-        assert beyond(reference, made)[1].kl_max > 1e-3
+
+
+def test_llama_cpp_computes_the_same_inside_a_window_that_it_ignores_and_not_beyond(tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    source, out = checkpoint("mistral", tmp_path / "source", sliding_window=16), tmp_path / "out.gguf"
+    bake(source, AS_IS, out)
+    made, reference = of_llamacpp(out), of_transformers(source, None)
+    assert torch.allclose(made[:16, : reference.shape[1]], reference[:16], atol=2e-2)
+    assert beyond(reference, made)[1].kl_max > 1e-3
 
 
 def exported_configs() -> list[Path]:

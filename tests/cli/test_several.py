@@ -25,6 +25,7 @@ from ..support.models import make
 @pytest.fixture
 def qwen2(tmp_path: Path) -> Path:
     """A second model, with a tokenizer that GGUF can have."""
+    from ..support.llamacpp import checkpoint
 
     return checkpoint("qwen2", tmp_path / "qwen2")
 

@@ -38,14 +38,6 @@ def answer(cell: Cell, wide: dict[str, Any], local: dict[str, Any]) -> dict[str,
     return {"ropes": [wide, local], "layers": [places[kind] for kind in cell.before.layers]}
 
 
-def test_local_layers_may_have_another_rotary_width(models: dict[str, Cell]) -> None:
-    cell, (theta, local_theta) = models["laguna"], THETA["laguna"]
-    wide = rope(theta, 32, 16)
-    assert outcome(cell, answer(cell, wide, rope(local_theta, 64, 32))).status == "exact"
-    narrow = outcome(cell, answer(cell, wide, rope(local_theta, 32, 16)))
-    assert (narrow.status, narrow.detail) == ("differs", "window layers: rotates 16 pairs, not 32")
-
-
 def test_pairs_that_stand_still_have_to_stand_still(models: dict[str, Cell]) -> None:
     cell, (theta, local_theta) = models["lfm3"], THETA["lfm3"]
     local = rope(local_theta, 64, 32)

@@ -21,8 +21,7 @@ SUMS = {"blk.0.attn_q.weight.in_sum2": np.ones(32, np.float32), "blk.0.attn_q.we
 @pytest.mark.parametrize(
     ("arch", "keys", "tensors", "words"),
     [
-        ("llama", {}, plain_tensors(), ""),
-        ("llama", {"general.type": "model"}, plain_tensors(), ""),
+        ("llama", {}, plain_tensors(), ""), ("llama", {"general.type": "model"}, plain_tensors(), ""),
         ("llama", {"general.type": "adapter"}, plain_tensors(), "is a LoRA adapter"),
         ("llama", {"adapter.type": "lora"}, plain_tensors(), "is a LoRA adapter"),
         ("llama", {"general.type": "mmproj"}, plain_tensors(), "is a multimodal projector"),
@@ -30,13 +29,11 @@ SUMS = {"blk.0.attn_q.weight.in_sum2": np.ones(32, np.float32), "blk.0.attn_q.we
         ("llama", {"general.type": "imatrix"}, plain_tensors(), "is an importance matrix"),
         ("llama", {}, SUMS, "is an importance matrix"),
         ("llama", {"nextn_predict_layers": 1}, NEXT, "holds only layers that predict further tokens"),
-        ("llama", {"nextn_predict_layers": 1}, plain_tensors(), ""),
-        ("llama", {}, NEXT, ""),
-        ("llama", {"nextn_predict_layers": 0}, NEXT, ""),
-        ("llama", {"nextn_predict_layers": "1"}, NEXT, ""),
+        ("llama", {"nextn_predict_layers": 1}, plain_tensors(), ""), ("llama", {}, NEXT, ""),
+        ("llama", {"nextn_predict_layers": 0}, NEXT, ""), ("llama", {"nextn_predict_layers": "1"}, NEXT, ""),
         ("llama", {}, {}, "holds a vocabulary and no weights"),
     ],
-)
+)  # fmt: skip
 def test_what_a_file_is_instead_of_a_model(
     tmp_path: Path, arch: str, keys: dict[str, Any], tensors: dict[str, Any], words: str
 ) -> None:

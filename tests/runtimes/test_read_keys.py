@@ -18,7 +18,6 @@ from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.read_keys import read_keys, understood, unknown_key
 from ropeconv.runtimes.verdict import Verdict, judge, without_config
 from scripts.laboratory.key_files import model_of
-from scripts.laboratory.key_reader import attention_keys, configured_keys
 from scripts.laboratory.key_records import record
 
 from ..conftest import CONFIGS
@@ -114,48 +113,6 @@ def test_published_configs_have_no_key_that_nobody_looked_at(path: Path) -> None
     spec = read_spec(config, family)
     found = [judge(config, family, spec.current(), spec, row) for row in runtimes()]
     assert [one.reason for one in found if one.status == "unknown" and "its attention reads" in one.reason] == []
-
-
-MODEL = """
-from .made_base import BaseAttention, unused
-
-
-class MadeAttention(BaseAttention):
-    def __init__(self, config):
-        self.heads = config.read_in_attention
-        self.base = getattr(config, "with_getattr", 1)
-        rope = config.rope_scaling or {}
-        self.kind = config.rope_scaling["in_dictionary"]
-
-
-class MadeLayer:
-    def __init__(self, config):
-        far = getattr(config, "through_a_variable", None)
-        self.self_attn = MadeAttention(config, far=far, near=config.as_argument)
-        self.mlp = MadeMLP(config.elsewhere)
-"""
-BASE = """
-class BaseAttention:
-    def __init__(self, config):
-        self.scale = config.in_the_base
-
-
-class OtherAttention:
-    def __init__(self, config):
-        self.scale = config.not_used
-"""
-
-
-def test_keys_are_those_that_reach_attention(tmp_path: Path) -> None:
-    (tmp_path / "made.py").write_text(MODEL)
-    (tmp_path / "made_base.py").write_text(BASE)
-    found = attention_keys(tmp_path / "made.py")
-    assert found.top == {
-        "read_in_attention", "with_getattr", "rope_scaling", "through_a_variable", "as_argument", "in_the_base",
-    }  # fmt: skip
-    assert found.rope == {"in_dictionary"}
-    (tmp_path / "asked.py").write_text('class A:\n  x = self.read_cfg(int, ["text_config->rope_theta", "b->c"], 1)\n')
-    assert configured_keys(tmp_path / "asked.py").top == {"rope_theta", "b"}
 
 
 @pytest.mark.parametrize("family", sample(["llama", "deepseek_v3", "gemma3", "phi3"], 1))

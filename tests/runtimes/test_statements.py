@@ -22,8 +22,6 @@ from ropeconv.runtimes.runtime import row_from
 from ropeconv.runtimes.verdict import judge_all, rows_for
 from ropeconv.runtimes.versions import version_key
 
-from ..support.extent import sample
-
 
 def baked(family: Family, method: str = "yarn", encoding: str = "native", **changes: object) -> CheckpointResult:
     """A config of a family with a method, and the verdicts on it."""
@@ -37,54 +35,6 @@ def baked(family: Family, method: str = "yarn", encoding: str = "native", **chan
 
 def status(name: str, runtime: str, method: str = "yarn", encoding: str = "native") -> str:
     return baked(by_name()[name], method, encoding).status_of(find(runtime)[-1])
-
-
-# families whose model files do not pass the scaling on, executed (see the records of the lab)
-UNSCALED = {
-    "mlx-lm@0.32": "qwen3_moe mixtral gemma gemma2 cohere cohere2 ernie4_5 ernie4_5_moe glm4 glm4_moe gpt_neox "
-    "minimax_m2 phi qwen3_vl_moe stablelm starcoder2",
-    "sglang": "gemma gemma2 granitemoe mixtral olmo persimmon phi stablelm starcoder2",
-    "vllm@0.11": "falcon gemma gemma2 gpt_neox mixtral persimmon phi stablelm starcoder2",
-    "llama-cpp": "gemma gemma2 falcon phi stablelm glm gpt_neox cohere",
-}
-REFUSED = {
-    "mlx-lm@0.32": "nemotron qwen2_moe hunyuan_v1_dense",
-    "vllm@0.11": "olmo olmo2",
-}
-ABSENT = {
-    "mlx-lm@0.32": "falcon persimmon arcee olmo",
-    "exllamav3": "deepseek_v2 ernie4_5 falcon gemma glm gpt_neox granite granitemoe hunyuan_v1_dense llama4 nemotron "
-    "olmo olmo2 olmoe persimmon phi qwen2_moe qwen2_vl stablelm starcoder2",
-    "vllm@0.11": "ministral3 qwen3_5",
-    "llama-cpp": "persimmon",
-}
-
-
-EXECUTED = [
-    (runtime, name, wanted)
-    for wanted, table in (("ignored", UNSCALED), ("refused", REFUSED), ("unsupported", ABSENT))
-    for runtime, names in table.items()
-    for name in names.split()
-]
-
-
-@pytest.mark.parametrize(("runtime", "name", "wanted"), sample(EXECUTED, 20))
-def test_yarn_as_executed(runtime: str, name: str, wanted: str) -> None:
-    assert status(name, runtime) == wanted
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
-@pytest.mark.parametrize("runtime", ["transformers", "mlx-lm", "vllm", "sglang", "exllamav3"])
-def test_yarn_where_it_is_read(runtime: str, name: str) -> None:
-    assert status(name, runtime) == "exact"
-
-
-@pytest.mark.parametrize("name", sample(["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"], 1))
-@pytest.mark.parametrize("runtime", ["vllm", "sglang"])
-def test_models_with_m_rope_fail_on_classes_without(runtime: str, name: str) -> None:
-    for method, encoding in (("linear", "native"), ("llama3", "native"), ("mixed", "factors")):
-        assert status(name, runtime, method, encoding) == "refused"
-    assert status(name, runtime, "ntk") == "exact"
 
 
 def test_versions_that_nobody_looked_at_are_not_covered() -> None:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from ropeconv.tune import Tuned, Wanted, tune_model
 from ropeconv.tune.passes import Passes, Place
 from ropeconv.tune.searches import REGISTRY
 
-from ..conftest import Run
+from ..support.in_process import command
+from ..support.waiting import until
 from .models import Known, task
 from .test_searches import needs_optuna, towards
 
@@ -54,6 +54,13 @@ def searched(engine: Known, path: Path | None, over: str, by: str) -> tuple[Reci
         return REGISTRY[by].run(work).recipe, work.trace
 
 
+def keys(journal: Path) -> set[str]:
+    """The keys of a journal, which has each once."""
+    found = [json.loads(line)["key"] for line in journal.read_text().splitlines()[1:]]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
 def target() -> Known:
     best = task(Known(lambda *given: 1.0)).start.formula("ntk").schedule
     found: Known = towards(best, noise=0.3)
@@ -62,24 +69,16 @@ def target() -> Known:
 
 @pytest.mark.parametrize(("over", "by"), SEARCHES)
 def test_no_pass_is_done_twice_and_the_result_is_that_of_one_run(over: str, by: str, tmp_path: Path) -> None:
-    whole = target()
-    expected, read = searched(whole, None, over, by), len(whole.read)
-    done, runs = 0, 0
-    while True:
+    whole, read, runs = target(), 0, 0
+    found, expected = None, searched(whole, None, over, by)
+    while found is None:
         engine = Mortal(target(), passes=29)
-        runs += 1
-        try:
+        with suppress(Killed):
             found = searched(engine, tmp_path / "j.jsonl", over, by)
-            break
-        except Killed:
-            pass
-        finally:
-            done += len(engine.read)
+        runs, read = runs + 1, read + len(engine.read)
     assert found == expected
-    assert done == read
-    assert runs >= 3
-    keys = [json.loads(line)["key"] for line in (tmp_path / "j.jsonl").read_text().splitlines()[1:]]
-    assert len(keys) == len(set(keys)) == read
+    assert (read, runs >= 3) == (len(whole.read), True)
+    assert len(keys(tmp_path / "j.jsonl")) == read
 
 
 def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_path: Path) -> None:
@@ -112,6 +111,7 @@ def test_journals_of_others_are_refused_and_kept(tmp_path: Path) -> None:
         Place(path).opened("model")
 
 
+@pytest.mark.nightly
 def test_a_search_by_gradient_goes_on(trained: Path, tmp_path: Path) -> None:
     def tuned(journal: Path, steps: int = 0) -> Tuned:
         """With `steps`, of a search that is killed behind them."""
@@ -129,31 +129,24 @@ def test_a_search_by_gradient_goes_on(trained: Path, tmp_path: Path) -> None:
     for steps in (1, 3):
         with suppress(Killed):
             tuned(journal, steps)
-    passes = len(journal.read_text().splitlines())
-    assert passes == 1 + 3 * 4 + 4, "gradients of three steps, and the formula to begin with"
+    assert len(keys(journal)) == 3 * 4 + 4, "gradients of three steps, and the formula to begin with"
     found, expected = tuned(journal), tuned(tmp_path / "other.jsonl")
-    assert found.recipe == expected.recipe
-    assert found.trace == expected.trace
-    assert found.rows == expected.rows
-    keys = [json.loads(line)["key"] for line in journal.read_text().splitlines()[1:]]
-    assert len(keys) == len(set(keys))
+    assert (found.recipe, found.trace, found.rows) == (expected.recipe, expected.trace, expected.rows)
+    assert keys(journal) == keys(tmp_path / "other.jsonl")
 
 
-def test_a_killed_command_goes_on(trained: Path, tmp_path: Path, run: Run) -> None:
+@pytest.mark.nightly
+def test_a_killed_command_goes_on(trained: Path, tmp_path: Path) -> None:
     given = ["tune", str(trained / "model"), "--text", f"{trained}/texts/*.txt", "--context", "256", "--windows", "4",
              "--targets", "16", "--steps", "3", "--by", "evolution", "--journal", "j.jsonl"]  # fmt: skip
     running = subprocess.Popen([sys.executable, "-m", "ropeconv", *given, "-o", "killed.json"], cwd=tmp_path)
-    journal, end = tmp_path / "j.jsonl", time.monotonic() + 120
-    while not journal.exists() or len(journal.read_bytes().splitlines()) < 40:
-        assert time.monotonic() < end
-        assert running.poll() is None
-        time.sleep(0.05)
+    journal = tmp_path / "j.jsonl"
+    until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 40, "forty passes")
     running.send_signal(signal.SIGKILL)
     running.wait()
     assert not (tmp_path / "killed.json").exists()
-    resumed = run(*given, "--json")
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = command(tmp_path, *given, "--json", code=0)
     assert "passes are in the journal, j.jsonl." in resumed.stderr
-    alone = run(*given[:-1], "alone.jsonl", "--json")
+    alone = command(tmp_path, *given[:-1], "alone.jsonl", "--json", code=0)
     assert json.loads(resumed.stdout) == json.loads(alone.stdout)
-    assert len(journal.read_bytes().splitlines()) == len((tmp_path / "alone.jsonl").read_bytes().splitlines())
+    assert keys(journal) == keys(tmp_path / "alone.jsonl")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -16,7 +15,7 @@ from ropeconv.receipts import read_recipe
 from ropeconv.tune import Tuned, Wanted, tune_model
 from ropeconv.tune.result import write_tuned
 
-from ..conftest import Run
+from ..support.in_process import command
 from ..support.models import make
 
 CONTEXT = 256
@@ -30,23 +29,20 @@ def tuned(trained: Path) -> Tuned:
 
 def test_the_gradient_finds_what_no_formula_has(tuned: Tuned) -> None:
     rows = {row.name: row for row in tuned.rows}
-    assert next(iter(rows)) == "base"
-    assert len(rows) == 1 + 7 + 1
     total = rows["tuned factors"].total
+    assert (next(iter(rows)), len(rows)) == ("base", 1 + 7 + 1)
     assert total.difference is not None
     assert total.error is not None
     assert total.difference < -3 * total.error
-    assert tuned.better
-    assert "is better" in tuned.sentence
+    assert (tuned.better, "is better" in tuned.sentence) == (True, True)
     assert tuned.recipe == rows["tuned factors"].recipe
     best = min(row.total.value for row in tuned.rows if row.recipe and row.name != "tuned factors")
     assert rows[tuned.best_formula].total.value == best, "the best formula is that of held-out text"
-    assert rows["tuned factors"].total.value < best
+    assert total.value < best
     assert rows["linear 4"].total.difference > 0.05  # type: ignore[operator]
     assert tuned.searched < total.difference / 2 < 0
     assert not set(tuned.texts) & set(tuned.held_out)
-    assert len(tuned.divisors) == 32
-    assert tuned.positions[-1] == CONTEXT - 1
+    assert (len(tuned.divisors), tuned.positions[-1]) == (32, CONTEXT - 1)
 
 
 def test_an_evaluation_of_its_own_sees_the_difference(tuned: Tuned, trained: Path, tmp_path: Path) -> None:
@@ -59,70 +55,49 @@ def test_an_evaluation_of_its_own_sees_the_difference(tuned: Tuned, trained: Pat
         Sizes(lengths=f"64,{CONTEXT}", windows=24, targets=64), tmp_path / "journal",
     )  # fmt: skip
     cells = {(cell.row, cell.column): cell for cell in result.cells}
-    found = cells[f"recipe:{tmp_path / 'tuned.json'}", CONTEXT]
-    assert found.difference is not None
-    assert found.difference < 0
+    found, other = cells[f"recipe:{tmp_path / 'tuned.json'}", CONTEXT], cells["linear:4", CONTEXT]
     assert found.decided
-    assert cells["linear:4", CONTEXT].difference > 0  # type: ignore[operator]
+    assert found.difference < 0 < other.difference  # type: ignore[operator]
 
 
-def test_little_searching_says_that_it_found_nothing(trained: Path) -> None:
-    wanted = Wanted(str(CONTEXT), windows=4, held_windows=4, steps=1, targets=16)
+@pytest.mark.nightly
+def test_little_searching_says_that_it_found_nothing_and_hidden_numbers_count(trained: Path) -> None:
+    wanted = Wanted(str(CONTEXT), windows=4, held_windows=4, steps=1, targets=16, needles=0.5, attention_factor=1.0)
     found = tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
     assert not found.better
     assert "not better beyond three standard errors" in found.sentence or "found nothing better" in found.sentence
-    best = next(row for row in found.rows if row.name == found.best_formula)
-    assert found.recipe == best.recipe
-
-
-def test_hidden_numbers_count_where_they_are_asked_for(trained: Path) -> None:
-    wanted = Wanted(str(CONTEXT), windows=4, steps=2, targets=16, needles=0.5, attention_factor=1.0, start="yarn")
-    found = tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
+    assert found.recipe == next(row for row in found.rows if row.name == found.best_formula).recipe
     for row in found.rows:
         assert row.needle is not None
         expected = row.beyond.value + 0.3 * row.inside.value + 0.5 * row.needle.value
         assert row.total.value == pytest.approx(expected)
-    assert found.attention_factor in (1.0, pytest.approx(1.13863)), "yarn's own, or the given one"
 
 
-@pytest.mark.parametrize("to", ["safetensors", "gguf"])
-def test_the_recipe_is_baked_and_runtimes_compute_it(
-    to: str, tuned: Tuned, trained: Path, tmp_path: Path, run: Run
-) -> None:
-    if to == "gguf" and importlib.util.find_spec("llama_cpp") is None:
-        pytest.skip("needs llama-cpp-python")
+@pytest.mark.parametrize("to", [pytest.param("safetensors", marks=pytest.mark.nightly), "gguf"])
+def test_the_recipe_is_baked_and_runtimes_compute_it(to: str, tuned: Tuned, trained: Path, tmp_path: Path) -> None:
+    if to == "gguf":
+        pytest.importorskip("llama_cpp")
     write_tuned(tuned, tmp_path / "tuned.json")
     out, model = "out.gguf" if to == "gguf" else "out", trained / "model"
-    done = run("apply", model, "--recipe", "tuned.json", "--to", to, "-o", out, "-q")
-    assert done.returncode == 0, done.stderr
-    checked = run("validate", out, "--against", model)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    command(tmp_path, "apply", model, "--recipe", "tuned.json", "--to", to, "-o", out, "-q", code=0)
+    checked = command(tmp_path, "validate", out, "--against", model, code=0)
     assert "Agrees everywhere, and the unscaled source does not." in checked.stdout
 
 
-def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_path: Path, run: Run) -> None:
-    given = (
-        "--text",
-        f"{trained}/texts/*.txt",
-        "--context",
-        "256",
-        "--windows",
-        "4",
-        "--steps",
-        "2",
-        "--targets",
-        "16",
-    )
-    done = run("tune", trained / "model", *given, "-o", "tuned.json", "--plot", "tuned.svg")
-    assert done.returncode == 0, done.stderr
-    for words in ("minus best formula", "tuned factors", "2 steps by gradient on 4 windows", "texts are held out"):
+def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_path: Path) -> None:
+    model = trained / "model"
+    given = ("tune", model, "--text", f"{trained}/texts/*.txt", "--context", "256", "--windows", "4", "--steps", "2")
+    done = command(tmp_path, *given, "--targets", "16", "-o", "tuned.json", "--plot", "tuned.svg", code=0)
+    for words in (
+        "minus best formula", "tuned factors", "2 steps by gradient on 4 windows", "texts are held out",
+        "Next: ropeconv apply",
+    ):  # fmt: skip
         assert words in done.stdout
-    assert "Next: ropeconv apply" in done.stdout
     assert "<svg" in (tmp_path / "tuned.svg").read_text()
-    as_json = run("tune", trained / "model", *given, "--json", "-q", "--fresh")
-    data, written = json.loads(as_json.stdout), json.loads((tmp_path / "tuned.json").read_text())
-    assert data == {"schema": 2, **written}, "the same seed gives the same"
-    dry = run("apply", trained / "model", "--recipe", "tuned.json", "--dry-run", "--json")
+    again = command(tmp_path, *given, "--targets", "16", "--json", "-q", "--fresh", code=0)
+    written = json.loads((tmp_path / "tuned.json").read_text())
+    assert json.loads(again.stdout) == {"schema": 2, **written}, "the same seed gives the same"
+    dry = command(tmp_path, "apply", model, "--recipe", "tuned.json", "--dry-run", "--json", code=0)
     assert json.loads(dry.stdout)["schedule"]["context"] == 256
 
 
@@ -139,19 +114,19 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_values_are_refused_with_a_repair(case: str, tmp_path: Path, trained: Path) -> None:
+def test_wrong_values_are_refused_with_a_repair(case: str, trained: Path) -> None:
     given, sentence = WRONG[case]
+    wanted = Wanted(**{"context": "256", "windows": 2, **given})
     with pytest.raises(RopeconvError, match=re.escape(sentence)):
-        tune_model(
-            trained / "model", [trained / "texts" / "*.txt"], Wanted(**{"context": "256", "windows": 2, **given})
-        )
+        tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
 
 
-def test_gguf_files_and_encoders_are_refused(tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize(
+    ("model", "said"), [("model.gguf", "tune the checkpoint that it was made of"), ("encoder", "encoder")]
+)
+def test_gguf_files_and_encoders_are_refused(model: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("words " * 999)
-    gguf = run("tune", "model.gguf", "--text", "book.txt", "--context", "256")
-    assert (gguf.returncode, "tune the checkpoint that it was made of" in gguf.stderr) == (2, True)
     make("modernbert", tmp_path / "encoder")
-    done = run("tune", "encoder", "--text", "book.txt", "--context", "256")
-    assert (done.returncode, "encoder" in done.stderr) == (2, True)
+    done = command(tmp_path, "tune", model, "--text", "book.txt", "--context", "256", code=2)
+    assert said in done.stderr
     assert not list(tmp_path.glob("*.json"))

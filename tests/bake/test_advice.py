@@ -120,9 +120,7 @@ def test_what_works_untuned_comes_first_in_the_published_order() -> None:
         ({"first": 4000, "fast_change": 9.0}, {"first": 3000}, "yarn"),
     ],
 )  # fmt: skip
-def test_the_numbers_decide_among_the_others_one_after_the_other(
-    yarn: dict[str, float], other: dict[str, float], first: str
-) -> None:
+def test_numbers_decide_among_the_others(yarn: dict[str, float], other: dict[str, float], first: str) -> None:
     assert order(one("yarn", untuned=False, **yarn), one("by-parts", untuned=False, **other))[0] == first
 
 
@@ -193,9 +191,7 @@ def test_a_factor_works_untuned_up_to_what_is_reported(quick: None, context: int
         (LLAMA_3_1, 1 << 16, "--linear 8 --context 65536 --replace"),
     ],
 )  # fmt: skip
-def test_commands_name_the_context_where_the_factor_does_not_give_it(
-    quick: None, path: Path, context: int, flags: str
-) -> None:
+def test_commands_name_a_context_where_no_factor_gives_it(quick: None, path: Path, context: int, flags: str) -> None:
     assert advised(path, context).command == f"ropeconv apply {path} {flags}"
 
 

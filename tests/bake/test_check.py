@@ -80,7 +80,7 @@ def right(plan: CheckpointPlan, version: str = transformers.__version__, factor:
 
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 @pytest.mark.parametrize(("version", "words"), [("4.30.0", "transformers 4.30.0 is"), ("", "as installed")])
-def test_versions_that_nothing_is_known_of_prove_nothing(
+def test_unknown_versions_prove_nothing(
     plan: CheckpointPlan, folder: Path, version: str, words: str, factor: float
 ) -> None:
     """Neither a right answer nor a wrong one, where no verdict says that this version reads it."""
@@ -107,9 +107,7 @@ def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(lla
         assert checking.reason == "transformers 4.51.0 is not among those that read it exactly"
 
 
-def test_a_model_type_that_transformers_lacks_is_an_error_where_it_should_have_it(
-    plan: CheckpointPlan, folder: Path
-) -> None:
+def test_a_model_type_that_transformers_should_have_is_missed(plan: CheckpointPlan, folder: Path) -> None:
     """For a copy of a family under a name of its own there is nothing to compare, and that is said."""
     answer = {"transformers": transformers.__version__, "error": "LookupError: it has no model type x"}
     with pytest.raises(Disagreement, match="nothing was kept"):
@@ -147,9 +145,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     return found
 
 
-def test_the_first_answer_is_by_the_given_probe_and_cached(
-    plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
-) -> None:
+def test_the_first_answer_is_cached(plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]) -> None:
     probe = Asked()
     ask = probe_query(plan, probe)
     assert probe.calls == [("prefetch", "llama")]
@@ -161,9 +157,7 @@ def test_the_first_answer_is_by_the_given_probe_and_cached(
     assert second.calls == [("stopped",)]
 
 
-def test_an_assumed_family_is_asked_about_as_the_one_it_stands_for(
-    plan: CheckpointPlan, folder: Path, cache: Path
-) -> None:
+def test_an_assumed_family_is_asked_about_by_its_type(plan: CheckpointPlan, folder: Path, cache: Path) -> None:
     family = msgspec.structs.replace(plan.result.family, assumed="it looks like it", name="other")
     assumed, probe = replace(plan, result=replace(plan.result, family=family)), Asked()
     probe_query(assumed, probe)(folder)
@@ -174,7 +168,7 @@ def test_an_assumed_family_is_asked_about_as_the_one_it_stands_for(
     assert known.stood_for == [""]  # another question than the first, so that no answer is there
 
 
-def test_another_config_is_asked_about_by_a_new_probe_that_is_ended(
+def test_another_config_is_asked_about_by_a_new_probe(
     plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
 ) -> None:
     probe_query(plan, Asked())(folder)
@@ -229,9 +223,7 @@ def test_a_wrong_output_keeps_nothing(llama: Path, tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "out").exists()
 
 
-def test_without_transformers_it_says_why_there_is_no_check(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_transformers_there_is_a_reason(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Probe, "available", staticmethod(lambda: False))
     done = ropeconv.apply(make_plan(llama, YARN, tmp_path / "out"))
     assert done.check is None

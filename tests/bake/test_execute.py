@@ -127,7 +127,7 @@ FAILS = r"out cannot be written \(.*\); check the disk and its permissions, or c
 
 @pytest.mark.parametrize("place", ["copy", "rename"])
 @pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, FULL), (errno.EDQUOT, FULL), (errno.EIO, FAILS)])
-def test_errors_of_the_disk_are_sentences(
+def test_disk_errors_are_sentences(
     small: SmallPlan, monkeypatch: pytest.MonkeyPatch, place: str, number: int, said: str
 ) -> None:
     def fails(*given: object) -> None:
@@ -167,9 +167,7 @@ class Killed(BaseException):
     """What no code catches, as a kill."""
 
 
-def test_a_copy_that_hangs_is_not_waited_for_and_moves_nothing(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_hangs_is_not_waited_for(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a download may, when the run is stopped."""
     (llama / "second.bin").write_bytes(bytes(100))
     hangs, goes_on = threading.Event(), threading.Event()

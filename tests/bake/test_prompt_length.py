@@ -112,9 +112,7 @@ def test_generate_fills_the_declared_context(folders: tuple[Path, Path], tmp_pat
 
 
 @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
-def test_a_tokenizer_that_truncates_keeps_the_prompt(
-    folders: tuple[Path, Path], tmp_path: Path, prompt: str, key: str
-) -> None:
+def test_a_tokenizer_keeps_the_prompt(folders: tuple[Path, Path], tmp_path: Path, prompt: str, key: str) -> None:
     source = shutil.copytree(folders[0], tmp_path / "source")
     edit(source / "tokenizer_config.json", **{"model_max_length": None, key: TRAINED})
     both = (source, apply(make_plan(source, YARN, tmp_path / "out")))

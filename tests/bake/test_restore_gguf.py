@@ -96,9 +96,7 @@ def test_the_file_is_as_it_was(tmp_path: Path, name: str) -> None:
     assert path.read_bytes() == original
 
 
-def test_a_plan_in_place_names_the_file_itself_wherever_one_stands(
-    baked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_in_place_names_the_file_itself(baked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     plan = restore_plan(ropeconv.open_source(str(baked)), in_place=True)
@@ -325,9 +323,7 @@ def test_a_command_beside_a_change_ends_in_one_sentence(run: Run, path: Path, wo
     assert list(walk)[-1] == "done"
 
 
-def test_a_model_that_changes_while_it_is_copied_is_not_published(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_changes_is_not_copied(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change in place that came and went between the header and the last byte."""
     plan = make_plan(path, YARN, tmp_path / "out.gguf", replace=True)
     real = gguf_write.copy_part

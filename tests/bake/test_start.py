@@ -67,9 +67,7 @@ def test_on_top_of_nothing_and_beside_replace() -> None:
 
 
 @pytest.mark.parametrize(("declared", "refused"), [(40960, True), (163839, True), (163840, False), (200000, False)])
-def test_a_scaling_that_covers_more_than_is_declared_is_declared_first(
-    tmp_path: Path, declared: int, refused: bool
-) -> None:
+def test_what_a_scaling_covers_is_declared_first(tmp_path: Path, declared: int, refused: bool) -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40960}
     config = json.loads(QWEN3.read_text()) | {"rope_scaling": yarn, "max_position_embeddings": declared}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""What a plan warns of, on published configs: little, what matters most first, and with the source's number."""
+"""What a plan says of its source: few warnings, repairs, and what it takes over, with the numbers of the source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from ropeconv.bake import Plan
 from ropeconv.bake.repairs import repairs
@@ -35,8 +34,6 @@ from ..support.gguf_files import write
 from ..support.models import TRAINED
 
 MORE = CONFIGS.parent / "more_configs"
-
-
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 MISTRAL = CONFIGS / "mistralai--Mistral-7B-v0.1.json"
 
@@ -76,9 +73,7 @@ def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(path: Path,
     ("method", "value", "context", "said"),
     [("theta", 5e5, None, True), ("theta", 5e5, 4096, False), ("ntk", 4.0, None, False)],
 )
-def test_a_context_that_stays_is_said_of_a_base_without_a_context(
-    method: str, value: float, context: int | None, said: bool
-) -> None:
+def test_a_context_that_stays_is_said_of_a_base(method: str, value: float, context: int | None, said: bool) -> None:
     words = "the context stays 4,096; pass --context to declare a longer one"
     assert (words in warned(LLAMA_2, method, value, context=context)) is said
 
@@ -104,12 +99,8 @@ def test_problems_of_the_source_come_in_the_order_of_their_weight() -> None:
     problems = tuple(Problem(code, code) for code in ("stale-inv-freq", "other", "trained", "load"))
     seen = dataclasses.replace(inspect_source(open_source(str(LLAMA_2))), problems=problems, custom_code="code")
     recipe = Recipe(REGISTRY["linear"](4.0))
-    assert warnings(seen, recipe, seen.spec, recipe.schedule(seen.spec)) == [
-        "load",
-        "trained",
-        "stale-inv-freq",
-        "code",
-    ]
+    found = warnings(seen, recipe, seen.spec, recipe.schedule(seen.spec))
+    assert found == ["load", "trained", "stale-inv-freq", "code"]
 
 
 # What `inspect` offers where a runtime does not compute a checkpoint as it is
@@ -133,28 +124,29 @@ def offered(tmp_path: Path, config: dict[str, Any]) -> dict[str, tuple[str, str]
     return {(one.repair.split("--runtime ")[-1] or one.message.split()[0]): (one.message, one.repair) for one in found}
 
 
-def test_a_runtime_that_ignores_the_scaling_gets_a_recipe_that_it_reads(tmp_path: Path) -> None:
-    """mlx-lm's file for Qwen 3 MoE reads the base alone: NTK reaches the same length with a base."""
-    message, repair = offered(tmp_path, {"model_type": "qwen3_moe", "rope_scaling": SCALING})["mlx-lm"]
-    assert message.startswith("mlx-lm 0.32: ignored, ")
-    assert repair == "--ntk 4 --replace --runtime mlx-lm"
+NEW_SCHEMA = {"rope_theta": None, "rope_parameters": {**SCALING, "rope_theta": 1e6}}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
 
 
-def test_a_schema_that_a_runtime_does_not_see_is_written_twice(tmp_path: Path) -> None:
-    new_schema_alone = {"model_type": "llama", "rope_theta": None, "rope_parameters": {**SCALING, "rope_theta": 1e6}}
-    message, repair = offered(tmp_path, new_schema_alone)["mlx-lm"]
-    assert "mlx-lm 0.32: differs" in message
-    assert repair == "--as-is --runtime mlx-lm"
+@pytest.mark.parametrize(
+    ("config", "runtime", "said", "repair"),
+    [
+        # mlx-lm's file for Qwen 3 MoE reads the base alone: NTK reaches the same length with a base
+        ({"model_type": "qwen3_moe", "rope_scaling": SCALING}, "mlx-lm", "mlx-lm 0.32: ignored, ", "--ntk 4 --replace"),
+        ({"model_type": "llama", **NEW_SCHEMA}, "mlx-lm", "mlx-lm 0.32: differs", "--as-is"),
+        ({"model_type": "qwen2_vl", "rope_scaling": LINEAR}, "vllm", "vLLM", "--ntk 4 --replace"),
+    ],
+)
+def test_a_runtime_gets_a_recipe_that_it_reads(
+    tmp_path: Path, config: dict[str, Any], runtime: str, said: str, repair: str
+) -> None:
+    message, found = offered(tmp_path, config)[runtime]
+    assert said in message
+    assert found == f"{repair} --runtime {runtime}"
 
 
 def test_what_everybody_reads_needs_nothing(tmp_path: Path) -> None:
     assert offered(tmp_path, {"model_type": "llama"}) == {}
-
-
-def test_m_rope_that_a_runtime_fails_on_gets_a_base_instead(tmp_path: Path) -> None:
-    config = {"model_type": "qwen2_vl", "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
-    assert "ktransformers" not in offered(tmp_path, config)
-    assert offered(tmp_path, config)["vllm"][1] == "--ntk 4 --replace --runtime vllm"
 
 
 @pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl"])
@@ -162,9 +154,7 @@ def test_m_rope_that_a_runtime_fails_on_gets_a_base_instead(tmp_path: Path) -> N
     ("method", "words"),
     [("yarn", "it computes YaRN's ramp over 4 times the trained length"), ("linear", "a class that is not M-RoPE")],
 )
-def test_m_rope_in_vllm_is_refused_with_the_reason_and_a_base(
-    tmp_path: Path, model_type: str, method: str, words: str
-) -> None:
+def test_m_rope_in_vllm_is_refused_with_the_reason(tmp_path: Path, model_type: str, method: str, words: str) -> None:
     config = json.loads((CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json").read_text()) | {"model_type": model_type}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedBake, match=words) as refusal:
@@ -205,6 +195,7 @@ def published(name: str, model_type: str, folder: Path) -> Path:
 
 def computed(folder: Path) -> tuple[float, float]:
     """Attention factor and softmax scale that the installed transformers computes from a config."""
+    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -218,9 +209,7 @@ def computed(folder: Path) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("name", "model_type", "mscale", "everywhere"), PUBLISHED)
-def test_the_pair_of_a_published_model(
-    name: str, model_type: str, mscale: float, everywhere: float, tmp_path: Path
-) -> None:
+def test_a_published_pair(name: str, model_type: str, mscale: float, everywhere: float, tmp_path: Path) -> None:
     plan = make_plan(published(name, model_type, tmp_path), YARN_80, replace=True)
     (tmp_path / "out").mkdir()
     write_config(plan, tmp_path / "out")
@@ -260,9 +249,7 @@ def test_what_is_not_inherited_is_not_said(name: str, recipe: Recipe) -> None:
         ("llama", 0.707, None),
     ],
 )
-def test_a_gguf_says_it_from_its_key(
-    tmp_path: Path, arch: str, multiplier: float, wanted: tuple[float, ...] | None
-) -> None:
+def test_a_gguf_says_it(tmp_path: Path, arch: str, multiplier: float, wanted: tuple[float, ...] | None) -> None:
     """yarn_log_multiplier is 0.1 mscale_all_dim in deepseek2; 0.0707 is what the converter writes for V2."""
     keys = {
         "rope.scaling.type": "yarn", "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": 64,
@@ -295,9 +282,7 @@ def planned(folder: Path, **options: Any) -> Any:
 
 @pytest.mark.parametrize("choice", [None, "keep"])
 @pytest.mark.parametrize("runtime", ["vllm", "sglang"])
-def test_a_runtime_that_would_ignore_the_method_is_refused_with_the_option(
-    chunked: Path, runtime: str, choice: str | None
-) -> None:
+def test_a_runtime_that_ignores_the_method_is_refused(chunked: Path, runtime: str, choice: str | None) -> None:
     with pytest.raises(UnsupportedBake, match=f"{DUAL_CHUNK}.*; pass --dual-chunk drop"):
         planned(chunked, runtimes=(runtime,), dual_chunk=choice)
     assert planned(chunked, runtimes=(runtime,), dual_chunk="drop").result.status_of(find(runtime)[-1]) == "exact"

@@ -104,7 +104,7 @@ SMALLEST = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.fl
 @pytest.mark.parametrize(
     ("times", "factor", "kept"), [(2, 2.0, True), (1, 2.0, False), (1, 0.5, True), (0.5, 0.5, False)]
 )
-def test_numbers_below_the_normal_ones_may_have_lost_bits(
+def test_subnormal_numbers_may_have_lost_bits(
     tmp_path: Path, dtype: Any, times: float, factor: float, kept: bool
 ) -> None:
     save_file({"t": torch.tensor([SMALLEST[dtype] * times, 1.0], dtype=dtype)}, tmp_path / "now")
@@ -125,9 +125,7 @@ def test_numbers_below_the_normal_ones_may_have_lost_bits(
     ("numbers", "factor", "words"),
     [([torch.inf, 1.0], 2.0, "may have lost bits"), ([1.0, 1.0], 3.0, "which is no power of two")],
 )
-def test_infinite_numbers_and_other_factors_are_not_divided(
-    tmp_path: Path, numbers: list[float], factor: float, words: str
-) -> None:
+def test_what_is_not_divided(tmp_path: Path, numbers: list[float], factor: float, words: str) -> None:
     save_file({"t": torch.tensor(numbers)}, tmp_path / "now")
     with pytest.raises(BadSource, match=words):
         write_divided(lambda: tmp_path / "now", [scaled(factor, (0, 2))], tmp_path / "then", lambda done: None)

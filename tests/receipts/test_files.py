@@ -84,9 +84,7 @@ def test_a_gguf_file_without_a_receipt_is_said_to_have_none(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS])
-def test_where_nothing_can_be_beside_a_folder_it_is_drafted_inside(
-    out: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_draft_is_inside_where_none_can_be_beside(out: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     opened = Path.open
 
     def refuse(path: Path, *given: Any, **named: Any) -> Any:

@@ -168,9 +168,7 @@ def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("renamed", "kind"), [({}, "hub"), ({"model.safetensors": "old.safetensors"}, "folder")])
-def test_files_of_the_hub_that_had_other_names_are_those_of_a_folder(
-    tmp_path: Path, renamed: dict[str, str], kind: str
-) -> None:
+def test_renamed_files_of_the_hub_are_those_of_a_folder(tmp_path: Path, renamed: dict[str, str], kind: str) -> None:
     """The Hub copies files by the names that it has."""
     source = output(tmp_path / "a", FolderRecord(renamed=renamed))
     source.kind, source.commit = "hub", "0123456"

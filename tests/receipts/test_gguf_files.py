@@ -192,9 +192,7 @@ def test_a_receipt_counts_while_the_rope_is_what_it_says(file: GgufFile, spec: R
 
 
 @pytest.mark.parametrize("original", [None, OriginalRecord(SourceRecord("first", "gguf"))])
-def test_without_a_record_of_its_source_a_file_is_where_replace_starts(
-    file: GgufFile, original: OriginalRecord | None
-) -> None:
+def test_without_a_record_replace_starts_from_the_file(file: GgufFile, original: OriginalRecord | None) -> None:
     text = embedded(receipt(None, schedule=SCHEDULE, original=original))
     assert first_gguf(bake(file, Edit({"ropeconv.json": string(text)})), linear()) is None
 

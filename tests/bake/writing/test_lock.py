@@ -1,4 +1,4 @@
-"""One process at a time writes an output."""
+"""The hidden folder of an output: one process at a time, moves that were interrupted, and what is counted."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def test_a_link_at_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOTEMPTY, errno.EBUSY])
-def test_the_hidden_folder_is_removed_once_its_lock_is_closed(
-    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hidden_folder_goes_with_its_lock(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rmdir, calls = Path.rmdir, []
 
     def rmdir_on_nfs(path: Path) -> None:
@@ -154,9 +152,7 @@ def settled(hidden: Hidden) -> tuple[str, bool]:
     ],
     ids=["nothing", "the earlier one away", "the earlier one to the place of the new one", "all"],
 )
-def test_what_stands_at_the_name_after_some_of_the_moves(
-    hidden: Hidden, moves: list[tuple[str, str]], found: tuple[str, bool]
-) -> None:
+def test_what_some_of_the_moves_leave(hidden: Hidden, moves: list[tuple[str, str]], found: tuple[str, bool]) -> None:
     places = {"out": hidden.out, "old": hidden.old("out"), "new": hidden.new("out"), "aside": hidden.root / "aside"}
     for source, target in moves:
         places[source].rename(places[target])
@@ -222,7 +218,7 @@ def test_every_byte_is_counted_once_also_where_a_run_goes_on(plan: SmallPlan, tm
 
 
 @pytest.mark.parametrize(("link", "shares"), [(False, False), (True, False), (False, True)])
-def test_a_disk_needs_room_for_what_is_not_shared(
+def test_a_disk_needs_space_for_what_is_made(
     plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, link: bool, shares: bool
 ) -> None:
     """Before anything is written. 16 MiB of the disk are left free."""

@@ -91,7 +91,7 @@ def test_a_file_that_is_no_gguf_is_not_replaced(tmp_path: Path, there: bytes) ->
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-def test_a_folder_without_a_name_of_its_own_is_refused(
+def test_a_folder_needs_a_name_of_its_own(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "other" / "inside").mkdir(parents=True)
@@ -185,7 +185,7 @@ def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
 
 
 @pytest.mark.parametrize("without", ["", "exchange"])
-def test_what_is_added_after_the_last_look_is_kept(out: Path, without: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_added_later_is_kept(out: Path, without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The earlier output is back in its place, and the next run says the same or replaces it."""
     if without:
         monkeypatch.setattr(renaming, "_renameat2", lambda source, target, flags: False)
@@ -198,7 +198,7 @@ def test_what_is_added_after_the_last_look_is_kept(out: Path, without: str, monk
     assert is_replaced(out)
 
 
-def test_another_folder_that_takes_the_place_after_the_last_look_is_kept(
+def test_another_folder_that_takes_the_place_is_kept(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def replace() -> None:

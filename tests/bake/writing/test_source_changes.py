@@ -57,7 +57,7 @@ WAYS = [*product(["LICENSE", "model.safetensors", "more/weights.bin"], [rewritte
 
 
 @pytest.mark.parametrize(("name", "change", "link"), sample(WAYS, 5))
-def test_a_change_while_it_is_read_keeps_nothing(
+def test_a_change_meanwhile_keeps_nothing(
     tmp_path: Path, name: str, change: Callable[[Path], None], link: bool
 ) -> None:
     """Copies, and what is made from the source: `more/weights.bin` is not copied, only read."""

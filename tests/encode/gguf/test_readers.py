@@ -77,9 +77,25 @@ def test_a_named_reader_decides(tmp_path: Path) -> None:
     assert "leave --runtime ollama out, or choose another method" in str(refusal.value)
 
 
-def test_another_encoding_is_named_where_it_fits(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedBake, match="with tensor: ignored.*with keys: exact; .*; take --encoding keys$"):
-        plan_of(tmp_path, "llama", LINEAR, "ik-llama-cpp@2026.5", encoding="tensor")
+@pytest.mark.parametrize(
+    ("arch", "recipe", "readers", "options", "words"),
+    [
+        ("llama", LINEAR, ("ik-llama-cpp@2026.5",), {"encoding": "tensor"},
+         "with tensor: ignored.*with keys: exact; .*; take --encoding keys$"),
+        ("qwen3", YARN, ("ollama@0.12", "lm-studio"), {},
+         "with keys: Ollama 0.12 differs, .* and LM Studio .*; leave --runtime lm-studio out, and measure what"),
+        ("qwen2", MIXED, ("ollama@0.12",), {"carrier": "mistral3"}, 
+         "with carrier: ignored, .*; leave --runtime ollama out, or choose another method$"),
+    ],
+)  # fmt: skip
+def test_the_way_out_where_a_named_reader_does_not_compute_it(
+    tmp_path: Path, arch: str, recipe: Recipe, readers: tuple[str, ...], options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UnsupportedBake, match=words):
+        plan_of(tmp_path, arch, recipe, *readers, **options)
+
+
+def test_an_encoding_that_a_named_reader_computes_is_taken(tmp_path: Path) -> None:
     chosen = plan_of(tmp_path, "llama", LINEAR, "ik-llama-cpp@2026.8", encoding="tensor")
     assert chosen.result.encoding == "tensor"
 

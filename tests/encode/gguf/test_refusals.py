@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ropeconv.encode.gguf.gguf_result import judge_edit
-from ropeconv.encode.gguf.reader_refusal import nothing_suits
 from ropeconv.errors import RopeconvError, UnsupportedBake
 from ropeconv.formats.gguf import Added, Edit, f32, u32
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.verdict import Verdict
 
 from .edits import LINEAR, MIXED, QUERIES, YARN, before, planned, recipe
 
@@ -132,46 +129,6 @@ def test_an_edit_is_read_back(tmp_path: Path) -> None:
     loud = window.result.edit.merged(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
     with pytest.raises(UnsupportedBake, match=r"it scales the window layers by 1\.5000 as well"):
         judge_edit(window.schedule, before(window), loud, "keys")
-
-
-def reader(name: str) -> Any:
-    return SimpleNamespace(name=name, display_name=name.title())
-
-
-def result(encoding: str, arch: str = "", **statuses: Any) -> Any:
-    """A result with a status for each reader; reasons are "of READER"."""
-
-    def judged_by(one: Any) -> Verdict:
-        return Verdict(f"{one.name}@1", one.display_name, statuses[one.name], f"of {one.name}", "here")
-
-    return SimpleNamespace(
-        encoding=encoding, arch=arch, judged_by=judged_by,
-        suits=lambda readers: all(statuses[one.name] in ("exact", "rounded") for one in readers),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("found", "names", "reason", "way_out"),
-    [
-        ([result("keys", a="ignored")], "a", "with keys: ignored, of a; with none: no",
-         "leave --runtime a out, or choose another method"),
-        ([result("keys", a="unknown")], "a", "with keys: of a; with none: no",
-         "leave --runtime a out, and measure what it computes with `ropeconv validate FILE --server URL`"),
-        ([result("keys", a="rounded", b="differs")], "ab", "with keys: B differs, of b; with none: no",
-         "leave --runtime b out, or choose another method"),
-        ([result("keys", a="ignored", b="unknown")], "ab", "with keys: A ignored, of a and B of b; with none: no",
-         "leave --runtime b out, and measure what it computes with `ropeconv validate FILE --server URL`"),
-        ([result("keys", a="ignored"), result("tensor", a="exact")], "a",
-         "with keys: ignored, of a; with tensor: exact; with none: no", "take --encoding tensor"),
-        ([result("keys", a="ignored"), result("carrier", "llama", a="exact"), result("tensor", a="exact")], "a",
-         "with keys: ignored, of a; with carrier: exact; with tensor: exact; with none: no", "take --carrier llama"),
-    ],
-)  # fmt: skip
-def test_where_a_named_reader_does_not_compute_it(found: list[Any], names: str, reason: str, way_out: str) -> None:
-    refusals = {"none": UnsupportedBake("a", "b", "no", "c")}
-    problem = nothing_suits(tuple(found), refusals, tuple(map(reader, names)))
-    assert (problem.reason, problem.alternatives) == (reason, way_out)
-    assert str(problem).startswith(f"this schedule cannot be baked for {' and '.join(names.upper())}: ")
 
 
 def test_other_encodings_are_looked_at_for_the_message(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from .evaluate.results import made
 from .support.browser import Browser, browser
 from .support.in_process import command
 
-SCREENS = [(1200, "light"), (400, "dark"), *(pytest.param(*one, marks=pytest.mark.nightly) for one in
-           ((1200, "dark"), (400, "light")))]  # fmt: skip
+SCREENS = [(1200, "light"), (400, "dark")]
+OTHERS = [pytest.param(*screen, marks=pytest.mark.nightly) for screen in ((1200, "dark"), (400, "light"))]
 AA = 4.5
 """The least contrast of text, of WCAG 2 level AA: https://www.w3.org/TR/WCAG22/#contrast-minimum"""
 GOOD = """<!doctype html><html lang="en"><style>body { font: 16px sans-serif; color: #222; background: #fff }</style>
@@ -86,7 +86,7 @@ def problems(chromium: Browser, path: Path, text: str | None = None, width: int 
     return found
 
 
-@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS + OTHERS)
 @pytest.mark.parametrize("name", ["validation", "evaluation", "run"])
 def test_a_report_fits_and_can_be_read(
     chromium: Browser, pages: dict[str, Path], tmp_path: Path, name: str, width: int, scheme: str

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+import torch
 
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -48,6 +49,12 @@ def cases(*sizes: str, wrong: bool) -> list[Case]:
 
 def named(case: tuple[object, ...]) -> str:
     return "-".join(getattr(part, "what", str(part)) for part in case).replace(" ", "_")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    """More cost more than they save in models of two layers."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

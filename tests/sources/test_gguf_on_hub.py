@@ -23,7 +23,6 @@ from ropeconv.rope.methods.special import AsIs
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import RECEIPT, GgufSource, hub_shard, open_source
 from ropeconv.sources.gguf import HubGguf
-from ropeconv.sources.hub_shard import HubShard
 
 from ..conftest import Run
 from ..support.baking import apply, make_plan
@@ -35,6 +34,7 @@ from ..support.llamacpp import checkpoint
 NAME = "me/tiny/quants/big.gguf"
 LARGE = 5 << 20
 FREQS = "rope_freqs.weight"
+YARN = Recipe(YarnMethod(4.0))
 Change = Callable[[int, bytes, dict[str, str]], tuple[int, bytes, dict[str, str]]]
 
 
@@ -83,9 +83,6 @@ def big_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile
     with running(made, hostile(made)) as ready:
         talk_to(ready, tmp_path / "home" / "hub", monkeypatch)
         yield ready
-
-
-YARN = Recipe(YarnMethod(4.0))
 
 
 def same_model(one: Path, other: Path) -> bool:
@@ -246,21 +243,6 @@ def test_small_tensors_are_read_where_they_are(
     monkeypatch.setattr(hub_shard, "MOST_RANGES", 2)
     assert make_plan("me/tiny/model.gguf", as_is, to="safetensors").bytes == plan.bytes
     assert fetched(tmp_path) == ["model.gguf"]
-
-
-def test_ranges_are_kept_within_bounds(big_hub: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "repo" / "quants" / "big.gguf"
-    shard = HubShard.find("me/tiny", "quants/big.gguf", None)
-    shard.header()
-    monkeypatch.setattr(hub_shard, "KEPT", 100)
-    whole, big_hub.seen = path.read_bytes(), []
-    places = [(0, 50), (hub_shard.FIRST - 10, hub_shard.FIRST + 10), (1_000_000, 1_000_080), (1_000_000, 1_000_080)]
-    for start, stop in (*places, (hub_shard.FIRST - 10, hub_shard.FIRST + 10), (7, 7)):
-        assert shard.read(start, stop) == whole[start:stop]
-    assert big_hub.seen == [f"bytes={hub_shard.FIRST}-{hub_shard.FIRST + 9}", "bytes=1000000-1000079"]
-    shard.read(2_000_000, 2_000_050)
-    assert shard.read(*places[1]) == whole[slice(*places[1])]
-    assert len(big_hub.seen) == 4
 
 
 def test_offline_the_cache_is_used_and_else_a_sentence_said(run: Run, big_hub: Hostile, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ropeconv.errors import BadSource
+from ropeconv.inspection import inspect_source
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.sources import open_source, resolved
@@ -95,21 +97,23 @@ def test_a_modelfile(tmp_path: Path) -> None:
             resolved(str(file))
 
 
+def seen(path: Path) -> dict[str, Any]:
+    return inspect_source(open_source(str(path))).to_dict()
+
+
 def test_a_modelfile_with_a_smaller_window_is_named_and_raised(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "m.gguf")
     text = 'FROM ./m.gguf\nPARAMETER num_ctx 16\nSYSTEM """\nShort.\n"""\n'
     (tmp_path / "Modelfile").write_text(text)
-    problems = json.loads(run("inspect", "Modelfile", "--json").stdout)["problems"]
-    named = [problem for problem in problems if problem["code"] == "modelfile"]
+    named = [problem for problem in seen(tmp_path / "Modelfile")["problems"] if problem["code"] == "modelfile"]
     assert [problem["repair"] for problem in named] == ["--as-is --ollama"]
     assert named[0]["message"].startswith("Modelfile has PARAMETER num_ctx = 16, below the declared context of ")
-    assert "modelfile" not in run("inspect", "m.gguf", "--json").stdout
-    done = run("apply", "Modelfile", "--yarn", "4", "-o", "out.gguf", "--ollama", "--json")
-    plan = json.loads(done.stdout)
+    assert "modelfile" not in str(seen(tmp_path / "m.gguf")["problems"])
+    plan = json.loads(run("apply", "Modelfile", "--yarn", "4", "-o", "out.gguf", "--ollama", "--json").stdout)
     context = plan["schedule"]["context"]
     assert f"Modelfile has PARAMETER num_ctx 16; --ollama writes a Modelfile with {context}" in " ".join(plan["notes"])
     assert (tmp_path / "out.Modelfile").read_text() == text.replace("m.gguf", "out.gguf").replace("16", str(context))
-    assert json.loads(run("inspect", "out.gguf", "--json").stdout)["context"] == context
+    assert seen(tmp_path / "out.gguf")["context"] == context
 
 
 def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
@@ -133,7 +137,9 @@ def test_a_folder_of_gguf_files_lists_them(tmp_path: Path) -> None:
         open_source(str(tmp_path / "empty")).config()
 
 
-def test_pickled_weights_are_copied_where_only_the_config_changes(llama: Path, tmp_path: Path) -> None:
+def test_pickled_weights_are_copied_where_only_the_config_changes(
+    llama: Path, tmp_path: Path, one_thread: None
+) -> None:
     from safetensors.torch import load_file
 
     torch.save(load_file(llama / "model.safetensors"), llama / "pytorch_model.bin")

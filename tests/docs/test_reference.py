@@ -23,6 +23,7 @@ def test_every_command_and_its_every_option_are_there() -> None:
     assert ["--theta-bound" in sections[name] for name in ("apply", "restore")] == [True, False]
 
 
+@pytest.mark.nightly
 def test_the_help_is_the_same_in_every_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = helps()
     for name, value in {"COLUMNS": "40", "TERMINAL_WIDTH": "40", "FORCE_COLOR": "1", "LANG": "C"}.items():

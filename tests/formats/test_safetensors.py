@@ -17,9 +17,6 @@ from safetensors.numpy import load_file, save_file
 from ropeconv.errors import BadSource
 from ropeconv.formats.floats import STORED, widened
 from ropeconv.formats.safetensors import BITS, MAX_HEADER, header_bytes, read_header, tensor_bytes, write_stream
-from ropeconv.sources import Source, open_source
-
-from ..faults.inputs.folders import write_checkpoint
 
 
 def test_reads_what_safetensors_writes(tmp_path: Path) -> None:
@@ -123,20 +120,6 @@ def test_bytes_at_random_are_refused(tmp_path_factory: pytest.TempPathFactory, c
     path.write_bytes(content)
     with pytest.raises(BadSource):
         read_header(path)
-
-
-@pytest.mark.parametrize(("limit", "most", "words"), [("MAX_HEADERS", 100, "more than 100 bytes"),
-                                                      ("MOST_TENSORS", 20, "or 20 tensors")])  # fmt: skip
-def test_headers_that_are_large_together_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, words: str
-) -> None:
-    source = open_source(str(write_checkpoint(tmp_path / "model")))
-    assert isinstance(source, Source)
-    monkeypatch.setattr(f"ropeconv.sources.source.{limit}", most)
-    with pytest.raises(BadSource, match=f"the headers of .* have .*{words}"):
-        _ = source.headers
-    monkeypatch.undo()
-    assert list(source.headers) == ["model.safetensors"]
 
 
 def test_every_type_of_floats_as_32_bits() -> None:

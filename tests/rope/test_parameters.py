@@ -187,6 +187,14 @@ def test_a_base_for_the_bound_is_sought_where_it_is_needed_and_quick(head_dim: i
         method.reaching(model, context)
 
 
+def test_methods_are_said_to_work_untuned_as_far_as_papers_report() -> None:
+    """Peng et al. 2023 for the parts, bloc97 and Su 2023 for NTK, Ding et al. 2024; the others are for training."""
+    reported = {"ntk": 4, "ntk-old": 4, "by-parts": 4, "yarn": 4, "ntk-fixed": 8, "mixed": 8, "longrope": 8}
+    assert {name: kind.max_untuned_factor for name, kind in REGISTRY.items()} == dict.fromkeys(REGISTRY, 1) | reported
+    notes = [(kind.max_untuned_factor, kind.finetuning_note) for kind in REGISTRY.values()]
+    assert all(f"{factor:g} times" in note for factor, note in notes if " times" in note)
+
+
 def test_long_searches_are_announced() -> None:
     lengths = (1 << 20, (1 << 20) + 1, 1 << 27, (1 << 27) + 1)
     assert [bool(REGISTRY["theta-bound"](length).slow_note) for length in lengths] == [False, True, True, False]

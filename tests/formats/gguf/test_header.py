@@ -338,31 +338,31 @@ def test_the_usual_type_is_that_of_most_matrices(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> tuple[Path, Path]:
-    write(tmp_path / "m.gguf", split=2)
-    return tmp_path / "m-00001-of-00002.gguf", tmp_path / "m-00002-of-00002.gguf"
+def shards(tmp_path: Path) -> list[Path]:
+    """Four of them, with a tensor in each."""
+    write(tmp_path / "m.gguf", split=1)
+    return sorted(tmp_path.glob("m-*.gguf"))
 
 
-def test_shards_are_read_as_one_file(shards: tuple[Path, Path]) -> None:
+def test_shards_are_read_as_one_file(shards: list[Path]) -> None:
     file = GgufFile.open(shards[0])
-    assert (file.paths, len(file.headers)) == (shards, 2)
+    assert (list(file.paths), len(file.headers)) == (shards, 4)
     assert list(file.tensors) == list(plain_tensors())
-    assert [file.shard(name) for name in ("token_embd.weight", "output_norm.weight")] == [0, 1]
+    assert [file.shard(name) for name in plain_tensors()] == [0, 1, 2, 3]
     assert file.read("output_norm.weight") == plain_tensors()["output_norm.weight"].tobytes()
 
 
-def test_shards_that_are_missing_renamed_or_repeated(shards: tuple[Path, Path]) -> None:
-    first, second = shards
-    other = first.rename(first.with_name("other.gguf"))
-    with pytest.raises(BadSource, match="first of 2 shards, so it must be named .*-00001-of-00002.gguf; give it back"):
+def test_shards_that_are_missing_renamed_or_repeated(shards: list[Path]) -> None:
+    other = shards[0].rename(shards[0].with_name("other.gguf"))
+    with pytest.raises(BadSource, match="first of 4 shards, so it must be named .*-00001-of-00004.gguf; give it back"):
         GgufFile.open(other)
-    other.rename(first)
-    second.unlink()
-    with pytest.raises(BadSource, match="m-00002-of-00002.gguf is missing"):
-        GgufFile.open(first)
-    second.write_bytes(first.read_bytes())
+    other.rename(shards[0])
+    shards[3].unlink()
+    with pytest.raises(BadSource, match="m-00004-of-00004.gguf is missing"):
+        GgufFile.open(shards[0])
+    shards[3].write_bytes(shards[1].read_bytes())
     with pytest.raises(BadSource, match="repeats the tensor"):
-        GgufFile.open(first)
+        GgufFile.open(shards[0])
 
 
 @pytest.mark.parametrize(
@@ -387,11 +387,11 @@ def test_files_that_say_that_they_are_shards(tmp_path: Path, name: str, keys: di
 
 @pytest.mark.parametrize(("limit", "least"), [("MAX_HEADER", None), ("MAX_TENSORS", 4)])
 def test_headers_of_shards_are_counted_together(
-    shards: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, limit: str, least: int | None
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, limit: str, least: int | None
 ) -> None:
     least = least or sum(one.data_start for one in GgufFile.open(shards[0]).headers)
     monkeypatch.setattr(f"ropeconv.formats.gguf.file.{limit}", least)
-    assert len(GgufFile.open(shards[0]).shards) == 2
+    assert len(GgufFile.open(shards[0]).shards) == 4
     monkeypatch.setattr(f"ropeconv.formats.gguf.file.{limit}", least - 1)
-    with pytest.raises(BadSource, match="the headers of m-00001-of-00002.gguf and its shards have more than"):
+    with pytest.raises(BadSource, match="the headers of m-00001-of-00004.gguf and its shards have more than"):
         GgufFile.open(shards[0])

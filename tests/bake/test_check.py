@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,7 +18,6 @@ import ropeconv
 from ropeconv.bake import check
 from ropeconv.bake.check import OutputCheck, probe_query
 from ropeconv.bake.checkpoint import CheckpointPlan
-from ropeconv.bake.export import ExportPlan
 from ropeconv.bake.planned import PlannedFile
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import Disagreement, RopeconvError
@@ -197,7 +197,6 @@ def test_code_of_its_own_is_run_each_time(llama: Path, tmp_path: Path, cache: Pa
 
 
 YARN = Recipe(REGISTRY["yarn"](4.0))
-applying = import_module("ropeconv.bake.apply")
 
 
 def test_it_is_checked_and_the_receipt_says_so(llama: Path, tmp_path: Path) -> None:
@@ -241,22 +240,15 @@ def test_gguf_is_written_by_the_same_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("available", "problem", "reason"),
-    [
-        (True, ("no tensor", ""), None), (True, ("", ""), ""), (True, ("", "too large"), "too large"),
-        (False, ("no tensor", ""), ""),
-    ],
-)  # fmt: skip
+    [(True, "no tensor", None), (True, "", "too large"), (False, "no tensor", "")],
+)
 def test_a_conversion_is_run_by_the_installed_llama_cpp(
-    monkeypatch: pytest.MonkeyPatch, available: bool, problem: tuple[str, str], reason: str | None
+    monkeypatch: pytest.MonkeyPatch, available: bool, problem: str, reason: str | None
 ) -> None:
-    """Before it has its name: `execute_plan` calls the check with the folder of what was written."""
-    made = object.__new__(ExportPlan)
-    object.__setattr__(made, "files", (PlannedFile("convert", "a.gguf", 1),))
-    monkeypatch.setattr(applying, "execute_plan", lambda plan, options, verify, advance: verify(Path("made")))
     monkeypatch.setattr(check.loading, "available", lambda: available)
-    monkeypatch.setattr(check.loading, "why_not_run", lambda path: {Path("made/a.gguf"): problem}[path])
-    if reason is not None:
-        assert applying.apply(made).reason == reason
-        return
-    with pytest.raises(RopeconvError, match="llama.cpp cannot run what was converted: no tensor; convert it with"):
-        applying.apply(made)
+    monkeypatch.setattr(check.loading, "why_not_run", lambda path: {Path("made/a.gguf"): (problem, "too large")}[path])
+    decoding = check.Decoding(SimpleNamespace(files=(PlannedFile("convert", "a.gguf", 1),)))  # type: ignore[arg-type]
+    words = "llama.cpp cannot run what was converted: no tensor; convert it with"
+    with nullcontext() if reason is not None else pytest.raises(RopeconvError, match=words):
+        decoding(Path("made"))
+    assert reason is None or decoding.reason == reason

@@ -176,12 +176,11 @@ def test_renamed_files_of_the_hub_are_those_of_a_folder(tmp_path: Path, renamed:
     assert (first.kind, first.commit) == (kind, "0123456")
 
 
-def test_a_family_that_was_given_then_is_that_of_the_receipt_unless_it_is_given_again(tmp_path: Path) -> None:
+def test_a_family_is_that_of_the_receipt_unless_it_is_given_again(tmp_path: Path) -> None:
     source = output(tmp_path / "a", FolderRecord())
     assert original_source(source).treat_as == ""
-    data = json.loads((tmp_path / "a" / "ropeconv.json").read_text())
-    data["source"]["family"] = "llama"
-    (tmp_path / "a" / "ropeconv.json").write_text(json.dumps(data))
+    family = SourceRecord("model", "folder", family="llama")
+    write_receipt(tmp_path / "a", receipt(FolderRecord(), written(tmp_path / "a", "config.json"), source=family))
     assert original_source(source).treat_as == "llama"
     source.treat_as = "mistral"
     assert original_source(source).treat_as == "mistral"

@@ -59,15 +59,19 @@ def test_what_no_test_can_see_is_not_changed(tmp_path: Path, source: str) -> Non
     assert changes(tmp_path, source) == set()
 
 
-def test_equivalent_mutants_are_known_by_their_text_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        (("x.py", 7, "f", "a", "b"), "same"), (("x.py", 9, "f", "a", "b"), "same"), (("y.py", 7, "f", "a", "b"), None),
+        (("x.py", 7, "g", "a", "b"), None), (("x.py", 7, "f", "a", "c"), None),
+    ],
+)  # fmt: skip
+def test_equivalent_mutants_are_known_by_their_text_wherever_they_are(
+    monkeypatch: pytest.MonkeyPatch, where: tuple[str, int, str, str, str], reason: str | None
+) -> None:
     row = {"file": "x.py", "function": "f", "original": "a", "mutated": "b", "reason": "same"}
     monkeypatch.setattr(mutants, "_data", lambda: {"mutant": [row]})
-    known = {
-        parts: equivalent(Mutant(parts[0], line, *parts[1:], ""))
-        for line, parts in enumerate(("x.py f a b", "y.py f a b", "x.py g a b", "x.py f a c"))
-        for parts in [tuple(parts.split())]
-    }
-    assert list(known.values()) == ["same", None, None, None]
+    assert equivalent(Mutant(*where, "")) == reason
 
 
 def test_every_equivalent_mutant_is_one_of_the_source_and_has_a_reason() -> None:

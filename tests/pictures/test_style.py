@@ -1,4 +1,4 @@
-"""Colours that are seen on light and on dark, dark figures, and axes in tokens."""
+"""Colours that are seen on light and on dark, and dark figures."""
 
 from __future__ import annotations
 

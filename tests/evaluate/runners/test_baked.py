@@ -55,16 +55,6 @@ def test_a_row_is_what_stock_transformers_makes_of_its_output(tmp_path: Path, ca
     assert distance(patched["base"], stock["baked"])[1] > 50 * SAME  # the control: another row
 
 
-def test_two_lists_are_chosen_by_the_whole_sequence_and_not_by_its_chunks(made: Path) -> None:
-    row = "linear:4:keep_short=true"
-    for length, other in ((TRAINED, "base"), (LENGTH, "linear:4")):
-        read = [losses_of(made / "source", f"{row},{other}", length, chunk=chunk) for chunk in (16, 4096)]
-        for found in read:
-            assert np.abs(found[row] - read[0][other]).max() < SAME
-    found = losses_of(made / "source", f"{row},base", LENGTH)
-    assert distance(found[row], found["base"])[1] > 1
-
-
 def test_every_row_leaves_the_checkpoint_as_it_was(made: Path) -> None:
     rows, found = parse_rows(f"{STATIC},linear:4:keep_short=true"), []
     with open_runner(Opening(str(made / "source"), rows)) as (runner, opened):
@@ -158,32 +148,24 @@ def test_another_output_has_another_digest_and_an_edited_one_too(made: Path, tmp
     assert digests(tmp_path / "yarn", made / "source")[2] != before[2]
 
 
-def test_outputs_in_gguf_beside_a_source_in_gguf_and_a_checkpoint(made: Path, tmp_path: Path) -> None:
-    pytest.importorskip("llama_cpp")
-    baked(made / "source", "mixed:4", tmp_path / "out.gguf", to="gguf", outtype="f32")
-    wanted = losses_of(made / "source", "base,mixed:4,yarn:4")
-    found = losses_of(tmp_path / "out.gguf", against=str(made / "source"))
-    assert list(found) == ["base", "out"]
-    for row, other in (("base", "base"), ("out", "mixed:4")):
-        assert max(distance(found[row], wanted[other])) < 0.01
-    assert distance(found["out"], wanted["base"])[1] > 1
-    plain, yarn = tmp_path / "plain.gguf", tmp_path / "yarn.gguf"
-    baked(baked(made / "source", "as-is", plain, to="gguf", outtype="f32"), "yarn:4", yarn)
-    again = losses_of(yarn, against=str(plain))
-    np.testing.assert_array_equal(again["base"], found["base"])
-    assert max(distance(again["yarn"], wanted["yarn:4"])) < 0.01
+FORMATS = sample([("safetensors", "gguf"), ("gguf", "gguf"), ("gguf", "safetensors")])
 
 
-@pytest.mark.parametrize("target", sample(["gguf", "safetensors"]))
-def test_a_second_run_of_an_output_in_another_format_knows_the_first(made: Path, tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize(("of", "to"), FORMATS)
+def test_an_output_in_gguf_or_of_a_gguf_file_loses_what_its_row_does(
+    made: Path, tmp_path: Path, of: str, to: str
+) -> None:
     pytest.importorskip("llama_cpp")
-    source, out, gguf = made / "source", tmp_path / "out", {"to": "gguf", "outtype": "f32"}
-    if target == "gguf":
-        out = baked(source, "yarn:4", tmp_path / "out.gguf", **gguf)
-    else:
-        source = baked(source, "as-is", tmp_path / "source.gguf", **gguf)
-        baked(source, "yarn:4", out, to="safetensors")
+    source, out = made / "source", tmp_path / ("out.gguf" if to == "gguf" else "out")
+    if of == "gguf":
+        source = baked(source, "as-is", tmp_path / "source.gguf", to="gguf", outtype="f32")
+    options = {"gguf": {"to": "gguf", "outtype": "f32"}, "safetensors": {"to": "safetensors"}}[to]
+    baked(source, "yarn:4", out, **(options if of != to else {}))
     first = digests(out, source)
     assert digests(out, source) == first
     assert len(set(first)) == 2, "the source is the first row"
-    assert len(losses_of(out, against=str(source))) == 2
+    wanted, found = losses_of(made / "source", "base,yarn:4"), losses_of(out, against=str(source))
+    assert list(found) == ["base", "out"]
+    for row, other, apart in (("base", "base", "yarn:4"), ("out", "yarn:4", "base")):
+        assert max(distance(found[row], wanted[other])) < 0.01
+        assert distance(found[row], wanted[apart])[1] > 1

@@ -83,15 +83,6 @@ def test_a_sequence_has_the_same_losses_whatever_was_read_before_it(engine: Llam
     assert not same(engine.token_losses(ids(100, seed=5), range(1, 100)), alone[0])
 
 
-def test_one_pass_gives_what_truncated_passes_give(engine: LlamaCppEngine) -> None:
-    text = ids(4 * TRAINED)
-    with engine.opened():
-        whole = engine.token_losses(text, range(1, len(text))).loss
-        for length in (TRAINED // 2, TRAINED, 2 * TRAINED + 3):
-            cut = engine.token_losses(text[:length], range(1, length)).loss
-            np.testing.assert_allclose(whole[: length - 1], cut, atol=2e-3)
-
-
 def test_memory_does_not_grow_with_the_logits(tmp_path: Path) -> None:
     wide = made(tmp_path, vocab_size=WIDE, hidden_size=16, num_hidden_layers=1)
     peaks = {}

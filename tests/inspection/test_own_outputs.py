@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.errors import RopeconvError, UnsupportedBake
+from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf import Edit, GgufFile
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.inspection import inspect_source
@@ -65,22 +64,6 @@ def assert_nothing_new(source: Path, out: Path, of: Recipe, encoding: str) -> No
         return
     assert codes(apply(plan)) == codes(source) == set()
     assert inspect_source(open_source(str(out))).spec.original_context == TRAINED
-
-
-OTHERS = ("gemma3_text", "phi3", "qwen3", "olmo3", "ministral3", "deepseek_v3")
-
-
-@pytest.mark.parametrize("model_type", sample(OTHERS, 2))
-def test_families(tiny: Callable[[str], Path], tmp_path: Path, model_type: str) -> None:
-    source, baked = tiny(model_type), 0
-    for method in ("yarn", "ntk", "llama3", "mixed"):
-        try:
-            out = apply(make_plan(source, recipe(method), tmp_path / method))
-        except RopeconvError:
-            continue
-        baked += 1
-        assert codes(out) == codes(source)
-    assert baked > 1
 
 
 def test_the_same_settings_of_somebody_else_are_suspicious(llama: Path, tmp_path: Path) -> None:

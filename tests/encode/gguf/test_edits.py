@@ -128,11 +128,3 @@ def test_norms_take_back_a_factor_from_window_layers(tmp_path: Path) -> None:
     np.testing.assert_allclose(twice, 3 / (2 * given) ** 2, rtol=1e-6)
     quiet = planned(tmp_path, "gemma3", YARN, extra, norms)
     assert not quiet.result.edit.changes
-
-
-def test_how_it_is_known_what_llama_cpp_does(tmp_path: Path) -> None:
-    """Executed, where a record has the encoding in the family of the architecture; else read in its source."""
-    executed = planned(tmp_path, "llama", YARN).result.verdicts[0]
-    assert executed.grade == "run"
-    assert executed.evidence.detail.startswith(executed.runtime.partition("@")[2])
-    assert planned(tmp_path, "plamo", YARN).result.verdicts[0].grade == "read"

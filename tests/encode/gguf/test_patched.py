@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ropeconv.formats.gguf import Edit, GgufFile
-from ropeconv.formats.gguf.write import write_new
+from ropeconv.formats.gguf import GgufFile
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.rule.measures import compare_logits
@@ -62,17 +61,6 @@ def test_a_patched_file_gives_the_bits_of_the_original_with_overrides(
     reference = of_llamacpp(original, overrides={f"{arch}.{key}": value for key, value in told.items()})
     assert torch.equal(patched, reference)
     assert not torch.equal(patched, unscaled)
-
-
-@pytest.mark.parametrize("source", sample(["internlm2", "xverse", "ernie4_5"], 1))
-def test_architectures_that_are_llama_under_another_name(originals: Path, tmp_path: Path, source: str) -> None:
-    named = tmp_path / "named.gguf"
-    write_new(GgufFile.open(originals / "llama-f32.gguf"), 0, Edit(arch=source), named)
-    plan = bake(named, Recipe(METHODS["mixed"](4.0)), tmp_path / "carried.gguf", carrier="llama")
-    bake(originals / "llama-f32.gguf", Recipe(METHODS["mixed"](4.0)), tmp_path / "llama.gguf")
-    assert plan.result.encoding == "carrier"
-    assert torch.equal(of_llamacpp(named), of_llamacpp(originals / "llama-f32.gguf"))
-    assert torch.equal(of_llamacpp(tmp_path / "carried.gguf"), of_llamacpp(tmp_path / "llama.gguf"))
 
 
 def test_a_scaled_file_becomes_its_carrier_without_a_trace_of_the_old_scaling(originals: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_named_reader_decides(tmp_path: Path) -> None:
          "with tensor: ignored.*with keys: exact; .*; take --encoding keys$"),
         ("qwen3", YARN, ("ollama@0.12", "lm-studio"), {},
          "with keys: Ollama 0.12 differs, .* and LM Studio .*; leave --runtime lm-studio out, and measure what"),
-        ("qwen2", MIXED, ("ollama@0.12",), {"carrier": "mistral3"}, 
+        ("qwen2", MIXED, ("ollama@0.12",), {"carrier": "mistral3"},
          "with carrier: ignored, .*; leave --runtime ollama out, or choose another method$"),
     ],
 )  # fmt: skip

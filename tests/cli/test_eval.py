@@ -95,23 +95,6 @@ def test_a_second_run_takes_everything_from_the_journal(place: Path, measured: D
     assert cells(json.loads(again.stdout)) == wanted
 
 
-def test_a_damaged_line_is_measured_again_and_a_file_of_the_user_stays(place: Path, measured: Done, run: Run) -> None:
-    lines = (place / "j.jsonl").read_text().splitlines()
-    lines[3] = lines[3].replace('"value":', '"value":1')
-    (place / "damaged.jsonl").write_text("\n".join([*lines, ""]))
-    given = ("model", "--methods", "base,yarn:4", *SMALL[:-1])
-    again = run(*given, "damaged.jsonl", "--json")
-    (place / "damaged.jsonl").unlink()
-    assert "1 line of damaged.jsonl is damaged and skipped.\n" in again.stderr
-    assert cells(json.loads(again.stdout)).items() <= result(place).items()
-    before = (place / "text.txt").read_bytes()
-    for more in ((), ("--fresh",)):
-        refused = run(*given, "text.txt", *more)
-        said = "ropeconv: text.txt is not a journal of `ropeconv eval`; give another --journal\n"
-        assert (refused.returncode, refused.stderr) == (1, said)
-        assert (place / "text.txt").read_bytes() == before
-
-
 def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path, run: Run) -> None:
     before = sorted(place.rglob("*"))
     plan = run("model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run")
@@ -159,14 +142,13 @@ TEXT = ("--methods", "base", "--text", "text.txt")
     [
         (("--methods", "base", "--text", "none.txt"), 2, "names no file"),
         (("--methods", "base"), 2, "no text is given; name a file with --text"),
-        (("--methods", "longrope:2", "--text", "text.txt"), 2, "names no method"),
         (("--methods", "base", "--text", "model/model.safetensors"), 1, "is not text in UTF-8"),
+        ((*TEXT, "--journal", "text.txt", "--fresh"), 1, "text.txt is not a journal of `ropeconv eval`"),
         ((*TEXT, "--lengths", "1M"), 1, "the longest text has"),
         ((*TEXT, "--report", "no/page.html"), 2, "no does not exist"),
         ((*TEXT, "--fail-if", "yarn:4 > base @1T"), 2, "names 'yarn:4'"),
         ((*TEXT, "--fail-if", "base"), 2, "--fail-if"),
         ((*TEXT, "--fail-if", "base > 1 @8T"), 2, "--fail-if"),
-        ((*TEXT, "--fail-if", "position base > 1 @2T"), 2, "--fail-if"),
     ],
 )
 def test_bad_input_is_a_sentence(place: Path, run: Run, arguments: tuple[str, ...], code: int, words: str) -> None:

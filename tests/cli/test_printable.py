@@ -53,17 +53,6 @@ def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str
     assert said.out.splitlines()[2] == text, "a title is not wrapped at the width of its table"
 
 
-def test_tables_notes_and_sentences_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    output = Output()
-    output.table(HOSTILE, ["a"], [[HOSTILE]])
-    output.say(HOSTILE)
-    output.copyable(HOSTILE)
-    output.note(HOSTILE)
-    output.data({"name": HOSTILE})
-    said = capsys.readouterr()
-    assert not OBEYED.search(said.out + said.err)
-
-
 @pytest.mark.parametrize(
     "variable",
     [

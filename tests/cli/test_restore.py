@@ -40,12 +40,6 @@ def test_a_gguf_file(run: Run, tmp_path: Path) -> None:
     assert run("restore", "model-mixed4.gguf", "-o", "folder").returncode == 2
 
 
-def test_inspect_says_what_an_output_was_trained_for(run: Run, output: Path) -> None:
-    seen = run("inspect", "model-ntk4").stdout
-    for words in ("256 declared", "64, stated by the receipt of ropeconv", "No problems seen"):
-        assert words in seen
-
-
 def test_advice_on_an_output_starts_from_its_source(run: Run, output: Path) -> None:
     of_source, of_output = (
         json.loads(run("advise", name, "--context", "512", "--json").stdout)["advice"]

@@ -128,13 +128,6 @@ def test_runtimes_that_are_named_stand_first_with_a_line_each(run: Run) -> None:
     assert "transformers 4.45-5.8 and 5.10-5.23" in table
 
 
-def test_numbers_that_matter_are_whole(run: Run) -> None:
-    assert "theta 283461213" in run("schedule", "--theta", "283461213", "--yarn", "2").stdout
-    done = run("apply", LLAMA_2, "--theta", "283461213", "--context", "1M", "--dry-run")
-    assert "283461213" in done.stdout
-    assert "e+08" not in done.stdout
-
-
 def test_no_library_speaks_uninvited() -> None:
     """numpy warns of an overflow here, unless it is told not to."""
     code = "import numpy as np, warnings; np.float64(1e308) * 10; warnings.warn('a library')"

@@ -54,12 +54,6 @@ def test_what_is_refused(run: Run, llama: Path, tmp_path: Path, words: tuple[str
     assert hashes(tmp_path) == before
 
 
-def test_stored_frequencies_are_trusted(run: Run, llama: Path) -> None:
-    assert run("apply", "model", "--mixed", "4", "--log-n", "clamped", "--encoding", "buffers", "-q").returncode == 0
-    done = run("train-config", "model-mixed4", "--for", "axolotl")
-    assert "trust_remote_code: true" in done.stdout, done.stderr
-
-
 def test_an_output_on_the_hub_is_trained_by_its_id(run: Run, process: Run, llama: Path, tmp_path: Path) -> None:
     assert run("apply", "model", "--yarn", "4", "-o", "long", "-q").returncode == 0
     with serving() as hub:

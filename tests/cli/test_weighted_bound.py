@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -76,14 +75,6 @@ def test_in_words(run: Run, uneven: Path) -> None:
     assert f"with equal variances the effective length is {document['effective_length']:,}." in done.stdout
     assert "of 8 heads have a negative sum; the effective length of the worst is" in done.stdout
     assert done.stderr == ""
-
-
-def test_layers_with_other_frequencies_or_none_are_left_out(run: Run, tiny: Callable[[str], Path]) -> None:
-    done = run("bound", tiny("gemma3_text"), "--weights", "--linear", "4")
-    assert "Layers left out: 1 with frequencies of their own." in done.stdout
-    found = json.loads(run("bound", tiny("smollm3"), "--weights", "--json").stdout)
-    assert [one["layer"] for one in found["weights"]] == [0, 1, 2]
-    assert found["left_out"] == {"local": 0, "none": 1}
 
 
 def test_layers_are_judged_up_to_their_windows(run: Run, tmp_path: Path) -> None:

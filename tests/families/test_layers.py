@@ -105,12 +105,6 @@ def test_layers_may_be_listed_by_number_or_in_a_default_list() -> None:
     assert ours.count("hybrid") == 9
 
 
-def test_a_list_of_types_that_is_too_short_is_refused() -> None:
-    config = config_of("cwm", 2, head_dim=64, layer_types=["full_attention"])
-    with pytest.raises(BadSource, match="has 1 layer_types and 2 layers"):
-        geometry(config, detect(config))
-
-
 @pytest.mark.parametrize(
     ("model_type", "off", "on"),
     [
@@ -184,20 +178,6 @@ def test_every_layer_may_have_a_window_of_its_own() -> None:
     assert geometry(config, detect(config)).windows[:7] == (256, 1024, 256, 256, 256, None, 256)
     in_class = AutoConfig.for_model("neomme").per_layer_config
     assert [layer.sliding_window for layer in in_class][:3] == [256, 1024, 256]
-
-
-def test_a_saved_exaone_without_a_window_has_an_interval_of_zero(tmp_path: Path) -> None:
-    from transformers import AutoConfig
-
-    names = ["full_attention"] * 5
-    AutoConfig.for_model("exaone4", sliding_window=None, num_hidden_layers=5, layer_types=names).save_pretrained(
-        tmp_path
-    )
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["sliding_window_pattern"] == 0
-    assert list(geometry(saved, detect(saved)).layers) == ["global"] * 5
-    with pytest.raises(BadSource, match="sliding_window_pattern = 0"):
-        geometry({**saved, "sliding_window": 64, "layer_types": None}, detect(saved))
 
 
 # Bases and caches by layer

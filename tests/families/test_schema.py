@@ -11,9 +11,6 @@ from ropeconv.errors import BadSource
 from ropeconv.families import families
 from ropeconv.families.config import detect
 from ropeconv.families.schema import ROPE, _types_of
-from ropeconv.rope.errors import ImpossibleSize
-from ropeconv.rope.forms import Plain
-from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
 
 from ..faults.inputs.folders import small_config
@@ -87,12 +84,6 @@ def test_a_window_of_0_is_refused_where_a_layer_has_it(model_type: str, more: di
     read(config | {"sliding_window": 8})
 
 
-def test_switches_may_be_numbers() -> None:
-    window = small_config("qwen2") | {"sliding_window": 8, "max_window_layers": 0}
-    for value, sees in ((0, 1000), (1, 8), (False, 1000), (True, 8)):
-        assert read_spec(window | {"use_sliding_window": value}, detect(window)).visible(1000) == sees
-
-
 @pytest.mark.parametrize("key", sorted(_types_of(next(f for f in families() if f.name == "llama"))))
 def test_every_value_at_every_key_is_taken_or_refused_in_a_sentence(key: str) -> None:
     for value in HOSTILE:
@@ -129,6 +120,8 @@ YARN = {"rope_type": "yarn", "factor": 5e-324, "original_max_position_embeddings
         ({"head_dim": 64, "per_layer_config": {"9" * 5000: {}}}, ""),
         ({"model_type": "gptj", "n_embd": 64, "n_head": 1, "rotary_dim": 2048}, "rotates 2048 dimensions of heads tha"),
         ({"model_type": "dbrx", "d_model": 64, "n_heads": 1, "attn_config": {"kv_n_heads": 10**30}}, "kv_n_heads = 1"),
+        ({"model_type": "cwm", "head_dim": 64, "layer_types": ["full_attention"]}, "has 1 layer_types and 2 layers"),
+        ({"model_type": "exaone4", "head_dim": 64, "sliding_window": 64, "sliding_window_pattern": 0}, "pattern = 0"),
         ({"model_type": "longcat_flash", "num_layers": 10_000, "hidden_size": 64}, "20,000 layers, and models have at"),
         ({"model_type": "mistral3", "text_config": {**TEN_KEYS, "model_type": "mistral"}}, "heads of 8,388,608 dimens"),
     ],
@@ -136,9 +129,3 @@ YARN = {"rope_type": "yarn", "factor": 5e-324, "original_max_position_embeddings
 def test_sizes_that_follow_from_others_are_bounded(changes: dict[str, Any], words: str) -> None:
     found = sentence({**TEN_KEYS, **changes})
     assert re.search(words, found) if words else not found
-
-
-def test_a_model_in_numbers_has_the_same_bounds() -> None:
-    with pytest.raises(ImpossibleSize, match="a head_dim of 4,096, and models have at most 2,048"):
-        RopeSpec(4096, 64, Plain(1e4), 4096, 4096)
-    assert RopeSpec(2048, 2048, Plain(1e4), 4096, 4096).current().inv_freq.shape == (1024,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from ropeconv.rope.proportional import Proportional
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec, rope_dict
 
-from .test_config_rules import BOTH, CONFIG, LISTS, YARN, read, runtime
+from .test_config_rules import BOTH, CONFIG, YARN, read, runtime
 
 
 def of(model_type: str, **config: Any) -> RopeSpec:
@@ -102,13 +101,6 @@ def test_settings_whose_numbers_do_not_fit_together() -> None:
     """A factor so small that no trained length can be divided by it."""
     with pytest.raises(BadSource, match=r"RoPE settings whose numbers do not fit together \(.*infinity.*\); correct"):
         read({"rope_type": "linear", "factor": 1e-310})
-
-
-@pytest.mark.parametrize("trained", [2, 3])
-def test_longropes_formula_from_two_trained_tokens_on(trained: int) -> None:
-    by = runtime({"longrope": {"attention_factor": ["formula"]}})
-    found = read({**LISTS, "original_max_position_embeddings": trained}, by=by).attention_factor
-    assert found == pytest.approx(math.sqrt(1 + math.log(1024 / trained) / math.log(trained)))
 
 
 def test_the_rules_are_those_of_the_newest_transformers_unless_others_are_given() -> None:

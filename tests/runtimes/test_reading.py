@@ -12,10 +12,10 @@ import pytest
 from ropeconv.engines.probe.client import Probe
 from ropeconv.errors import Disagreement
 from ropeconv.families import by_model_type
-from ropeconv.rope.forms import Plain, Yarn
+from ropeconv.rope.forms import Yarn
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes import find, newest
+from ropeconv.runtimes import find
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.validate.checks.frequencies import compare
 
@@ -61,16 +61,6 @@ def test_the_three_eras_of_yarn() -> None:
     }
     assert forms["4.48"] == forms["4.57"] == Yarn(10000.0, 4.0, 256)
     assert forms["4.53"] == Yarn(10000.0, 1.0, 256)
-
-
-def test_transformers_4_does_not_see_rope_parameters() -> None:
-    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
-    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 500000.0}
-    old, new = (
-        read_spec(config, by_model_type()["llama"], row).form
-        for row in (find("transformers@4.57")[0], newest("transformers"))
-    )
-    assert (old, new) == (Plain(10000.0), Plain(500000.0))
 
 
 @pytest.mark.parametrize("model_type", ["gemma3_text", pytest.param("olmo3", marks=pytest.mark.nightly)])

@@ -15,7 +15,6 @@ from ropeconv.runtimes import evidence as evidence_module
 from ropeconv.runtimes import verdict as verdict_module
 from ropeconv.runtimes.evidence import Evidence, ModelRecord, Record, evidence
 from ropeconv.runtimes.find import find, newest
-from ropeconv.runtimes.grouping import grouped
 from ropeconv.runtimes.runtime import Runtime, runtimes
 from ropeconv.runtimes.verdict import Verdict, judge, judge_code, rows_for, without_config
 
@@ -47,16 +46,11 @@ def test_a_row_is_cut_where_a_family_begins(monkeypatch: pytest.MonkeyPatch, sin
     assert len(rows_for(family(since=begins))) == 1, "no rules of the row, so no first version"
 
 
-@pytest.mark.parametrize(("since", "known"), [("1.3", True), ("1.4", True), ("1.5", False), ("2.0", False)])
+@pytest.mark.parametrize(("since", "known"), [("1.4", True), ("1.5", False), ("2.0", False)])
 def test_versions_before_a_family_do_not_know_it(since: str, known: bool) -> None:
     found = without_config(row("1.2", "1.4"), family(since={"made": since}))
-    if known:
-        assert found is None
-        return
-    assert found is not None
-    assert (found.status, found.reason, found.source) == (
-        "unsupported", f"it does not know llama before {since}", "family",
-    )  # fmt: skip
+    said = ("unsupported", f"it does not know llama before {since}", "family")
+    assert (found and (found.status, found.reason, found.source)) == (None if known else said)
     assert without_config(row("1.2", "1.4"), family(since={"another": since})) is None
 
 
@@ -134,8 +128,7 @@ def test_a_ramp_over_another_length_is_named() -> None:
         "it computes YaRN's ramp over 16 times the trained length: it computes other frequencies (yarn"
     )
     changed = judged(other, wanted, {**rope, "original_max_position_embeddings": 32})
-    assert changed[0] == "differs"
-    assert changed[1].startswith("it computes other frequencies (yarn")
+    assert (changed[0], changed[1][:35]) == ("differs", "it computes other frequencies (yarn")
 
 
 def test_a_formula_at_one_token_is_refused_where_it_is_always_evaluated() -> None:
@@ -178,20 +171,8 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
 
 
 def test_names_of_runtimes_that_are_not_known() -> None:
-    with pytest.raises(RecipeError, match=r"llama-cpp \(or llama.cpp, gguf\)") as problem:
+    with pytest.raises(RecipeError, match=r"llama-cpp \(or llama.cpp, gguf\).*, ollama, koboldcpp$"):
         find("nope", ("ollama", "koboldcpp"))
-    assert str(problem.value).endswith(", ollama, koboldcpp")
-    assert "transformers (or" not in str(problem.value)
     assert [one.key for one in find("all")] == [one.key for one in runtimes() if one.current]
     with pytest.raises(RecipeError, match="--runtime all@1: no such runtime is known"):
         find("all@1")
-
-
-def test_a_program_that_changed_its_name_and_versions_of_one_number() -> None:
-    def verdict(title: str, name: str = "a", grade: Any = "run") -> Verdict:
-        return Verdict(f"{name}@{title.rpartition(' ')[2]}", title, "exact", "", "", "", Evidence(grade))
-
-    assert grouped([verdict("A 1.1"), verdict("New A 1.2")]) == [("exact", "A 1.1, New A 1.2")]
-    assert grouped([verdict("A 3"), verdict("A 4"), verdict("A 6")]) == [("exact", "A 3-4 and 6")]
-    read = [verdict("A 1.1", grade="read"), verdict("A 1.2", grade="read"), verdict("B 2.0", "b", "read")]
-    assert grouped(read) == [("exact", "read: A 1.1-1.2, B 2.0")]

@@ -155,13 +155,14 @@ def test_interleaved_and_partial_models() -> None:
 def test_a_text_model_inside_a_config_of_its_own_kind() -> None:
     by = runtime(own_text_config="refused", own_text_config_reason="two of a kind")
     inner = {**CONFIG, "rope_scaling": ROPE}
-    for whole, status in (
-        ({"model_type": "llama", "text_config": inner}, "refused"),
-        ({"model_type": "llava", "text_config": inner}, "exact"),
-        (inner, "exact"),
+    own, other = ({"model_type": name, "text_config": inner} for name in ("llama", "llava"))
+    for whole, rules, status in (
+        (own, by, "refused"),
+        (other, by, "exact"),
+        (inner, by, "exact"),
+        (own, runtime(), "exact"),
     ):
-        assert judge(whole, LLAMA, SCHEDULE, BEFORE, by).status == status
-    assert judge({"model_type": "llama", "text_config": inner}, LLAMA, SCHEDULE, BEFORE, runtime()).status == "exact"
+        assert judge(whole, LLAMA, SCHEDULE, BEFORE, rules).status == status
 
 
 # Comparisons

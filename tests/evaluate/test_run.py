@@ -127,15 +127,6 @@ def test_generated_answers_are_compared_as_text(tmp_path: Path, window: int, rig
     assert {one.depth: one.value for one in found}.items() >= right.items()
 
 
-def test_a_run_that_generates_does_not_take_what_a_forward_pass_measured(tmp_path: Path) -> None:
-    texts = prose(WordTokenizer())
-    runner = ByHand({"base": Reader(texts.tokenizer, ANSWERS["passkey"])})
-    for generate, metrics in ((False, {"accuracy", "log_prob"}), (True, {"accuracy"})):
-        asked = Asked((500,), 512, windows=1, depths=2, generate=generate)
-        found = run(runner, tmp_path, measures="passkey", texts=texts, asked=asked)
-        assert {one.metric for one in found.observations["base"]} == metrics
-
-
 @pytest.mark.parametrize("name", sample(["model.layers.1.mlp.up_proj", "model.layers.0.self_attn.k_proj", "lm_head"]))
 def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, tmp_path: Path, name: str) -> None:
     import torch
@@ -152,19 +143,6 @@ def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, t
     with pytest.raises(RopeconvError, match=rf"base gives .* begin in the output of {name}; give --dtype"):
         run(runner, tmp_path / "broken", measures="passkey", texts=texts, asked=asked)
     assert not any(module._forward_hooks for module in engine.model.modules())
-
-
-def test_an_infinity_late_in_a_sequence_is_found_where_it_begins(tiny_llama: Path) -> None:
-    import torch
-
-    from ropeconv.engines.transformers.finite import first_not_finite
-    from ropeconv.engines.transformers.load import load_stock
-
-    model, ids = load_stock(tiny_llama, "cpu"), [5] * 250 + [7]
-    with torch.no_grad():
-        model.get_input_embeddings().weight[7] = float("inf")
-    assert first_not_finite(model, ids, 64) == "model.embed_tokens"
-    assert first_not_finite(model, ids[:-1], 64) == ""
 
 
 def test_a_journal_keeps_numbers_bit_for_bit_and_its_usual_place_is_in_the_cache(

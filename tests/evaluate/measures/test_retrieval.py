@@ -11,7 +11,6 @@ from ropeconv.errors import BadSource, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Case, Observation
 from ropeconv.evaluate.measures import REGISTRY
-from ropeconv.evaluate.measures.haystack import Haystack
 from ropeconv.evaluate.measures.retrieval import Retrieval
 from ropeconv.evaluate.texts.documents import Document, Texts
 from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer
@@ -131,15 +130,6 @@ def test_the_seed_decides_everything(name: str, texts: Texts) -> None:
     )
     assert first == again
     assert len({*first, *other}) == 2 * len(first)
-
-
-def test_samples_come_from_all_texts_and_go_on_from_one_into_the_next(texts: Texts) -> None:
-    assert {case.document for case in cases("passkey", texts, Asked((300,), 512, windows=6, depths=1))} == set(range(6))
-    sizes = [len(document.ids) for document in texts.documents]
-    found = Haystack(texts, 5, sizes[5] - 3).hay(10 + sum(sizes))
-    assert found[:3] == texts.documents[5].ids[-3:].tolist()
-    assert found[3:6] == texts.documents[0].ids[:3].tolist()
-    assert len(found) == 10 + sum(sizes)
 
 
 @of_each

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.inspection import inspect_source
+from ropeconv.inspection import Problem, inspect_source
 from ropeconv.sources import open_source
 
 LLAMA: dict[str, Any] = {
@@ -26,10 +26,10 @@ NTK = {"type": "dynamic", "factor": 2.0}
 PLAIN = {"rope_type": "default", "rope_theta": 5e6}
 
 
-def problems(tmp_path: Path, config: dict[str, Any]) -> dict[str, str]:
+def seen(tmp_path: Path, config: dict[str, Any]) -> dict[str, Problem]:
+    """The problems of a config by their codes."""
     (tmp_path / "config.json").write_text(json.dumps(config))
-    seen = inspect_source(open_source(str(tmp_path / "config.json")))
-    return {problem.code: problem.message for problem in seen.problems}
+    return {one.code: one for one in inspect_source(open_source(str(tmp_path / "config.json"))).problems}
 
 
 def without(key: str, config: dict[str, Any] = LLAMA) -> dict[str, Any]:
@@ -67,11 +67,11 @@ DECLARED = {**LLAMA, "max_position_embeddings": 131072}
     ],
 )
 def test_codes(tmp_path: Path, config: dict[str, Any], codes: set[str]) -> None:
-    assert set(problems(tmp_path, config)) == codes
+    assert set(seen(tmp_path, config)) == codes
 
 
 def test_the_sentences_carry_the_repair(tmp_path: Path) -> None:
-    found = problems(tmp_path, without("rope_theta") | {"rope_parameters": PLAIN})["schemas"]
+    found = seen(tmp_path, without("rope_theta") | {"rope_parameters": PLAIN})["schemas"].message
     assert "transformers 4.56-4.57 reads default, theta 10000" in found
     assert "transformers 5.18-5.23 reads default, theta 5000000" in found
 
@@ -89,9 +89,7 @@ def test_the_sentences_carry_the_repair(tmp_path: Path) -> None:
 def test_a_problem_carries_the_flags_that_correct_it(
     tmp_path: Path, config: dict[str, Any], code: str, repair: str
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    seen = inspect_source(open_source(str(tmp_path / "config.json")))
-    assert next(problem.repair for problem in seen.problems if problem.code == code) == repair
+    assert seen(tmp_path, config)[code].repair == repair
 
 
 @pytest.mark.parametrize(
@@ -101,7 +99,7 @@ def test_a_problem_carries_the_flags_that_correct_it(
 )  # fmt: skip
 def test_a_misspelt_key_is_named_with_the_right_one(tmp_path: Path, key: str, meant: str) -> None:
     config = {**LLAMA, "max_position_embeddings": 131072, "rope_scaling": {**YARN, key: 1}}
-    assert f"no runtime reads {key}; did you mean {meant}?" in problems(tmp_path, config)["misspelt"]
+    assert f"no runtime reads {key}; did you mean {meant}?" in seen(tmp_path, config)["misspelt"].message
 
 
 MIMO: dict[str, Any] = {
@@ -125,9 +123,9 @@ IGNORED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("config", "keys"), IGNORED)
 def test_keys_that_the_class_ignores(tmp_path: Path, config: dict[str, Any], keys: tuple[str, ...]) -> None:
-    message = problems(tmp_path, config).get("ignored-key", "")
-    assert message.partition(" ignores ")[2].startswith(" and ".join(keys))
-    assert bool(message) is bool(keys)
+    found = seen(tmp_path, config).get("ignored-key")
+    assert bool(found) is bool(keys)
+    assert found is None or found.message.partition(" ignores ")[2].startswith(" and ".join(keys))
 
 
 @pytest.mark.parametrize(("config", "keys"), [case for case in IGNORED if case[1]])

@@ -124,46 +124,41 @@ def test_memory_is_bounded_by_pieces(folders: Path, monkeypatch: pytest.MonkeyPa
     assert max(done) <= head_dim * layers[0].queries.tensor.shape[1] * 4
 
 
+PLAIN = {"self_attn.q_proj.weight": None, "self_attn.k_proj.weight": None}
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "dtype", "said"),
     [
-        ({"self_attn.q_proj.weight": None}, "has no model.layers.0.self_attn.q_proj.weight; download"),
-        ({"self_attn.k_proj.weight": None}, "has no model.layers.0.self_attn.k_proj.weight; download"),
-        ({"self_attn.k_proj.weight": [[0.0, 0, float("inf")]] * 4}, "k_proj.weight holds numbers that are not finite"),
-        ({"self_attn.q_proj.weight": [[1.0, 0, 0]] * 6}, "6 rows, too few for the heads"),
-        ({"self_attn.k_proj.weight": [[1.0, 0, 0]] * 12}, "2 heads, no multiple of the 3"),
-        ({"input_layernorm.weight": [1.0, 1]}, "has the shape [2], not [3]"),
+        ({"self_attn.q_proj.weight": None}, "float32", "has no model.layers.0.self_attn.q_proj.weight; download"),
+        ({"self_attn.k_proj.weight": None}, "float32", "has no model.layers.0.self_attn.k_proj.weight; download"),
+        ({"self_attn.k_proj.weight": [[0.0, 0, float("inf")]] * 4}, "float32",
+         "k_proj.weight holds numbers that are not finite"),
+        ({"self_attn.q_proj.weight": [[1.0, 0, 0]] * 6}, "float32", "6 rows, too few for the heads"),
+        ({"self_attn.k_proj.weight": [[1.0, 0, 0]] * 12}, "float32", "2 heads, no multiple of the 3"),
+        ({"input_layernorm.weight": [1.0, 1]}, "float32", "has the shape [2], not [3]"),
+        *((PLAIN | {f"self_attn.{side}_proj.{name}": [[1, 0, 0]] * 8 for side in "qk"}, "uint8",
+           "give the checkpoint before its quantisation") for name in ("weight", "qweight", "weight_packed")),
     ],
-)
-def test_what_is_damaged(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_what_is_damaged_or_quantised(changes: dict[str, Any], dtype: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(BadSource) as problem:
-        measured(by_hand(tmp_path / "m", **changes))
+        measured(by_hand(tmp_path / "m", getattr(torch, dtype), **changes))
     assert said in str(problem.value)
 
 
-def test_the_number_of_heads_is_the_config_s_or_the_class_default(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model_type", ["gemma3_text", "llama"])
+def test_the_number_of_heads_is_the_config_s_or_the_class_default(model_type: str, tmp_path: Path) -> None:
     """Published Gemma 3 configs leave it out, and the class has 8; a Llama has to say it."""
     wide = {"self_attn.q_proj.weight": [[1.0, 0, 0]] * 32, "self_attn.q_proj.bias": None}
-    gemma = by_hand(tmp_path / "gemma", model_type="gemma3_text", **wide)
-    llama = by_hand(tmp_path / "llama")
-    for folder in (gemma, llama):
-        config = json.loads((folder / "config.json").read_text())
-        del config["num_attention_heads"]
-        (folder / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention"]}))
-    assert measured(gemma)[0].queries.shape == (8, 4)
+    folder = by_hand(tmp_path / "m", model_type=model_type, **wide)
+    config = json.loads((folder / "config.json").read_text())
+    del config["num_attention_heads"]
+    (folder / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention"]}))
+    if model_type == "gemma3_text":
+        assert measured(folder)[0].queries.shape == (8, 4)
+        return
     with pytest.raises(BadSource, match="has no num_attention_heads; add it"):
-        measured(llama)
-
-
-@pytest.mark.parametrize("suffix", ["weight", "qweight", "weight_packed"])
-def test_quantised_weights(suffix: str, tmp_path: Path) -> None:
-    folder = by_hand(tmp_path / "m")
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    for side in "qk":
-        own = tensors.pop(f"model.layers.0.self_attn.{side}_proj.weight")
-        tensors[f"model.layers.0.self_attn.{side}_proj.{suffix}"] = own.to(torch.uint8)
-    safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(BadSource, match="give the checkpoint before its quantisation"):
         measured(folder)
 
 

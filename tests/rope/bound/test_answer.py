@@ -10,7 +10,6 @@ import pytest
 
 from ropeconv.rope.bound import bound, effective, effective_length, reach, smallest_base, wide_base, worse_than_source
 from ropeconv.rope.bound.answer import is_quick
-from ropeconv.rope.bound.effective import is_worse
 from ropeconv.rope.bound.table import DATA, look_up
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Llama3, Plain, Yarn, base_inv_freq
@@ -25,18 +24,12 @@ def test_a_bound_as_data() -> None:
     found = bound(4096, 128, 128)
     data = json.loads(json.dumps(found.to_dict()))
     assert data == {
-        "length": 4096,
-        "rotary_dim": 128,
-        "head_dim": 128,
-        "base": pytest.approx(26952.339227857868),
-        "binding_distance": 4012,
-        "window": [found.base, found.base * (1 + (found.width or 0))],
-        "first_wide_window": list(found.first_wide_window or ()),
-        "last_violating_base": pytest.approx(58790, rel=1e-3),
-        "known_windows": True,
+        "length": 4096, "rotary_dim": 128, "head_dim": 128, "base": pytest.approx(26952.339227857868),
+        "binding_distance": 4012, "window": [found.base, found.base * (1 + (found.width or 0))],
+        "first_wide_window": list(found.first_wide_window or ()), "published": PUBLISHED,
+        "last_violating_base": pytest.approx(58790, rel=1e-3), "known_windows": True,
         "asymptotic": pytest.approx(4096 / 0.6165, rel=1e-4),
-        "published": PUBLISHED,
-    }
+    }  # fmt: skip
     assert len(PUBLISHED) == 2
     assert data["first_wide_window"][0] == pytest.approx(28629, rel=1e-3)
     assert bound(4096, 64, 64).published == {}
@@ -112,12 +105,9 @@ def test_a_reach_as_data() -> None:
     found = reach(base_inv_freq(1e4, 128), 0.0, 1720)
     places = [list(place) for place in found.places]
     assert json.loads(json.dumps(found.to_dict())) == {
-        "effective_length": 1706,
-        "first_violation": 1707,
-        "searched": 1720,
-        "automatic": False,
+        "effective_length": 1706, "first_violation": 1707, "searched": 1720, "automatic": False,
         "violations": {"below": 1720, "count": found.count, "runs": len(places), "places": places},
-    }
+    }  # fmt: skip
     assert places[0][0] == 1707
     none = reach(base_inv_freq(1e4, 32), 16.0, 100)
     assert none.to_dict()["effective_length"] is None
@@ -147,50 +137,26 @@ def test_models_as_they_are(spec: RopeSpec, published: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "method", "value", "said"),
+    ("spec", "made", "said"),
     [
-        (LLAMA_2, "yarn", 16.0, ""),  # 1,706 became more
-        (QWEN_3, "yarn", 4.0, ""),  # 27,114 became 66,233
-        (QWEN_3, "theta", 5e5, "the source's is 27,114"),
-        (LLAMA_3, "linear", 16.0, ""),
-        (LLAMA_3, "theta", 1e4, "the effective length is 1,706 of 8,192 tokens; the source's"),
+        (LLAMA_2, ("yarn", 16.0), ""),  # 1,706 became more
+        (QWEN_3, ("yarn", 4.0), ""),  # 27,114 became 66,233
+        (QWEN_3, ("theta", 5e5), "the source's is 27,114"),
+        (LLAMA_3, ("linear", 16.0), ""),
+        (LLAMA_3, ("theta", 1e4), "the effective length is 1,706 of 8,192 tokens; the source's covers 8,192 tokens"),
+        (LLAMA_3, 1 << 20, "of 1,048,576 tokens; the source's is"),  # which covers its own 8,192 tokens
+        # contexts that outgrow the same frequencies
+        (replace(LLAMA_2, context=1706), 16384, "1,706 of 16,384 tokens; the source's is the same, for 1,706 tokens"),
+        (replace(LLAMA_2, context=1707), 16384, ""),
+        (replace(LLAMA_2, context=1706), 1707, ""),
     ],
 )
-def test_only_what_becomes_worse_is_said(spec: RopeSpec, method: str, value: float, said: str) -> None:
-    found = worse_than_source(Recipe(REGISTRY[method](value)).schedule(spec), spec)  # type: ignore[call-arg]
+def test_only_what_becomes_worse_is_said(spec: RopeSpec, made: tuple[str, float] | int, said: str) -> None:
+    """By a method, or by a context that is declared with the frequencies as they are."""
+    declared = replace(spec.current(), context=made) if isinstance(made, int) else None
+    found = worse_than_source(declared or Recipe(REGISTRY[made[0]](made[1])).schedule(spec), spec)
     assert said in found
     assert bool(found) == bool(said)
-
-
-@pytest.mark.parametrize(
-    ("reached", "before", "covered", "worse"),
-    [
-        (None, 5, 9, False), (5, None, 9, True), (5, 6, 9, True), (5, 4, 9, False), (5, 5, 5, True), (5, 5, 4, True),
-        (5, 5, 6, False), (None, None, 9, False),
-    ],
-)  # fmt: skip
-def test_what_is_worse_than_the_source(reached: int | None, before: int | None, covered: int, worse: bool) -> None:
-    assert is_worse(reached, before, covered) is worse
-
-
-@pytest.mark.parametrize(
-    ("context", "source_context", "said"),
-    [
-        (16384, 1706, "is 1,706 of 16,384 tokens; the source's is the same, for 1,706 tokens"),
-        (16384, 1707, ""), (1707, 1706, ""),
-    ],
-)  # fmt: skip
-def test_a_context_that_has_outgrown_the_same_frequencies(context: int, source_context: int, said: str) -> None:
-    source = replace(LLAMA_2, context=source_context)
-    found = worse_than_source(replace(source.current(), context=context), source)
-    assert said in found
-    assert bool(found) == bool(said)
-
-
-def test_a_context_that_the_frequencies_do_not_cover() -> None:
-    """The source covers its own 8,192 tokens, and the same frequencies do not cover what is declared."""
-    declared = replace(LLAMA_3.current(), context=1 << 20)
-    assert "of 1,048,576 tokens; the source's is" in worse_than_source(declared, LLAMA_3)
 
 
 def test_only_distances_that_a_layer_sees_count() -> None:

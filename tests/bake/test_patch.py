@@ -27,6 +27,12 @@ def loaded(folder: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
+@pytest.fixture
+def model(tiny: Callable[[str], Path]) -> Any:
+    """A tiny Llama."""
+    return loaded(tiny("llama"))
+
+
 def logits(model: Any, length: int = LENGTH) -> Any:
     ids = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -65,18 +71,16 @@ def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str]
     assert torch.equal(logits(model), before)
 
 
-def test_longrope_takes_the_list_of_the_last_position(tiny: Callable[[str], Path]) -> None:
+def test_longrope_takes_the_list_of_the_last_position(model: Any) -> None:
     pairs = 32
     method = REGISTRY["longrope"](long_factor=(4.0,) * pairs, short_factor=(1.0,) * pairs)  # type: ignore[call-arg]
-    model = loaded(tiny("llama"))
     short, long = logits(model, TRAINED), logits(model, LENGTH)
     ropeconv.patch(model, Recipe(method, context=LENGTH, attention_factor=1.0))
     assert distance(logits(model, TRAINED), short) < 1e-3
     assert distance(logits(model, LENGTH), long) > 0.1
 
 
-def test_queries_are_scaled_and_left_alone_again(tiny: Callable[[str], Path]) -> None:
-    model = loaded(tiny("llama"))
+def test_queries_are_scaled_and_left_alone_again(model: Any) -> None:
     before = logits(model)
     undo = ropeconv.patch(model, Recipe(REGISTRY["theta"](10000.0), context=LENGTH, log_n="clamped"))
     scaled = logits(model)
@@ -94,8 +98,7 @@ def test_a_scaled_model_needs_a_plan(tiny: Callable[[str], Path], tmp_path: Path
     ropeconv.patch(model, make_plan(folder, YARN, tmp_path / "again", replace=True))
 
 
-def test_patches_are_undone_in_the_reverse_order(tiny: Callable[[str], Path]) -> None:
-    model = loaded(tiny("llama"))
+def test_patches_are_undone_in_the_reverse_order(model: Any) -> None:
     before = logits(model)
     first, second = ropeconv.patch(model, YARN), ropeconv.patch(model, Recipe(REGISTRY["mixed"](2.0)))
     with pytest.raises(RopeconvError, match="undo the later one first"):
@@ -106,14 +109,12 @@ def test_patches_are_undone_in_the_reverse_order(tiny: Callable[[str], Path]) ->
     assert torch.equal(logits(model), before)
 
 
-def test_a_plan_for_another_model_is_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    model = loaded(tiny("llama"))
+def test_a_plan_for_another_model_is_refused(model: Any, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match="whose RoPE is another than the model's"):
         ropeconv.patch(model, make_plan(tiny("phi"), YARN, tmp_path / "out"))
 
 
-def test_a_patch_that_fails_leaves_nothing_behind(tiny: Callable[[str], Path]) -> None:
-    model = loaded(tiny("llama"))
+def test_a_patch_that_fails_leaves_nothing_behind(model: Any, tiny: Callable[[str], Path]) -> None:
     before = logits(model)
     from ropeconv.engines.transformers import patch as patch_modules
     from ropeconv.rope.log_n import LogN

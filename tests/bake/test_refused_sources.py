@@ -81,15 +81,6 @@ def test_a_tokenizer_that_another_class_reads_otherwise(tmp_path: Path, names: t
     assert make_plan(source, YARN).result.encoding == "native"
 
 
-def test_options_of_folding_go_with_folded_weights(tmp_path: Path) -> None:
-    source = folder(tmp_path / "model", weights=True)
-    with pytest.raises(UsageError, match="--fold-into goes with folded weights; add --encoding weights"):
-        make_plan(source, YARN, fold_into="q")
-    folded = make_plan(source, YARN, encoding="weights", fold_into="q")
-    assert {file.name: file.action for file in folded.files} == {"config.json": "write", "model.safetensors": "patch"}
-    assert not any("float32" in words for words in folded.warnings)
-
-
 def test_a_file_that_llama_cpp_does_not_load(tmp_path: Path) -> None:
     """The pair of lists is loaded under longrope alone."""
     lists = {f"rope_factors_{one}.weight": np.ones(32, np.float32) for one in ("long", "short")}

@@ -20,12 +20,10 @@ from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Edit, GgufFile, read_header, room, string, u32
 from ropeconv.formats.gguf import write as gguf_write
-from ropeconv.formats.gguf.inplace import phases
 from ropeconv.formats.gguf.write import write_new
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..conftest import Run
 from ..support.baking import apply, make_plan
 from ..support.extent import sample
 from ..support.gguf_files import TRAINED, contents, plain_tensors, write
@@ -307,20 +305,6 @@ def test_other_hard_links_are_changed_only_with_a_word(path: Path) -> None:
     assert run("restore", "model.gguf", "--allow-hard-links").returncode == 2
     assert run(*back, "--allow-hard-links").returncode == 0
     assert other.read_bytes() == path.read_bytes()
-
-
-@pytest.mark.parametrize("words", ["apply model.gguf --yarn 8 --in-place", "inspect model.gguf"])
-def test_a_command_beside_a_change_ends_in_one_sentence(run: Run, path: Path, words: str) -> None:
-    """In another process: the lock is one between processes."""
-    plan = make_plan(path, YARN, in_place=True, replace=True)
-    walk = phases(plan.source.file, plan.edit)  # type: ignore[union-attr]
-    next(walk)
-    now = path.read_bytes()
-    done = run(*words.split())
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "another ropeconv is changing model.gguf in place; run again when that has ended" in done.stderr
-    assert path.read_bytes() == now
-    assert list(walk)[-1] == "done"
 
 
 def test_a_model_that_changes_is_not_copied(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,16 +109,6 @@ def test_numbers_with_which_no_comparison_fails_are_refused(value: str, fits: bo
 # Results beside a GGUF file
 
 
-def test_results_of_the_first_version_beside_a_gguf(tmp_path: Path) -> None:
-    out = apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf"))
-    result = {"agrees": True, "third_kl": 0.5}
-    beside = {"size": out.stat().st_size, "validation": result, "servers": {"vLLM 0.32": result}}
-    (tmp_path / "b.gguf.validation.json").write_text(json.dumps(beside))
-    found = read_receipt(out)
-    assert found.validation == {"agrees": True, "config_reference_kl": 0.5}
-    assert found.servers["vLLM 0.32"] == found.validation
-
-
 ODD = {"validation": [1], "servers": {"vLLM": 3}, "size": "x", "schema": {}}
 
 

@@ -20,18 +20,24 @@ CONFIG = {
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
-def tensors() -> dict[str, np.ndarray]:  # type: ignore[type-arg]
-    """The tensors of a Llama, float16."""
-    shapes = {"model.embed_tokens": (VOCABULARY, HIDDEN), "lm_head": (VOCABULARY, HIDDEN), "model.norm": (HIDDEN,)}
+def llama_shapes(hidden: int, inner: int, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a Llama of two layers with half as many heads of keys as of queries."""
+    shapes = {"model.embed_tokens": (vocabulary, hidden), "lm_head": (vocabulary, hidden), "model.norm": (hidden,)}
     of_layer = {
-        "self_attn.q_proj": (128, HIDDEN), "self_attn.k_proj": (64, HIDDEN), "self_attn.v_proj": (64, HIDDEN),
-        "self_attn.o_proj": (HIDDEN, 128), "mlp.gate_proj": (96, HIDDEN), "mlp.up_proj": (96, HIDDEN),
-        "mlp.down_proj": (HIDDEN, 96), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
+        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (hidden // 2, hidden), "self_attn.v_proj": (hidden // 2, hidden),
+        "self_attn.o_proj": (hidden, hidden), "mlp.up_proj": (inner, hidden), "mlp.gate_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
     }  # fmt: skip
     for layer in range(LAYERS):
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in of_layer.items()}
-    generator = np.random.default_rng(0)
-    return {f"{name}.weight": generator.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
+
+
+def tensors() -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    """The tensors of a Llama, float16."""
+    generator, shapes = np.random.default_rng(0), llama_shapes(HIDDEN, 96, VOCABULARY)
+    return {name: generator.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
 
 
 def tokenizer() -> Any:

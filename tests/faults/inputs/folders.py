@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import io
 import json
+import math
 import struct
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.faults.scenes import llama_shapes
 from tests.sources.test_meta import VOCABULARY, sentencepiece_model, weights
 from tests.support.models import COMMON, FAMILIES, TINY, whole
 
@@ -32,21 +34,11 @@ def small_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
 @cache
 def small_header() -> dict[str, Any]:
     """The entries of the safetensors file of `small_config`, float32."""
-    shapes = {"model.embed_tokens": [8, 32], "lm_head": [8, 32], "model.norm": [32]}
-    for layer in range(2):
-        shapes |= {
-            f"model.layers.{layer}.{name}": shape
-            for name, shape in (
-                ("input_layernorm", [32]), ("post_attention_layernorm", [32]), ("self_attn.q_proj", [32, 32]),
-                ("self_attn.k_proj", [16, 32]), ("self_attn.v_proj", [16, 32]), ("self_attn.o_proj", [32, 32]),
-                ("mlp.up_proj", [16, 32]), ("mlp.gate_proj", [16, 32]), ("mlp.down_proj", [32, 16]),
-            )
-        }  # fmt: skip
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
-    for name, shape in shapes.items():
-        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        entries[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+    for name, shape in llama_shapes(32, 16, 8).items():
+        size = 4 * math.prod(shape)
+        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
     return entries
 

@@ -103,40 +103,29 @@ def vector(name: str, size: int) -> Added:
 
 
 @pytest.mark.parametrize(
-    ("before", "removed", "added", "offsets", "kept"),
+    ("before", "removed", "added", "offsets", "moves"),
     [
-        (header(33, 32), "", (5, 64, 1), {"t0": 0, "t1": 64, "a0": 96, "a1": 128, "a2": 192}, 96),
-        (header(33, 30), "", (), {"t0": 0, "t1": 64}, 94),
-        (header(33, 30), "", (5,), {"t0": 0, "t1": 64, "a0": 96}, 94),
-        (header(33, 30, alignment=128), "", (5,), {"t0": 0, "t1": 128, "a0": 256}, 158),
-        (header(), "", (), {}, 0), (header(), "", (5,), {"a0": 0}, 0),
-        (header(33, 32, 10, 64), "t1", (1,), {"t0": 0, "t2": 64, "t3": 96, "a0": 160}, 160),  # and leaves no gap
+        (header(33, 32), "", {"a": 5, "b": 64, "c": 1}, {"t0": 0, "t1": 64, "a": 96, "b": 128, "c": 192}, [(0, 0, 96)]),
+        (header(33, 30), "", {}, {"t0": 0, "t1": 64}, [(0, 0, 94)]),
+        (header(33, 30), "", {"a": 5}, {"t0": 0, "t1": 64, "a": 96}, [(0, 0, 94)]),
+        (header(33, 30, alignment=128), "", {"a": 5}, {"t0": 0, "t1": 128, "a": 256}, [(0, 0, 158)]),
+        (header(), "", {}, {}, []), (header(), "", {"a": 5}, {"a": 0}, []),
+        (header(33, 32, 10), "t2", {}, {"t0": 0, "t1": 64}, [(0, 0, 96)]),
+        # no gap is left, and two tensors move with the padding between them
+        (header(33, 32, 10, 64), "t1", {"a": 1}, {"t0": 0, "t2": 64, "t3": 96, "a": 160}, [(0, 0, 33), (96, 64, 96)]),
+        (header(32, 32), "t1", {"t1": 7}, {"t0": 0, "t1": 32}, [(0, 0, 32)]),  # added again, which is not copied
     ],
 )  # fmt: skip
 def test_new_tensors_go_last_each_at_the_next_multiple_of_the_alignment(
-    before: Header, removed: str, added: tuple[int, ...], offsets: dict[str, int], kept: int
+    before: Header, removed: str, added: dict[str, int], offsets: dict[str, int], moves: list[tuple[int, int, int]]
 ) -> None:
-    edit = Edit(removed=frozenset({removed}), added=tuple(vector(f"a{n}", size) for n, size in enumerate(added)))
+    """What stays is copied in runs, each from a place, to a place, and of a length."""
+    edit = Edit(removed=frozenset({removed}), added=tuple(vector(name, size) for name, size in added.items()))
     made = rewrite(before, edit)
     assert {name: info.offset for name, info in made.tensors.items()} == offsets
-    assert made.kept == kept
-    assert made.data_size == max([offsets[f"a{n}"] + size for n, size in enumerate(added)], default=kept)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "removed", "added", "moves"),
-    [
-        ((33, 32, 10), "", "a", [(0, 0, 106)]), ((33, 32, 10), "t2", "", [(0, 0, 96)]), ((), "", "", []),
-        ((33, 32, 10, 64), "t1", "a", [(0, 0, 33), (96, 64, 96)]),  # t2 and t3 with the padding between them
-        ((32, 32), "t1", "t1", [(0, 0, 32)]),  # one that is removed and added under its name is not copied
-    ],
-)  # fmt: skip
-def test_what_stays_is_copied_in_runs(
-    sizes: tuple[int, ...], removed: str, added: str, moves: list[tuple[int, int, int]]
-) -> None:
-    before = header(*sizes)
-    edit = Edit(removed=frozenset({removed}), added=(vector(added, 7),) if added else ())
-    assert rewrite(before, edit).moves(before) == moves
+    assert made.moves(before) == moves
+    assert made.kept == max((new + length for _, new, length in moves), default=0)
+    assert made.data_size == max((offsets[name] + size for name, size in added.items()), default=made.kept)
 
 
 # Keys

@@ -19,7 +19,7 @@ from ropeconv.rope.recipe import Recipe
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import plain_tensors, write
 
-YARN, MIXED, AS_IS = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](4.0)), Recipe(REGISTRY["as-is"]())
+YARN, MIXED = Recipe(REGISTRY["yarn"](4.0)), Recipe(REGISTRY["mixed"](4.0))
 LOG_N = Recipe(REGISTRY["yarn"](4.0), log_n="clamped")
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "head_dim": 8,

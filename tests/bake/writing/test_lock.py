@@ -188,9 +188,6 @@ def test_everything_but_the_lock_is_cleared_and_no_link_is_followed(tmp_path: Pa
 # What a run counts, records and needs of the disk; tests/faults takes the power away at every call
 
 
-HIDDEN = ".out.ropeconv-partial"
-
-
 @pytest.fixture
 def plan(tmp_path: Path) -> SmallPlan:
     return small_plan(source_folder(tmp_path), tmp_path / "out")

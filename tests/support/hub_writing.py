@@ -53,12 +53,8 @@ class WritingHub(Hub):
     def row(self, repo: str, path: Path) -> dict[str, Any]:
         content = path.read_bytes()
         name, digest = path.relative_to(self.repos[repo]).as_posix(), hashlib.sha256(content).hexdigest()
-        row: dict[str, Any] = {
-            "type": "file",
-            "path": name,
-            "size": len(content),
-            "oid": hashlib.sha1(content).hexdigest(),
-        }
+        oid = hashlib.sha1(content).hexdigest()
+        row: dict[str, Any] = {"type": "file", "path": name, "size": len(content), "oid": oid}
         if name.endswith(LARGE):
             row["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
             if repo not in self.no_xet:

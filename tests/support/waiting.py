@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-PATIENCE = 60.0
+PATIENCE = 180.0
+"""Seconds, which a busy machine may need to start a server."""
 
 
 def until(found: Callable[[], Any], what: str) -> Any:

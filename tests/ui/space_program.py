@@ -29,10 +29,8 @@ PROGRAM = "    serve_space()"
 
 def environment(hub: SpaceHub, folder: Path, port: int) -> dict[str, str]:
     """The variables of a Space, and those of an owner who has left a login in it."""
-    home, kept = (
-        folder / "home",
-        {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ},
-    )
+    home = folder / "home"
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
     home.mkdir()
     (home / "token").write_text(OWNER)
     return {
@@ -108,12 +106,9 @@ class Caller:
     network: str = field(default_factory=lambda: f"2001:db8:{token_hex(2)}:{token_hex(2)}::1")
 
     def __post_init__(self) -> None:
-        self.http = httpx.Client(
-            base_url=self.space.address,
-            headers={"X-Forwarded-For": self.network},
-            timeout=120,
-            limits=httpx.Limits(max_keepalive_connections=0),
-        )
+        one_request = httpx.Limits(max_keepalive_connections=0)
+        headers = {"X-Forwarded-For": self.network}
+        self.http = httpx.Client(base_url=self.space.address, headers=headers, timeout=120, limits=one_request)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.http.get(path, headers={"Cookie": self.cookie}, **options)
@@ -146,7 +141,9 @@ class Caller:
 
     def ask(self, page: str, button: str, **typed: Any) -> str:
         """What a page says when a button is pressed, `problem: ...` where Gradio itself refuses. As `press`."""
-        joined = self.press(page, button, **typed)
+        return self.answer(self.press(page, button, **typed))
+
+    def answer(self, joined: httpx.Response) -> str:
         return self.last() if joined.status_code == 200 else f"problem: {joined.status_code} {joined.text}"
 
     def press(self, page: str, button: str, **typed: Any) -> httpx.Response:
@@ -169,11 +166,6 @@ class Caller:
         joined = self.http.post("/gradio_api/queue/join", json=said, headers={"Cookie": self.cookie})
         self.event = joined.json()["event_id"] if joined.status_code == 200 else ""
         return joined
-
-    def call(self, number: int, data: list[Any], trigger: int | None = None) -> str:
-        """The last that a function says, as HTML. number: of the function. data: its inputs."""
-        joined = self.join(number, data, trigger)
-        return self.last() if joined.status_code == 200 else f"problem: {joined.status_code} {joined.text}"
 
     def last(self) -> str:
         found = "nothing"

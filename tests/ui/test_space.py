@@ -15,12 +15,11 @@ from ropeconv.ui.pages.login import SIGN_IN
 from ..conftest import hashes
 from ..support.browser import Browser
 from ..support.waiting import until
-from .space_fixtures import SHOUT, hub, running
+from .space_fixtures import SHOUT
 from .space_hub import TOKENS, SpaceHub
 from .space_program import Caller, Space, environment, text_of
 from .visitor import Visitor
 
-__all__ = ["hub", "running"]
 MODEL = {"source": "them/llama", "method": "yarn", "value": "4"}
 CLOSED = MODEL | {"source": "closed/llama"}
 WEIGHTS = "model.safetensors"

@@ -12,12 +12,10 @@ from ropeconv.ui.app import BUSY
 from ropeconv.ui.rules import SPACE
 
 from ..support.waiting import until
-from .space_fixtures import hub
 from .space_hub import SpaceHub
 from .space_program import Caller, Space, space, text_of
 from .test_stopping import workers
 
-__all__ = ["hub"]
 pytestmark = pytest.mark.nightly
 MODEL = {"source": "them/llama", "method": "yarn", "value": "4"}
 READ = "Who reads it right as it is"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -156,14 +157,18 @@ def test_strangers_write_nothing_and_progress_is_said(llama: Path, form: BakeFor
     assert (tmp_path / "out" / "config.json").exists()
 
 
-def test_pages_take_ports_that_are_free_and_refuse_others(tmp_path: Path) -> None:
-    with served(tmp_path) as (address, _):
-        port = int(address.split(":")[2].split("/")[0])
+@pytest.mark.nightly
+def test_two_pages_have_two_ports(tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    with served(tmp_path) as (address, _), served(tmp_path / "second") as (other, _):
+        assert other.split("?")[0] != address.split("?")[0]
+
+
+def test_ports_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
         done = command(tmp_path, "ui", "--no-browser", "--port", port, code=1)
         assert done.stderr == f"ropeconv: port {port} is taken; choose another one with --port\n"
-        (tmp_path / "second").mkdir()
-        with served(tmp_path / "second") as (other, _):
-            assert other.split("?")[0] != address.split("?")[0]
     refused = pytest.raises(RopeconvError, match=r"^port 7 cannot be used \(.*\); choose another one with --port$")
     with refused, _listening("203.0.113.1", 7):  # an address that this machine does not have
         pass

@@ -128,13 +128,11 @@ def test_lengths_are_tokens_or_factors(models: Path) -> None:
 
 
 def test_strangers_name_no_paths(models: Path) -> None:
+    source, bake = str(models / "source"), BakeForm(source=str(models / "baked.gguf"), method="yarn", value="4")
     for task, form in (
-        ("inspect", InspectForm(source=str(models / "source"))),
-        ("compare", CompareForm(source=str(models / "source"), context="4")),
-        ("plan", BakeForm(source=str(models / "baked.gguf"), method="yarn", value="4")),
-        ("publish", BakeForm(source=str(models / "source"), method="yarn", value="4", repo_id="me/x")),
-        ("results", ResultsForm(source=str(models / "baked"))),
-    ):
+        ("inspect", InspectForm(source=source)), ("compare", CompareForm(source=source, context="4")), ("plan", bake),
+        ("publish", msgspec.structs.replace(bake, repo_id="me/x")), ("results", ResultsForm(source=source)),
+    ):  # fmt: skip
         with pytest.raises(RopeconvError, match=r"no repository of the Hub|nobody is signed in"):
             asked(task, form, SPACE)
     dropped = InspectForm(upload=str(models / "source" / "config.json"))

@@ -45,6 +45,7 @@ def test_a_config_travels_and_weights_do_not(push: Push, hub: WritingHub, llama:
     AutoModelForCausalLM.from_pretrained(made)
 
 
+@pytest.mark.nightly
 def test_several_shards_are_copied_and_transformers_loads_them(
     push: Push, hub: WritingHub, llama: Path, tmp_path: Path
 ) -> None:
@@ -344,6 +345,7 @@ def test_edited_files_are_not_published(push: Push, tmp_path: Path) -> None:
     push("push nothing me/edited", 1, "neither a folder nor a GGUF file")
 
 
+@pytest.mark.nightly
 def test_changed_weights_by_xet(push: Push, hub: WritingHub, run: Run, tmp_path: Path) -> None:
     """Xet's own client cuts files into chunks, and stores those that were not there before."""
     hub.cas = tmp_path / "cas"

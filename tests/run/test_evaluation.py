@@ -113,6 +113,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path])
     return models(tmp_path_factory.mktemp("spread"), tiny("llama"), "a")
 
 
+@pytest.mark.nightly
 def test_a_killed_worker_loses_nothing_and_the_table_is_that_of_one_process(place: Path, tmp_path: Path) -> None:
     found = evaluated(place, tmp_path / "j.jsonl", WithMortals(Local(2), tmp_path / "mark", 4))
     assert (tmp_path / "mark").exists()

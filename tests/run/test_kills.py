@@ -45,7 +45,7 @@ def place(tmp_path: Path, tiny: Callable[[str], Path]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("retries", [1, 0])
+@pytest.mark.parametrize("retries", [1, pytest.param(0, marks=pytest.mark.nightly)])
 def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(place: Path, retries: int) -> None:
     jobs = jobs_in(place)
     with RunJournal(place / "plan" / "journal.jsonl") as journal:
@@ -59,7 +59,7 @@ def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(p
     assert [one["result"].get("earlier", False) for one in done].count(True) == 1, "the output was there already"
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("ending", [pytest.param(signal.SIGKILL, marks=pytest.mark.nightly), signal.SIGINT])
 def test_a_run_that_is_ended_goes_on_where_it_was(place: Path, ending: signal.Signals) -> None:
     words = [sys.executable, "-m", "ropeconv", "run", "plan.toml", "-q"]
     running = subprocess.Popen(words, cwd=place, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -46,6 +46,7 @@ def plan(folder: Path, sources: str, more: str = PUSH) -> None:
     (folder / "plan.toml").write_text(plan_text("push", more, sources, '"yarn:4"'))
 
 
+@pytest.mark.nightly
 def test_a_killed_run_of_many_repositories_publishes_each_once(hub: WritingHub, tmp_path: Path) -> None:
     plan(tmp_path, ", ".join(f'"base/m{number}"' for number in range(COUNT)))
     env = environment(hub, tmp_path)
@@ -79,7 +80,7 @@ def test_a_killed_run_of_many_repositories_publishes_each_once(hub: WritingHub, 
     assert [url for url in urls if "/commit/" not in url or url not in page] == []
 
 
-@pytest.mark.parametrize("first", [0, 4])
+@pytest.mark.parametrize("first", [0, pytest.param(4, marks=pytest.mark.nightly)])
 def test_a_busy_hub_is_waited_for_as_long_as_it_asks(first: int, hub: WritingHub, tmp_path: Path) -> None:
     """Also where huggingface_hub does not wait itself: for facts on a repository, and to make one."""
     plan(tmp_path, '"base/m1"')

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, call
 
 import msgspec
 import pytest
@@ -29,28 +30,12 @@ from ..support.baking import make_plan
 from ..support.gguf_files import write
 
 
-class Asked:
-    """A probe that notes what is done with it, and answers with its name."""
-
-    def __init__(self, name: str = "given") -> None:
-        self.name, self.calls, self.stood_for = name, list[tuple[Any, ...]](), list[str]()
-
-    def __enter__(self) -> Asked:
-        return self
-
-    def __exit__(self, *given: object) -> None:
-        self.calls.append(("ended",))
-
-    def stop(self) -> None:
-        self.calls.append(("stopped",))
-
-    def prefetch(self, model_type: str) -> None:
-        self.calls.append(("prefetch", model_type))
-
-    def ask(self, folder: Path, context: int, own: bool = False, stands_for: str = "") -> dict[str, Any]:
-        self.calls.append(("ask", folder, context, own))
-        self.stood_for.append(stands_for)
-        return {"by": self.name, "modules": {}}
+def asked(name: str = "given") -> MagicMock:
+    """A probe that answers with its name."""
+    probe = MagicMock()
+    probe.__enter__.return_value = probe
+    probe.ask.return_value = {"by": name, "modules": {}}
+    return probe
 
 
 @pytest.fixture
@@ -133,63 +118,54 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
-    """Probes that were started by the check itself."""
-    found: list[Asked] = []
-
-    def start() -> Asked:
-        found.append(Asked(f"started {len(found)}"))
-        return found[-1]
-
+def started(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """What the check starts a probe of its own with."""
+    start = MagicMock(return_value=asked("started"))
     monkeypatch.setattr(check, "Probe", start)
-    return found
+    return start
 
 
-def test_the_first_answer_is_cached(plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]) -> None:
-    probe = Asked()
+def test_the_first_answer_is_cached(plan: CheckpointPlan, folder: Path, cache: Path, started: MagicMock) -> None:
+    probe, second, context = asked(), asked("second"), plan.schedule.context
     ask = probe_query(plan, probe)
-    assert probe.calls == [("prefetch", "llama")]
+    assert probe.method_calls == [call.prefetch("llama")]
     assert ask(folder)["by"] == "given"
-    assert probe.calls[1:] == [("ask", folder, plan.schedule.context, False)]
-    assert started == []
-    second = Asked("second")
+    assert probe.method_calls[1:] == [call.ask(folder, context, stands_for="")]
     assert probe_query(plan, second)(folder)["by"] == "given"
-    assert second.calls == [("stopped",)]
+    assert second.method_calls == [call.stop()]
+    started.assert_not_called()
 
 
 def test_an_assumed_family_is_asked_about_by_its_type(plan: CheckpointPlan, folder: Path, cache: Path) -> None:
     family = msgspec.structs.replace(plan.result.family, assumed="it looks like it", name="other")
-    assumed, probe = replace(plan, result=replace(plan.result, family=family)), Asked()
-    probe_query(assumed, probe)(folder)
-    assert family.text_type == "llama"
-    assert probe.stood_for == ["llama"]
-    known = Asked()
-    probe_query(plan, known)(folder)
-    assert known.stood_for == [""]  # another question than the first, so that no answer is there
+    assumed = replace(plan, result=replace(plan.result, family=family))
+    for one, stands_for in ((assumed, "llama"), (plan, "")):  # two questions, so that the second has no answer yet
+        probe = asked()
+        probe_query(one, probe)(folder)
+        probe.ask.assert_called_once_with(folder, plan.schedule.context, stands_for=stands_for)
 
 
 def test_another_config_is_asked_about_by_a_new_probe(
-    plan: CheckpointPlan, folder: Path, cache: Path, started: list[Asked]
+    plan: CheckpointPlan, folder: Path, cache: Path, started: MagicMock
 ) -> None:
-    probe_query(plan, Asked())(folder)
-    ask, known = probe_query(plan, Asked("second")), shutil.copytree(folder, folder.with_name("known"))
+    probe_query(plan, asked())(folder)
+    ask, known = probe_query(plan, asked("second")), shutil.copytree(folder, folder.with_name("known"))
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"factor": 4.0', '"factor": 4.5'))
-    assert ask(folder)["by"] == "started 0"
-    assert started[0].calls == [("ask", folder, plan.schedule.context, False), ("ended",)]
+    assert ask(folder)["by"] == "started"
+    started.return_value.__exit__.assert_called_once()
     assert ask(known)["by"] == "given"
     assert len([path for path in cache.rglob("*.json") if path.is_file()]) == 2
 
 
-def test_code_of_its_own_is_run_each_time(llama: Path, tmp_path: Path, cache: Path, started: list[Asked]) -> None:
+def test_code_of_its_own_is_run_each_time(llama: Path, tmp_path: Path, cache: Path) -> None:
     made = make_plan(llama, Recipe(REGISTRY["mixed"](4.0)), tmp_path / "out", encoding="buffers")
     assert isinstance(made, CheckpointPlan)
-    probe = Asked()
+    probe = asked()
     ask = probe_query(made, probe)
-    assert (probe.calls, started) == ([], [])
     for _ in range(2):
         assert ask(tmp_path)["by"] == "given"
-    assert probe.calls == [("ask", tmp_path, made.schedule.context, True)] * 2
+    assert probe.method_calls == [call.ask(tmp_path, made.schedule.context, own=True)] * 2
     assert not cache.exists()
 
 

@@ -17,7 +17,7 @@ from ropeconv.rope.laws import asymptotic_base, critical_dimension, theta_for_le
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.spec import RopeSpec
 
-from ..conftest import Run
+from ..support.in_process import command
 from .small_head import made
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
@@ -158,10 +158,10 @@ def test_the_page_has_every_sentence_and_no_other() -> None:
         assert method.paper in sections[name]
 
 
-def test_the_command_prints_it(run: Run) -> None:
-    said_there = flat(run("methods", "yarn").stdout)
+def test_the_command_prints_it(tmp_path: Path) -> None:
+    said_there = flat(command(tmp_path, "methods", "yarn").stdout)
     assert all(sentence in said_there for sentence in REGISTRY["yarn"].departures)
-    (found,) = json.loads(run("methods", "theta-for", "--json").stdout)["methods"]
+    (found,) = json.loads(command(tmp_path, "methods", "theta-for", "--json").stdout)["methods"]
     assert found["departures"] == list(REGISTRY["theta-for"].departures)
     assert found["formula"].startswith("theta' = floor(")
-    assert "otherwise than printed" not in run("methods", "linear").stdout
+    assert "otherwise than printed" not in command(tmp_path, "methods", "linear").stdout

@@ -48,6 +48,7 @@ def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("flat")
 def test_one_file_is_enough(llama: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
     assert list(all_encodings())[-1] == "flat"
     done = ropeconv.apply(make_plan(llama, LINEAR, tmp_path / "out", encoding="flat"))
     assert done.check is not None

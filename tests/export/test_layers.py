@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
@@ -19,7 +18,6 @@ from ropeconv.formats.gguf import Header
 from ropeconv.inspection.inspect import inspect_config
 from ropeconv.rope.methods import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.llamacpp import find_arch
 from ropeconv.sources.open import open_checkpoint
 
 from ..support.baking import make_plan
@@ -109,17 +107,6 @@ def test_settings_of_one_layer(
     make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
     edit(source, "config.json", lambda config: config.update(per_layer_config={layer: setting}))
     with pytest.raises(UnsupportedBake, match=words):
-        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
-
-
-def test_heads_of_each_layer_need_a_graph_that_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LFM 2 has none in layers with a convolution, which count for nothing; Gemma 4 has others in global layers."""
-    changes = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
-    source = checkpoint("gemma4_text", tmp_path / "source", **changes)
-    make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
-    first = {"heads_by_layer": False}
-    monkeypatch.setattr(demands, "find_arch", lambda name: msgspec.structs.replace(find_arch(name), **first))
-    with pytest.raises(UnsupportedBake, match="of keys in layer"):
         make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
 
 

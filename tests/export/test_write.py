@@ -117,22 +117,6 @@ def test_the_bytes_are_the_same_whoever_is_ready_first_and_progress_adds_up(tmp_
     assert 0 < min(steps) <= max(steps) <= 1024
 
 
-@pytest.mark.parametrize("kind", [BF16, Q8_0])
-def test_two_threads_work_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
-    """Copies by the kernel, and conversions: neither passes the barrier alone."""
-    monkeypatch.setattr(write, "threads", lambda: 2)
-    meeting = threading.Barrier(2, timeout=20)
-
-    def after(work: Callable[..., object]) -> Callable[..., object]:
-        return lambda *given: (meeting.wait(), work(*given))[1]
-
-    for name in ("copy_part", "_read"):
-        monkeypatch.setattr(write, name, after(getattr(write, name)))
-    matrices: list[Matrix] = [((rows,), kind) for rows in stored(tmp_path / "in", [8, 8])]
-    made = written(tmp_path / "out", matrices).read_bytes()
-    assert made == HEAD + b"".join(map(quantised, matrices))
-
-
 @pytest.mark.parametrize("kind", [F32, Q8_0])
 def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
     """While the writer is slow, readers would get ahead of it without a bound."""

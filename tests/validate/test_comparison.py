@@ -19,18 +19,12 @@ from ..support.models import make
 YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
-def test_what_it_holds(llama: Path, tmp_path: Path) -> None:
+def test_it_holds_the_schedule_of_the_plan_and_the_rope_of_the_source(llama: Path, tmp_path: Path) -> None:
     plan = make_plan(llama, YARN, tmp_path / "out")
     found = ropeconv.Comparison.open(apply(plan), str(llama))
     assert (found.schedule.digest, found.schedule.context) == (plan.schedule.digest, 256)
     assert np.array_equal(found.spec.current().inv_freq, plan.before.current().inv_freq)
     assert (found.unchanged, found.scale, found.queries) == (False, None, "self_attn.q_proj")
-    assert found.rounded_weights("bfloat16") == ()
-
-
-def test_as_is_changes_nothing(llama: Path, tmp_path: Path) -> None:
-    plan = make_plan(llama, Recipe(REGISTRY["as-is"]()), tmp_path / "out")
-    assert ropeconv.Comparison.open(apply(plan), str(llama)).unchanged
 
 
 def test_what_stands_for_log_n_is_what_is_compared(llama: Path, tmp_path: Path) -> None:

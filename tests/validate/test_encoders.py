@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from ropeconv.engines.transformers import TransformersEngine
@@ -22,81 +21,42 @@ from ropeconv.validate.rule.measures import summarise
 from ropeconv.validate.rule.states import measure_states
 from ropeconv.validate.rule.validation import Validation
 
-from ..conftest import Run
-from ..support.baking import apply, make_plan, validate
+from ..faults.wrong_bakes import local, rope
+from ..support.baking import apply, make_plan, replaced, stored_as, validate
 from ..support.extent import sample
+from ..support.in_process import command
 from ..support.models import ENCODERS, make
 
 YARN = Recipe(REGISTRY["yarn"](16.0))
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
 
 
 def check(out: Path, source: Path, **options: Any) -> Validation:
     return validate(out, source, device="cpu", **{"tokens": 128, **options})
 
 
-def each_rope(config: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> None:
-    """Changes every RoPE dictionary of the extended layers, in both schemas."""
-    new = config["rope_parameters"]
-    for part in (config.get("rope_scaling"), new.get(GLOBAL, new)):
-        if part:
-            change(part)
+WRONG = {
+    "base": rope(rope_theta=lambda old: old * 1.05),
+    "factor": rope(factor=15.5),
+    "attention factor": rope(attention_factor=1.25),
+    "no method": rope(rope_type="default"),
+    "local layers too": local(rope_type="linear", factor=16.0),
+}
+CASES = [(name, wrong) for name in sorted(ENCODERS) for wrong in list(WRONG)[:4]]
 
 
-def base(config: dict[str, Any]) -> None:
-    each_rope(config, lambda part: part.update(rope_theta=part.get("rope_theta", config["rope_theta"]) * 1.05))
-
-
-def factor(config: dict[str, Any]) -> None:
-    each_rope(config, lambda part: part.update(factor=15.5))
-
-
-def attention_factor(config: dict[str, Any]) -> None:
-    each_rope(config, lambda part: part.update(attention_factor=1.25))
-
-
-def unscaled(config: dict[str, Any]) -> None:
-    """As if no layer were extended."""
-    before = config["rope_parameters"].get(GLOBAL, config["rope_parameters"])
-    kept = {key: before[key] for key in ("rope_theta", "partial_rotary_factor") if key in before}
-    plain = {"rope_type": "default", **kept}
-    local = config["rope_parameters"].get(LOCAL)
-    config |= {"rope_parameters": {GLOBAL: plain, LOCAL: local} if local else plain}
-    config |= {"rope_scaling": None} if "rope_scaling" in config else {}
-
-
-def local_layers_too(config: dict[str, Any]) -> None:
-    new = config["rope_parameters"]
-    new[LOCAL] = {**new[GLOBAL], "rope_theta": new[LOCAL]["rope_theta"]}
-
-
-WRONG = [(name, edit) for name in sorted(ENCODERS) for edit in (base, factor, attention_factor, unscaled)]
-
-
-@pytest.mark.parametrize(("model_type", "edit"), [*sample(WRONG, 6), ("modernbert", local_layers_too)])
-def test_a_wrong_output_disagrees(
-    model_type: str, edit: Callable[[dict[str, Any]], None], tiny: Callable[[str], Path], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("model_type", "wrong"), [*sample(CASES, 3), ("modernbert", "local layers too")])
+def test_a_wrong_output_disagrees(model_type: str, wrong: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     out = apply(make_plan(tiny(model_type), YARN, tmp_path / "out"))
-    path = out / "config.json"
-    config = json.loads(path.read_text())
-    edit(config)
-    assert config != json.loads(path.read_text())
-    path.write_text(json.dumps(config))
-    result = check(out, tiny(model_type))
-    assert not result.agrees
-    assert result.sentence.startswith("Disagrees: relative error ")
+    WRONG[wrong](out)
+    assert check(out, tiny(model_type)).sentence.startswith("Disagrees: relative error ")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("folded", [False, True])
-def test_a_right_output_agrees_in_every_precision(dtype: str, folded: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["native", "weights"])
+def test_a_right_output_agrees_in_every_precision(dtype: str, encoding: str, tmp_path: Path) -> None:
     source = make("modernbert", tmp_path / "source", initializer_range=0.15)
-    path = source / "model.safetensors"
-    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in safetensors.torch.load_file(path).items()}
-    safetensors.torch.save_file(tensors, path, {"format": "pt"})
-    out = apply(make_plan(source, YARN, tmp_path / "out", **({"encoding": "weights"} if folded else {})))
-    result = check(out, source, dtype=dtype)
+    stored_as(source, dtype)
+    result = check(apply(make_plan(source, YARN, tmp_path / "out", encoding=encoding)), source, dtype=dtype)
     assert result.agrees, result.sentence
 
 
@@ -105,15 +65,13 @@ def test_a_flat_encoder_is_distinguished(tmp_path: Path) -> None:
     source = make("eurobert", tmp_path / "source", initializer_range=0.02)
     out = apply(make_plan(source, YARN, tmp_path / "out"))
     assert check(out, source).agrees
-    text = (out / "config.json").read_text()
-    (out / "config.json").write_text(text.replace('"factor": 16.0', '"factor": 12.0'))
+    replaced(out / "config.json", '"factor": 16.0', '"factor": 12.0')
     assert not check(out, source).agrees
 
 
 def test_every_position_is_read_at_once_whatever_the_chunk(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     source = tiny("modernbert")
-    out = apply(make_plan(source, YARN, tmp_path / "out"))
-    result = check(out, source, length=256, chunk=100)
+    result = check(apply(make_plan(source, YARN, tmp_path / "out")), source, length=256, chunk=100)
     assert result.agrees, result.sentence
     whole = [bucket for bucket in result.buckets if bucket.run == "whole"]
     assert [bucket.last for bucket in whole] == [63, 127, 255]
@@ -142,8 +100,7 @@ def test_relative_error_and_cosine_by_hand() -> None:
     wanted = torch.tensor([[3.0, 4.0]] * 3)
     other = torch.tensor([[-4.0, 3.0], [6.0, 8.0], [3.04, 3.97]])
     found = measure_states(wanted, other)
-    errors = [math.sqrt(2.0), 1.0, 0.01]
-    assert (2 * found.kl).sqrt().tolist() == pytest.approx(errors, rel=1e-4)
+    assert (2 * found.kl).sqrt().tolist() == pytest.approx([math.sqrt(2.0), 1.0, 0.01], rel=1e-4)
     assert found.cosine.tolist() == pytest.approx([0.0, 1.0, 1 / math.sqrt(1 + 1e-4)], abs=1e-8)
     assert found.max_dlogit.tolist() == pytest.approx([7.0, 4.0, 0.04], rel=1e-4)
     figures = summarise(found)
@@ -151,24 +108,23 @@ def test_relative_error_and_cosine_by_hand() -> None:
     assert figures.cosine is not None
 
 
-def test_what_the_commands_say(run: Run, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_the_commands_say(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     source = tiny("modernbert")
-    assert "reads in both directions" in run("inspect", source).stdout
-    assert json.loads(run("inspect", source, "--json").stdout)["encoder"] is True
+    assert "reads in both directions" in command(tmp_path, "inspect", source).stdout
     apply(make_plan(source, YARN, tmp_path / "out"))
-    done = run("validate", tmp_path / "out", "--against", source, "--report", "page.html")
-    assert done.returncode == 0, done.stderr
+    given = ("validate", "out", "--against", source)
+    done = command(tmp_path, *given, "--report", "page.html", code=0)
     assert "relative error" in done.stdout
     assert "cosine" in done.stdout
-    page = next(tmp_path.rglob("page.html"), None) or Path(done.args[-1])
-    assert "Cosine of hidden states" in page.read_text()
-    data = json.loads(run("validate", tmp_path / "out", "--against", source, "--json").stdout)
+    assert "Cosine of hidden states" in (tmp_path / "page.html").read_text()
+    data = json.loads(command(tmp_path, *given, "--json", code=0).stdout)
     first = data["buckets"][0]
     assert (first["top1"], first["top5"]) == (None, None)
     assert 0.999 < first["cosine"] <= 1.0000001
     assert data["rule"].startswith("hidden states are compared")
 
 
-def test_a_language_model_is_no_encoder(tiny: Callable[[str], Path]) -> None:
-    seen = inspect_source(open_source(str(tiny("llama"))))
-    assert (seen.encoder, seen.to_dict()["encoder"]) == (False, False)
+@pytest.mark.parametrize(("model_type", "encoder"), [("llama", False), ("modernbert", True)])
+def test_an_encoder_is_told_from_a_language_model(model_type: str, encoder: bool, tiny: Callable[[str], Path]) -> None:
+    seen = inspect_source(open_source(str(tiny(model_type))))
+    assert (seen.encoder, seen.to_dict()["encoder"]) == (encoder, encoder)

@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.errors import Disagreement
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.validate.checks.before_forward import check_before_forward
+from ropeconv.validate.comparison import Comparison
 from ropeconv.validate.rule.measures import Figures
 from ropeconv.validate.rule.validation import Validation, bucket_result, conclusion, with_rounded_weights
 from ropeconv.validate.sampling.positions import doubling_buckets
 
-from ..support.baking import apply, changed_weights, make_plan, replaced, validate
+from ..faults.wrong_bakes import CASES, Wrong, bake
+from ..support.baking import apply, changed_weights, make_plan, replaced, stored_as, validate
 from ..support.extent import sample
 from ..support.families import some
 from ..support.in_process import command
@@ -83,6 +87,42 @@ def test_an_edited_config_disagrees(llama: Path, tmp_path: Path, old: str, new: 
 def test_other_weights_disagree(llama: Path, tmp_path: Path) -> None:
     out = changed_weights(baked(llama, tmp_path / "out"), "layers.0.self_attn.q_proj", 1.01)
     assert not check(out, llama).agrees
+
+
+IN_BFLOAT16 = (
+    "no attention factor", "betas swapped", "one frequency off by 1 %", "keys by A, not A^2", "fold over all rows",
+    "log-n to another base",
+)  # fmt: skip
+"""Faults that are larger than the rounding of bfloat16; `tests/faults` has all of them in float32."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "model_type"),
+    sample([case for case in CASES if case[0].what in IN_BFLOAT16], 3),
+    ids=lambda part: getattr(part, "what", part),
+)
+def test_a_wrong_bake_disagrees_and_a_right_one_agrees_in_bfloat16(
+    wrong: Wrong, model_type: str, tmp_path: Path
+) -> None:
+    """Of usual weights: bfloat16 and a sharper softmax would leave nothing to compare."""
+    source = make(model_type, tmp_path / "source", initializer_range=0.15)
+    stored_as(source, "bfloat16")
+    out = bake(source, tmp_path / "out", wrong.method)
+    assert check(out, source, dtype="bfloat16").agrees
+    wrong.change(out)
+    assert not check(out, source, dtype="bfloat16").agrees
+
+
+def test_frequencies_and_folds_are_checked_before_anything_runs(llama: Path, tmp_path: Path) -> None:
+    for encoding, edit in (
+        ("native", lambda out: replaced(out / "config.json", '"rope_theta": 10000.0', '"rope_theta": 10001.0')),
+        ("weights", lambda out: changed_weights(out, "k_proj", 1.1)),
+    ):
+        out = apply(make_plan(llama, YARN, tmp_path / encoding, encoding=encoding))
+        check_before_forward(Comparison.open(out, str(llama)))
+        edit(out)
+        with pytest.raises(Disagreement):
+            check_before_forward(Comparison.open(out, str(llama)))
 
 
 def test_logits_that_cannot_tell_are_called_inconclusive(llama: Path, tmp_path: Path) -> None:

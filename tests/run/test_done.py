@@ -64,16 +64,12 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 4)
 
 
-def flipped(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
-    path.write_bytes(data)
-
-
-def foreign_folder(path: Path) -> None:
-    shutil.rmtree(path)
-    path.mkdir()
-    (path / "thesis.txt").write_text("mine")
+def foreign(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.mkdir()
+        path = path / "thesis.txt"
+    path.write_text("mine")
 
 
 def of_another_recipe(path: Path) -> None:
@@ -83,15 +79,11 @@ def of_another_recipe(path: Path) -> None:
     apply(make_plan(open_source(str(path.parent.parent / "models" / "a")), recipe, Target(out=path)), check=False)
 
 
-def text(path: Path) -> None:
-    path.write_text("mine")
-
-
 @pytest.mark.parametrize(
     ("name", "damage", "said"),
     [
         (f"{FOLDER}/model.safetensors", cut, DAMAGED), (f"{FOLDER}/config.json", cut, DAMAGED),
-        (FOLDER, foreign_folder, OTHER), (FOLDER, of_another_recipe, OTHER), (GGUF, cut, OTHER), (GGUF, text, OTHER),
+        (FOLDER, foreign, OTHER), (FOLDER, of_another_recipe, OTHER), (GGUF, cut, OTHER), (GGUF, foreign, OTHER),
     ],
 )  # fmt: skip
 def test_what_is_not_as_it_was_written_is_not_done(
@@ -111,8 +103,10 @@ def test_what_is_not_as_it_was_written_is_not_done(
 
 def test_bytes_are_compared_where_that_is_asked_for(place: Path) -> None:
     assert again(place, verify=True) == []
-    for name in (f"{FOLDER}/model.safetensors", GGUF):
-        flipped(place / "plan" / name)
+    for path in (place / "plan" / FOLDER / "model.safetensors", place / "plan" / GGUF):
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 1
+        path.write_bytes(data)
     assert again(place) == []
     done = command(place, "run", "plan.toml", "--verify", code=1)
     assert ("1 done, 2 failed, 0 not run." in done.stdout, done.stdout.count(DAMAGED)) == (True, 2), done.stdout

@@ -21,14 +21,12 @@ SCOPES = "openid profile read-repos gated-repos contribute-repos"
 
 
 class Provider:
-    """url: of it. tokens: of visitors, by name. granted: what was promised, by code. allowed: scopes that were asked
-    for."""
+    """url: of it. tokens: of visitors, by name. granted: what was promised, by code."""
 
     def __init__(self, tokens: dict[str, str]) -> None:
         self.url = ""
         self.tokens = tokens
         self.granted: dict[str, tuple[str, dict[str, str]]] = {}
-        self.allowed: list[str] = []
         self.key = RSAKey.generate_key(2048, parameters={"kid": "one"})
 
     def described(self) -> dict[str, Any]:
@@ -51,7 +49,6 @@ class Provider:
         """Where a visitor is sent who has said their name."""
         code = secrets.token_urlsafe(8)
         self.granted[code] = (asked["as"], asked)
-        self.allowed.append(asked["scope"])
         return f"{asked['redirect_uri']}&{urlencode({'code': code, 'state': asked['state']})}"
 
     def exchanged(self, said: dict[str, str], login: str) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -34,34 +35,23 @@ BUSY = SERVER.format("Proxy failed to Connect to backend! Check `ray_client_serv
 ENDED = SERVER.format("Starting Ray client server failed. See ray_client_server_23000.err")
 
 
-class Inits:
-    """`ray.init`, which fails with a message some times. asked: how often it was, and ended: `ray.shutdown`."""
+def failing(patch: pytest.MonkeyPatch, times: int, message: str) -> tuple[Mock, Mock]:
+    """`ray.init`, which fails some times with a message, and `ray.shutdown`; for workers that are never asked."""
+    import ray
 
-    def __init__(self, patch: pytest.MonkeyPatch, failing: int, message: str) -> None:
-        import ray
-
-        self.asked = self.ended = 0
-        self.failing, self.message = failing, message
-        patch.setattr(ray, "init", self.init)
-        patch.setattr(ray, "shutdown", self.shutdown)
-        patch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0})
-        patch.setattr(ray, "put", lambda value: value)
-
-    def init(self, **given: Any) -> None:
-        self.asked += 1
-        if self.asked <= self.failing:
-            raise ConnectionAbortedError(self.message)
-
-    def shutdown(self) -> None:
-        self.ended += 1
+    init, shutdown = Mock(side_effect=[ConnectionAbortedError(message)] * times + [None]), Mock()
+    for name, value in (("init", init), ("shutdown", shutdown), ("put", Mock())):
+        patch.setattr(ray, name, value)
+    patch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0})
+    return init, shutdown
 
 
 @pytest.mark.parametrize("message", [BUSY, ENDED])
 def test_a_server_that_has_not_started_is_asked_for_again(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    inits, executor = Inits(monkeypatch, ATTEMPTS - 1, message), executor_of(ADDRESS)
+    (init, shutdown), executor = failing(monkeypatch, ATTEMPTS - 1, message), executor_of(ADDRESS)
     with executor.pool(partial(Squares, "")):
-        assert (executor.at_once, inits.asked, inits.ended) == (3, ATTEMPTS, ATTEMPTS - 1)
-    assert inits.ended == ATTEMPTS
+        assert (executor.at_once, init.call_count, shutdown.call_count) == (3, ATTEMPTS, ATTEMPTS - 1)
+    assert shutdown.call_count == ATTEMPTS
 
 
 @pytest.mark.parametrize(
@@ -76,14 +66,15 @@ def test_a_server_that_has_not_started_is_asked_for_again(message: str, monkeypa
         ("nothing there\nand more", 1, rf"can be reached at {ADDRESS} \(nothing there\); start one with `ray start"),
         ("", 1, r"\(ConnectionAbortedError\)"),
     ],
+    ids=["not started", "an error of the server", "no cluster", "no message"],
 )
 def test_what_keeps_a_connection_from_a_cluster_is_named(
     message: str, attempts: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inits = Inits(monkeypatch, 99, message)
+    init, shutdown = failing(monkeypatch, 99, message)
     with pytest.raises(RopeconvError, match=said), executor_of(ADDRESS).pool(partial(Squares, "")):
         pass
-    assert (inits.asked, inits.ended) == (attempts, attempts)
+    assert (init.call_count, shutdown.call_count) == (attempts, attempts)
 
 
 def test_what_ray_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

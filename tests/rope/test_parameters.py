@@ -20,7 +20,6 @@ from ropeconv.rope.methods.vectors import from_file
 from ropeconv.rope.recipe import MODIFIERS, Recipe
 from ropeconv.rope.spec import RopeSpec
 
-from ..faults.inputs.kinds.recipe import SEEDS
 from .small_head import spec
 
 LLAMA_2 = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
@@ -85,7 +84,7 @@ OTHER = (
     5e-324, 0, -1, -0.5, 1e29, 1e-29, 1.0000001, 999_999, 2**31 - 1, True, None, "", "9" * 5000, "9" * 5000 + "k", [],
     [1], {},
 )  # fmt: skip
-SPECS = tuple(RopeSpec(width, width, Plain(1e4), length, length) for width in (2, 16, 128) for length in (2, 4096))
+SPECS = tuple(RopeSpec(width, width, Plain(1e4), length, length) for width in (2, 8, 128) for length in (2, 4096))
 PARAMETERS = [
     (name, item.name) for name in REGISTRY if name != "theta-bound" for item in dataclasses.fields(REGISTRY[name])
 ]
@@ -103,18 +102,17 @@ def outcome(data: dict[str, Any], spec: RopeSpec) -> str:
 
 @pytest.mark.parametrize(("name", "parameter"), [*PARAMETERS, *(("modifiers", name) for name in MODIFIERS)])
 def test_every_number_is_taken_or_refused_and_none_beyond_its_range_is_taken(name: str, parameter: str) -> None:
-    seed = next((s for s in SEEDS if s.get("method") == name), {"method": name, "parameters": {"factor": 4.0}})
+    values = next((one[1] for one in NAMES if one[0] == name), (4.0,))
+    seed = Recipe(REGISTRY["yarn" if name == "modifiers" else name](*values)).to_dict()
     for value in (*INFINITE, *OTHER):
         if name == "modifiers":
-            made = {"method": "yarn", "parameters": {"factor": 4.0}, "log_n": "full", parameter: value}
+            made = {**seed, "log_n": "full", parameter: value}
         else:
-            made = {"method": name, "parameters": {**seed["parameters"], parameter: value}}
+            made = {**seed, "parameters": {**seed["parameters"], parameter: value}}
         found = {outcome(made, one) for one in SPECS}
         if value in INFINITE or value != value:
             assert found == {"refused"}, value
-    if name != "modifiers":
-        good = {"method": name, "parameters": seed["parameters"]}
-        assert outcome(good, RopeSpec(16, 16, Plain(1e4), 64, 64)) == "taken"
+    assert outcome(seed, RopeSpec(8, 8, Plain(1e4), 64, 64)) == "taken"
 
 
 def test_errors_and_the_values_in_their_messages() -> None:

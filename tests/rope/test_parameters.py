@@ -340,8 +340,8 @@ def test_every_method_with_a_factor_is_here() -> None:
 def test_a_length_gives_the_schedule_of_its_factor_and_stays_in_the_recipe(name: str) -> None:
     """128k over 8,192 tokens is 16, over 4,096 it is 32: by hand, and the same recipe for both."""
     recipe = Recipe(REGISTRY[name]("128k"))
-    for spec, factor in ((LLAMA_3, 16.0), (LLAMA_2, 32.0)):
-        found, same = recipe.schedule(spec), Recipe(REGISTRY[name](factor)).schedule(spec)
+    for model, factor in ((LLAMA_3, 16.0), (LLAMA_2, 32.0)):
+        found, same = recipe.schedule(model), Recipe(REGISTRY[name](factor)).schedule(model)
         assert found.digest == same.digest
         assert found.context == same.context == 131072
     other = Recipe(REGISTRY[name]("256k")).schedule(LLAMA_3)

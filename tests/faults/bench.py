@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from .cases import Case, Command
-from .harness import KILLED, Call, Fault, Mode, Outcome, Server, tree, under
-from .power import lose
+from .harness import KILLED, Call, Fault, Mode, Outcome, Server, lose, tree, under
 
 
 @dataclass

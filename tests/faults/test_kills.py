@@ -14,8 +14,7 @@ from ..support.extent import sample, tally
 from . import scenes
 from .bench import Bench
 from .cases import CASES, Case
-from .harness import KILLED, Fault, Mode, Server, tree
-from .power import not_durable
+from .harness import KILLED, Fault, Mode, Server, not_durable, tree
 
 Get = Callable[[str], Bench]
 Struck = tuple[Fault, bool | None]

@@ -41,14 +41,15 @@ def rewritten(name: str, text: str, context: int) -> str:
     return b"".join(splice.applied((content,))).decode()
 
 
-@pytest.mark.parametrize(
-    ("value", "tokens"),
-    [("4096", 4096), ("4096.0", 4096), ("1e3", 1000), ("1", 1), ("0", None), ("-1", None), ("true", None),
-     ("null", None),
-     (str(10**15), None), (str(10**15 - 1), 10**15 - 1), ("1000000000000000019884624838656", None), ('"4096"', None)],
-)  # fmt: skip
-def test_the_limit_of_a_tokenizer(value: str, tokens: int | None) -> None:
-    assert values(TOKENIZER, f'{{"model_max_length": {value}}}').get("model_max_length") == tokens
+NUMBERS = {
+    "4096": 4096, "4096.0": 4096, "1e3": 1000, "1": 1, "0": None, "-1": None, "true": None, "null": None,
+    str(10**15): None, str(10**15 - 1): 10**15 - 1, "1000000000000000019884624838656": None, '"4096"': None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_the_limit_of_a_tokenizer(value: str) -> None:
+    assert values(TOKENIZER, f'{{"model_max_length": {value}}}').get("model_max_length") == NUMBERS[value]
 
 
 def test_the_limit_is_raised_in_place_and_never_lowered() -> None:

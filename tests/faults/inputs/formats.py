@@ -32,8 +32,8 @@ def register(name: str, prepare: Callable[[], None] = lambda: None) -> Callable[
 
 
 def commands(text: str) -> Commands:
-    """Command lines, one on each line of a text."""
-    return [line.split() for line in text.strip().splitlines()]
+    """Command lines, with semicolons between them."""
+    return [line.split() for line in text.split(";")]
 
 
 def load() -> dict[str, Write]:

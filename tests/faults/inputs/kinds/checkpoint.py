@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.support.models import FAMILIES
 
-from ..bytes_mutations import damaged
 from ..folders import (
     PARAMS,
     data_bytes,
@@ -27,21 +26,14 @@ from ..folders import (
     write_release,
 )
 from ..formats import Commands, commands, register
-from ..json_mutations import Raw, changed, text_of
+from ..json_mutations import Raw, changed, damaged, text_of
 
 ON_MODEL = commands("""
-inspect model
-apply model --yarn 4 --dry-run
-apply model --yarn 4 -o out
-apply model --yarn 4 --context 128 -o out
-apply model --yarn 4 --encoding weights --replace -o out
-apply model --yarn 4 --encoding weights --fold-dtype f32 -o out
-apply model --mixed 4 --encoding buffers -o out
-apply model --yarn 4 --log-n clamped --allow-approximate -o out
-apply model --yarn 4 --to gguf -o out.gguf
-bound model --weights --yarn 4
-restore model --dry-run
-compare model model
+inspect model; apply model --yarn 4 --dry-run; apply model --yarn 4 -o out; apply model --yarn 4 --context 128 -o out;
+apply model --yarn 4 --encoding weights --replace -o out;
+apply model --yarn 4 --encoding weights --fold-dtype f32 -o out; apply model --mixed 4 --encoding buffers -o out;
+apply model --yarn 4 --log-n clamped --allow-approximate -o out; apply model --yarn 4 --to gguf -o out.gguf;
+bound model --weights --yarn 4; restore model --dry-run; compare model model
 """)
 Q = "model.layers.0.self_attn.q_proj.weight"
 HEADER_KEYS = ("dtype", "shape", "data_offsets", "__metadata__", "format", Q)
@@ -101,8 +93,7 @@ def write_side_files(random: Random, folder: Path) -> Commands:
 
 
 CONVERSIONS = commands("""
-apply model --yarn 4 --to gguf -o out.gguf
-apply model --yarn 4 --to gguf --pre gpt-2 -o out.gguf
+apply model --yarn 4 --to gguf -o out.gguf; apply model --yarn 4 --to gguf --pre gpt-2 -o out.gguf
 """)
 BYTE_LEVEL: dict[str, Any] = {
     "version": "1.0",
@@ -176,12 +167,8 @@ def write_tokenizer(random: Random, folder: Path) -> Commands:
 
 
 ON_RELEASE = commands("""
-inspect model
-apply model --yarn 4 --dry-run
-apply model --yarn 4 -o out
-apply model --yarn 4 --encoding weights -o out
-apply model --as-is --to gguf -o out.gguf
-compare model model
+inspect model; apply model --yarn 4 --dry-run; apply model --yarn 4 -o out;
+apply model --yarn 4 --encoding weights -o out; apply model --as-is --to gguf -o out.gguf; compare model model
 """)
 
 
@@ -251,18 +238,11 @@ OTHERS = (
 
 KEYS = tuple(sorted({*OTHERS, *(key for name in FAMILIES for key in small_config(name))}))
 ON_CONFIG = commands("""
-inspect config.json
-inspect config.json --json
-apply config.json --yarn 4 --dry-run
-apply config.json --mixed 4 --dry-run --json --explain
-apply config.json --linear 2 --on-top --dry-run
-apply config.json --as-is -o out
-apply config.json --yarn 8 --replace --keep-short -o out
-apply config.json --ntk 128k --replace --runtime vllm --dry-run
-compare config.json config.json
-plot config.json --yarn 4 -o plot.png
-advise config.json --context 256
-bound config.json
+inspect config.json; inspect config.json --json; apply config.json --yarn 4 --dry-run;
+apply config.json --mixed 4 --dry-run --json --explain; apply config.json --linear 2 --on-top --dry-run;
+apply config.json --as-is -o out; apply config.json --yarn 8 --replace --keep-short -o out;
+apply config.json --ntk 128k --replace --runtime vllm --dry-run; compare config.json config.json;
+plot config.json --yarn 4 -o plot.png; advise config.json --context 256; bound config.json
 """)
 
 

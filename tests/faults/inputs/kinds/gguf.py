@@ -17,18 +17,13 @@ import gguf
 from ropeconv.runtimes.llamacpp import arch_table
 from tests.support.gguf_files import write as write_file
 
-from ..bytes_mutations import damaged
 from ..formats import Commands, commands, register
+from ..json_mutations import damaged
 
 COMMANDS = commands("""
-inspect m.gguf
-inspect m.gguf --json
-apply m.gguf --yarn 4 -o out.gguf
-apply m.gguf --mixed 4 --replace -o out.gguf
-apply m.gguf --linear 2 --on-top --dry-run --json
-apply m.gguf --yarn 4 --replace --in-place
-restore m.gguf -o out.gguf
-compare m.gguf m.gguf
+inspect m.gguf; inspect m.gguf --json; apply m.gguf --yarn 4 -o out.gguf;
+apply m.gguf --mixed 4 --replace -o out.gguf; apply m.gguf --linear 2 --on-top --dry-run --json;
+apply m.gguf --yarn 4 --replace --in-place; restore m.gguf -o out.gguf; compare m.gguf m.gguf;
 advise m.gguf --context 256
 """)
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}

@@ -23,26 +23,20 @@ from ropeconv.rope.recipe import Recipe
 from tests.support.baking import apply, make_plan
 from tests.support.gguf_files import write as write_gguf
 
-from ..bytes_mutations import damaged
 from ..folders import write_checkpoint
 from ..formats import Commands, commands, register
-from ..json_mutations import Raw, changed, text_of
+from ..json_mutations import Raw, changed, damaged, text_of
 from .gguf import STRING, taken_apart, text
 
 ON_OUTPUT = """
-inspect {baked}
-inspect {baked} --json
-restore {baked} -o {out}
-restore {baked} --dry-run
-apply {baked} --linear 8 --replace -o {out}
-apply {baked} --yarn 2 --on-top -o {out}
-validate {baked} --against {model} -q
-compare {baked} {model}
+inspect {baked}; inspect {baked} --json; restore {baked} -o {out}; restore {baked} --dry-run;
+apply {baked} --linear 8 --replace -o {out}; apply {baked} --yarn 2 --on-top -o {out};
+validate {baked} --against {model} -q; compare {baked} {model}
 """
 ON_FOLDER = commands(
-    ON_OUTPUT.format(baked="baked", model="model", out="out") + "apply baked --yarn 8 --replace --to gguf -o out.gguf"
+    ON_OUTPUT.format(baked="baked", model="model", out="out") + "; apply baked --yarn 8 --replace --to gguf -o out.gguf"
 )
-ON_GGUF = commands(ON_OUTPUT.format(baked="b.gguf", model="a.gguf", out="out.gguf") + "restore b.gguf")
+ON_GGUF = commands(ON_OUTPUT.format(baked="b.gguf", model="a.gguf", out="out.gguf") + "; restore b.gguf")
 VALUES = (
     "config.json", "../config.json", "ropeconv.json", ".hidden", "model.safetensors", "x/y.safetensors", "\x1b[2J\n",
     "\u202ex", 1 << 62, -1, [[0, 1 << 62]], [[-1, 4]], [["a", 1]], "AAAA", "A", "====", "0" * 64, Raw("1e999"),

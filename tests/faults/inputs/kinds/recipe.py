@@ -16,10 +16,9 @@ import numpy as np
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import MODIFIERS
 
-from ..bytes_mutations import damaged
 from ..folders import safetensors, small_config, write_checkpoint
 from ..formats import Commands, commands, register
-from ..json_mutations import Raw, changed, text_of
+from ..json_mutations import Raw, changed, damaged, text_of
 
 SEEDS: tuple[dict[str, Any], ...] = (
     {"method": "yarn", "parameters": {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0}, "context": 256},
@@ -40,13 +39,10 @@ RECIPE_VALUES = (
     "full",
 )  # fmt: skip
 WITH_RECIPE = commands("""
-apply config.json --recipe recipe.json --dry-run
-apply config.json --recipe recipe.json -o out
-apply config.json --recipe recipe.json --context 512 --dry-run --json
-apply config.json --recipe recipe.json --on-top --dry-run
-schedule --recipe recipe.json --head-dim 16
-schedule --recipe recipe.json --head-dim 16 --json
-bound --recipe recipe.json --head-dim 16
+apply config.json --recipe recipe.json --dry-run; apply config.json --recipe recipe.json -o out;
+apply config.json --recipe recipe.json --context 512 --dry-run --json;
+apply config.json --recipe recipe.json --on-top --dry-run; schedule --recipe recipe.json --head-dim 16;
+schedule --recipe recipe.json --head-dim 16 --json; bound --recipe recipe.json --head-dim 16
 """)
 
 
@@ -93,12 +89,10 @@ def write_vectors(random: Random, folder: Path) -> Commands:
     name = "list" + random.choice((".json", ".json", ".npy", ".npy", ".safetensors"))
     (folder / name).write_bytes(_list(random, name.removeprefix("list")))
     option = random.choice(("--inv-freq", "--longrope", f"--inv-freq {name} --longrope")) + " " + name
-    found = commands(f"""
-        apply config.json {option} --context 256 --dry-run
-        apply config.json {option} --context 256 -o out
-        schedule {option} --head-dim 16
-        schedule {option} --head-dim 16 --json
-    """)
+    found = commands(
+        f"apply config.json {option} --context 256 --dry-run; apply config.json {option} --context 256 -o out; "
+        f"schedule {option} --head-dim 16; schedule {option} --head-dim 16 --json"
+    )
     return random.sample(found, 2)
 
 
@@ -114,25 +108,10 @@ LONG = (
 )  # fmt: skip
 LEAVE_OUT = {"push", "validate", "certificate", "out", "in_place", "staged", "help", "serve", "report"}
 BASES = commands("""
-apply config.json --dry-run
-apply config.json --yarn 4 --dry-run
-apply config.json --yarn 4 -o out
-apply model --yarn 4 --to gguf --dry-run
-schedule
-schedule --yarn 4
-schedule --mixed 4 --head-dim 64
-bound
-bound 4k
-bound config.json
-advise config.json
-advise config.json --context 256
-compare config.json
-inspect
-restore
-plot config.json --yarn 4 -o p.png
-families
-methods
-archs
+apply config.json --dry-run; apply config.json --yarn 4 --dry-run; apply config.json --yarn 4 -o out;
+apply model --yarn 4 --to gguf --dry-run; schedule; schedule --yarn 4; schedule --mixed 4 --head-dim 64; bound;
+bound 4k; bound config.json; advise config.json; advise config.json --context 256; compare config.json; inspect;
+restore; plot config.json --yarn 4 -o p.png; families; methods; archs
 """)
 
 

@@ -30,8 +30,8 @@ while (walk.nextNode()) {
   const size = scale * parseFloat(getComputedStyle(element).fontSize);
   if (size < arguments[0]) found.push(`"${text}" is ${size.toFixed(1)} px`);
   if (svg && element.closest("text")) {
-    const box = element.getBoundingClientRect(), room = svg.getBoundingClientRect();
-    if (box.left < room.left - 1 || box.right > room.right + 1) found.push(`"${text}" is cut off`);
+    const box = element.getBoundingClientRect(), frame = svg.getBoundingClientRect();
+    if (box.left < frame.left - 1 || box.right > frame.right + 1) found.push(`"${text}" is cut off`);
   }
 }
 for (const one of document.querySelectorAll("figure, svg, img")) {

@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) 
 @pytest.fixture(scope="session")
 def hub(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> Iterator[SpaceHub]:
     """The Hub of Spaces."""
-    from .space_fixtures import serving_models
+    from .space_hub import serving_models
 
     with serving_models(tmp_path_factory.mktemp("models"), tiny("llama")) as found:
         yield found

@@ -106,15 +106,6 @@ def test_a_publication_is_planned_and_then_made(visitor: Visitor, site: Site) ->
     assert site.hub.sent.get("model.safetensors", 0) < 100_000  # headers alone
 
 
-def test_results_show_receipt_validation_and_pictures(visitor: Visitor) -> None:
-    visitor.open("results", source="baked")
-    said = visitor.answer()
-    assert ("ropeconv apply model --yarn 4" in said, "agrees" in said.lower()) == (True, True)
-    assert len(visitor.all("#answer figure svg")) >= 3
-    visitor.open("results", source="model")
-    assert "model has no ropeconv.json, so it is not an output of ropeconv" in visitor.answer()
-
-
 @pytest.mark.parametrize("page", FORMS)
 def test_pages_are_read_at_both_widths_in_both_schemes(visitor: Visitor, page: str) -> None:
     for width, scheme in ((1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")):

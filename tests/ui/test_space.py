@@ -15,8 +15,7 @@ from ropeconv.ui.pages.login import SIGN_IN
 from ..conftest import hashes
 from ..support.browser import Browser
 from ..support.waiting import until
-from .space_fixtures import SHOUT
-from .space_hub import TOKENS, SpaceHub
+from .space_hub import SHOUT, TOKENS, SpaceHub
 from .space_program import Caller, Space, environment, text_of
 from .visitor import Visitor
 

@@ -65,8 +65,8 @@ def tiny(model_type: str, folder: Path) -> Path:
 
 OTHER_SIDES = ("llama", "qwen3", "phi3", "gpt_neox", "falcon", "gemma3_text", "gemma3n_text", "deepseek_v3")
 CELLS = [
-    *((name, "k") for name in [*sample(EVERY_DAY, 5), *sample([one for one in FOLDING if one not in EVERY_DAY], 3)]),
-    *sample(list(product(OTHER_SIDES, ("q", "qk"))), 2),
+    *((name, "k") for name in [*sample(EVERY_DAY, 3), *sample([one for one in FOLDING if one not in EVERY_DAY], 2)]),
+    *sample(list(product(OTHER_SIDES, ("q", "qk"))), 1),
 ]
 
 

@@ -38,7 +38,7 @@ def baked(source: Path, out: Path, kind: str, of: str | Recipe = "mixed") -> Pat
 CELLS = list(product(("llama", "mistral"), ("linear", "yarn", "mixed", "by-parts"), ("clamped", "full")))
 
 
-@pytest.mark.parametrize(("layout", "method", "kind"), sample(CELLS, 2))
+@pytest.mark.parametrize(("layout", "method", "kind"), sample(CELLS, 1))
 def test_logits(tmp_path: Path, layout: str, method: str, kind: str) -> None:
     source = calm(layout, tmp_path / "source")
     out = baked(source, tmp_path / "out", kind, method)
@@ -131,12 +131,6 @@ def test_the_full_form_is_exact_and_taken_by_itself(llama: Path) -> None:
     words = {verdict.runtime: verdict.status for verdict in plan.result.verdicts}
     assert words["vllm@0.33"] == words["transformers@5.13"] == "exact"
     assert words["sglang@0.5.23"] == "differs"
-
-
-def test_an_attention_factor_is_folded_where_the_config_cannot_say_it(tmp_path: Path) -> None:
-    source = calm("llama", tmp_path / "source")
-    loud = Recipe(METHODS["linear"](4.0), attention_factor=1.3)
-    assert validate(baked(source, tmp_path / "out", "full", loud), source).agrees
 
 
 def test_a_tokenizer_that_would_cut_otherwise_is_refused(llama: Path, tmp_path: Path) -> None:

@@ -108,14 +108,6 @@ def test_a_report_fits_and_can_be_read(
     assert len(greys) > 50
 
 
-@pytest.mark.parametrize("name", ["validation", "evaluation"])
-def test_plots_stand_two_by_two_or_one_below_another(chromium: Browser, pages: dict[str, Path], name: str) -> None:
-    places = "return [...document.querySelectorAll('figure')].map((one) => one.getBoundingClientRect().left)"
-    for width, columns in ((1200, 2), (400, 1)):
-        chromium.open(pages[name], width, "light")
-        assert len(set(chromium.driver.execute_script(places))) == columns
-
-
 def test_a_page_that_is_in_order_has_no_problem_and_faint_text_is_seen(chromium: Browser, tmp_path: Path) -> None:
     assert problems(chromium, tmp_path / "page.html", GOOD) == []
     assert chromium.contrast()[0] == pytest.approx(15.9, abs=0.1)

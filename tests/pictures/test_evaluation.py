@@ -30,12 +30,6 @@ def band(axes: Any, length: float) -> tuple[float, float]:
     return heights.min(), heights.max()
 
 
-def looks(axes: Any) -> dict[str, tuple[str, ...]]:
-    """Colour, dashes and marks of the named lines."""
-    lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
-    return {line.get_label(): (line.get_color(), str(line.get_linestyle()), str(line.get_marker())) for line in lines}
-
-
 def test_curves_are_the_numbers_with_bands_of_one_error_and_the_trained_length_marked() -> None:
     axes = figure(of_losses).axes[0]
     base, yarn, trained = axes.get_lines()
@@ -52,15 +46,6 @@ def test_differences_have_bands_of_three_errors_and_nothing_at_zero() -> None:
         axes = figure(partial(of_differences, curves={"yarn:4": YARN})).axes[0]
     assert band(axes, 1024)[1] == pytest.approx(3.2 + 0.03)
     assert any(set(line.get_ydata()) == {0} for line in axes.get_lines())
-
-
-def test_a_row_looks_alike_in_both_pictures() -> None:
-    rest = {"yarn:4": YARN, **{f"row {number}": YARN for number in range(12)}}
-    made = figure(partial(of_losses, curves={"base": BASE, **rest}), partial(of_differences, curves=rest))
-    left, right = map(looks, made.axes)
-    assert len(set(left.values())) == len(left) == 14
-    del left["base"]
-    assert left == right
 
 
 def test_a_heat_map_is_the_shares_by_depth_and_length() -> None:
@@ -101,11 +86,3 @@ def test_words_are_text_as_they_are_written_and_the_title_stands_beside_the_pict
     assert "<b>" not in found.svg
     assert (found.title, found.caption) == ("a $x_y$ <b>", "What it shows.")
     assert f'role="img" aria-labelledby="{found.name}"' in found.svg
-
-
-def test_no_name_stands_twice_and_each_that_is_used_is_there() -> None:
-    text = "".join(one.svg for one in in_page("one", "two"))
-    names = re.findall(r'\bid="([^"]+)"', text)
-    assert len(set(names)) == len(names) > 10
-    used = {a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)}
-    assert set() < used <= set(names)

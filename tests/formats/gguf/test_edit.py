@@ -79,6 +79,15 @@ def test_a_file_of_version_2_is_written_as_3_and_can_be_laid_out_as_2_again(path
     assert new_size(GgufFile.open(out).header, exact) == path.stat().st_size
 
 
+def test_in_a_later_shard_tensors_change_and_keys_do_not(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf", split=2)
+    file, out = GgufFile.open(min(tmp_path.glob("m-*.gguf"))), tmp_path / "out.gguf"
+    zeros = {"output_norm.weight": Change(4, lambda old: bytes(len(old)))}
+    write_new(file, 1, Edit({"ignored": u32(1)}, changes=zeros), out)
+    assert contents(out) == contents(file.paths[1]) | {"output_norm.weight": bytes(520)}
+    assert read_header(out).values == file.headers[1].values
+
+
 @pytest.mark.parametrize("make", [lambda: u32(1 << 32), lambda: u32(-1), lambda: f32(1e39)])
 def test_numbers_that_do_not_fit_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(RopeconvError, match="does not fit into the 32 bits"):

@@ -116,44 +116,33 @@ def test_what_writes_no_model_reads_only_headers(name: str, run: Run, big_hub: H
         assert found == {key: value for key, value in wanted.items() if key != "source"}
 
 
-def test_applying_fetches_the_file_once_and_gives_the_same_bytes(big_hub: Hostile, tmp_path: Path) -> None:
-    source = tmp_path / "repo" / "quants" / "big.gguf"
-    out = apply(make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True))
-    assert big_hub.sent["quants/big.gguf"] == hub_shard.FIRST + 32 * 4 + source.stat().st_size
-    assert fetched(tmp_path) == ["big.gguf"]
-    assert json.loads(GgufSource(out).file.get(RECEIPT))["source"] == {
-        "name": "big", "kind": "gguf", "reference": NAME, "commit": big_hub.commit("me/tiny"), "family": "",
-    }  # fmt: skip
-    local = apply(make_plan(source, YARN, tmp_path / "local.gguf", replace=True))
-    assert same_model(out, local)
-    assert not same_model(local, source)
-    big_hub.sent.clear()
-    apply(make_plan(NAME, Recipe(YarnMethod(8.0)), tmp_path / "again.gguf", replace=True))
-    assert big_hub.sent == {}
-
-
 def test_shards_are_read_by_range_and_fetched_beside_each_other(big_hub: Hostile, tmp_path: Path) -> None:
-    """Each shard is fetched where it is read, under the branch, so that the cache serves the branch offline."""
-    whole = large(tmp_path / "repo" / "s.gguf", split=2)
-    paths = sorted((tmp_path / "repo").glob("s-*.gguf"))
-    assert (whole.exists(), len(paths)) == (False, 3)
-    source = open_source(f"me/tiny/{paths[0].name}")
+    """Each shard is fetched once where it is read, under the branch, so that the cache serves the branch offline."""
+    large(tmp_path / "repo" / "s.gguf", split=2)
+    paths, commit = sorted((tmp_path / "repo").glob("s-*.gguf")), big_hub.commit("me/tiny")
+    reference = f"me/tiny/{paths[0].name}"
+    source = open_source(reference)
     plan = make_plan(source, YARN, tmp_path / "out.gguf", replace=True)
     assert [file.size for file in plan.files[1:]] == [path.stat().st_size for path in paths[1:]]
     assert sum(big_hub.sent.values()) <= 3 * hub_shard.FIRST + 128
-    assert fetched(tmp_path) == []
-    assert dict(plan.seen) == {}
-    out = apply(plan)
-    local = apply(make_plan(paths[0], YARN, tmp_path / "local.gguf", replace=True))
+    assert (fetched(tmp_path), dict(plan.seen)) == ([], {})
+    out, local = apply(plan), apply(make_plan(paths[0], YARN, tmp_path / "local.gguf", replace=True))
     assert same_model(out, local)
+    assert not same_model(local, paths[0])
     assert (tmp_path / "out-00002-of-00003.gguf").read_bytes() == paths[1].read_bytes()
     changed, other = (tmp_path / f"{name}-00003-of-00003.gguf" for name in ("out", "local"))
     assert changed.read_bytes() == other.read_bytes() != paths[2].read_bytes()
+    assert json.loads(GgufSource(out).file.get(RECEIPT))["source"] == {
+        "name": "s", "kind": "gguf", "reference": reference, "commit": commit, "family": "",
+    }  # fmt: skip
     assert fetched(tmp_path) == [path.name for path in paths]
     assert isinstance(source, HubGguf)
     assert {path.parent for path in source.file.paths} == {source.path.parent}
-    assert source.path.parent.name == big_hub.commit("me/tiny")
-    assert [ref.read_text() for ref in (tmp_path / "home").rglob("refs/*")] == [big_hub.commit("me/tiny")]
+    assert source.path.parent.name == commit
+    assert [ref.read_text() for ref in (tmp_path / "home").rglob("refs/*")] == [commit]
+    big_hub.sent.clear()
+    apply(make_plan(reference, Recipe(YarnMethod(8.0)), tmp_path / "again.gguf", replace=True))
+    assert big_hub.sent == {}
 
 
 def test_a_shard_that_is_missing_or_elsewhere_is_named(big_hub: Hostile, tmp_path: Path) -> None:

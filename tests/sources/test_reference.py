@@ -69,7 +69,7 @@ def test_what_the_hub_cannot_have_is_a_sentence(typed: str) -> None:
         open_source(typed)
 
 
-@pytest.mark.parametrize("typed", ["a/b", "a/b@v1.0", "a/b@refs/pr/3", "a-b/c_d.e@main"])
+@pytest.mark.parametrize("typed", ["a/b", "hf://a/b@main", "a/b@v1.0", "a/b@refs/pr/3", "a-b/c_d.e@main"])
 def test_what_the_hub_can_have_is_looked_up(typed: str) -> None:
     with pytest.raises(BadSource, match="is not in the cache and HF_HUB_OFFLINE is set"):
         open_source(typed)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 from ropeconv.bake import GgufPlan, GgufTarget, Target
 from ropeconv.bake.export import ExportPlan
@@ -25,7 +24,6 @@ from ropeconv.sources import open_source
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import TRAINED, contents, write
-from ..support.llamacpp import checkpoint
 
 MIXED, YARN, NTK = (Recipe(REGISTRY[name](4.0)) for name in ("mixed", "yarn", "ntk"))
 CONFIG = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
@@ -128,6 +126,8 @@ NOTE = "llama.cpp ignores the sliding window of this model: there every layer se
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from ..support.llamacpp import checkpoint
+
     return checkpoint("llama", tmp_path_factory.mktemp("source") / "Tiny-Llama")
 
 
@@ -149,6 +149,8 @@ def test_a_file_has_the_planned_size_and_all_of_it_is_counted(model: Path, tmp_p
 
 
 def test_a_quantised_file_is_estimated_and_leaves_nothing_else(model: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
     plan = planned(model, out=tmp_path / "a.gguf", outtype="q4_k_m")
     (file,) = plan.files
     assert file.estimated
@@ -171,5 +173,7 @@ def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("window", "said"), [(None, False), (32, True), (1 << 20, False)])
 def test_a_window_that_llama_cpp_ignores_is_said(tmp_path: Path, window: int | None, said: bool) -> None:
+    from ..support.llamacpp import checkpoint
+
     folder = checkpoint("mistral", tmp_path / "Tiny", sliding_window=window)
     assert (NOTE in planned(folder, AS_IS).warnings) is said

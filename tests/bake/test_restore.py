@@ -264,6 +264,7 @@ def test_a_receipt_of_before_is_refused_with_the_source(out: Path) -> None:
         receipt["source"] |= {"kind": "hub", "reference": "owner/name", "commit": "0" * 40}
 
     altered(out, of_before)
+    assert ropeconv.inspect_source(ropeconv.open_source(str(out))).first is None
     with pytest.raises(BadSource, match=f"made before .* take the source again, owner/name at commit {'0' * 40}"):
         restore_plan(ropeconv.open_source(str(out)))
 

@@ -94,6 +94,15 @@ def test_the_file_is_as_it_was(tmp_path: Path, name: str) -> None:
     assert path.read_bytes() == original
 
 
+@pytest.mark.parametrize("name", ["keys", "a rope tensor", "rows that are reordered"])
+def test_bakes_over_each_other_go_back_to_the_first_source(tmp_path: Path, name: str) -> None:
+    arch, made, options = CASES[name]
+    path = write(tmp_path / "model.gguf", arch)
+    once = apply(make_plan(path, made, tmp_path / "once.gguf", **options))
+    twice = apply(make_plan(once, recipe("as-is", context=512), tmp_path / "twice.gguf"))
+    assert brought_back(twice, tmp_path / "back.gguf").read_bytes() == path.read_bytes()
+
+
 def test_a_plan_in_place_names_the_file_itself(baked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

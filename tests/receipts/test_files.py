@@ -111,6 +111,20 @@ def test_a_draft_of_another_process_is_waited_for(out: Path, monkeypatch: pytest
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("call", ["sync_file", "try_lock"])
+def test_a_failing_disk_leaves_the_receipt_as_it_was(out: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def fails(*given: object) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    write_receipt(out, receipt())
+    monkeypatch.setattr(write, call, fails)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="the disk fails"):
+        write_receipt(out, receipt(files=(record(out / "code.py"),)))
+    assert read_receipt(out) == receipt()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_links_in_the_place_of_a_draft_stay(out: Path) -> None:
     (out.parent / "kept").write_text("kept")
     (out / INSIDE).symlink_to(out.parent / "kept")

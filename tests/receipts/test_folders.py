@@ -130,6 +130,7 @@ def test_what_is_made_of_an_original_keeps_what_was_left_out_alone(tmp_path: Pat
     record = FolderRecord(added=("code.py",), skipped=("a.bin",), texts=(TextRecord("x.json", digest("one"), "one"),))
     first = original_source(output(tmp_path / "a", record, x__json="1", code__py="c"))
     assert first_record(first, SourceRecord("a", "folder")) == OWN
+    assert (list(first.headers), first.tensor_names()) == (["model.safetensors"], ("q",))
     again = recorded(first, written={"x.json": "one", "code.py": "c"})
     assert again == FolderRecord(added=("code.py",), skipped=("a.bin",))
 

@@ -47,8 +47,8 @@ def goes_back(model_type: str) -> bool:
 
 
 BACK = [model_type for model_type in EXPORTED if goes_back(model_type)]
-KNOWN = [("llama", "f16"), ("gemma3_text", "f32"), ("deepseek_v3", "bf16")]
-CASES = KNOWN + sample([(name, outtype) for name in BACK for outtype in FLOATS], 4, seed=2)
+KNOWN = [("llama", "f16"), ("gemma3_text", "f32")]
+CASES = KNOWN + sample([(name, outtype) for name in BACK for outtype in FLOATS], 3, seed=2)
 
 
 def restored(path: Path, out: Path, **options: object) -> Path:
@@ -104,7 +104,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("model_type", VARIANTS)
+@pytest.mark.parametrize("model_type", sample(list(VARIANTS), 2))
 def test_what_is_no_row_of_one_tensor_comes_back(
     model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", sample(list(CASES), 3))
+@pytest.mark.parametrize("name", sample(list(CASES), 2))
 def test_a_scaled_checkpoint_is_converted_as_it_is(tmp_path: Path, name: str) -> None:
     model_type, rope, encoding = CASES[name]
     own = {"original_max_position_embeddings": 64} if model_type == "phi3" else {}

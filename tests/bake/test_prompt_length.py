@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +61,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return source, apply(make_plan(source, YARN, root / "out"))
 
 
-@pytest.fixture
-def with_old(folders: tuple[Path, Path], tmp_path: Path) -> Callable[..., Path]:
-    """The output with some files as they are in the source."""
-    source, out = folders
-
-    def made(*names: str) -> Path:
-        folder = tmp_path / "with old files"
-        shutil.copytree(out, folder)
-        for name in names:
-            shutil.copy(source / name, folder / name)
-        return folder
-
-    return made
+def with_old(folders: tuple[Path, Path], root: Path, name: str) -> Path:
+    """A copy of the output with a file as it is in the source."""
+    folder = shutil.copytree(folders[1], root / "with an old file")
+    shutil.copy(folders[0] / name, folder / name)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +114,7 @@ def test_a_tokenizer_keeps_the_prompt(folders: tuple[Path, Path], tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_processor_keeps_the_prompt(
-    folders: tuple[Path, Path], with_old: Callable[..., Path], prompt: str, name: str
-) -> None:
+def test_a_processor_keeps_the_prompt(folders: tuple[Path, Path], tmp_path: Path, prompt: str, name: str) -> None:
     """Processors pass on `max_length` of tokenizer_config.json, else that of the truncation in tokenizer.json."""
 
     def kept(folder: Path) -> int:
@@ -133,19 +122,19 @@ def test_a_processor_keeps_the_prompt(
         return int(processor(text=prompt, return_tensors="pt").input_ids.shape[1])
 
     assert kept(folders[1]) == CONTEXT
-    old = with_old(name)
+    old = with_old(folders, tmp_path, name)
     if name == "tokenizer.json":
         edit(old / "tokenizer_config.json", max_length=None)
     assert kept(old) == TRAINED
 
 
 def test_sentence_transformers_encodes_the_whole_prompt(
-    folders: tuple[Path, Path], with_old: Callable[..., Path], prompt: str
+    folders: tuple[Path, Path], tmp_path: Path, prompt: str
 ) -> None:
     model = SentenceTransformer(str(folders[1]), device="cpu")
     assert model.preprocess([prompt])["input_ids"].shape[1] == CONTEXT
     whole = model.encode(prompt)
-    cut = SentenceTransformer(str(with_old(SENTENCE)), device="cpu")
+    cut = SentenceTransformer(str(with_old(folders, tmp_path, SENTENCE)), device="cpu")
     assert cut.preprocess([prompt])["input_ids"].shape[1] == TRAINED
     assert abs(whole - cut.encode(prompt)).max() > 1e-3
 

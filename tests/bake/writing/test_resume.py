@@ -32,12 +32,6 @@ def made_in(root: Path) -> dict[str, FileIdentity | None]:
     return {name: identity(root / name) for name in FILES}
 
 
-def test_finished_files_are_not_made_again(plan: SmallPlan) -> None:
-    made = made_in(interrupted(plan))
-    write(plan)
-    assert made_in(plan.out) == made
-
-
 @pytest.mark.parametrize(
     ("first", "second", "started", "goes_on"),
     [

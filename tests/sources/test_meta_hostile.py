@@ -22,6 +22,7 @@ from ropeconv.sources.meta.tensors import peek_dtype
 from ropeconv.sources.meta.tokenizer import vocabulary_size
 
 from ..support.baking import apply, make_plan
+from ..support.extent import sample
 from .test_meta import AS_IS, PARAMS, release
 
 
@@ -57,7 +58,7 @@ def repacked(path: Path, kind: int = zipfile.ZIP_STORED, **more: bytes) -> None:
 
 
 def test_a_zip_that_inflates_is_refused_unread(pth: Path) -> None:
-    repacked(pth, zipfile.ZIP_DEFLATED, zeros=bytes(500_000_000))
+    repacked(pth, zipfile.ZIP_DEFLATED, zeros=bytes(200_000_000))
     assert pth.stat().st_size < 3_000_000
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(BadSource, match="is compressed, which torch.save never does"):
@@ -70,7 +71,7 @@ def test_a_zip_that_inflates_is_refused_unread(pth: Path) -> None:
     assert peek_dtype(pth) == "bfloat16"  # stored, it is as large as it says
 
 
-@pytest.mark.parametrize("zip64", [False, True])
+@pytest.mark.parametrize("zip64", sample([False, True], 1))
 def test_a_table_of_many_entries_is_refused_unread(tmp_path: Path, zip64: bool) -> None:
     path, count = tmp_path / "consolidated.00.pth", 400_000
     table = b"".join(

@@ -35,6 +35,18 @@ BUSY = SERVER.format("Proxy failed to Connect to backend! Check `ray_client_serv
 ENDED = SERVER.format("Starting Ray client server failed. See ray_client_server_23000.err")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing of Ray lands in the home folder, and the mode of its tokens, which it sets, ends with these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("RAY_AUTH_MODE", "")
+        patch.delenv("RAY_AUTH_MODE")
+        yield
+
+
 def failing(patch: pytest.MonkeyPatch, times: int, message: str) -> tuple[Mock, Mock]:
     """`ray.init`, which fails some times with a message, and `ray.shutdown`; for workers that are never asked."""
     import ray
@@ -92,7 +104,6 @@ def test_a_cluster_of_its_own_works_after_a_connection_that_failed(
     def fail(self: Any, *given: Any, **more: Any) -> None:
         raise ConnectionAbortedError(ENDED)
 
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     with monkeypatch.context() as patch:
         patch.setattr(worker.Worker, "__init__", fail)
         patch.setattr(worker.Worker, "__del__", lambda self: None, raising=False)
@@ -102,21 +113,17 @@ def test_a_cluster_of_its_own_works_after_a_connection_that_failed(
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A cluster whose processes end with it. Nothing of it lands in the home folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        from ray.cluster_utils import Cluster
+def cluster() -> Iterator[Any]:
+    """A cluster whose processes end with it."""
+    from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "object_store_memory": STORE, "ray_client_server_port": CLIENT_PORT}
-        found = Cluster(True, head_node_args=head)
-        try:
-            found.nodes = [found.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
-            yield found
-        finally:
-            found.shutdown()
+    head = {"num_cpus": 0, "object_store_memory": STORE, "ray_client_server_port": CLIENT_PORT}
+    found = Cluster(True, head_node_args=head)
+    try:
+        found.nodes = [found.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
+        yield found
+    finally:
+        found.shutdown()
 
 
 @pytest.fixture(scope="module")

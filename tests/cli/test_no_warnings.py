@@ -17,10 +17,13 @@ SECOND = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
 @pytest.mark.parametrize(
     "command",
     [
-        ("inspect",), ("bound", "--up-to", "1M"), ("advise", "--context", "20M"),
-        ("apply", "--as-is", "--dry-run"), pytest.param(("plot", "-o", "picture.svg"), marks=pytest.mark.nightly),
+        ("inspect",),
+        ("bound", "--up-to", "1M"),
+        ("apply", "--as-is", "--dry-run"),
+        pytest.param(("advise", "--context", "20M"), marks=pytest.mark.nightly),
+        pytest.param(("plot", "-o", "picture.svg"), marks=pytest.mark.nightly),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("revision", ["first", "second"])
 def test_both_revisions_of_llama_4_scout(run: Run, tmp_path: Path, revision: str, command: tuple[str, ...]) -> None:
     config = json.loads((CONFIGS / f"{SCOUT}.json").read_text())

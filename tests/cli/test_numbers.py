@@ -42,7 +42,7 @@ def options() -> list[tuple[str, str, bool]]:
     return found
 
 
-@pytest.mark.parametrize(("command", "flag", "method"), sample(options(), 20))
+@pytest.mark.parametrize(("command", "flag", "method"), sample(options(), 10))
 def test_no_number_is_taken_that_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str, method: bool
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_wrong_family_of_a_model_type_that_transformers_knows_is_caught_before
     llama: Path, tmp_path: Path, shared_probe: Probe
 ) -> None:
     """StableLM rotates a quarter of a head, Llama all of it."""
+    pytest.importorskip("transformers")
     plan = make_plan(open_source(str(llama), "stablelm"), YARN, Target(out=tmp_path / "baked"))
     with pytest.raises(Disagreement, match="computes other global frequencies"):
         apply(plan, probe=shared_probe)

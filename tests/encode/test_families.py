@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Recipe, Callable[[str], np.ndarray], float]] = {
 
 @pytest.mark.parametrize(
     ("model_type", "name", "encoding"),
-    [(of, *cell) for of, cell in crossed(sample(list(product(CASES, ("auto", "factors"))), 5))],
+    [(of, *cell) for of, cell in crossed(sample(list(product(CASES, ("auto", "factors"))), 3))],
 )
 def test_transformers_computes_the_method(
     model_type: str, name: str, encoding: str, tiny: Callable[[str], Path], probe: Probe, tmp_path: Path

@@ -9,7 +9,9 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats import index, jsontext
 from ropeconv.formats.index import INDEX, LONGEST, index_of, safe_name, shards, tensors, with_shard, with_size
+from ropeconv.formats.jsontext import numbers
 from ropeconv.formats.shards import SHARD_BYTES, grouped, index_text, shard_names
+from ropeconv.formats.splice import Splice
 from ropeconv.formats.typed import typed
 
 
@@ -51,6 +53,26 @@ def test_json_keeps_order_and_indentation_or_has_two_spaces() -> None:
     assert jsontext.dump({"a": 1}, like='{\r\n   "b": 2}') == '{\n   "a": 1\n}\n'
     with pytest.raises(BadSource, match="x has 8 characters, and at most 7 are read"):
         jsontext.parse('{"a": 1}', "x", 7)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_numbers_are_found_in_pieces_of_a_text_of_any_size(size: int) -> None:
+    """Under the keys that are asked for, and not in lists and strings."""
+    data = b'{"a": 1, "b": {"c": -2.5e3, "d": [1, 2], "e": "4:{\\"5"}, "z": {"c": 9}, "f\\u006f": {"x": 7}}'
+    blocks = [data[at : at + size] for at in range(0, len(data), size)]
+    found = [(one.path, one.value, data[one.start : one.stop]) for one in numbers(blocks, "x", {"a", "b", "fo"})]
+    assert found == [(("a",), 1.0, b"1"), (("b", "c"), -2500.0, b"-2.5e3"), (("fo", "x"), 7.0, b"7")]
+    assert [one.path for one in numbers(blocks, "x", {"a"}, first=True)] == [("a",)]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_other_bytes_in_the_place_of_a_range(size: int) -> None:
+    data, splice = bytes(range(20)), Splice(5, 8, b"abcd")
+    whole = data[:5] + b"abcd" + data[8:]
+    assert b"".join(splice.applied(data[at : at + size] for at in range(0, 20, size))) == whole
+    assert splice.size(20) == len(whole)
+    ranges = [(start, stop) for stop in range(22) for start in range(stop + 1)]
+    assert all(splice.read(lambda a, b: data[a:b], start, stop) == whole[start:stop] for start, stop in ranges)
 
 
 def test_types_are_those_that_are_needed() -> None:

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ def versions() -> Iterator[str]:
 
 def prune() -> None:
     """Delete what was not used for longest, beyond LIMIT."""
-    entries = sorted((entry.stat().st_mtime, entry) for entry in STORE.iterdir())
-    for used, entry in entries[: max(0, len(entries) - LIMIT)]:
+    entries = []
+    for entry in STORE.iterdir():
+        with suppress(FileNotFoundError):  # another process renames and prunes too
+            entries.append((entry.stat().st_mtime, entry))
+    for used, entry in sorted(entries)[: max(0, len(entries) - LIMIT)]:
         if used < time.time() - 3600:
             shutil.rmtree(entry, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.journal import Head, Journal, Kind, Line, encoded
+from ropeconv.formats.journal import Head, Journal, Kind, Line, default_path, encoded
 
 
 class Number(Line, frozen=True):
@@ -150,3 +150,10 @@ def test_a_journal_that_was_moved_meanwhile_is_not_written_to(tmp_path: Path, mo
         journal.add(Number("9", 9))
     assert moved.read_bytes() == before
     assert values(path) == {"9": 9}
+
+
+def test_the_default_journal_is_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert default_path("0123456789abcdef" * 4) == Path("/cache/ropeconv/eval/0123456789abcdef.jsonl")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_path("a", "run") == Path.home() / ".cache" / "ropeconv" / "run" / "a.jsonl"

@@ -13,9 +13,9 @@ import pytest
 
 from ropeconv.errors import RopeconvError
 from ropeconv.families import by_model_type
-from ropeconv.rope.forms import Llama3, LongRope, Vector, base_inv_freq
+from ropeconv.rope.forms import Llama3, LongRope, Plain, Vector, base_inv_freq
 from ropeconv.rope.methods import REGISTRY
-from ropeconv.rope.proportional import Proportional, recognise, share
+from ropeconv.rope.proportional import Proportional, recognise, rotating_share, share
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.rope.zero_frequencies import count_zero, divided, divisors, wavelengths, written_divisors
@@ -107,6 +107,11 @@ FACTOR_1, FACTOR_4 = prope(1e4, 32, 8), prope(1e4, 32, 8, 4.0)
 )  # fmt: skip
 def test_vectors_that_are_proportional_or_not(vector: Vector, theta: float, expected: Proportional | None) -> None:
     assert recognise(vector, theta) == expected
+
+
+def test_the_share_of_the_pairs_that_rotate() -> None:
+    assert [rotating_share(form, 8) for form in (Plain(1e4), Proportional(1e4, 1.0, 0.5))] == [1.0, 0.5]
+    assert rotating_share(LongRope(1e4, (1.0,) * 4, (1.0, 1.0, 1.0, 1e30), 64), 8) == 0.75
 
 
 def test_divisors_of_frequencies_that_are_0() -> None:

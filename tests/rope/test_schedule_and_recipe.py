@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from ropeconv.cli.options import build_recipe, with_recipe
-from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.errors import ImpossibleSize, RecipeError
 from ropeconv.rope.flags import flags
 from ropeconv.rope.forms import Interpolated, LongRope, Plain
 from ropeconv.rope.log_n import LogN, QueryScaling
@@ -108,6 +108,24 @@ def test_local_layers_have_a_base_and_a_width_of_their_own() -> None:
     local = spec(local_form=Plain(1e4))
     np.testing.assert_allclose(local.local_inv_freq, BASE)
     np.testing.assert_allclose(replace(local, local_rotary_dim=4).local_inv_freq, [1, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"head_dim": 2049}, "a head_dim of"), ({"local_rotary_dim": 2049}, "rotating dimensions"),
+        ({"rotary_dim": 2049}, "rotating dimensions in a head"),
+        ({"layers": ("global",) * 10_001}, "layers, and models have at most"),
+        ({"windows": (None,) * 10_001}, "layers, and models have at most"),
+        ({"original_context": 1 << 31}, "a trained context of 2,147,483,648 tokens"),
+        ({"context": 1 << 31}, "a context of 2,147,483,648 tokens, and models have at most 2,147,483,647"),
+    ],
+)  # fmt: skip
+def test_sizes_that_no_model_has(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ImpossibleSize, match=words):
+        spec(**changes)
+    most = spec(head_dim=2048, layers=("global",) * 10_000, context=(1 << 31) - 1)
+    assert (most.query_length, spec(query_scaling=QueryScaling(1.0, 32)).query_length) == (TRAINED, 32)
 
 
 def test_windows_of_the_layers_that_rotate() -> None:

@@ -73,6 +73,14 @@ def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
     assert contents(path) == contents(tmp_path / "new.gguf")
 
 
+def test_a_new_tensor_may_be_read_from_the_file_whose_data_moves(path: Path) -> None:
+    file = GgufFile.open(path)
+    before = file.read("token_embd.weight")
+    added = Added("copy.weight", (128, 16), 0, lambda: file.chunks("token_embd.weight", 1000))
+    assert list(phases(file, Edit({"llama.note": string("x" * 500)}, added=(added,))))[-1] == "done"
+    assert contents(path)["copy.weight"] == contents(path)["token_embd.weight"] == before
+
+
 def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
     write(tmp_path / "model.gguf", split=2)
     first, second = sorted(tmp_path.glob("model-*.gguf"))

@@ -28,7 +28,6 @@ from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer, rendered
 from .support.baking import apply, make_plan
 from .support.corruptions import edit
 from .support.extent import sample
-from .support.in_process import command
 
 PACKAGE = Path(ropeconv.__file__).parent
 CPU, WITH_PICKLES = DeviceSpec("cpu", "float32"), DeviceSpec("cpu", "float32", pickles=True)
@@ -117,9 +116,11 @@ def test_nothing_is_asked_on_stdin(llama: Path, tmp_path: Path, mark: Path) -> N
     (llama / "tokenizer_config.json").write_text(json.dumps(config))
     apply(make_plan(llama, Recipe(METHODS["yarn"](4.0)), tmp_path / "out"))
     (tmp_path / "t.txt").write_text("word " * 300)
-    words = "validate out --against model --text t.txt --tokens 16".split()
+    words = "-m ropeconv validate out --against model --text t.txt --tokens 16".split()
     for options, ran in (([], False), (["--trust-remote-code"], True)):
-        done = command(tmp_path, *words, *options, code=1)
+        full, answer = [sys.executable, *words, *options], "y\n" * 100
+        done = subprocess.run(full, input=answer, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 1, done.stderr
         assert mark.exists() is ran, "with permission is the control"
         assert ("pass --trust-remote-code" in done.stderr) is not ran
         assert "Do you wish" not in done.stdout + done.stderr

@@ -45,10 +45,6 @@ def test_every_command(helps: dict[str, str], name: str) -> None:
     assert "<bool>" not in text
     assert "<list[str]>" not in text
     assert [title for title in PANELS if title in panels(text)] == panels(text)
-
-
-@pytest.mark.parametrize("name", list(COMMANDS))
-def test_every_option_has_a_help(name: str) -> None:
     command: Any = get_command(app).commands[name]  # type: ignore[attr-defined]
     assert [param.name for param in command.params if param.param_type_name == "option" and not param.help] == []
 

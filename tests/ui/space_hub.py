@@ -84,8 +84,11 @@ def visited(hub: SpaceHub) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             with suppress(OSError):
                 for _ in range(600):
+                    if not hub.drips:
+                        break
                     self.wfile.write(b" ")
                     time.sleep(0.1)
+            self.close_connection = True
 
         def known(self, repo: str, revision: str, body: bool) -> bool:
             if repo in hub.readers and self.who not in hub.readers[repo]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ropeconv.rope.bound import bound
-from ropeconv.rope.bound.smallest import Sweep, smallest_log_base
+from ropeconv.rope.bound.smallest import Sweep, smallest_log_base, up
 from ropeconv.rope.bound.sums import BLOCK, DIGITS, Blocks, Sums, cos_sin, float64_error, rough, values
 from ropeconv.rope.bound.table import published
 from ropeconv.rope.bound.windows import last_violating, wide_windows
@@ -147,6 +147,11 @@ def test_published_values_are_never_lower() -> None:
         assert float(f"{bound(length, 128, 128, windows=False).base:.1e}") == value
         assert paper[length] >= value
     assert sum(paper[length] > 1.02 * su[length] for length in su) == 6
+
+
+def test_bases_are_rounded_up_to_float64() -> None:
+    """The one next to 0.1 is above it, and that next to 0.3 is below."""
+    assert [up(Decimal(text)) for text in ("4", "0.1", "0.3")] == [4.0, 0.1, math.nextafter(0.3, 1)]
 
 
 HEADS = [(8, 8), (64, 64), (96, 128)]

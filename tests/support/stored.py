@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 STORE = Path(os.environ.get("ROPECONV_TESTS_STORE") or Path(__file__).parents[2] / ".cache" / "models")
-LIMIT = 800
+LIMIT = 500
 """Folders that the store keeps; those that were not used for longest go first, but none of the last hour."""
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
 

@@ -49,7 +49,7 @@ def ask(made: Path, server: StandIn, *more: object, code: int = 0) -> Done:
         return command(made, "validate", "yarn", "--against", "source", "--server", url, *more, code=code)
 
 
-@pytest.mark.parametrize("owner", PROTOCOLS)
+@pytest.mark.parametrize("owner", ["vllm", "sglang", pytest.param("llamacpp", marks=pytest.mark.nightly)])
 def test_a_server_with_the_method_agrees(made: Path, owner: str) -> None:
     server = StandIn(owner, made / "yarn", half_characters=100)
     result = json.loads(ask(made, server, "--length", 300, "--json").stdout)

@@ -157,6 +157,7 @@ def test_the_card_is_that_of_the_output_with_the_metadata_of_its_base(push: Push
     compile(text.split("```python")[1].split("```")[0], "snippet", "exec")
 
 
+@pytest.mark.nightly
 def test_a_card_is_bold_only_about_what_became_worse(push: Push, hub: WritingHub) -> None:
     for given, repo in (("--theta 12000 --context 2k", "me/longer"), ("--theta 20", "me/lower")):
         push(f"apply base/tiny {given} --push {repo}")

@@ -339,6 +339,7 @@ def shards(tmp_path: Path) -> list[Path]:
 def test_shards_are_read_as_one_file(shards: list[Path]) -> None:
     file = GgufFile.open(shards[0])
     assert (list(file.paths), len(file.headers)) == (shards, 4)
+    assert (file.name, file.path) == ("m-00001-of-00004.gguf", shards[0])
     assert list(file.tensors) == list(plain_tensors())
     assert [file.shard(name) for name in plain_tensors()] == [0, 1, 2, 3]
     assert file.read("output_norm.weight") == plain_tensors()["output_norm.weight"].tobytes()

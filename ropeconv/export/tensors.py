@@ -23,6 +23,7 @@ UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector|visual)\."
 )
 EMBEDDINGS = ("embed_tokens.weight", "embed_in.weight", "wte.weight", "word_embeddings.weight")
+OUTPUTS = ("lm_head.weight", "embed_out.weight")
 
 
 def out_tensors(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes, type: int) -> list[OutTensor]:
@@ -34,7 +35,7 @@ def out_tensors(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: S
     """
     names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
     tensors = _joined(_stored(headers, rules, sizes), rules)
-    if rules.copy_output and not any(tensor.name == "lm_head.weight" for tensor in tensors):
+    if rules.copy_output and not any(tensor.name in OUTPUTS for tensor in tensors):
         tensors += [replace(tensor, name="lm_head.weight") for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
     return [_out(tensor, names, rules, type) for tensor in convert(tensors, rules.convert, sizes)]
 
@@ -65,7 +66,7 @@ def _stored(headers: Iterable[tuple[Weights, Header]], rules: Gguf, sizes: Sizes
                 continue
             if UNUSED.search(name) or (unwanted and unwanted.search(name)):
                 continue
-            if (without_output and name == "lm_head.weight") or (name.endswith("_scales") and tensor.dtype == "U8"):
+            if (without_output and name in OUTPUTS) or (name.endswith("_scales") and tensor.dtype == "U8"):
                 continue
             found.append(_read(file, header, tensor, name))
     return found

@@ -41,7 +41,7 @@ def skip_where_missing(problem: BaseException) -> None:
 def skip_where_advised(said: str) -> None:
     """Skips where ropeconv says that an extra is to be installed, and a package of it is missing."""
     if MISSING and ADVICE in said:
-        pytest.skip(said.strip().splitlines()[-1])
+        pytest.skip(next(line.strip() for line in said.splitlines() if ADVICE in line))
 
 
 class OptionalModule(pytest.Module):

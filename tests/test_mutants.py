@@ -112,7 +112,7 @@ def test_what_no_test_notices_is_printed_and_the_working_tree_stays_as_it_is(tmp
         (tmp_path / name).write_text(text)
     shutil.copytree(ROOT / "scripts" / "mutation", tmp_path / "scripts" / "mutation")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    command = [sys.executable, "-m", "scripts.mutation", "--room", "rope", "--minutes", "5"]
+    command = [sys.executable, "-m", "scripts.mutation", "--package", "rope", "--minutes", "5"]
     env = {**os.environ, "PYTHONPATH": "", "JOBS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr

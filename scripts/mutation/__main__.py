@@ -1,4 +1,4 @@
-"""Draws mutants by seed, runs each against the tests of its own room, and prints what survived."""
+"""Draws mutants by seed, runs each against the tests of its own package, and prints what survived."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tests_by_line import Tests, tests_of
 from .under_pytest import Chosen
 
 ROOT = Path(__file__).parent.parent.parent
-ROOMS = ("rope", "formats", "encode", "runtimes", "receipts", "bake")
+PACKAGES = ("rope", "formats", "encode", "runtimes", "receipts", "bake")
 LEAST = 0.92
 NOT_NOTICED = (0, 5)
 """Exit statuses of pytest: all passed, and none was collected."""
@@ -28,7 +28,7 @@ LONGEST = 900  # seconds that tests of a mutant may wait for something
 
 
 @dataclass
-class Room:
+class Package:
     """A package under mutation: mutants in the order that the seed gives, and what became of them."""
 
     name: str
@@ -69,7 +69,7 @@ class Room:
 class Running:
     """A mutant under test."""
 
-    room: Room
+    package: Package
     mutant: Mutant | None
     tree: Path
     started: float
@@ -81,15 +81,15 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("files", nargs="*", metavar="FILES", help="only mutants of these files of ropeconv/")
     parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn (0)")
     parser.add_argument("--minutes", type=float, default=10, help="how long mutants are run (10), once tests are known")
-    parser.add_argument("--count", type=int, default=0, help="end at this number of mutants in each room")
-    parser.add_argument("--room", nargs="*", default=[], choices=ROOMS, help="only these packages")
+    parser.add_argument("--count", type=int, default=0, help="end at this number of mutants in each package")
+    parser.add_argument("--package", nargs="*", default=[], choices=PACKAGES, help="only these packages")
     parser.add_argument("--tests", nargs="*", default=[], help="only files of tests with such a name: a lower bound")
     parser.add_argument("--list", action="store_true", help="only print the mutants that would be drawn")
     return parser.parse_args(arguments)
 
 
 def drawn(root: Path, name: str, seed: int, only: list[str]) -> tuple[list[File], list[tuple[File, int]]]:
-    """The files of a room, and its mutants in the order of the seed."""
+    """The files of a package, and its mutants in the order of the seed."""
     paths = sorted(str(path.relative_to(root)) for path in (root / "ropeconv" / name).rglob("*.py"))
     files = [File(root, path) for path in paths if not only or any(path.endswith(part) for part in only)]
     order = [(file, index) for file in files for index in range(len(file))]
@@ -97,16 +97,16 @@ def drawn(root: Path, name: str, seed: int, only: list[str]) -> tuple[list[File]
     return files, order
 
 
-def start(room: Room, mutant: Mutant | None, tree: Path) -> tuple[int, Running]:
+def start(package: Package, mutant: Mutant | None, tree: Path) -> tuple[int, Running]:
     """Starts the tests of a mutant, or of the source as it is, in a copy."""
     if mutant is None:
-        tests = sorted(room.tests.seconds, key=lambda test: room.tests.seconds[test])[:100]
+        tests = sorted(package.tests.seconds, key=lambda test: package.tests.seconds[test])[:100]
     else:
         lines = mutant.source.count("\n") - (ROOT / mutant.path).read_text().count("\n")
-        tests = room.tests.of(mutant.path, mutant.line, mutant.line + max(0, lines), most=60, more=20)
+        tests = package.tests.of(mutant.path, mutant.line, mutant.line + max(0, lines), most=60, more=20)
         (tree / mutant.path).write_text(mutant.source)
 
-    limit = int(3 * sum(room.tests.seconds.get(test, 0.0) for test in tests)) + 30
+    limit = int(3 * sum(package.tests.seconds.get(test, 0.0) for test in tests)) + 30
 
     def run() -> int:
         import pytest
@@ -114,52 +114,54 @@ def start(room: Room, mutant: Mutant | None, tree: Path) -> tuple[int, Running]:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # a mutant may loop for ever
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         return int(
-            pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files], plugins=[Chosen(tests, room.tests.seconds)])
+            pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files], plugins=[Chosen(tests, package.tests.seconds)])
         )
 
     process = fork(tree, run, tree.parent / f"{tree.name}.log") if tests else fork(tree, lambda: NOT_NOTICED[0])
-    return process, Running(room, mutant, tree, time.monotonic())
+    return process, Running(package, mutant, tree, time.monotonic())
 
 
 def end(running: Running, status: int) -> None:
     """Counts what became of a mutant and restores the copy."""
-    room, mutant = running.room, running.mutant
-    room.seconds += time.monotonic() - running.started
+    package, mutant = running.package, running.mutant
+    package.seconds += time.monotonic() - running.started
     code = os.waitstatus_to_exitcode(status)
     failed = code not in NOT_NOTICED
     if mutant is None:
         if failed:
             log = (running.tree.parent / f"{running.tree.name}.log").read_text()[-2000:]
-            sys.exit(f"{log}\nthe tests of {room.name} fail on the source as it is; nothing can be said about mutants")
+            sys.exit(
+                f"{log}\nthe tests of {package.name} fail on the source as it is; nothing can be said about mutants"
+            )
         return
     (running.tree / mutant.path).write_bytes((ROOT / mutant.path).read_bytes())
     if failed:
-        room.killed += 1
-        room.by_time += code in TIMES
+        package.killed += 1
+        package.by_time += code in TIMES
         return
-    room.survivors.append(mutant)
+    package.survivors.append(mutant)
     print(f"{mutant.path}:{mutant.line} ({mutant.function})\n  - {mutant.original}\n  + {mutant.mutated}", flush=True)
 
 
-def run_mutants(rooms: list[Room], trees: list[Path], minutes: float, count: int) -> None:
-    """Runs mutants, of the room that had least time so far, until the time is over."""
+def run_mutants(packages: list[Package], trees: list[Path], minutes: float, count: int) -> None:
+    """Runs mutants, of the package that had least time so far, until the time is over."""
     finish = time.monotonic() + 60 * minutes
-    controls = list(rooms)
+    controls = list(packages)
     running: dict[int, Running] = {}
     free = list(trees)
     while True:
         while free and time.monotonic() < finish:
-            open_rooms = [r for r in rooms if r.order and not (count and r.total + _under(running, r) >= count)]
+            unfinished = [r for r in packages if r.order and not (count and r.total + _under(running, r) >= count)]
             if controls:
-                room, mutant = controls.pop(), None
-            elif open_rooms:
-                room = min(open_rooms, key=lambda r: (r.seconds + _under(running, r), r.name))
-                mutant = room.draw()
+                package, mutant = controls.pop(), None
+            elif unfinished:
+                package = min(unfinished, key=lambda r: (r.seconds + _under(running, r), r.name))
+                mutant = package.draw()
                 if mutant is None:
                     continue
             else:
                 break
-            process, work = start(room, mutant, free.pop())
+            process, work = start(package, mutant, free.pop())
             running[process] = work
         if not running:
             return
@@ -174,14 +176,14 @@ def run_mutants(rooms: list[Room], trees: list[Path], minutes: float, count: int
         time.sleep(0.02)
 
 
-def _under(running: dict[int, Running], room: Room) -> int:
-    return sum(1 for work in running.values() if work.room is room)
+def _under(running: dict[int, Running], package: Package) -> int:
+    return sum(1 for work in running.values() if work.package is package)
 
 
 def main() -> int:
-    """Prints the survivors as they are found, then a line for each room; 1 where a room is below the least score."""
+    """Prints the survivors as they are found, and a line for each package; 1 where one is below the least score."""
     chosen = options()
-    names = chosen.room or ROOMS
+    names = chosen.package or PACKAGES
     if chosen.list:
         for name in names:
             _, order = drawn(ROOT, name, chosen.seed, chosen.files)
@@ -193,20 +195,22 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         jobs = int(os.environ.get("JOBS", "2"))
         trees = [copy_of(ROOT, Path(folder) / f"copy{number}") for number in range(jobs)]
-        rooms = []
+        packages = []
         for name in names:
             files, order = drawn(ROOT, name, chosen.seed, chosen.files)
             if files:
-                rooms.append(Room(name, files, order, tests_of(trees[0], name, ROOT / ".mutants", jobs, chosen.tests)))
-                for test in rooms[-1].tests.failed:
+                packages.append(
+                    Package(name, files, order, tests_of(trees[0], name, ROOT / ".mutants", jobs, chosen.tests))
+                )
+                for test in packages[-1].tests.failed:
                     print(f"left out, it fails or is skipped on the source as it is: {test}", file=sys.stderr)
-        run_mutants(rooms, trees, chosen.minutes, chosen.count)
-    print(f"\nseed {chosen.seed}\n{'room':<10} killed    of   score  by time  equivalent  mutants in all")
-    for room in rooms:
-        every = sum(len(file) for file in room.files)
-        counts = f"{room.by_time:>8} {room.equivalent:>11} {every:>15,}"
-        print(f"{room.name:<10} {room.killed:>6} {room.total:>5} {room.score:>7.1%} {counts}")
-    return int(any(room.score < LEAST for room in rooms))
+        run_mutants(packages, trees, chosen.minutes, chosen.count)
+    print(f"\nseed {chosen.seed}\n{'package':<10} killed    of   score  by time  equivalent  mutants in all")
+    for package in packages:
+        every = sum(len(file) for file in package.files)
+        counts = f"{package.by_time:>8} {package.equivalent:>11} {every:>15,}"
+        print(f"{package.name:<10} {package.killed:>6} {package.total:>5} {package.score:>7.1%} {counts}")
+    return int(any(package.score < LEAST for package in packages))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ LIBRARIES = (
 def import_libraries() -> None:
     """Imports what most tests import, as far as it is installed; none of it starts threads."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("ROPECONV_TESTS_STORE", str(Path(__file__).parents[2] / ".cache" / "models"))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
     for name in LIBRARIES:

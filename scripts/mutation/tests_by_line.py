@@ -26,8 +26,9 @@ include = {root}/ropeconv/*
 
 @dataclass
 class Tests:
-    """The tests of a room: the processor time of each, and the lines of each file that it executes."""
+    """The tests of a package: the processor time of each, and the lines of each file that it executes."""
 
+    __test__ = False  # pytest looks for classes with such a name
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
@@ -62,23 +63,27 @@ def _digest(paths: list[Path]) -> str:
     return found.hexdigest()[:20]
 
 
-def tests_of(root: Path, room: str, kept: Path, jobs: int, only: Sequence[str]) -> Tests:
-    """Runs the tests of a room once per file of tests, unless a run over the same source and tests is kept.
+def tests_of(root: Path, package: str, kept: Path, jobs: int, only: Sequence[str]) -> Tests:
+    """Runs the tests of a package once per file of tests, unless a run over the same source and tests is kept.
 
     Args:
         root: The copy of the repository.
-        room: The package under `ropeconv/`.
+        package: The package under `ropeconv/`.
         kept: The folder of earlier runs.
         jobs: How many files of tests run at a time.
         only: Parts of the names of files of tests; all of them where it is empty.
     """
-    support = [*(root / "tests").glob("*.py"), *(root / "tests" / room).rglob("*.py")]
+    support = [
+        *(root / "tests").glob("*.py"),
+        *(root / "tests" / "support").glob("*.py"),
+        *(root / "tests" / package).rglob("*.py"),
+    ]
     support = [path for path in support if not path.name.startswith("test_")]
     source = _digest([*(root / "ropeconv").rglob("*.py"), *(root / "ropeconv").rglob("*.toml"), *support])
     kept.mkdir(parents=True, exist_ok=True)
     files = {
-        kept / f"{room}-{path.stem}-{_digest([path])}-{source}.json": path
-        for path in sorted((root / "tests" / room).rglob("test_*.py"))
+        kept / f"{package}-{path.stem}-{_digest([path])}-{source}.json": path
+        for path in sorted((root / "tests" / package).rglob("test_*.py"))
         if not only or any(part in path.name for part in only)
     }
     waiting = [(place, path) for place, path in files.items() if not place.exists()]

@@ -177,8 +177,7 @@ def everything(out: Path) -> dict[str, Corruption]:
     found: dict[str, Corruption] = {}
     for path in (path for path in sorted(out.iterdir()) if path.name not in (RECEIPT, *DOCUMENTS)):
         found[f"the end of {path.name}"] = data(last_bit, path.name)
-        if path.name != CONFIG:  # without it this is no folder of a model
-            found[f"no {path.name}"] = remove(path.name)
+        found[f"no {path.name}"] = remove(path.name)
         if path.suffix == ".json":
             for place, value in leaves(json.loads(path.read_text())):
                 if place[-1] not in NOTED:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ...encode.checkpoint import Encoding
 from ...errors import BadSource
-from ...formats import jsontext
 from ...formats.regular import read_text
 from ...sources import Source
 from ...sources.folder import FolderSource
@@ -17,7 +16,8 @@ TOKENIZER = "tokenizer.json"
 
 def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
     """Raises BadSource where tensors are missing or of another shape, or the model type is not that of the encoding."""
-    ours = FolderSource(baked).tensors
+    output = FolderSource(baked)
+    ours = output.tensors
     if source.tensors and not ours:
         raise BadSource(
             f"{baked} has no weights, as an output of a config.json alone; bake the folder of the model, or put its "
@@ -31,9 +31,7 @@ def check_same_model(baked: Path, source: Source, encoding: Encoding) -> None:
                 f"{name} is {list(ours[name].shape)} in {baked} and {list(tensor.shape)} in {source.reference}; name "
                 "the source it was made from"
             )
-    config = baked / "config.json"
-    one = str(source.config().get("model_type"))
-    other = str(jsontext.parse(read_text(config, str(config)), config.name).get("model_type"))
+    one, other = (str(folder.config().get("model_type")) for folder in (source, output))
     if other not in (one, encoding.model_type(one)):
         raise BadSource(f"{baked} is a {other} and {source.reference} a {one}; name the source it was made from")
 

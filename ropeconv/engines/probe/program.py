@@ -183,7 +183,9 @@ def on_cpu(rotary: Any, torch: Any) -> None:
 def shrunk(text: Any) -> Any:
     """A copy of a text config, or of one with an encoder and a decoder, with as few layers as show every kind."""
     text = copy.deepcopy(text)
-    halves = (text.encoder, text.decoder) if getattr(text, "is_encoder_decoder", False) else ()
+    halves = (
+        (text.encoder, text.decoder) if getattr(text, "is_encoder_decoder", False) and hasattr(text, "encoder") else ()
+    )
     for part in [half.get_text_config() for half in halves] or [text]:
         shrink(part)
     return text

@@ -97,7 +97,12 @@ def test_a_push_killed_at_a_writing_call_is_completed(
     for number in numbers:
         assert run(number, Fault(mode, number)).code == KILLED
         again = run(number, None)
-        left = list((tmp_path / f"run-{number}" / "temporary").iterdir())
+        # Python tries a folder for temporary files with a file of its own
+        left = [
+            path
+            for path in (tmp_path / f"run-{number}" / "temporary").iterdir()
+            if not (path.is_file() and b"blat".startswith(path.read_bytes()))
+        ]
         if again.code != 0 or left or published(hub.repos[f"me/run-{number}"]) != wanted:
             refused[number] = (again.output, left)
     tally("kill", f"push, writing calls, {mode.name}", len(numbers), len(refused))

@@ -140,6 +140,6 @@ def _sentences(plan: FilePlan) -> Iterator[None]:
 
 
 def _kept(plan: FilePlan) -> str:
-    """What an error leaves beside the output, and how to go on from it; empty where nothing is left."""
+    """The files that an error leaves beside the output, and how to go on from it; empty where nothing is left."""
     root = Hidden.beside(plan.out).root
     return f". {root} has what is finished: the same command goes on from it; else remove it" if root.is_dir() else ""

@@ -63,7 +63,7 @@ def encoded(line: msgspec.Struct, seed: int = 0) -> bytes:
 
 
 def decoded(text: bytes, kind: Any, seed: int = 0) -> Any:
-    """What a line says; None for a damaged one, and for one of another journal. kind: its type. seed: as above."""
+    """The content of a line; None for a damaged one, and for one of another journal. kind: its type. seed: as above."""
     body = text[:-LENGTH]
     if text[-LENGTH:] != CHECKSUM % zlib.crc32(body, seed):
         return None

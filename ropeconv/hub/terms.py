@@ -12,7 +12,7 @@ from ..formats.typed import package_data
 
 
 class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a licence says. license: a pattern of its names. says: what follows its name. forbids: derivatives."""
+    """Conditions of a licence. license: a pattern of its names. says: what follows its name. forbids: derivatives."""
 
     license: str
     says: str

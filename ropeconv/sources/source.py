@@ -161,7 +161,7 @@ class Source(Origin, ABC):
         try:
             header = self.header(name) if name.endswith(".safetensors") else Header({}, {}, 0)
         except BadSource:
-            header = Header({}, {}, 0)  # of a damaged file, which is told where it is read
+            header = Header({}, {}, 0)  # of a damaged file, which is reported where it is read
         start = header.data_start
         return start, ((start + one.start, one.stop - one.start) for one in header.tensors.values())
 

@@ -43,7 +43,7 @@ class Passes:
     by: str = ""
 
     def numbers(self, what: Iterable[str], compute: Callable[[], Iterable[float]]) -> list[float]:
-        """What a pass gives, and returns when it is on the disk.
+        """Return the numbers of a pass when they are on the disk.
 
         what: is computed, in names and digests. compute: called where the journal does not have it; gives finite
         numbers.

@@ -34,7 +34,7 @@ REDIRECT = (
     '<meta http-equiv="refresh" content="0;url=%s"></head><body><a href="%s">Open ropeconv</a></body></html>\n'
 )
 HEADERS = {"referrer-policy": "same-origin", "x-frame-options": "DENY", "cross-origin-resource-policy": "same-origin"}
-"""Of every answer on one's own machine, so that no other page is told the path, shows the page or loads its files."""
+"""Headers of every answer on one's own machine: no other page learns the path, shows the page or loads its files."""
 
 
 def new_key() -> str:

@@ -45,11 +45,16 @@ def write(
             writer.add_string(name, value)
     for name, tensor in (plain_tensors() if tensors is None else tensors).items():
         writer.add_tensor(name, tensor)
+    close(writer)
+    return path
+
+
+def close(writer: gguf.GGUFWriter) -> None:
+    """Write a file whose keys and tensors are known."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 def plain_tensors() -> dict[str, np.ndarray[Any, Any]]:

@@ -15,6 +15,8 @@ import numpy as np
 from ropeconv.runtimes.llamacpp import arch_table
 from ropeconv.secrets import without_secrets
 
+from .gguf_files import close
+
 SETTINGS = tomllib.loads((Path(__file__).parents[1] / "data" / "tiny_gguf.toml").read_text("utf-8"))
 ROOT = Path(__file__).parents[2]
 TOKENS = [int(token) for token in np.random.default_rng(0).integers(5, 100, 96)]
@@ -91,10 +93,7 @@ def rewritten(
         writer.add_tensor(tensor.name, tensors.pop(tensor.name, tensor.data))
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    close(writer)
     return out
 
 

@@ -80,7 +80,7 @@ class RayCluster(Executor):
 
 
 def _reason(problem: Exception) -> str:
-    """What an error of `ray.init` says: of a traceback of the server, which follows a title, the last line."""
+    """The reason in an error of `ray.init`: its first line, or the last line of the server's traceback below it."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()] or [type(problem).__name__]
     return lines[-1 if any(line.startswith("Traceback") for line in lines) else 0]
 

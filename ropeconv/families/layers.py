@@ -43,7 +43,7 @@ def settings_name(part: Config, family: Family, kind: Kind) -> str:
 
 
 def own_settings(part: Config) -> dict[int, Config]:
-    """Settings of single layers by their numbers, as `per_layer_config` of transformers has them. part: its text part."""
+    """Settings of single layers by their numbers: `per_layer_config` of transformers. part: its text part."""
     found = part.get("per_layer_config") or {}
     return {int(number): own for number, own in found.items() if LAYER_NUMBER.fullmatch(number)}
 

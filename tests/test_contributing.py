@@ -21,8 +21,8 @@ from ropeconv.tune import searches
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ropeconv"
 THINGS = {
-    "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "host architecture (carrier)",
-    "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure", "search",
+    "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "GGUF architecture",
+    "version of a runtime", "server protocol", "engine", "command", "measure", "search",
     "trainer", "task of `run`", "executor of `run`", "file or key that limits a prompt",
 }  # fmt: skip
 

@@ -72,7 +72,6 @@ CASES: dict[str, tuple[str, Recipe, dict[str, Any]]] = {
     "an attention factor": ("llama", recipe("yarn", 4.0, attention_factor=1.3), {}),
     "a rope tensor": ("llama", MIXED, {}),
     "rows that are reordered": ("qwen2", MIXED, {}),
-    "another architecture with a copied tensor": ("qwen2", MIXED, {"carrier": "step35"}),
     "log-n": ("llama", recipe("mixed", 4.0, log_n="clamped"), {"carrier": "mistral3", "allow_approximate": True}),
 }
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.encode.gguf.carriers import CARRIERS
 from ropeconv.errors import BadSource
 from ropeconv.inspection import inspect_source
 from ropeconv.runtimes.llamacpp import arch_table
@@ -15,9 +14,11 @@ from ropeconv.sources import open_source
 from ..support.gguf_files import write
 
 
-def test_the_carriers_of_the_table_are_those_that_exist() -> None:
-    listed = {(arch.name, to) for arch in arch_table().arch.values() for to in arch.carriers}
-    assert listed == set(CARRIERS)
+def test_every_carrier_uses_rope_freqs_and_its_pairs_can_be_made() -> None:
+    table = arch_table().arch
+    pairs = [(arch, table[to]) for arch in table.values() for to in arch.carriers]
+    assert pairs
+    assert all(to.freqs == "used" and to.pairs in ("norm", arch.pairs) for arch, to in pairs)
 
 
 @pytest.mark.parametrize("arch", ["llama", "deci"])

@@ -17,7 +17,7 @@ from ...formats.gguf import Added, Change, Edit, f32, u32
 from ...formats.gguf.types import F32
 from ...rope.log_n import QueryScaling, approximate_log_n, deviation
 from ...rope.schedule import Schedule
-from .carriers import carry
+from .carriers import NOTE, carry
 from .encodings.tensor import tensor
 from .gguf_model import GgufModel
 from .gguf_result import GgufResult, judged
@@ -44,15 +44,16 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
             f"--log-n {schedule.log_n.kind}", "this file", "it scales queries by position already", "leave --log-n out"
         )
     steps = approximate_log_n(schedule.log_n, EXPONENT)
-    start = carry(model, TO) if name != TO else None
-    edit = start.edit if start else Edit()
+    edit = carry(model, TO) if name != TO else Edit()
     edit = edit.merged(_keys(steps)).merged(_gain(steps.gain, model, edit))
     scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
     edit = edit.merged(tensor(scaled, model.after(edit)))
     off = deviation(schedule.log_n, steps, schedule.context)
-    notes = (*(start.notes if start else ()), _note(steps, off, schedule.context))
-    name = "carrier" if start else "tensor"
-    return judged(name, scaled, model, edit, f"the architecture {TO}", off, notes=notes, log_n_approximation=steps)
+    notes = (_note(steps, off, schedule.context),)
+    if name != TO:
+        notes = (NOTE.format(to=TO), *notes)
+    encoding = "carrier" if name != TO else "tensor"
+    return judged(encoding, scaled, model, edit, f"the architecture {TO}", off, notes=notes, log_n_approximation=steps)
 
 
 def _keys(steps: QueryScaling) -> Edit:

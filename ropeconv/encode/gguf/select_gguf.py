@@ -14,7 +14,7 @@ from ...runtimes.llamacpp.read_header import ASSUMED
 from ...runtimes.rules import GOOD
 from ..result import Considered, refuse_approximate, refuse_attention_factor
 from ..target import Target
-from .carriers import carry
+from .carriers import NOTE, carry
 from .encodings.tensor import tensor
 from .gguf_encoding import all_gguf_encodings
 from .gguf_model import GgufModel
@@ -141,5 +141,5 @@ def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
 
 def _carried(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     start = carry(model, carrier)
-    edit = start.edit.merged(tensor(schedule, model.after(start.edit)))
-    return judged("carrier", schedule, model, edit, f"the carrier {carrier}", notes=start.notes)
+    edit = start.merged(tensor(schedule, model.after(start)))
+    return judged("carrier", schedule, model, edit, f"the carrier {carrier}", notes=(NOTE.format(to=carrier),))

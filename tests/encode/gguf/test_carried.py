@@ -5,71 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from ...support.baking import apply
-from ...support.gguf_files import contents, plain_tensors
-from .edits import FREQS, MIXED, QUERIES, STRETCHED, keys, planned, recipe
+from .edits import FREQS, MIXED, QUERIES, keys, planned, recipe
 
 FULL, CLAMPED = recipe("mixed", 4.0, log_n="full"), recipe("mixed", 4.0, log_n="clamped")
-FORWARD = {"feed_forward_length": 96}
-WIDE = 1 << 24
-"""Tokens of a window that no context fills."""
-
-
-def test_qwen_3_as_a_model_whose_window_is_wider_than_any_context(tmp_path: Path) -> None:
-    plan = planned(tmp_path, "qwen3", MIXED, FORWARD, carrier="exaone-moe")
-    assert keys(plan) == {
-        **STRETCHED, "rope.scaling.type": "none", "rope.dimension_count": 64, "leading_dense_block_count": 2,
-        "expert_feed_forward_length": 96, "expert_gating_func": 2, "expert_count": 1, "expert_used_count": 1,
-        "attention.sliding_window": WIDE, "attention.sliding_window_pattern": [True, True],
-    }  # fmt: skip
-    assert (plan.result.encoding, plan.result.arch) == ("carrier", "exaone-moe")
-    assert [item.name for item in plan.result.edit.added] == ["output.weight", FREQS]
-    (note,) = plan.result.notes
-    assert note.startswith("the file becomes the GGUF architecture exaone-moe")
-
-
-def test_smollm3_with_sinks_that_take_nothing(tmp_path: Path) -> None:
-    plan = planned(tmp_path, "smollm3", MIXED, {"block_count": 5}, carrier="granite_swa")
-    assert keys(plan) == {
-        **STRETCHED, "rope.scaling.type": "none", "rope.dimension_count": 64, "logit_scale": 1.0,
-        "attention.sliding_window": WIDE, "attention.sliding_window_pattern": [True] * 5,
-        "attention.rope_pattern": [True, True, True, False, True],
-    }  # fmt: skip
-    *sinks, freqs = plan.result.edit.added
-    assert [item.name for item in sinks] == [f"blk.{layer}.attn_sinks.weight" for layer in range(5)]
-    assert b"".join(sinks[0].chunks()) == np.full(2, -1e30, "<f4").tobytes()
-    assert freqs.name == FREQS
-
-
-def test_qwen_3_with_experts_as_step35_gets_a_shared_expert_of_zeros(tmp_path: Path) -> None:
-    experts = {"blk.1.ffn_gate_exps.weight": np.zeros((2, 32, 128), np.float32)}
-    plan = planned(tmp_path, "qwen3moe", MIXED, more=experts, carrier="step35")
-    common = {
-        **STRETCHED, "rope.scaling.type": "none", "block_count": 3, "nextn_predict_layers": 1,
-        "rope.dimension_count": 128, "rope.dimension_count_swa": 64, "attention.sliding_window": 4096,
-        "expert_gating_func": 1, "expert_weights_norm": True,
-        "attention.sliding_window_pattern": [False, False, True],
-    }  # fmt: skip
-    assert keys(plan) == {**common, "expert_shared_feed_forward_length": 32}
-    shared = {item.name: item for item in plan.result.edit.added if "shexp" in item.name}
-    assert {name: item.shape for name, item in shared.items()} == {
-        "blk.1.ffn_gate_shexp.weight": (128, 32), "blk.1.ffn_up_shexp.weight": (128, 32),
-        "blk.1.ffn_down_shexp.weight": (32, 128),
-    }  # fmt: skip
-    assert all(b"".join(item.chunks()) == bytes(4 * 128 * 32) for item in shared.values())
-    dense = planned(tmp_path, "qwen3", MIXED, FORWARD, carrier="step35")
-    assert keys(dense) == {**common, "expert_feed_forward_length": 96}
-
-
-@pytest.mark.parametrize("own", [{}, {"output.weight": np.ones((16, 130), np.float32)}])
-def test_tied_embeddings_are_written_a_second_time_and_an_output_weight_stays(
-    tmp_path: Path, own: dict[str, np.ndarray]
-) -> None:
-    found = contents(apply(planned(tmp_path, "qwen2", MIXED, FORWARD, own, carrier="step35")))
-    assert found["token_embd.weight"] == plain_tensors()["token_embd.weight"].tobytes()
-    assert found["output.weight"] == (own["output.weight"].tobytes() if own else found["token_embd.weight"])
 
 
 def test_rows_move_where_pairs_lie_otherwise(tmp_path: Path) -> None:

@@ -41,10 +41,7 @@ BY_KEYS, NOT_BY_KEYS = list(RECIPES)[:4], list(RECIPES)[4:]
 TENSOR = (
     "apertus", "arcee", "exaone4", "gemma4_text", "granite", "granitemoe", "llama", "ministral3", "mixtral", "phi3",
 )  # fmt: skip
-CARRIERS = {
-    "qwen2": ("llama", "mistral3", "step35"), "qwen3": ("exaone-moe", "step35"), "qwen3_moe": ("step35",),
-    "smollm3": ("granite_swa",), "ernie4_5": ("llama",),
-}  # fmt: skip
+CARRIERS = {"qwen2": ("llama", "mistral3"), "ernie4_5": ("llama",)}
 WITHOUT_FACTOR = CANCELS | {name for name in EXPORTED if by_model_type()[name].mla}
 """Families that take attention factor 1 alone: a norm cancels others, or llama.cpp applies them to all dimensions."""
 

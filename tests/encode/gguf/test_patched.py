@@ -74,26 +74,14 @@ def test_a_scaled_file_becomes_its_carrier_without_a_trace_of_the_old_scaling(or
     assert left == {"llama.rope.scaling.type": "none", "llama.rope.scaling.original_context_length": TRAINED}
 
 
-@pytest.mark.parametrize(
-    ("model_type", "carrier", "outtype"),
-    sample(
-        [
-            (*one, by)
-            for one in (("qwen2", "llama"), ("qwen3", "step35"))
-            for by in ("q8_0", "q4_k_m", "iq4_xs", "q2_k")
-        ],
-        1,
-    ),
-)
-def test_a_quantised_file_is_patched_by_keys_and_as_another_architecture(
-    tmp_path: Path, model_type: str, carrier: str, outtype: str
-) -> None:
+@pytest.mark.parametrize("outtype", sample(["q8_0", "q4_k_m", "iq4_xs", "q2_k"], 1))
+def test_a_quantised_file_is_patched_by_keys_and_as_another_architecture(tmp_path: Path, outtype: str) -> None:
     """Whole rows move, so only the order of summation changes; unpermuted they would be another model."""
     wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
     original, recipe = tmp_path / "model.gguf", Recipe(METHODS["yarn"](4.0))
-    bake(checkpoint(model_type, tmp_path / "source", **wide), AS_IS, original, outtype=outtype)
+    bake(checkpoint("qwen2", tmp_path / "source", **wide), AS_IS, original, outtype=outtype)
     bake(original, recipe, tmp_path / "keys.gguf")
-    bake(original, recipe, tmp_path / "carried.gguf", carrier=carrier)
+    bake(original, recipe, tmp_path / "carried.gguf", carrier="llama")
     by_keys, unscaled = of_llamacpp(tmp_path / "keys.gguf"), of_llamacpp(original)
     assert compare_logits(by_keys, of_llamacpp(tmp_path / "carried.gguf")).kl_mean < 0.01
     assert compare_logits(by_keys, unscaled).kl_mean > 1

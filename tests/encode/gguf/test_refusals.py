@@ -33,8 +33,8 @@ def refusal(folder: Path, arch: str, of: Recipe, *given: Any, **options: Any) ->
         ("qwen2", YARN, {"encoding": "nope"}, "--encoding nope is not for GGUF; choose auto, keys, tensor or carrier"),
         ("starcoder2", MIXED, {"encoding": "carrier"}, "starcoder2 as another architecture: no such carrier is known; "
          "theta, linear and yarn fit into its keys"),
-        ("qwen3", MIXED, {"carrier": "llama"}, "qwen3 as llama: no such carrier is known; take --carrier exaone-moe, "
-         "--carrier step35"),
+        ("qwen3", MIXED, {"carrier": "llama"}, "qwen3 as llama: no such carrier is known; theta, linear and yarn fit "
+         "into its keys"),
         ("llama", MIXED, {"encoding": "keys"}, "nothing names an arbitrary frequency vector; use --encoding tensor"),
         ("llama", recipe("llama3", 4.0), {"encoding": "keys"}, "llama3 cannot be baked for GGUF metadata"),
         ("llama", recipe("yarn", 4.0, 16.0), {"encoding": "keys"}, "other architectures only and computes 32 and 1"),

@@ -49,7 +49,7 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
     edit = edit.merged(tensor(scaled, model.after(edit)))
     off = deviation(schedule.log_n, steps, schedule.context)
-    notes = (_note(steps, off, schedule.context),)
+    notes: tuple[str, ...] = (_note(steps, off, schedule.context),)
     if name != TO:
         notes = (NOTE.format(to=TO), *notes)
     encoding = "carrier" if name != TO else "tensor"

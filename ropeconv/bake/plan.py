@@ -58,7 +58,6 @@ class Plan(FilePlan):
     def document(self) -> PlanDocument:
         """The plan as a JSON document."""
         done, cache = self.receipt(), self.kv_cache
-        assert done.before is not None
         return PlanDocument(
             source=source_document(self.source),
             family=done.family,

@@ -135,7 +135,7 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     for name in texts:
         text = first.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
-    record_of_first = receipt.original.source if receipt.original else receipt.source
+    record_of_first = receipt.first
     return RestorePlan(
         source=first,
         out=out or _default_out(record_of_first, "-restored"),

@@ -43,7 +43,7 @@ def run_command(
         typer.Option(
             "--on",
             metavar="WHERE",
-            help="local, a number of processes, ray, auto, ray://HOST:PORT, slurm, hf-jobs.",
+            help="local, a number of processes, ray, auto, ray://HOST:PORT, slurm.",
             rich_help_panel=RUNNING,
             show_default=False,
         ),

@@ -61,8 +61,7 @@ def _options() -> list[inspect.Parameter]:
         _option("assume_arch_keys", bool, GGUF, "Take an unknown architecture, with keys that all others read."),
         _option("in_place", bool, GGUF, "Change the GGUF file itself; a kill at any moment can be undone."),
         _option("allow_hard_links", bool, GGUF, "With --in-place: also change a file that has other hard links."),
-        _option("fold_into", FoldInto, FOLDING, "With --encoding weights: which rows take the attention factor.",
-                "--fold"),
+        _option("fold_into", FoldInto, FOLDING, "With --encoding weights: which rows take the attention factor."),
         _option("fold_dtype", FoldDtype, FOLDING, "Of scaled norms: stored (as they are) or f32."),
     ]  # fmt: skip
 

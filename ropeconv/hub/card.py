@@ -85,7 +85,7 @@ def card(
 def _worse(receipt: Receipt) -> bool:
     """Whether the effective length is known to be worse than that of the source."""
     before = receipt.before
-    return before is not None and before.reach != 0 and is_worse(receipt.effective_length, before.reach, before.context)
+    return is_worse(receipt.effective_length, before.reach, before.context)
 
 
 def drawn(receipt: Receipt) -> dict[str, bytes]:

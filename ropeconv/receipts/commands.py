@@ -23,7 +23,7 @@ def commands(receipt: Receipt) -> list[str]:
     for number, step in enumerate(receipt.steps, 1):
         words = apply_words(name, step, is_gguf, receipt.source.family or "")
         if number < len(receipt.steps):
-            is_gguf = step.target.to == "gguf" if step.target else is_gguf
+            is_gguf = step.target.to == "gguf"
             name = f"step{number}{'.gguf' * is_gguf}"
             words += ["-o", name]
         made.append(shlex.join(words))
@@ -35,8 +35,8 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
 
     name: of the source. step: the bake. is_gguf: whether the source is a GGUF file. family: that it was said to be of.
     """
-    words = ["ropeconv", "apply", name, *(["--family", family] if family else []), *_recipe(step)]
-    return words if step.target is None else words + _target(step.target, is_gguf)
+    of_family = ["--family", family] if family else []
+    return ["ropeconv", "apply", name, *of_family, *_recipe(step), *_target(step.target, is_gguf)]
 
 
 def _recipe(step: StepRecord) -> list[str]:

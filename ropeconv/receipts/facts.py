@@ -12,8 +12,7 @@ def facts_of(receipt: Receipt) -> dict[str, str]:
     method, before, schedule = REGISTRY.get(receipt.method), receipt.before, receipt.schedule
     found = {"Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method}
     found["Settings"] = described_settings(receipt.recipe)
-    if before:
-        found["Frequencies"] = f"{before.rope}, then {before.after}"
-        found["Context"] = f"{before.context:,} tokens, then {schedule.context:,}"
-        found["Attention factor"] = f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}"
+    found["Frequencies"] = f"{before.rope}, then {before.after}"
+    found["Context"] = f"{before.context:,} tokens, then {schedule.context:,}"
+    found["Attention factor"] = f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}"
     return {name: value for name, value in (found | {"Encoding": receipt.encoding}).items() if value}

@@ -48,7 +48,7 @@ def original_source(source: Source) -> OriginalSource:
     receipt = parse_receipt(text, f"{source.reference}/{RECEIPT}")
     if receipt.original is None or receipt.original.folder is None:
         raise BadSource(
-            f"{source.reference} was made before ropeconv kept what its source had; take the source again, "
+            f"the receipt of {source.reference} does not say what its source had; take the source again, "
             f"{receipt.source.described}"
         )
     record, first = receipt.original.folder, receipt.original.source.described

@@ -88,11 +88,11 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     record = receipt.original.gguf if receipt.original else None
     if record is None:
         raise BadSource(
-            f"{file.name} was made before ropeconv kept what its source had; take the source again, "
+            f"the receipt of {file.name} does not say what its source had; take the source again, "
             f"{receipt.source.described}"
         )
     check_gguf(record, file)
-    first = receipt.original.source.described if receipt.original else ""
+    first = receipt.first.described
     if whole and record.changed:
         raise BadSource(
             f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be undone; take the "
@@ -129,7 +129,7 @@ def layout_of(record: GgufRecord, header: Header, edit: Edit) -> Layout:
 def refuse_other(head: bytes, record: GgufRecord, file: GgufFile, receipt: Receipt) -> None:
     """Raises BadSource where a header that is brought back is not the one that the first source had."""
     if record.sha256 and hashlib.sha256(head).hexdigest() != record.sha256:
-        first = receipt.original.source.described if receipt.original else ""
+        first = receipt.first.described
         raise BadSource(
             f"keys of {file.name} were changed after ropeconv wrote it, or its receipt was, so that its source "
             f"would not be what it was; take the source again, {first}"

@@ -1,4 +1,4 @@
-"""Reads the receipt of an output, also those of earlier schemas, and the validation results of GGUF files."""
+"""Reads the receipt of an output, and the validation results of GGUF files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from ..version import SCHEMA
 from .evaluation import EvaluationRecord
 from .receipt import Receipt
 
-OLD_NAMES = {"verdict": "status", "because": "reason", "staircase": "query_scaling"}
-"""Keys of schema 1, and their names in the current schema."""
 RESULTS = ("validation", "servers", "evaluations")
 MOST = 1 << 63
 
@@ -29,7 +27,6 @@ MOST = 1 << 63
 class Results(msgspec.Struct, frozen=True):
     """The validation results of a GGUF file of `size` bytes, with the fields of a receipt."""
 
-    schema: int = 1
     size: int = -1
     validation: dict[str, Any] | None = None
     servers: dict[str, dict[str, Any]] | None = None
@@ -79,18 +76,20 @@ def has_receipt(baked: str | os.PathLike[str]) -> bool:
 def parse_receipt(text: str, name: str, validated: dict[str, Any] | None = None) -> Receipt:
     """A receipt from its JSON.
 
-    text: the JSON, of this schema or an earlier one. name: of the file, for messages. validated: the fields
-    of RESULTS where they are stored apart. Raises BadSource for other text, and for a later schema.
+    text: the JSON. name: of the file, for messages. validated: the fields of RESULTS where they are stored apart.
+    Raises BadSource for other text, and for another schema.
     """
     data = jsontext.parse(text, name)
     _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
-    schema = data.get("schema", 1)
+    schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         version = shown(data.get("ropeconv", "unknown"))
         raise BadSource(f"{name} is of a later ropeconv ({version}); upgrade this one")
     try:
-        return msgspec.convert((_upgraded(data) if schema == 1 else data) | (validated or {}), Receipt)
-    except (msgspec.ValidationError, AttributeError, KeyError, TypeError, ValueError) as problem:
+        if schema != SCHEMA:
+            raise ValueError(f"its schema is {shown(schema)}")
+        return msgspec.convert(data | (validated or {}), Receipt)
+    except ValueError as problem:
         raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
 
 
@@ -106,8 +105,7 @@ def validations(gguf: Path) -> dict[str, Any]:
     found = typed(data, Results, path.name)
     if found.size != gguf.stat().st_size:
         return {}
-    kept = {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(found, key))}
-    return _upgraded_results(kept) if found.schema == 1 else kept
+    return {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(found, key))}
 
 
 def _check_numbers(data: Any, name: str) -> None:
@@ -126,37 +124,3 @@ def _inside(item: Any) -> Iterable[Any]:
     if isinstance(item, dict):
         return item.values()
     return item if isinstance(item, list) else ()
-
-
-def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """A receipt of schema 1 in the current schema. In schema 1 folders and GGUF files had different fields."""
-    new = {OLD_NAMES.get(key, key): value for key, value in data.items()}
-    new["schema"] = SCHEMA
-    new["log_n_approximation"] = new.pop("steps", None)
-    runtimes, schedule, fold = new.get("runtimes"), new["schedule"], new.get("fold")
-    if isinstance(runtimes, dict):
-        new["runtimes"] = [{"runtime": name, "status": status} for name, status in runtimes.items()]
-    elif runtimes:
-        new["runtimes"] = [{OLD_NAMES.get(key, key): value for key, value in row.items()} for row in runtimes]
-    if isinstance(schedule, str):
-        new["schedule"] = {"digest": schedule}
-    else:
-        new["schedule"] = {OLD_NAMES.get(key, key): value for key, value in schedule.items()}
-    if fold:
-        into = {"both": "qk"}.get(fold["side"], fold["side"])
-        new["fold"] = {"fold_into": into, "tensors": fold["tensors"], "expected_kl": fold["expected_kl"]}
-    return _upgraded_results(new)
-
-
-def _upgraded_results(data: dict[str, Any]) -> dict[str, Any]:
-    """`validation` and `servers` of schema 1."""
-    if data.get("validation"):
-        data["validation"] = _upgraded_result(data["validation"])
-    if data.get("servers"):
-        data["servers"] = {name: _upgraded_result(result) for name, result in data["servers"].items()}
-    return data
-
-
-def _upgraded_result(result: dict[str, Any]) -> dict[str, Any]:
-    """A validation result of schema 1."""
-    return {"config_reference_kl" if key == "third_kl" else key: value for key, value in result.items()}

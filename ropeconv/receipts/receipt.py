@@ -46,7 +46,7 @@ class LogNRecord(msgspec.Struct, frozen=True):
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
-    """The schedule, as `Schedule.to_dict` has it. Of schema 1, receipts in GGUF files have the digest alone.
+    """The schedule, as `Schedule.to_dict` has it.
 
     inv_freq: radians per token, [rotary_dim / 2]. context, original_context: in tokens; 0 where it is not known.
     """
@@ -119,7 +119,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     None where the encoding has none. effective_length: in tokens, None where it is the whole context. runtimes: the
     verdicts. files: of a folder; empty for a GGUF file. check: None where it was not run. validation, servers: results
     of `ropeconv validate`, as `Validation.to_dict` has them, the latter by runtime. evaluations: headlines of `ropeconv
-    eval`. original: what `restore` brings back, and target: what was asked for; both None in earlier receipts.
+    eval`. original: what `restore` brings back, None for nothing. target: what was asked for.
     """
 
     schema: int = SCHEMA
@@ -127,7 +127,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     source: SourceRecord
     family: str = ""
     recipe: dict[str, Any]
-    before: BeforeRecord | None = None
+    before: BeforeRecord
     encoding: str
     fold: FoldRecord | None = None
     in_config: ConfigRecord | None = None
@@ -141,7 +141,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     servers: dict[str, dict[str, Any]] = {}
     evaluations: tuple[EvaluationRecord, ...] = ()
     original: OriginalRecord | None = None
-    target: TargetRecord | None = None
+    target: TargetRecord
 
     @property
     def method(self) -> str:

@@ -11,17 +11,17 @@ class BeforeRecord(msgspec.Struct, frozen=True):
     """The RoPE of the source. All but `after` are its own.
 
     rope: its form, and after: that of the output, as `describe` has them. context: declared tokens. original_context:
-    those it was trained for; 0 in receipts that do not say. effective_length: as in the receipt, of the source. reach:
-    the same, looked for as far as the context of the output; 0 in receipts that do not say.
+    those it was trained for. effective_length: as in the receipt, of the source. reach: the same, looked for as far as
+    the context of the output.
     """
 
     rope: str
     after: str
     attention_factor: float
     context: int
-    original_context: int = 0
-    effective_length: int | None = None
-    reach: int | None = 0
+    original_context: int
+    effective_length: int | None
+    reach: int | None
 
 
 class TargetRecord(msgspec.Struct, frozen=True):
@@ -48,11 +48,11 @@ class TargetRecord(msgspec.Struct, frozen=True):
 
 
 class StepRecord(msgspec.Struct, frozen=True):
-    """A bake. recipe, target, before: as in its receipt; the latter two None where that does not say them."""
+    """A bake. recipe, target, before: as in its receipt."""
 
     recipe: dict[str, Any]
-    target: TargetRecord | None = None
-    before: BeforeRecord | None = None
+    target: TargetRecord
+    before: BeforeRecord
 
     @property
     def method(self) -> str:

@@ -133,16 +133,13 @@ class LimitsTable(Table, frozen=True):
 
 
 class ExecutorTable(Table, frozen=True):
-    """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. timeout: of each job of Slurm and HF
-    Jobs. slurm: parameters of submitit. repository, flavor, requirement: of HF Jobs."""
+    """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. timeout: of each job of Slurm.
+    slurm: parameters of submitit."""
 
     on: str = "local"
     gpus: float = 0
     cpus: float = 1
     slurm: dict[str, Any] = {}
-    repository: str = ""
-    flavor: str = "cpu-basic"
-    requirement: str = "ropeconv[validate]"
     timeout: str = "2h"
 
 

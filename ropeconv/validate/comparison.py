@@ -47,15 +47,14 @@ class Comparison:
         receipt = read_receipt(baked)
         source = open_source(str(against), receipt.source.family)
         if isinstance(source, GgufSource) and baked.is_dir():
-            target = receipt.target
-            source = GgufCheckpoint(source, (target and target.outtype) or "auto")
+            source = GgufCheckpoint(source, receipt.target.outtype or "auto")
         if isinstance(source, Source) and _is_first_bake(receipt):
             source = first_source(source)
         recipe = Recipe.from_dict(receipt.recipe)
         try:
             seen = inspect_source(source)
         except BadSource as problem:
-            if receipt.target is None or not receipt.target.replace or receipt.original is None:
+            if not receipt.target.replace or receipt.original is None:
                 raise
             first = receipt.original.source.described
             raise BadSource(
@@ -145,5 +144,4 @@ def _is_first_bake(receipt: Receipt) -> bool:
 
     That is how an output of Meta's layout is compared with a conversion of the same files by `--as-is`.
     """
-    replaced = receipt.target is not None and receipt.target.replace
-    return receipt.original is not None and len(receipt.steps) == 1 and not replaced
+    return receipt.original is not None and len(receipt.steps) == 1 and not receipt.target.replace

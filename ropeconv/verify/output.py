@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..bake import CheckpointPlan
 from ..encode import all_encodings
-from ..errors import RopeconvError
 from ..formats.copying import Advance
 from ..receipts.files import check_files
 from ..sources import GgufSource, Source
@@ -15,7 +14,6 @@ from .again import plan_again, unlike_plan
 from .folder import FolderCheck
 from .gguf import GgufCheck, is_gguf
 from .verified import Found, Options, Verified
-from .without_plan import CopiesCheck
 
 
 def verify_output(
@@ -32,20 +30,13 @@ def verify_output(
     and source give no such output; Disagreement where a file is not what they give, or cannot be compared.
     """
     options, baked = options or Options(), comparison.baked
-    found, folder = Found(options), baked.suffix != ".gguf"
-    if folder:
+    found = Found(options)
+    if baked.suffix != ".gguf":
         if not options.edited:
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)
         _check_source(comparison)
-    try:
-        plan = plan_again(comparison)
-    except RopeconvError as problem:
-        if comparison.receipt.target is not None:
-            raise
-        found.notes.append(f"the plan of this older output cannot be made again ({problem})")
-        CopiesCheck(comparison, found, advance).run()
-        return found.result(baked)
+    plan = plan_again(comparison)
     for key in unlike_plan(plan, comparison.receipt):
         found.differs(f"its receipt has another {key}")
     if is_gguf(plan):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import errno
 import json
 import shutil
 from functools import partial
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 import ropeconv
-from ropeconv.bake import in_place
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource, RopeconvError
 from ropeconv.formats.gguf import Edit, GgufFile, read_header, room, string, u32
@@ -102,14 +100,6 @@ def test_bakes_over_each_other_go_back_to_the_first_source(tmp_path: Path, name:
     assert brought_back(twice, tmp_path / "back.gguf").read_bytes() == path.read_bytes()
 
 
-def test_a_plan_in_place_names_the_file_itself(baked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    plan = restore_plan(ropeconv.open_source(str(baked)), in_place=True)
-    assert (plan.out, plan.in_place, plan.to_dict()["out"]) == (baked, True, str(baked))
-    assert restore_plan(ropeconv.open_source(str(baked))).out == Path("model-restored.gguf")
-
-
 def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
     """Each is what the same method makes of the pristine file, also back from a rope tensor to keys."""
     path = insertable(write(tmp_path / "model.gguf"))
@@ -157,15 +147,6 @@ def test_shards(tmp_path: Path) -> None:
     assert back.name == "back-00001-of-00002.gguf"
     for shard in shards:
         assert (tmp_path / shard.name.replace("model", "back")).read_bytes() == shard.read_bytes()
-
-
-def test_receipts_do_not_grow_with_the_tokenizer(tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", vocabulary=20000)
-    baked = apply(make_plan(path, MIXED, tmp_path / "baked.gguf"))
-    again = apply(make_plan(baked, YARN, tmp_path / "again.gguf", replace=True))
-    for out in (baked, again):
-        assert len(read_header(out).get("ropeconv.json")) < 16_000
-    assert brought_back(again, tmp_path / "back.gguf").read_bytes() == path.read_bytes()
 
 
 def altered(path: Path, change: Any) -> Path:
@@ -243,7 +224,7 @@ def test_changed_keys_and_earlier_receipts_are_refused(baked: Path, tmp_path: Pa
     write_new(GgufFile.open(baked), 0, Edit({"llama.attention.head_count": u32(4)}), tmp_path / "mine.gguf")
     with pytest.raises(BadSource, match="keys of mine.gguf were changed"):
         brought_back(tmp_path / "mine.gguf", tmp_path / "back.gguf")
-    with pytest.raises(BadSource, match="made before ropeconv kept"):
+    with pytest.raises(BadSource, match="does not say what its source had"):
         brought_back(altered(baked, lambda receipt: receipt.pop("original")), tmp_path / "back.gguf")
 
 
@@ -328,15 +309,3 @@ def test_a_model_that_changes_is_not_copied(path: Path, tmp_path: Path, monkeypa
     assert not (tmp_path / "out.gguf").exists()
     assert GgufFile.open(path).header.get("llama.context_length") == 128
     apply(make_plan(path, YARN, tmp_path / "out.gguf", replace=True))
-
-
-@pytest.mark.parametrize("name", ["/dev/x", None])
-def test_a_failed_change_in_place_is_a_sentence(path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
-    def fails(*given: object) -> None:
-        raise OSError(errno.EIO, "Input/output error", name)
-
-    monkeypatch.setattr(in_place, "phases", fails)
-    with pytest.raises(
-        RopeconvError, match=rf"cannot be changed in place \(Input/output error: {name or path}\) and is"
-    ):
-        apply(make_plan(path, YARN, in_place=True, replace=True))

@@ -25,19 +25,19 @@ from ..support.models import make
 TIMES = re.compile(rb"[\d.]+ (s|min|h)\b|\"seconds\": [\d.]+")
 VALUES: dict[str, str | tuple[str, ...]] = {
     "--alpha": "2", "--at": "512", "--attention-factor": "1.3", "--base-model": "me/base", "--beta": "16",
-    "--beta-fast": "4", "--beta-slow": "2", "--by": "evolution", "--by-parts": "4", "--carrier": "llama",
+    "--beta-fast": "4", "--beta-slow": "2", "--by-parts": "4", "--carrier": "llama",
     "--certificate": "proof.txt", "--chunk": "16", "--commit-message": "new", "--context": "512",
     "--dataset": "me/text:train", "--depths": "3", "--device": "cpu", "--device-map": "auto", "--dtype": "bfloat16",
     "--dual-chunk": "drop",
     "--dynamic": ("yarn:4", "--at", "512"), "--encoding": "factors", "--fail-if": "yarn:4 > base @1T",
-    "--family": "mistral", "--field": "body", "--fold-dtype": "f32", "--fold": "q", "--for": "trl",
+    "--family": "mistral", "--field": "body", "--fold-dtype": "f32", "--for": "trl",
     "--head-dim": "64", "--held-windows": "3", "--high-freq-factor": "3", "--inside": "0.5", "--inv-freq": "list.json",
     "--journal": "other.jsonl", "--length": "96", "--lengths": "1T", "--linear": "2", "--llama3": "2",
     "--log-n": "clamped", "--log-n-length": "32", "--longrope": "factors.json", "--low-freq-factor": "2",
     "--measure": "position", "--measured": "result.json", "--methods": "base,linear:2", "--mixed": "2",
     "--mixed-exponent": "0.7", "--model": "me/other", "--mscale": "0.7", "--mscale-all-dim": "0.7",
     "--needles": "0.5", "--ntk": "2", "--ntk-fixed": "2", "--ntk-old": "2", "--on": "2", "--original-context": "48",
-    "--out": "elsewhere", "--outtype": "f16", "--over": "yarn", "--piecewise": "10000,500000,16", "--plot": "plot.svg",
+    "--out": "elsewhere", "--outtype": "f16", "--piecewise": "10000,500000,16", "--plot": "plot.svg",
     "--port": "8000", "--pre": "llama-bpe", "--push": "me/new", "--quantized-by": "me", "--recipe": "recipe.json",
     "--reference": "config", "--regularise": "0.1", "--report": "report.html", "--revision": "other",
     "--rotary-dim": "32", "--runtime": "vllm", "--seed": "5", "--server": "http://127.0.0.1:9", "--start": "linear",
@@ -77,7 +77,6 @@ SLOW: dict[str, tuple[str, ...]] = {
     "retrieval": ("eval", "model", "--lengths", "4T", "--measure", "passkey", "--depths", "2", *TEXT),
     "GGUF": ("eval", "source.gguf", "--methods", "base,yarn:4", "--lengths", "1T,2T", "--targets", "8", *TEXT),
     "factors": ("tune", "model", "--context", "128", "--targets", "8", "--steps", "1", *TEXT),
-    "parameters": ("tune", "model", "--context", "128", "--targets", "8", "--steps", "1", "--over", "yarn", *TEXT),
 }
 """Command lines that run a model, which takes ten minutes."""
 PERMISSIONS = {

@@ -22,7 +22,7 @@ from ropeconv.receipts.step import StepRecord, TargetRecord
 from ropeconv.rope.methods import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..receipts.test_folders import receipt
+from ..receipts.test_folders import BEFORE, receipt
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
 
@@ -50,10 +50,8 @@ def data_of(text: str) -> Any:
 EXPORT = made(
     recipe=AS_IS,
     target=TargetRecord("gguf", outtype="q8_0"),
-    original=OriginalRecord(
-        HUB, steps=(StepRecord(YARN, TargetRecord("safetensors"), BeforeRecord("default", "yarn", 1.0, 64)),)
-    ),
-    before=BeforeRecord("yarn", "yarn", 1.277, 1024),
+    original=OriginalRecord(HUB, steps=(StepRecord(YARN, TargetRecord("safetensors"), BEFORE),)),
+    before=BeforeRecord("yarn", "yarn", 1.277, 1024, 64, None, None),
 )
 """The receipt of a GGUF file of a folder that was extended before."""
 

@@ -182,13 +182,6 @@ def test_results_beside_a_gguf_file_are_those_of_the_file_as_it_is(gguf: Path) -
     assert validations(gguf) == {"servers": {"vllm": {"agrees": False}}}
 
 
-@pytest.mark.parametrize(("schema", "key"), [(2, "third_kl"), (1, "config_reference_kl")])
-def test_results_of_the_first_schema_alone_are_renamed(gguf: Path, schema: int, key: str) -> None:
-    beside = {"schema": schema, "size": 4, "validation": {"third_kl": 0.5}}
-    gguf.with_name("out.gguf.validation.json").write_text(json.dumps(beside))
-    assert validations(gguf) == {"validation": {key: 0.5}}
-
-
 def test_processes_that_write_results_at_once_leave_one_whole_result(out: Path, gguf: Path) -> None:
     for path in out.iterdir():
         path.unlink()

@@ -18,7 +18,15 @@ from ropeconv.receipts.folder_original import OriginalSource, first_source, orig
 from ropeconv.receipts.folder_record import first_record, folder_record
 from ropeconv.receipts.original import FolderRecord, OriginalRecord, ScaledRecord, SourceRecord, TextRecord
 from ropeconv.receipts.read import parse_receipt
-from ropeconv.receipts.receipt import FileRecord, FoldRecord, LogNRecord, RuntimeRecord, ScheduleRecord
+from ropeconv.receipts.receipt import (
+    BeforeRecord,
+    FileRecord,
+    FoldRecord,
+    LogNRecord,
+    RuntimeRecord,
+    ScheduleRecord,
+    TargetRecord,
+)
 from ropeconv.receipts.write import embedded, write_receipt
 from ropeconv.sources.folder import FolderSource
 
@@ -41,10 +49,14 @@ def folder(path: Path, **texts: str) -> FolderSource:
     return FolderSource(path)
 
 
+BEFORE = BeforeRecord("default", "yarn", 1.0, 64, 64, None, None)
+
+
 def receipt(record: FolderRecord | None = None, files: tuple[FileRecord, ...] = (), **fields: Any) -> Receipt:
     given = {
         "ropeconv": "1", "source": SourceRecord("model", "folder"), "recipe": {"method": "yarn"}, "encoding": "native",
-        "schedule": ScheduleRecord("d"), "files": files, "original": OriginalRecord(OWN, record),
+        "schedule": ScheduleRecord("d"), "files": files, "original": OriginalRecord(OWN, record), "before": BEFORE,
+        "target": TargetRecord("safetensors"),
     }  # fmt: skip
     return Receipt(**{**given, **fields})
 
@@ -232,7 +244,7 @@ def test_what_is_no_output(tmp_path: Path) -> None:
     assert first_source(FolderSource(tmp_path / "a")).kind == "folder"
     for original in (None, OriginalRecord(OWN)):
         write_receipt(tmp_path / "a", receipt(original=original))
-        with pytest.raises(BadSource, match="was made before ropeconv kept what its source had"):
+        with pytest.raises(BadSource, match="does not say what its source had"):
             original_source(FolderSource(tmp_path / "a"))
     (tmp_path / "a" / "ropeconv.json").write_text("[]")
     assert stated(FolderSource(tmp_path / "a")) is None
@@ -244,15 +256,14 @@ def test_what_is_no_output(tmp_path: Path) -> None:
 
 
 def test_a_receipt_is_read_as_it_was_written_in_a_file_and_on_one_line(tmp_path: Path) -> None:
-    """Nothing of it is renamed, as of schema 1, where `steps` was the approximation and results had other keys."""
     one = receipt(
         FolderRecord(),
         fold=FoldRecord("q", ("q_proj",), 1e-4),
         log_n_approximation=LogNRecord(0.12, 4096, 1.0, 0.08),
         runtimes=(RuntimeRecord("vllm@0.33.0", "exact", "because", evidence="run"),),
         schedule=ScheduleRecord("d", (1.0, 0.1), query_scaling={"beta": 0.1}),
-        validation={"third_kl": 1.0},
-        servers={"vLLM": {"third_kl": 2.0}},
+        validation={"agrees": True},
+        servers={"vLLM": {"agrees": True}},
     )
     assert "\n" not in embedded(one)
     assert parse_receipt(embedded(one), "ropeconv.json") == one

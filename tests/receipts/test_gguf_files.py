@@ -24,12 +24,13 @@ from ropeconv.receipts.gguf_original import (
 )
 from ropeconv.receipts.gguf_record import record_of_file
 from ropeconv.receipts.original import GgufRecord, OriginalRecord, SourceRecord, ValueRecord
-from ropeconv.receipts.receipt import ScheduleRecord
+from ropeconv.receipts.receipt import ScheduleRecord, TargetRecord
 from ropeconv.receipts.write import embedded
 from ropeconv.rope.forms import Interpolated
 from ropeconv.rope.spec import RopeSpec
 
 from ..support.gguf_files import contents, write
+from .test_folders import BEFORE
 
 NORM, QUERY = "output_norm.weight", "blk.0.attn_q.weight"
 ROPE = "rope_freqs.weight"
@@ -53,6 +54,7 @@ def receipt(record: GgufRecord | None, **fields: Any) -> Receipt:
     given = {
         "ropeconv": "1", "source": SourceRecord("model", "gguf"), "recipe": {"method": "linear"}, "encoding": "keys",
         "schedule": ScheduleRecord("d"), "original": OriginalRecord(SourceRecord("first", "gguf"), None, record),
+        "before": BEFORE, "target": TargetRecord("gguf"),
     }  # fmt: skip
     return Receipt(**{**given, **fields})
 
@@ -143,7 +145,7 @@ KEYS = ("general.architecture",)
     ("record", "words"),
     [
         (GgufRecord(KEYS, changed=(NORM,)), f"{NORM} of model.gguf was multiplied and rounded"),
-        (None, "was made before ropeconv kept what its source had; take the source again, the local file 'model'"),
+        (None, "does not say what its source had; take the source again, the local file 'model'"),
         (GgufRecord((*KEYS, "gone"), data_start=64),
          "has no gone any more; take the source again, the local file 'first'"),
         (GgufRecord(KEYS, contents={"gone": ""}), "gone of model.gguf is not as ropeconv wrote it"),

@@ -1,4 +1,4 @@
-"""Receipts: one shape for folders and GGUF, typed, and older ones read too."""
+"""Receipts: one shape for folders and GGUF, typed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write
-from .test_folders import receipt
+from .test_folders import BEFORE, receipt
 
-DATA = Path(__file__).parent.parent / "data" / "receipts"
 YARN = Recipe(REGISTRY["yarn"](4.0))
 
 
@@ -43,30 +42,6 @@ def test_a_folder_and_a_gguf_file_have_one_shape(llama: Path, tmp_path: Path) ->
     assert json.loads(json.dumps(folder.to_dict())) == json.loads((out / "ropeconv.json").read_text())
 
 
-# Receipts of the first version
-
-
-OLD: dict[str, dict[str, Any]] = {
-    "folder": {
-        "ropeconv": "0.1.0", "schema": 2, "encoding": "native", "recipe method": "yarn", "schedule context": 1024,
-        "runtimes 0 runtime": "transformers@4.45", "runtimes 0 status": "ignored", "in_config written_as": "native",
-        "runtimes 0 reason": "it computes other frequencies", "validation agrees": True,
-    },
-    "folded": {"fold fold_into": "qk", "fold tensors 0": "model.layers.0.self_attn.k_proj.weight"},
-    "approximated": {"log_n_approximation length": 64, "schedule log_n": {"kind": "clamped", "length": 64}},
-    "gguf": {"schedule context": 0, "runtimes 0 runtime": "llama-cpp-gguf@2026.10", "runtimes 0 status": "exact"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OLD)
-def test_receipts_of_the_first_version_are_read(name: str) -> None:
-    for path, expected in OLD[name].items():
-        found: Any = parse_receipt((DATA / f"{name}-schema1.json").read_text(), name).to_dict()
-        for key in path.split():
-            found = found[int(key) if key.isdigit() else key]
-        assert found.startswith(expected) if isinstance(found, str) else found == expected, path
-
-
 # What is not a receipt
 
 
@@ -74,6 +49,8 @@ def test_receipts_of_the_first_version_are_read(name: str) -> None:
     ("change", "words"),
     [
         ({"schema": 3}, "is of a later ropeconv"),
+        *(({"schema": schema}, "its schema is") for schema in (None, 1, "2")),
+        ({"target": None}, "is not a receipt"),
         ({"recipe": None}, "is not a receipt"),
         ({"schedule": {}}, "is not a receipt"),
         ({"runtimes": 5}, "is not a receipt"),
@@ -109,15 +86,14 @@ def test_numbers_with_which_no_comparison_fails_are_refused(value: str, fits: bo
 # Results beside a GGUF file
 
 
-ODD = {"validation": [1], "servers": {"vLLM": 3}, "size": "x", "schema": {}}
+ODD = {"validation": [1], "servers": {"vLLM": 3}, "size": "x"}
 
 
 @pytest.mark.parametrize("name", ODD)
-@pytest.mark.parametrize("schema", [1, 2])
-def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, name: str, schema: int) -> None:
+def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, name: str) -> None:
     out = apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf"))
     path = tmp_path / "b.gguf.validation.json"
-    right = {"schema": schema, "size": out.stat().st_size, "validation": {"agrees": True}, "servers": {}}
+    right = {"schema": 2, "size": out.stat().st_size, "validation": {"agrees": True}, "servers": {}}
     path.write_text(json.dumps(right))
     assert read_receipt(out).validation == {"agrees": True}
     path.write_text(json.dumps(right | {name: ODD[name]}))
@@ -169,7 +145,10 @@ YARN_16: dict[str, Any] = {"method": "yarn", "parameters": {"factor": 16.0}}
 AS_IS: dict[str, Any] = {"method": "as-is", "parameters": {}}
 
 
-def made(recipe: dict[str, Any], target: TargetRecord | None = None, **more: Any) -> Receipt:
+PLAIN = TargetRecord("safetensors")
+
+
+def made(recipe: dict[str, Any], target: TargetRecord = PLAIN, **more: Any) -> Receipt:
     return msgspec.structs.replace(
         receipt(), **{"source": HUB, "recipe": recipe, "target": target, "original": None, **more}
     )
@@ -183,7 +162,6 @@ LISTS = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
 @pytest.mark.parametrize(
     ("receipt", "command"),
     [
-        (made(YARN_16, TargetRecord("safetensors")), "base/tiny --yarn 16"),
         (made(YARN_16), "base/tiny --yarn 16"),
         (made(YARN_16, TargetRecord("safetensors", "factors", ("vllm", "sglang"))),
          "base/tiny --yarn 16 --encoding factors --runtime vllm --runtime sglang"),
@@ -191,7 +169,7 @@ LISTS = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
          "base/tiny --yarn 16 --to gguf --outtype q8_0 --pre llama-bpe"),
         (made(YARN_16, FOLDED),
          "base/tiny --yarn 16 --encoding weights --fold-into k --fold-dtype f32 --all-files --replace"),
-        (made(YARN_16, TargetRecord("safetensors"), source=SourceRecord("my model", "folder")), "'my model' --yarn 16"),
+        (made(YARN_16, source=SourceRecord("my model", "folder")), "'my model' --yarn 16"),
         (made(YARN_16, TargetRecord("gguf"), source=FILE), "m.gguf --yarn 16"),
         (made(AS_IS, TargetRecord("safetensors"), source=FILE), "m.gguf --as-is --to safetensors"),
         (made(YARN_16, source=SourceRecord("x", "folder", family="llama")), "x --family llama --yarn 16"),
@@ -204,7 +182,7 @@ def test_a_single_bake(receipt: Receipt, command: str) -> None:
 
 
 def test_several_bakes_are_commands_one_after_another() -> None:
-    first = OriginalRecord(HUB, steps=(StepRecord(YARN_16, TargetRecord("safetensors")),))
+    first = OriginalRecord(HUB, steps=(StepRecord(YARN_16, PLAIN, BEFORE),))
     last = made(
         AS_IS, TargetRecord("gguf", outtype="q8_0"), source=SourceRecord("tiny-yarn16", "folder"), original=first
     )
@@ -218,7 +196,7 @@ def test_several_bakes_are_commands_one_after_another() -> None:
 
 
 def test_steps_from_one_gguf_file_to_another() -> None:
-    first = OriginalRecord(HUB, steps=(StepRecord(YARN_16, TargetRecord("gguf", outtype="q8_0")),))
+    first = OriginalRecord(HUB, steps=(StepRecord(YARN_16, TargetRecord("gguf", outtype="q8_0"), BEFORE),))
     last = made(AS_IS, TargetRecord("gguf"), source=SourceRecord("tiny.gguf", "gguf"), original=first)
     assert commands(last) == [
         "ropeconv apply base/tiny --yarn 16 --to gguf --outtype q8_0 -o step1.gguf",

@@ -1,4 +1,4 @@
-"""Where units run: processes of this machine, a Ray cluster, Slurm, HF Jobs."""
+"""Where units run: processes of this machine, a Ray cluster, Slurm."""
 
 from .executor import Executor, Failure, Pool
 from .opening import executor_of

@@ -8,7 +8,6 @@ from pathlib import Path
 from ...errors import UsageError
 from ..plan_file import ExecutorTable
 from .executor import Executor
-from .hf_jobs import HfJobs
 from .local import Local
 from .ray import FOUND, OWN, RayCluster
 from .slurm import Slurm
@@ -26,10 +25,10 @@ def executor_of(
 ) -> Executor:
     """The executor of a name.
 
-    name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, `slurm`, or `hf-jobs`. table:
-    settings of a plan. at_once, without_gpus: of processes of this machine, as in `Local`. folder: of what Slurm's jobs
-    leave; None without Slurm and HF Jobs, whose jobs keep no model from one item to the next. Raises UsageError for
-    other names, RopeconvError where a package is missing.
+    name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, or `slurm`. table: settings of a
+    plan. at_once, without_gpus: of processes of this machine, as in `Local`. folder: of what Slurm's jobs leave; None
+    without Slurm, whose jobs keep no model from one item to the next. Raises UsageError for other names, RopeconvError
+    where a package is missing.
     """
     table = table or ExecutorTable()
     if name == "local":
@@ -40,7 +39,5 @@ def executor_of(
         return RayCluster(name, table.cpus, table.gpus)
     if name == "slurm" and folder is not None:
         return Slurm(folder, at_once, table.cpus, table.gpus, table.slurm, table.timeout)
-    if name == "hf-jobs" and folder is not None:
-        return HfJobs(table.repository, table.flavor, table.requirement, table.timeout, at_once)
-    others = f"{KNOWN}, slurm, or hf-jobs" if folder is not None else KNOWN
+    others = f"{KNOWN}, slurm" if folder is not None else KNOWN
     raise UsageError(f"{name!r} is no place to run; give local, {others}")

@@ -18,7 +18,7 @@ from ropeconv.bake.planned import FilePlan, PlannedFile
 from ropeconv.formats import renaming
 from ropeconv.receipts import Receipt
 from ropeconv.receipts.original import SourceRecord
-from ropeconv.receipts.receipt import CheckRecord, ScheduleRecord
+from ropeconv.receipts.receipt import BeforeRecord, CheckRecord, ScheduleRecord, TargetRecord
 from ropeconv.sources.folder import FolderSource
 
 SIZE = 300_000
@@ -42,7 +42,8 @@ class SmallPlan(FilePlan):
     def receipt(self) -> Receipt | None:
         return Receipt(
             ropeconv="0", source=SourceRecord("model", "folder"), recipe={"method": self.label}, encoding="native",
-            schedule=ScheduleRecord("digest"),
+            schedule=ScheduleRecord("digest"), before=BeforeRecord("default", "yarn", 1.0, 64, 64, None, None),
+            target=TargetRecord("safetensors"),
         )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_without_evaluations_and_receipt_the_report_says_so_and_leaves_their_par
 
 
 def test_recipe_runtimes_size_and_date_stand_in_the_report(tmp_path: Path) -> None:
-    before = BeforeRecord("default", "yarn", 1.0, 4096)
+    before = BeforeRecord("default", "yarn", 1.0, 4096, 4096, None, None)
     runs = (RuntimeRecord("vllm@0.33", "exact", "", "", "vLLM <0.33>", "run"), RuntimeRecord("x@1", "refused"))
     recipe = {"method": "yarn", "parameters": {"factor": 4.0, "truncate": True}}
     schedule = ScheduleRecord("d", context=16384, attention_factor=1.25)

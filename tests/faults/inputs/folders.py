@@ -1,26 +1,19 @@
-"""Seeds: folders with small checkpoints, made without torch, and releases as Meta distributes them."""
+"""A small checkpoint, made without torch."""
 
 from __future__ import annotations
 
 import copy
-import io
 import json
 import math
 import struct
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.faults.scenes import llama_shapes
-from tests.sources.test_meta import VOCABULARY, sentencepiece_model, weights
 from tests.support.models import COMMON, FAMILIES, TINY, whole
 
 SMALL = {"hidden_size": 32, "intermediate_size": 16, "head_dim": 16, "vocab_size": 8}
-PARAMS: dict[str, Any] = {
-    "dim": 32, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "multiple_of": 16, "norm_eps": 1e-5, "vocab_size": -1,
-    "ffn_dim_multiplier": 1.0, "rope_theta": 10000.0, "use_scaled_rope": False,
-}  # fmt: skip
 
 
 def small_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
@@ -61,31 +54,4 @@ def write_checkpoint(folder: Path, config: dict[str, Any] | None = None) -> Path
     (folder / "model.safetensors").write_bytes(safetensors(json.dumps(entries).encode(), data_bytes(entries)))
     (folder / "generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": 2}')
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 64, "tokenizer_class": "LlamaTokenizer"}')
-    return folder
-
-
-@cache
-def sentencepiece() -> bytes:
-    """A small tokenizer.model."""
-    with tempfile.TemporaryDirectory() as folder:
-        sentencepiece_model(Path(folder))
-        return Path(folder, "tokenizer.model").read_bytes()
-
-
-@cache
-def pth() -> bytes:
-    """consolidated.00.pth of a release by Meta, of one layer."""
-    import torch
-
-    file = io.BytesIO()
-    torch.save(weights(PARAMS, VOCABULARY, torch.bfloat16), file)
-    return file.getvalue()
-
-
-def write_release(folder: Path) -> Path:
-    """A folder as Meta distributes it."""
-    folder.mkdir()
-    (folder / "params.json").write_text(json.dumps(PARAMS))
-    (folder / "consolidated.00.pth").write_bytes(pth())
-    (folder / "tokenizer.model").write_bytes(sentencepiece())
     return folder

@@ -9,7 +9,7 @@ from .errors import RopeconvError
 EXTRAS = {
     "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
     "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "lm_eval": "lm-eval",
-    "datasets": "datasets", "optuna": "tune", "ray": "ray", "grpc": "ray", "submitit": "slurm", "gradio": "ui",
+    "datasets": "datasets", "ray": "ray", "grpc": "ray", "submitit": "slurm", "gradio": "ui",
     "starlette": "ui", "fastapi": "ui", "uvicorn": "ui",
 }  # fmt: skip
 """Packages that are imported late, by the extra that brings them."""

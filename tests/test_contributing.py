@@ -16,13 +16,12 @@ from ropeconv.rope import methods
 from ropeconv.run.jobs import CHAIN
 from ropeconv.run.plan_file import TaskName
 from ropeconv.run.tasks import TASKS
-from ropeconv.tune import searches
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ropeconv"
 THINGS = {
     "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)", "GGUF architecture",
-    "version of a runtime", "server protocol", "engine", "command", "measure", "search",
+    "version of a runtime", "server protocol", "engine", "command", "measure",
     "trainer", "task of `run`", "executor of `run`", "file or key that limits a prompt",
 }  # fmt: skip
 
@@ -55,7 +54,6 @@ NAME = r'^    name = "([^"]+)"$'
 REGISTERED = {
     "methods": (set(defined(NAME, "rope/methods")), methods.REGISTRY),
     "measures": (set(defined(NAME, "evaluate/measures")), measures.REGISTRY),
-    "searches": (stems("tune/searches") - {"search"}, searches.REGISTRY),
     "commands": ({name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli")}, COMMANDS),
     "tasks": (set(defined(r'^@task\("([^"]+)"\)$', "run/tasks")), TASKS),
     "tasks of a plan": (set(TASKS), get_args(TaskName)),
@@ -63,7 +61,7 @@ REGISTERED = {
 }
 """What the files define, and where it is registered."""
 DOCUMENTED = {
-    "evaluating.md": measures.REGISTRY, "tuning.md": searches.REGISTRY, "runtimes.md": all_encodings(),
+    "evaluating.md": measures.REGISTRY, "runtimes.md": all_encodings(),
     "gguf.md": all_gguf_encodings(), "running.md": TASKS,
 }  # fmt: skip
 

@@ -17,13 +17,11 @@ from .running import stopping
 from .running_options import DeviceMapOption, DeviceOption, DtypeOption, PlotOption, TrustOption, check_places
 from .tune_options import (
     AttentionFactorOption,
-    ByOption,
     CheckpointArgument,
     ContextOption,
     HeldWindowsOption,
     InsideOption,
     NeedlesOption,
-    OverOption,
     RegulariseOption,
     StartOption,
     StepsOption,
@@ -38,29 +36,19 @@ EXAMPLES = """Examples:
 
 ropeconv tune Qwen/Qwen3-8B --text 'books/*.txt' --context 128k -o tuned.json
 
-ropeconv tune ./model --text 'books/*.txt' --context 32k --over yarn -o tuned.json
-
-ropeconv tune ./model --text 'books/*.txt' --context 32k --by evolution --needles 0.5 -o tuned.json --plot tuned.svg
+ropeconv tune ./model --text 'books/*.txt' --context 32k --needles 0.5 -o tuned.json --plot tuned.svg
 
 ropeconv apply ./model --recipe tuned.json
 """
 
 
-@needs(
-    field=NEEDS_DATASET,
-    regularise=(
-        lambda given: given["over"] == "factors" and given["by"] in ("", "gradient"),
-        "is for the gradient search of --over factors; leave it out",
-    ),
-)
+@needs(field=NEEDS_DATASET)
 def tune_command(
     model: CheckpointArgument,
     context: ContextOption,
     text: TextOption = None,
     dataset: DatasetOption = "",
     field: FieldOption = "text",
-    over: OverOption = "factors",
-    by: ByOption = "",
     start: StartOption = "",
     attention_factor: AttentionFactorOption = None,
     inside: InsideOption = 0.3,
@@ -69,7 +57,7 @@ def tune_command(
     windows: WindowsOption = 16,
     held_windows: HeldWindowsOption = 0,
     targets: TargetsOption = 256,
-    steps: StepsOption = 0,
+    steps: StepsOption = 60,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     device_map: DeviceMapOption = "",
@@ -110,7 +98,7 @@ def tune_command(
     output = Output(as_json, quiet)
     check_places(None, plot, out)
     wanted = Wanted(
-        context, over, by, start, attention_factor, windows, held_windows, targets, inside, needles, steps, regularise,
+        context, start, attention_factor, windows, held_windows, targets, inside, needles, steps, regularise,
         seed,
     )  # fmt: skip
     wanted.check()

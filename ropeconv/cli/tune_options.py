@@ -14,20 +14,6 @@ CheckpointArgument = Annotated[
 ContextOption = Annotated[
     str, typer.Option("--context", metavar="TOKENS", rich_help_panel=LENGTH, help="The context to reach.")
 ]
-OverOption = Annotated[
-    str,
-    typer.Option(
-        "--over", metavar="WHAT", rich_help_panel=MODEL,
-        help="What to look for: factors (a divisor for each pair), or a method, whose parameters are tuned.",
-    ),
-]  # fmt: skip
-ByOption = Annotated[
-    str,
-    typer.Option(
-        "--by", metavar="SEARCH", rich_help_panel=MODEL, show_default=False,
-        help="For factors: gradient (default) or evolution.",
-    ),
-]  # fmt: skip
 StartOption = Annotated[
     str,
     typer.Option(
@@ -60,7 +46,7 @@ RegulariseOption = Annotated[
     float,
     typer.Option(
         "--regularise", metavar="WEIGHT", rich_help_panel=RUNNING,
-        help="For gradient: weight of the squared distance of log divisors to the formula.",
+        help="Weight of the squared distance of log divisors to the formula.",
     ),
 ]  # fmt: skip
 WindowsOption = Annotated[
@@ -81,9 +67,5 @@ TargetsOption = Annotated[
     ),
 ]  # fmt: skip
 StepsOption = Annotated[
-    int,
-    typer.Option(
-        "--steps", min=0, metavar="N", rich_help_panel=RUNNING, show_default=False,
-        help="Most steps of the search (default: 60 of gradient, 20 generations, 80 trials).",
-    ),
-]  # fmt: skip
+    int, typer.Option("--steps", min=1, metavar="N", rich_help_panel=RUNNING, help="Most steps of the search.")
+]

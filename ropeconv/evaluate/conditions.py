@@ -13,7 +13,7 @@ from .measures import REGISTRY
 from .measures.lm_eval import LM_EVAL
 from .metric import metric_of
 from .result import GROWTH, Cell, Result, decided
-from .tables import BY_POSITION, headline
+from .tables import POSITION, headline
 
 PATTERN = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>=@][^<>@]*)@(?P<length>[^<>@]+)")
 EXAMPLE = "write it like 'yarn:4 > base @2T' or 'passkey yarn:4 < 0.9 @2T'"
@@ -53,7 +53,7 @@ class Condition:
             if isinstance(name, str) and name not in rows:
                 raise UsageError(f"--fail-if {self.text!r} names {name!r}; the rows are {', '.join(rows)}")
         column = self.column(asked.trained)
-        if self.measure not in BY_POSITION and column not in asked.lengths:
+        if self.measure != POSITION and column not in asked.lengths:
             raise UsageError(f"--fail-if {self.text!r} needs {column:,} tokens; add them to --lengths")
 
     def column(self, trained: int) -> int:

@@ -11,7 +11,7 @@ from ..receipts.evaluation import EvaluationRecord, MeasuredRecord
 from ..version import __version__
 from .result import Result
 from .row import Row
-from .tables import BY_POSITION, headline
+from .tables import POSITION, headline
 
 
 def record(result: Result, rows: Sequence[Row]) -> list[Path]:
@@ -36,7 +36,7 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
 
 def recorded(result: Result, name: str) -> EvaluationRecord:
     """The headline numbers of a row. name: of the row."""
-    cells = [cell for cell in result.cells if cell.row == name and cell.measure not in BY_POSITION]
+    cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
     row = next(one for one in result.rows if one.name == name)
     measured = tuple(
         MeasuredRecord(

@@ -10,8 +10,8 @@ from .measures import REGISTRY
 from .metric import Metric, metric_of
 from .result import GROWTH, Cell, Result, RowResult, decided
 
-BY_POSITION = ("position", "yarn-grid")
-"""Measures whose columns are places in one pass, and not lengths of sequences."""
+POSITION = "position"
+"""The measure whose columns are places in one pass, and not lengths of sequences."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ NOTHING = Entry("-")
 def tables(result: Result, most: int = 10_000) -> list[Table]:
     """The tables of a result, of each measure its headline.
 
-    most: columns of measures by position; of more, some at even distances are kept. Lengths are all kept.
+    most: columns of the loss by position; of more, some at even distances are kept. Lengths are all kept.
     """
     return [_table(result, measure, most) for measure in measures_of(result)]
 
@@ -67,7 +67,7 @@ def columns_of(result: Result, measure: str) -> list[int]:
 
 def _table(result: Result, measure: str, most: int) -> Table:
     name, columns = headline(result, measure), columns_of(result, measure)
-    if measure in BY_POSITION:
+    if measure == POSITION:
         columns = _thinned(columns, most, result.trained)
     metric, growth = metric_of(name), measure == GROWTH
     cells = {(cell.row, cell.column): cell for cell in result.cells if _shown(cell, measure, name)}
@@ -77,7 +77,7 @@ def _table(result: Result, measure: str, most: int) -> Table:
         found = [cells.get((row.name, column)) for column in columns]
         shown = [NOTHING if cell is None else _entry(cell, metric) for cell in found]
         lines.append((row.name, (*shown, *(derived(row, result) if growth else ()))))
-    headings = [f"{one:,}" if measure in BY_POSITION else in_trained(one, result.trained) for one in columns]
+    headings = [f"{one:,}" if measure == POSITION else in_trained(one, result.trained) for one in columns]
     said = f", then minus {run[0].name}" if len(run) > 1 else ""
     said = ", 95 % interval" if metric.share else said
     more = ("price", "holds to") if growth else ()

@@ -49,13 +49,13 @@ def plan_units(
     possible: list[tuple[Row, str, set[str]]] = []
     for row in rows:
         try:
-            schedule, digest = runner.schedule(row), runner.digest(row)
+            digest = runner.digest(row)
         except RopeconvError as problem:
             outcome.refusals.append(Refusal(row.name, str(problem)))
             continue
         without = set()
         for measure, output in needs.values():
-            reason = (measure.refuses(schedule) if schedule is not None else "") or runner.lacks(row, output)
+            reason = runner.lacks(row, output)
             if reason:
                 outcome.refusals.append(Refusal(row.name, reason, measure.name))
                 without.add(measure.name)

@@ -51,7 +51,8 @@ def tune_texts(
 
     files: their names and contents. kept: where the journal is. model, wanted, progress, options: as there.
     """
-    search, heard = wanted.check(), progress or Progress()
+    wanted.check()
+    heard = progress or Progress()
     if model.endswith(".gguf"):
         raise UsageError(
             f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was made of, and bake the "
@@ -70,4 +71,4 @@ def tune_texts(
                 heard.note(sentence)
             if journal.lines:
                 heard.note(f"{counted(len(journal.lines), 'pass is', 'passes are')} in the journal, {journal.path}.")
-            return Tuning(model, runner, texts, context, search, wanted, Passes(journal, by), heard).run()
+            return Tuning(model, runner, texts, context, wanted, Passes(journal, by), heard).run()

@@ -48,7 +48,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     recipe: to apply. better: whether it was found by the search, and is better than every formula on held-out text
     beyond three standard errors. sentence: says so. best_formula: name of the row that the others are compared with.
     source: how the user named the model. identity: what tells it from others. runtime, device, dtype: which computed
-    it. trained, context: in tokens. over, by, steps, seed, regularise: of the search, with the steps that were done.
+    it. trained, context: in tokens. steps, seed, regularise: of the search, with the steps that were done.
     price, needles: weights of the loss inside and of hidden numbers. texts: names of what was searched with, held_out:
     of the rest. tokens_sha256: of all tokens. windows, held_windows: how many. searched: total minus that of the
     formula that the search began with, on its own windows. trace: the same after each step. divisors: theta_i /
@@ -68,8 +68,6 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     trained: int
     context: int
-    over: str
-    by: str
     steps: int
     seed: int
     regularise: float

@@ -17,7 +17,7 @@ from .held_out import blocks, rows
 from .passes import Passes
 from .result import Tuned, TunedRow
 from .scorer import Price, Scorer
-from .searches import Search, Task
+from .search import Task, search
 from .wanted import Wanted
 from .windows import Size, split, windows
 
@@ -26,15 +26,14 @@ from .windows import Size, split, windows
 class Tuning:
     """A search with its surroundings.
 
-    model: as the user named it. runner: with the model loaded. texts: all of them. context: tokens to reach. search: by
-    which. wanted: as the user wrote it. passes: of earlier runs. progress: callbacks.
+    model: as the user named it. runner: with the model loaded. texts: all of them. context: tokens to reach. wanted: as
+    the user wrote it. passes: of earlier runs. progress: callbacks.
     """
 
     model: str
     runner: Patched
     texts: Texts
     context: int
-    search: Search
     wanted: Wanted
     passes: Passes
     progress: Progress
@@ -59,8 +58,8 @@ class Tuning:
             self.runner, windows(held, self._size(wanted.held_windows or wanted.windows)), price, self.passes
         )
         task = self._task(scorer, self._ranked(scorer))
-        heard.total(wanted.steps or self.search.steps)
-        best = self.search.run(task)
+        heard.total(wanted.steps)
+        best = search(task)
         heard.note(f"Reading {len(judge.windows)} held-out windows.")
         by_loss = sorted(self.formulas, key=lambda one: float(judge.values(one.schedule).mean()))
         reference = by_loss[0]
@@ -72,8 +71,8 @@ class Tuning:
         return Tuned(
             recipe=chosen.recipe.to_dict(), better=better, sentence=sentence, best_formula=reference.name,
             source=self.model, identity=self.runner.source, runtime=self.runner.runtime, device=self.runner.device,
-            dtype=self.runner.dtype, trained=self.runner.trained, context=self.context, over=wanted.over,
-            by=self.search.name, steps=len(task.trace), seed=wanted.seed, regularise=wanted.regularise,
+            dtype=self.runner.dtype, trained=self.runner.trained, context=self.context,
+            steps=len(task.trace), seed=wanted.seed, regularise=wanted.regularise,
             price=wanted.inside, needles=wanted.needles, texts=[one.name for one in searched.documents],
             held_out=[one.name for one in held.documents], tokens_sha256=self.texts.sha256, windows=len(scorer.windows),
             held_windows=len(judge.windows), searched=gain.mean, trace=task.trace,
@@ -101,17 +100,17 @@ class Tuning:
         wanted, formulas, heard = self.wanted, self.formulas, self.progress
         size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
         if wanted.start:
-            heard.note(f"Searching {wanted.over} by {self.search.name} from {formulas[0].name} on {size}.")
+            heard.note(f"Searching from {formulas[0].name} on {size}.")
             return formulas
         heard.note(f"Reading {size} with {len(formulas)} formulas.")
         formulas = sorted(formulas, key=lambda one: float(scorer.values(one.schedule).mean()))
-        heard.note(f"{formulas[0].name} loses least; searching {wanted.over} by {self.search.name} from it.")
+        heard.note(f"{formulas[0].name} loses least; searching from it.")
         return formulas
 
     def _task(self, scorer: Scorer, formulas: Sequence[Candidate]) -> Task:
         wanted = self.wanted
         return Task(
-            self.start, self.runner.loaded.model, self.runner.inspection.spec, scorer, formulas, wanted.over,
+            self.start, self.runner.loaded.model, self.runner.inspection.spec, scorer, formulas,
             wanted.steps, wanted.attention_factor, wanted.regularise, wanted.seed, self.progress,
         )  # fmt: skip
 

@@ -8,25 +8,20 @@ from ..errors import UsageError
 from ..rope.lengths import parse_tokens
 from ..rope.methods.method import positive
 from .candidate import FORMULAS
-from .searches import Search, choose
-from .spaces import SPACES
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What is searched for, as users write it.
 
-    context: to reach, such as "32k". over: "factors", or the name of a method. by: the search, empty for the first that
-    fits. start: the method to begin with; empty for the one that loses least. attention_factor: None to tune it too.
-    windows, targets: how many windows are read, and tokens predicted on each side of the trained context. held_windows:
-    read at the end, 0 for as many. inside, needles: weights of the loss inside the trained context, and of hidden
-    numbers. steps: at most, 0 for the default of the search. regularise: weight of the squared distance of log divisors
-    to the method to begin with. seed: of random choices.
+    context: to reach, such as "32k". start: the method to begin with; empty for the one that loses least.
+    attention_factor: None to tune it too. windows, targets: how many windows are read, and tokens predicted on each
+    side of the trained context. held_windows: read at the end, 0 for as many. inside, needles: weights of the loss
+    inside the trained context, and of hidden numbers. steps: at most. regularise: weight of the squared distance of log
+    divisors to the method to begin with. seed: of random choices.
     """
 
     context: str
-    over: str = "factors"
-    by: str = ""
     start: str = ""
     attention_factor: float | None = None
     windows: int = 16
@@ -34,17 +29,17 @@ class Wanted:
     targets: int = 256
     inside: float = 0.3
     needles: float = 0.0
-    steps: int = 0
+    steps: int = 60
     regularise: float = 0.0
     seed: int = 0
 
-    def check(self) -> Search:
-        """The search. Raises UsageError and RecipeError for values that cannot be taken."""
+    def check(self) -> None:
+        """Raises UsageError and RecipeError for values that cannot be taken."""
         parse_tokens(self.context)
-        for name in ("windows", "targets"):
+        for name in ("windows", "targets", "steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} is {getattr(self, name)}; give a positive number")
-        for name in ("inside", "needles", "regularise", "steps", "held_windows"):
+        for name in ("inside", "needles", "regularise", "held_windows"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give 0 or more")
         if self.attention_factor is not None and positive(self.attention_factor):
@@ -53,4 +48,3 @@ class Wanted:
             raise UsageError(f"--start {self.start} is no formula to begin with; choose {', '.join(FORMULAS)}")
         if self.windows < 2 or self.held_windows == 1:
             raise UsageError("errors need two windows at least; give a larger --windows or --held-windows")
-        return choose(self.over, self.by, tuple(SPACES))

@@ -32,7 +32,7 @@ def show_tuned(found: Tuned, out: Path | None, sheet: Sheet) -> None:
         "beyond three standard errors."
     )
     sheet.say(
-        f"{found.steps:,} steps by {found.by} on {found.windows} windows, where the total fell by "
+        f"{found.steps:,} steps on {found.windows} windows, where the total fell by "
         f"{-found.searched:.4f}; {found.held_windows} windows are held out."
     )
     for note in found.notes:

@@ -82,22 +82,6 @@ def command(model: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "ropeconv", "eval", str(model), "--device", "cpu", "--dtype", "float32", *more]
 
 
-def grid(model: Path, folder: Path) -> dict[str, Any]:
-    """yarn-grid of 16 lengths in one pass, and each length by itself as jquesnelle/yarn's script does it."""
-    with opened(model, "base", measures="yarn-grid", lengths=str(2 * TRAINED), windows=1) as found:
-        case = found.units[0].case
-        with found.runner.engine(found.rows[0]) as engine, Journal(folder / "grid", EVAL, "a") as journal:
-            ids, targets = case.ids.tolist(), case.targets
-
-            def loop() -> None:
-                for column in np.linspace(0, len(ids), 17).round().astype(int)[1:]:
-                    engine.token_losses(ids[:column], targets[targets < column].tolist())
-
-            engine.token_losses(ids, targets.tolist())
-            once, each = seconds(lambda: found.run(journal)), seconds(loop)
-    return {"one pass, s": once, "16 lengths, s": each, "times as fast": each / once}
-
-
 def swap(model: Path, folder: Path) -> dict[str, Any]:
     """The time to put the frequencies of another row into the loaded model, and back."""
     with opened(model, ROWS, lengths=str(TRAINED), windows=1) as found:
@@ -233,7 +217,7 @@ def lm_eval(model: Path, folder: Path, program: str, documents: int) -> dict[str
 
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "grid": grid, "swap": swap, "estimate": estimate, "memory": memory, "kills": kills,
+    "swap": swap, "estimate": estimate, "memory": memory, "kills": kills,
 }  # fmt: skip
 
 

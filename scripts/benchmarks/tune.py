@@ -1,6 +1,6 @@
 """What `ropeconv tune` finds on held-out text and what it takes, on a small model trained here or a given one.
 
-With --all also by gradient on the real model that scripts/real_model fetches, for 1.25 times its trained context: more
+With --all also on the real model that scripts/real_model fetches, for 1.25 times its trained context: more
 than an hour on two cores. Its passes are in a journal in the cache, with which a killed run goes on.
 """
 
@@ -16,49 +16,35 @@ from ropeconv.tune.plot import write_plot
 from scripts.real_model import RealModel, real_model
 from scripts.trained_model import make
 
-SEARCHES = (
-    ("factors", "gradient"),
-    ("factors", "evolution"),
-    ("yarn", ""),
-    ("by-parts", ""),
-    ("mixed", ""),
-    ("ntk", ""),
-)
-
-
 REAL = Wanted("10k", start="yarn", windows=4, targets=512, steps=6)
 """What is searched for on the real model, in bfloat16."""
 
 
 def measure(model: Path, texts: str, context: str, seeds: int, windows: int, journals: Path) -> None:
-    """Prints a row of a Markdown table for each search and seed, and draws the gradient's first result.
+    """Prints a row of a Markdown table for each seed, and draws the first result.
 
     model: a checkpoint. texts: pattern of files. context: to reach. seeds: how many. windows: that are read. journals:
     a folder for them, so that every search reads its formulas itself.
     """
-    print(
-        "| over | by | seed | seconds | steps | on its windows | held out, minus the best formula | errors | inside |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
-    for over, by in SEARCHES:
-        for seed in range(seeds):
-            begin = time.perf_counter()
-            wanted = Wanted(context, over, by, seed=seed, windows=windows)
-            found = tune_model(model, [texts], wanted, journal=journals / f"{over}-{by}-{seed}.jsonl")
-            seconds = time.perf_counter() - begin
-            row = next((one for one in found.rows if one.name.startswith("tuned")), None)
-            said = f"| {over} | {found.by} | {seed} | {seconds:.0f} | {found.steps} | {found.searched:+.4f} |"
-            if row is None or row.total.difference is None or row.total.error is None or row.inside.difference is None:
-                print(f"{said} found nothing better than {found.best_formula} | | |", flush=True)
-                continue
-            total = row.total
-            print(
-                f"{said} {total.difference:+.4f} ± {total.error:.4f} ({found.best_formula}) "
-                f"| {total.difference / total.error:+.1f} | {row.inside.difference:+.4f} |",
-                flush=True,
-            )
-            if (by, seed) == ("gradient", 0):
-                write_plot(found, Path("tuning.svg"))
+    print("| seed | seconds | steps | on its windows | held out, minus the best formula | errors | inside |")
+    print("|---|---|---|---|---|---|---|")
+    for seed in range(seeds):
+        begin = time.perf_counter()
+        wanted = Wanted(context, seed=seed, windows=windows)
+        found = tune_model(model, [texts], wanted, journal=journals / f"{seed}.jsonl")
+        said = f"| {seed} | {time.perf_counter() - begin:.0f} | {found.steps} | {found.searched:+.4f} |"
+        if seed == 0:
+            write_plot(found, Path("tuning.svg"))
+        row = next((one for one in found.rows if one.name.startswith("tuned")), None)
+        if row is None or row.total.difference is None or row.total.error is None or row.inside.difference is None:
+            print(f"{said} found nothing better than {found.best_formula} | | |", flush=True)
+            continue
+        total = row.total
+        print(
+            f"{said} {total.difference:+.4f} ± {total.error:.4f} ({found.best_formula}) "
+            f"| {total.difference / total.error:+.1f} | {row.inside.difference:+.4f} |",
+            flush=True,
+        )
 
 
 def tune_real(real: RealModel, folder: Path) -> Tuned:

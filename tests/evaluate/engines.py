@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ropeconv import RecipeError, Schedule
+from ropeconv import RecipeError
 from ropeconv.engines import Engine, Progress, TokenLosses
 from ropeconv.evaluate.row import Row
 from ropeconv.evaluate.runners import Runner
@@ -59,12 +59,9 @@ class ByHand(Runner):
         self.engines = {name: one if isinstance(one, Engine) else Computed(one) for name, one in rows.items()}
         self.swaps, self.refused, self.tokenizer, self.opened = swaps, refused, Letters(), list[str]()
 
-    def schedule(self, row: Row) -> Schedule | None:
+    def digest(self, row: Row) -> str:
         if row.name in self.refused:
             raise RecipeError(f"{row.name} does not fit this model")
-        return None
-
-    def digest(self, row: Row) -> str:
         return row.name
 
     @contextmanager

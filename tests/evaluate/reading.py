@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pydoc_data.topics import topics
@@ -78,31 +77,8 @@ def looked_up(name: str, fact: str) -> Answer:
     return answer
 
 
-def variables(text: str) -> str:
-    found = [re.findall(r"\d{5}", text)[-1]]
-    for name, before in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)", text):
-        if before in found:
-            found.append(name)
-    return ", ".join(found[1:])
-
-
-def frequent(count: int, by_place: bool) -> Answer:
-    """The most frequent words of a list."""
-
-    def answer(text: str) -> str:
-        words = text.split("others.\n")[-1].split("\n\nWhich")[0].split("\nWhich")[0].split()
-        found = [word for word, _ in Counter(words).most_common(count)]
-        return ", ".join(sorted(found, key=words.index) if by_place else found)
-
-    return answer
-
-
 ANSWERS: dict[str, Answer] = {
     "passkey": looked_up("", r"The pass key is (\d+)\."),
     "niah": looked_up(r"(\S+)\s+\S+\s*$", r"The special number of NAME is (\d+)\."),
-    "kv": looked_up(r'"\w+ \w+"', r"NAME: (\d+),"),
-    "vt": variables,
-    "cwe": frequent(10, by_place=True),
-    "fwe": frequent(3, by_place=False),
 }
 """By the name of a measure, how a reader finds the answer."""

@@ -94,7 +94,7 @@ REFUSED = {
         ("", "20", "0m", "-3m", "m", "20 minutes", "1e3s"), "write it like 90s, 20m or 2h"
     ),
     parse_measures: {
-        "grow": "choose cwe, fwe, growth, ", "growth,growth": "twice", "growth:3": "only sliding",
+        "grow": "choose growth, niah, ", "growth,growth": "twice", "growth:3": "only sliding",
         "sliding:0": "only sliding",
     },
     parse_rows: {

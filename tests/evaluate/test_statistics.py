@@ -265,10 +265,10 @@ def test_the_number_expected_by_chance_is_the_number_that_comes() -> None:
 
 
 def test_refusals_and_another_first_row_are_said() -> None:
-    refusals = [Refusal("base", "it does not fit"), Refusal("linear:4", "one pass has one length", "yarn-grid")]
+    refusals = [Refusal("base", "it does not fit"), Refusal("linear:4", "the server is full", "position")]
     found = summary({"base": [], "yarn:4": observed([1.0, 2.0]), "linear:4": observed([1.0, 2.5])}, refusals=refusals)
     assert found.rows[0].refused == "it does not fit"
-    assert {"linear:4, yarn-grid: one pass has one length.", "base did not run, so differences are to yarn:4."} <= {
+    assert {"linear:4, position: the server is full.", "base did not run, so differences are to yarn:4."} <= {
         *found.notes
     }
     assert [cell.row for cell in found.cells if cell.difference is not None] == ["linear:4"]

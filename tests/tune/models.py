@@ -1,4 +1,4 @@
-"""A model whose loss is a known function of its schedule, and Start and Task for it."""
+"""A model whose loss is a known function of its schedule, and Task for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from ropeconv.rope.spec import RopeSpec
 from ropeconv.tune.candidate import Start
 from ropeconv.tune.passes import Passes
 from ropeconv.tune.scorer import Price, Scorer
-from ropeconv.tune.searches import Task
+from ropeconv.tune.search import Task
 from ropeconv.tune.windows import Window
 
 SPEC = RopeSpec(head_dim=64, rotary_dim=64, form=Plain(10_000.0), original_context=1024, context=1024)
-CONTEXT = 4096
 Loss = Callable[[Schedule, int], float]
 
 
@@ -48,8 +47,8 @@ def window(number: int) -> Window:
     return Window(Case("tune", 16, number, number, ids, targets), 4)
 
 
-def task(engine: Known, over: str = "factors", windows: int = 6, passes: Passes = Passes(), **given: Any) -> Task:
-    start = Start(SPEC, CONTEXT, lambda recipe: recipe.schedule(SPEC))
-    scorer = Scorer(engine, [window(number) for number in range(windows)], Price(inside=0.0), passes)
+def task(engine: Known, passes: Passes = Passes(), steps: int = 60, **given: Any) -> Task:
+    start = Start(SPEC, 4096, lambda recipe: recipe.schedule(SPEC))
+    scorer = Scorer(engine, [window(number) for number in range(6)], Price(inside=0.0), passes)
     formulas = sorted(start.formulas(), key=lambda one: float(scorer.values(one.schedule).mean()))
-    return Task(start, None, SPEC, scorer, formulas, over, **given)
+    return Task(start, None, SPEC, scorer, formulas, steps, **given)

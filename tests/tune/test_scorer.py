@@ -19,7 +19,6 @@ OTHER = replace(BASE, inv_freq=BASE.inv_freq / 2)
 
 def test_a_loss_is_that_beyond_with_the_prices_of_the_others() -> None:
     found = Losses(np.array([1.0, 3.0, 4.0, 6.0, 8.0]), beyond=2, needle=0.5)
-    assert (found.inside_loss, found.beyond_loss) == (2.0, 6.0)
     assert found.value(Price(inside=0.3, needle=2.0)) == pytest.approx(6 + 0.3 * 2 + 2 * 0.5)
 
 
@@ -29,7 +28,6 @@ def test_a_window_is_read_once_for_each_schedule() -> None:
     assert scorer.values(BASE).tolist() == [1, 2, 3]
     assert scorer.values(OTHER, 2).tolist() == [0.5, 1.5]
     assert scorer.values(OTHER).tolist() == [0.5, 1.5, 2.5]
-    scorer.values(BASE)
     assert engine.read == [0, 1, 2, 0, 1, 2]
 
 
@@ -40,22 +38,21 @@ def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read
     def loss(schedule: object, number: int) -> float:
         return float(number) if schedule is BASE else float(number + worse + noise[number])
 
-    scorer = Scorer(Known(loss), [window(number) for number in range(12)], Price(0.0))
-    found = scorer.race(OTHER, BASE)
+    found = Scorer(Known(loss), [window(number) for number in range(12)], Price(0.0)).race(OTHER, BASE)
     assert len(found.values) == read
     assert found.mean == pytest.approx(worse, abs=0.1)
 
 
-def test_the_error_is_that_of_paired_differences() -> None:
-    found = Difference(np.array([-1.0, -2.0, -3.0]))
-    assert found.mean == -2
-    assert found.error == pytest.approx(1 / math.sqrt(3))
-    assert found.decided
-    assert not Difference(np.array([-1.0, -2.0, 1.0])).decided
-    assert not Difference(np.array([-5.0])).decided, "one window has no error"
+@pytest.mark.parametrize(
+    ("values", "error", "decided"),
+    [([-1, -2, -3], 1 / math.sqrt(3), True), ([-1, -2, 1], math.sqrt(7 / 9), False), ([-5], math.inf, False)],
+)
+def test_the_error_is_that_of_paired_differences(values: list[float], error: float, decided: bool) -> None:
+    found = Difference(np.array(values, float))
+    assert (found.error, found.decided) == (pytest.approx(error), decided)
 
 
-def test_losses_that_are_no_numbers_are_refused() -> None:
+def test_losses_that_are_not_numbers_are_refused() -> None:
     scorer = Scorer(Known(lambda schedule, number: math.nan), [window(0)], Price())
     with pytest.raises(NotFinite, match="--dtype float32"):
         scorer.values(BASE)

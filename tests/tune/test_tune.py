@@ -39,7 +39,6 @@ def test_the_gradient_finds_what_no_formula_has(tuned: Tuned) -> None:
     best = min(row.total.value for row in tuned.rows if row.recipe and row.name != "tuned factors")
     assert rows[tuned.best_formula].total.value == best, "the best formula is that of held-out text"
     assert total.value < best
-    assert rows["linear 4"].total.difference > 0.05  # type: ignore[operator]
     assert tuned.searched < total.difference / 2 < 0
     assert not set(tuned.texts) & set(tuned.held_out)
     assert (len(tuned.divisors), tuned.positions[-1]) == (32, CONTEXT - 1)
@@ -60,36 +59,22 @@ def test_an_evaluation_of_its_own_sees_the_difference(tuned: Tuned, trained: Pat
     assert found.difference < 0 < other.difference  # type: ignore[operator]
 
 
-@pytest.mark.nightly
-def test_little_searching_says_that_it_found_nothing_and_hidden_numbers_count(trained: Path) -> None:
-    wanted = Wanted(str(CONTEXT), windows=4, held_windows=4, steps=1, targets=16, needles=0.5, attention_factor=1.0)
-    found = tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
-    assert not found.better
-    assert "not better beyond three standard errors" in found.sentence or "found nothing better" in found.sentence
-    assert found.recipe == next(row for row in found.rows if row.name == found.best_formula).recipe
-    for row in found.rows:
-        assert row.needle is not None
-        expected = row.beyond.value + 0.3 * row.inside.value + 0.5 * row.needle.value
-        assert row.total.value == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("to", [pytest.param("safetensors", marks=pytest.mark.nightly), "gguf"])
-def test_the_recipe_is_baked_and_runtimes_compute_it(to: str, tuned: Tuned, trained: Path, tmp_path: Path) -> None:
-    if to == "gguf":
-        pytest.importorskip("llama_cpp")
+def test_the_recipe_is_baked_and_llama_cpp_computes_it(tuned: Tuned, trained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
     write_tuned(tuned, tmp_path / "tuned.json")
-    out, model = "out.gguf" if to == "gguf" else "out", trained / "model"
-    command(tmp_path, "apply", model, "--recipe", "tuned.json", "--to", to, "-o", out, "-q", code=0)
-    checked = command(tmp_path, "validate", out, "--against", model, code=0)
+    model = trained / "model"
+    command(tmp_path, "apply", model, "--recipe", "tuned.json", "--to", "gguf", "-o", "out.gguf", "-q", code=0)
+    checked = command(tmp_path, "validate", "out.gguf", "--against", model, code=0)
     assert "Agrees everywhere, and the unscaled source does not." in checked.stdout
 
 
 def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_path: Path) -> None:
     model = trained / "model"
-    given = ("tune", model, "--text", f"{trained}/texts/*.txt", "--context", "256", "--windows", "4", "--steps", "2")
+    given = ("tune", model, "--text", f"{trained}/texts/*.txt", "--context", "256", "--windows", "4", "--steps", "2",
+             "--needles", "0.5")  # fmt: skip
     done = command(tmp_path, *given, "--targets", "16", "-o", "tuned.json", "--plot", "tuned.svg", code=0)
     for words in (
-        "minus best formula", "tuned factors", "2 steps by gradient on 4 windows", "texts are held out",
+        "minus best formula", "needle", "tuned factors", "2 steps on 4 windows", "texts are held out",
         "Next: ropeconv apply",
     ):  # fmt: skip
         assert words in done.stdout
@@ -97,15 +82,14 @@ def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_p
     again = command(tmp_path, *given, "--targets", "16", "--json", "-q", "--fresh", code=0)
     written = json.loads((tmp_path / "tuned.json").read_text())
     assert json.loads(again.stdout) == {"schema": 2, **written}, "the same seed gives the same"
-    dry = command(tmp_path, "apply", model, "--recipe", "tuned.json", "--dry-run", "--json", code=0)
-    assert json.loads(dry.stdout)["schedule"]["context"] == 256
+    for row in written["rows"]:
+        parts = row["beyond"]["value"] + 0.3 * row["inside"]["value"] + 0.5 * row["needle"]["value"]
+        assert row["total"]["value"] == pytest.approx(parts)
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "context inside": ({"context": "64"}, "trained for 64 tokens; give a --context above that"),
     "text too short": ({"context": "64k"}, "give a longer --text"),
-    "unknown method": ({"over": "piecewise"}, "--over piecewise is not known; choose factors, theta"),
-    "search of another": ({"over": "yarn", "by": "gradient"}, "--by gradient does not search yarn; choose tpe"),
     "unknown start": ({"start": "theta"}, "--start theta is no formula to begin with; choose"),
     "one window": ({"windows": 1}, "errors need two windows at least"),
     "negative factor": ({"attention_factor": -1.0}, "--attention-factor is -1.0; give a positive number"),

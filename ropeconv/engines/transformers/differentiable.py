@@ -81,7 +81,7 @@ def differentiable(model: Any, schedule: Schedule, spec: RopeSpec) -> Iterator[D
     buffers = [module._buffers.get(name) for module, name, _ in before]
     try:
         if any(buffer is None for buffer in buffers):
-            raise BadSource(f"{type(model).__name__} keeps its frequencies in no buffer; tune with --by evolution")
+            raise BadSource(f"{type(model).__name__} keeps its frequencies in no buffer, so it cannot be tuned")
         for weight in trained:
             weight.requires_grad_(False)
         for module, _ in parts:

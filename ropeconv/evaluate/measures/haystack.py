@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -20,22 +19,15 @@ WORDS_FROM = 20_000
 class Prompt:
     """What is asked of a text.
 
-    task: at the beginning. question: behind the text. lead: the beginning of the answer, which is given. answers: what
-    is predicted, with commas between. facts: (place, text) in the order of the places, which go from 0, before the
-    haystack, to 1, behind it. end: what follows the haystack.
+    task: at the beginning. question: behind the text. lead: the beginning of the answer, which is given. answer: what
+    is predicted. facts: (place, text) in the order of the places, from 0, before the haystack, to 1, behind it.
     """
 
     task: str
     question: str
     lead: str
-    answers: tuple[str, ...]
-    facts: tuple[tuple[float, str], ...] = ()
-    end: str = ""
-
-    @property
-    def answer(self) -> str:
-        """The answers as one text."""
-        return ", ".join(self.answers)
+    answer: str
+    facts: tuple[tuple[float, str], ...]
 
 
 class Haystack:
@@ -82,19 +74,15 @@ class Haystack:
             )
         return [str(word) for word in draw.permutation(self.vocabulary)]
 
-    def room(self, prompt: Prompt, length: int) -> int:
-        """Tokens that a prompt leaves for the haystack in a sequence of `length` tokens; may be negative."""
-        tail, _ = self._tail(prompt)
-        own = [prompt.task, *(text for _, text in prompt.facts), prompt.end]
-        return length - len(self.before) - sum(len(self.tokens(text)) for text in own) - len(tail)
-
     def sequence(self, prompt: Prompt, length: int, name: str) -> tuple[list[int], list[int]]:
-        """A sequence of exactly `length` tokens, and the indices of the answers' tokens.
+        """A sequence of exactly `length` tokens, and the indices of the answer's tokens.
 
         prompt: what is asked. length: in tokens. name: of the measure, for the message. Raises UsageError where the
         length is too short for the prompt.
         """
-        room = self.room(prompt, length)
+        tail, targets = self._tail(prompt)
+        own = [prompt.task, *(text for _, text in prompt.facts)]
+        room = length - len(self.before) - sum(len(self.tokens(text)) for text in own) - len(tail)
         if room < 0:
             raise UsageError(f"{name} takes {length - room:,} tokens without any text; give --lengths from there on")
         hay, ids, done = self.hay(room), [*self.before, *self.tokens(prompt.task)], 0
@@ -104,24 +92,17 @@ class Haystack:
             ids += self.tokens(text)
             done = until
         ids += hay[done:]
-        ids += self.tokens(prompt.end)
-        tail, targets = self._tail(prompt)
         return ids + tail, [len(ids) + index for index in targets]
 
     def _tail(self, prompt: Prompt) -> tuple[list[int], list[int]]:
-        """The tokens from the question to the end, and the indices of the answers' tokens in them.
+        """The tokens from the question to the end, and the indices of the answer's tokens in them.
 
-        Question and answers are one text for the tokenizer, as they are for a model that generates.
+        Question and answer are one text for the tokenizer, as they are for a model that generates.
         """
         front = [] if not self.after else self.tokens(prompt.question) + self.after
         text = prompt.lead.lstrip() if self.after else prompt.question + prompt.lead
-        targets: list[int] = []
-        for number, answer in enumerate(prompt.answers):
-            text += "," * (number > 0)
-            first = len(self.tokens(text))
-            text += f" {answer}"
-            targets += range(first, len(self.tokens(text)))
-        tail = self.tokens(text)
+        tail = self.tokens(f"{text} {prompt.answer}")
+        targets = range(len(self.tokens(text)), len(tail))
         said = [index for index in targets if self.texts.tokenizer.decode([tail[index]]).strip()]
         return front + tail, [len(front) + index for index in said]
 
@@ -145,8 +126,3 @@ def different_numbers(count: int, digits: int, draw: np.random.Generator) -> lis
     while len(found) < count:
         found[str(draw.integers(10 ** (digits - 1), 10**digits))] = None
     return list(islice(found, count))
-
-
-def spread(facts: Sequence[str], first: float, last: float = 1.0) -> tuple[tuple[float, str], ...]:
-    """Facts at even distances from the place `first` to `last`."""
-    return tuple((float(place), fact) for place, fact in zip(np.linspace(first, last, len(facts)), facts, strict=True))

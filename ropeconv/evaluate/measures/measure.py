@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 from ...engines import Engine, Output, TokenLosses
-from ...rope.schedule import Schedule
 from ..asked import Asked
 from ..case import Case, Observation
 from ..texts.documents import Texts, Tokenizer
@@ -64,10 +63,6 @@ class Measure(ABC):
         case: of this measure. engine: of the row. tokenizer: of the model. Raises RopeconvError where it cannot run.
         """
         raise NotImplementedError(self.name)
-
-    def refuses(self, schedule: Schedule) -> str:
-        """Why this cannot be measured with a schedule, in a phrase; empty where it can."""
-        return ""
 
 
 REGISTRY: dict[str, Measure] = {}

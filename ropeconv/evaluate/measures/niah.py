@@ -18,7 +18,7 @@ class Niah(Retrieval):
     name = "niah"
     summary = "the number of one of four words hidden in the text, by depth of that word"
 
-    def prompt(self, haystack: Haystack, depth: float, length: int, draw: np.random.Generator) -> Prompt:
+    def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
         words, numbers = haystack.words(NEEDLES, draw)[:NEEDLES], different_numbers(NEEDLES, 7, draw)
         places = [depth, *(float(place) for place in draw.random(NEEDLES - 1))]
         needles = [
@@ -28,4 +28,4 @@ class Niah(Retrieval):
         question = f"\nWhat is the special number of {words[0]}?"
         lead = f" The special number of {words[0]} is"
         task = "Some special numbers stand in the following text. Remember them.\n"
-        return Prompt(task, question, lead, (numbers[0],), tuple(sorted(needles)))
+        return Prompt(task, question, lead, numbers[0], tuple(sorted(needles)))

@@ -25,7 +25,7 @@ class Passkey(Retrieval):
     name = "passkey"
     summary = "a number of five digits hidden in the text, by depth"
 
-    def prompt(self, haystack: Haystack, depth: float, length: int, draw: np.random.Generator) -> Prompt:
+    def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
         (key,) = different_numbers(1, 5, draw)
         fact = f"\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
-        return Prompt(TASK, "\nWhat is the pass key?", " The pass key is", (key,), ((depth, fact),))
+        return Prompt(TASK, "\nWhat is the pass key?", " The pass key is", key, ((depth, fact),))

@@ -25,9 +25,11 @@ class Position(Measure):
     summary = "loss by position in one pass, as a difference to the first row"
 
     def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
+        first = max(len(texts.prefix), 1)
         for window, (document, end) in enumerate(window_ends(texts, asked, asked.longest)):
             ids = texts.window(document, end, asked.longest)
-            yield Case(self.name, asked.longest, document, window, ids, predicted(texts, ids))
+            targets = np.arange(first, len(ids), dtype=np.int32)
+            yield Case(self.name, asked.longest, document, window, ids, targets)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         edges = np.linspace(0, len(case.ids), min(BLOCKS, len(case.targets)) + 1).round().astype(int)
@@ -38,8 +40,3 @@ class Position(Measure):
                 loss = float(losses.loss[inside].mean())
                 found.append(Observation(self.name, "loss", int(last), case.document, case.window, loss))
         return found
-
-
-def predicted(texts: Texts, ids: np.ndarray) -> np.ndarray:
-    """Indices of all tokens of a sequence that can be predicted: those behind its prefix and its first token."""
-    return np.arange(max(len(texts.prefix), 1), len(ids), dtype=np.int32)

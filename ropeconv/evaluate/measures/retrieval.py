@@ -23,7 +23,7 @@ class Retrieval(Measure):
 
     The answer is part of the sequence, so that one forward pass says how likely each of its tokens is (`accuracy`: the
     share of them that were the likeliest; `log_prob`: their mean log-probability), and nothing is generated. With
-    `Asked.generate`, greedy decoding follows the question, and `accuracy` is the share of the answers that occur in it.
+    `Asked.generate`, greedy decoding follows the question, and `accuracy` is 1 where the answer occurs in it.
     Sequences of all lengths with the same sample and depth have the same question and answer.
     """
 
@@ -31,22 +31,20 @@ class Retrieval(Measure):
     sizes = frozenset({"depths", "generate", "chat"})
 
     @abstractmethod
-    def prompt(self, haystack: Haystack, depth: float, length: int, draw: np.random.Generator) -> Prompt:
+    def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
         """What is asked.
 
-        haystack: where the sequence is from. depth: of the fact, from 0 to 1. length: of the sequence in tokens. draw:
-        random numbers, of which the first ones decide question and answer, the same for every length.
+        haystack: where the sequence is from. depth: of the fact, from 0 to 1. draw: random numbers, of which the first
+        ones decide question and answer.
         """
 
     def cases(self, texts: Texts, asked: Asked) -> Iterator[Case]:
-        depths: list[float | None] = [None]
-        if "depths" in self.sizes:
-            depths = [float(depth) for depth in np.linspace(0, 1, asked.depths)] if asked.depths > 1 else [0.5]
+        depths = [float(depth) for depth in np.linspace(0, 1, asked.depths)] if asked.depths > 1 else [0.5]
         for window, haystack in enumerate(haystacks(texts, asked.windows, asked.seed, asked.chat)):
             for length in asked.lengths:
                 for number, depth in enumerate(depths):
                     draw = np.random.default_rng((asked.seed, window, number))
-                    prompt = self.prompt(haystack, depth or 0.0, length, draw)
+                    prompt = self.prompt(haystack, depth, draw)
                     ids, targets = haystack.sequence(prompt, length, self.name)
                     yield Case(
                         self.name, length, haystack.document, window, np.array(ids, np.int32),
@@ -59,9 +57,7 @@ class Retrieval(Measure):
         return [self._observation(case, "accuracy", right), self._observation(case, "log_prob", log_prob)]
 
     def observe_text(self, case: Case, text: str) -> list[Observation]:
-        answers = case.answer.split(", ")
-        right = sum(_occurs(answer, text) for answer in answers) / len(answers)
-        return [self._observation(case, "accuracy", right, len(answers))]
+        return [self._observation(case, "accuracy", float(_occurs(case.answer, text)), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
         weight = weight or len(case.targets)

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from ...bake import GgufTarget, Target, apply, make_plan
 from ...engines import Engine
 from ...engines.llamacpp.llamacpp_engine import runtime
@@ -24,7 +22,6 @@ from ...receipts import Receipt, read_receipt
 from ...rope.lengths import MOST_TOKENS
 from ...rope.methods.special import AsIs
 from ...rope.recipe import Recipe
-from ...rope.schedule import Schedule
 from ...sources import GgufSource, Source
 from ...sources.folder import FolderSource
 from ...validate.checkpoint import stock_version
@@ -41,12 +38,9 @@ from .runner import Runner
 
 @dataclass(frozen=True)
 class Model:
-    """A model that is loaded as it is. row: of it. schedule: what it computes, None where that is not known. identity:
-    what tells it from others. opened: loads it.
-    """
+    """A model that is loaded as it is. row: of it. identity: what tells it from others. opened: loads it."""
 
     row: Row
-    schedule: Schedule | None
     identity: str
     opened: Callable[[], AbstractContextManager[Engine]]
 
@@ -65,9 +59,6 @@ class Baked(Runner):
         self.tokenizer, self.runtime, self.device, self.dtype = tokenizer, runtime, device, dtype
         if not self.trained:
             raise BadSource("its receipt does not state the trained context; name the source with --against")
-
-    def schedule(self, row: Row) -> Schedule | None:
-        return self.models[row.name].schedule
 
     def digest(self, row: Row) -> str:
         return self.models[row.name].identity
@@ -112,21 +103,20 @@ def _in_transformers(
     models = []
     if comparison is not None:
         at = replace(at, stands_for=comparison.stands_for)
-        models.append(_folder(Row(BASE), comparison.spec.current(), comparison.checkpoint, at, chunk=asked.chunk))
-    models.append(_folder(Row(baked.name, path=baked), stated(receipt), FolderSource(baked), at, trust, asked.chunk))
+        two = comparison.spec.current().short_inv_freq is not None
+        models.append(_folder(Row(BASE), two, comparison.checkpoint, at, chunk=asked.chunk))
+    two = receipt.schedule.short_inv_freq is not None
+    models.append(_folder(Row(baked.name, path=baked), two, FolderSource(baked), at, trust, asked.chunk))
     tokenizer, where = CheckpointTokenizer(baked, trust or at.pickles), at.device_map or at.device
     return Baked(models, receipt, tokenizer, f"transformers {stock_version()}", where, at.dtype)
 
 
-def _folder(
-    row: Row, schedule: Schedule | None, source: Source, at: DeviceSpec, trust: bool = False, chunk: int = 4096
-) -> Model:
-    """A checkpoint in transformers. row, schedule: as in Model. source: of the weights. at, trust, chunk: as in
-    TransformersEngine.
+def _folder(row: Row, two_lists: bool, source: Source, at: DeviceSpec, trust: bool = False, chunk: int = 4096) -> Model:
+    """A checkpoint in transformers.
 
     One with two lists reads a sequence at once, since transformers takes a list anew for every chunk.
     """
-    if schedule is not None and schedule.short_inv_freq is not None:
+    if two_lists:
         chunk = MOST_TOKENS
 
     @contextmanager
@@ -134,7 +124,7 @@ def _folder(
         with folder_of(source, at.dtype) as folder:
             yield TransformersEngine.load(folder, at, trust, chunk)
 
-    return Model(row, schedule, source.identity, opened)
+    return Model(row, source.identity, opened)
 
 
 def _in_llamacpp(
@@ -146,25 +136,20 @@ def _in_llamacpp(
     how = HowToRun.of(asked, tokenizer.process.loaded.offloads)
     models = []
     if comparison is not None:
-        schedule, source = comparison.spec.current(), comparison.source
-        if isinstance(source, GgufSource):
-            models.append(_file(Row(BASE), schedule, source, how))
-        else:
-            models.append(_exported(Row(BASE), schedule, source, receipt, how))
-    models.append(_file(Row(baked.stem, path=baked), stated(receipt), file, how))
+        source = comparison.source
+        made = _file(Row(BASE), source, how) if isinstance(source, GgufSource) else _exported(source, receipt, how)
+        models.append(made)
+    models.append(_file(Row(baked.stem, path=baked), file, how))
     return Baked(models, receipt, tokenizer, runtime(), how.device, how.dtype(file))
 
 
-def _file(row: Row, schedule: Schedule | None, file: GgufSource, how: HowToRun) -> Model:
-    """A GGUF file in llama.cpp. row, schedule: as in Model. file: of the weights. how: llama.cpp runs it."""
-    return Model(row, schedule, file.identity, lambda: how.engine(file.file.path).opened())
+def _file(row: Row, file: GgufSource, how: HowToRun) -> Model:
+    """A GGUF file in llama.cpp."""
+    return Model(row, file.identity, lambda: how.engine(file.file.path).opened())
 
 
-def _exported(row: Row, schedule: Schedule, source: Source, receipt: Receipt, how: HowToRun) -> Model:
-    """A checkpoint as a GGUF file with weights of the same type as an output, which is there while it runs.
-
-    row, schedule: as in Model. source: the checkpoint. receipt: of the output. how: llama.cpp runs it.
-    """
+def _exported(source: Source, receipt: Receipt, how: HowToRun) -> Model:
+    """A checkpoint as a GGUF file with weights of the same type as an output, which is there while it runs."""
     written = receipt.target
     options = GgufTarget(outtype=written.outtype, pre=written.pre) if written else GgufTarget()
 
@@ -175,17 +160,7 @@ def _exported(row: Row, schedule: Schedule, source: Source, receipt: Receipt, ho
             with how.engine(apply(plan, fsync=False, check=False).path).opened() as engine:
                 yield engine
 
-    return Model(row, schedule, text_digest(source.identity, f"{options.outtype} {options.pre}"), opened)
-
-
-def stated(receipt: Receipt) -> Schedule | None:
-    """The schedule that a receipt states; None where it has the digest alone."""
-    found = receipt.schedule
-    if not found.inv_freq:
-        return None
-    short = None if found.short_inv_freq is None else np.array(found.short_inv_freq)
-    vector = np.array(found.inv_freq)
-    return Schedule(vector, found.attention_factor, found.context, found.original_context, short_inv_freq=short)
+    return Model(Row(BASE), text_digest(source.identity, f"{options.outtype} {options.pre}"), opened)
 
 
 def _found(baked: Path, receipt: Receipt) -> Comparison | None:

@@ -19,7 +19,6 @@ from ...formats.gguf.types import TYPES
 from ...formats.scratch import scratch
 from ...inspection.inspect import inspect_gguf
 from ...rope.methods.special import AsIs
-from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.read_file import arch_of
 from ...sources import RECEIPT, GgufSource
 from ..row import Row
@@ -88,12 +87,10 @@ class LlamaCppRunner(Runner):
         self.runtime, self.device, self.dtype = runtime(), how.device, how.dtype(source)
         self.plans = dict[str, GgufPlan]()
 
-    def schedule(self, row: Row) -> Schedule:
-        return self.inspection.spec.current() if row.recipe is None and self._own(row) else self.plan(row).schedule
-
     def digest(self, row: Row) -> str:
+        self._refuse_other(row)
         if row.recipe is None:
-            return self.schedule(row).digest
+            return self.inspection.spec.current().digest
         plan = self.plan(row)
         return f"{plan.schedule.digest} {plan.result.encoding} {plan.result.arch}"
 
@@ -111,11 +108,10 @@ class LlamaCppRunner(Runner):
         with scratch() as folder, self.how.engine(self._copy(row, folder)).opened() as engine:
             yield engine
 
-    def _own(self, row: Row) -> bool:
-        """Whether a row is on this file. Raises UsageError for others."""
+    def _refuse_other(self, row: Row) -> None:
+        """Raises UsageError for a row that is not on this file."""
         if row.path is not None or row.url:
             raise UsageError(f"{row.name} is no method on the source; evaluate it by itself")
-        return True
 
     def plan(self, row: Row) -> GgufPlan:
         """What `apply` would write for a row, planned once. Raises what `make_plan` raises."""
@@ -124,7 +120,7 @@ class LlamaCppRunner(Runner):
         return self.plans[row.name]
 
     def _plan(self, row: Row, out: Path | None = None) -> GgufPlan:
-        self._own(row)
+        self._refuse_other(row)
         hosts = arch_of(self.file.file).carriers if row.recipe and row.recipe.log_n else ()
         problems = []
         for host in ("", *hosts):  # architectures that scale queries by position, where this one does not

@@ -10,7 +10,6 @@ from typing import ClassVar
 from ...engines import Engine, Output
 from ...formats.copying import human
 from ...inspection.kv_cache import KvCache
-from ...rope.schedule import Schedule
 from ..row import Row
 from ..texts.documents import Tokenizer
 
@@ -47,12 +46,11 @@ class Runner(ABC):
     tokenizer: Tokenizer
 
     @abstractmethod
-    def schedule(self, row: Row) -> Schedule | None:
-        """What a row computes; None where that is not known. Raises RopeconvError where this model cannot have it."""
-
-    @abstractmethod
     def digest(self, row: Row) -> str:
-        """What decides the numbers of a row besides source, runtime and sequence: for the journal."""
+        """What decides the numbers of a row besides source, runtime and sequence: for the journal.
+
+        Raises RopeconvError where this model cannot have the row.
+        """
 
     def lacks(self, row: Row, output: Output | None) -> str:
         """Why the engine of a row does not give an output, in a sentence; empty where it does, or is not known yet."""

@@ -13,7 +13,6 @@ from ...engines.transformers.load import folder_of
 from ...errors import BadSource, RopeconvError, UsageError
 from ...inspection import Inspection, inspect_source
 from ...receipts import has_receipt
-from ...rope.schedule import Schedule
 from ...sources import GgufSource, open_source
 from ..row import Row
 from ..texts.documents import Tokenizer
@@ -38,9 +37,6 @@ class ServerRunner(Runner):
         self.servers, self.tokenizer, self.trained, self.source = servers, tokenizer, trained, source
         self.runtime = ", ".join(sorted({server.runtime for server in servers.values()}))
         self.device, self.dtype = "server", "as the servers run"
-
-    def schedule(self, row: Row) -> Schedule | None:
-        return None
 
     def digest(self, row: Row) -> str:
         """The server as it describes itself: one that is started again otherwise needs another name, or --fresh."""

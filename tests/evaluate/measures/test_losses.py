@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ropeconv import BadSource, Schedule, UsageError
+from ropeconv import BadSource, UsageError
 from ropeconv.engines import TokenLosses
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Case
@@ -63,21 +63,6 @@ def test_position_gives_the_mean_of_every_block_of_one_pass() -> None:
     found = REGISTRY["position"].observe(case, TokenLosses(case.targets.astype(float), None))
     assert [one.column for one in found] == list(range(8, 257, 8))
     assert (found[0].value, found[-1].value) == (np.mean(range(2, 8)), np.mean(range(248, 256)))
-
-
-def test_yarn_grid_is_the_mean_of_the_first_tokens_of_each_document() -> None:
-    found = cases("yarn-grid", numbered(300, 100, 400, prefix=PREFIX))
-    assert [(case.document, case.ids[2]) for case in found] == [(0, 0), (2, 2000)]
-    seen = REGISTRY["yarn-grid"].observe(found[0], TokenLosses(np.arange(254.0), None))
-    assert [(one.column, one.value) for one in seen] == [(16 * k, np.mean(range(16 * k - 2))) for k in range(1, 17)]
-
-
-def test_yarn_grid_refuses_frequencies_that_depend_on_the_length() -> None:
-    plain = Schedule(np.ones(4), 1.0, 256, 64)
-    two = Schedule(np.ones(4), 1.0, 256, 64, short_inv_freq=np.ones(4) / 2)
-    assert not REGISTRY["yarn-grid"].refuses(plain)
-    assert "measure growth" in REGISTRY["yarn-grid"].refuses(two)
-    assert not REGISTRY["growth"].refuses(two)
 
 
 @pytest.mark.parametrize("prefix", [(), PREFIX])

@@ -11,13 +11,11 @@ from ropeconv.errors import BadSource, UsageError
 from ropeconv.evaluate.asked import Asked
 from ropeconv.evaluate.case import Case, Observation
 from ropeconv.evaluate.measures import REGISTRY
-from ropeconv.evaluate.measures.retrieval import Retrieval
 from ropeconv.evaluate.texts.documents import Document, Texts
 from ropeconv.evaluate.texts.of_checkpoint import CheckpointTokenizer
 
 from ..reading import ANSWERS, Reader, WordTokenizer, prose
 
-BY_DEPTH = ["passkey", "niah", "kv", "vt"]
 ASKED = Asked((400, 777, 1500), 512, windows=3, depths=5)
 of_each = pytest.mark.parametrize("name", list(ANSWERS))
 
@@ -40,15 +38,6 @@ def answered(case: Case, reader: Reader) -> float:
     return right(REGISTRY[case.measure].observe(case, losses))
 
 
-def listed(case: Case, texts: Texts) -> list[str]:
-    """The words of a list that are counted."""
-    return texts.tokenizer.decode(case.ids).split("others.\n")[-1].split("\nWhich")[0].split()
-
-
-def test_all_measures_that_retrieve_are_tested_here() -> None:
-    assert {name for name, measure in REGISTRY.items() if isinstance(measure, Retrieval)} == set(ANSWERS)
-
-
 @of_each
 def test_a_sequence_has_exactly_the_length_that_was_asked_for(name: str, texts: Texts) -> None:
     asked = Asked(tuple(range(500, 530)), 512, windows=1, depths=2)
@@ -62,34 +51,24 @@ def test_a_sequence_has_exactly_the_length_that_was_asked_for(name: str, texts: 
 def test_the_targets_are_the_answer_and_all_lengths_have_the_same_question(name: str, texts: Texts) -> None:
     questions: dict[tuple[int, float | None], set[str]] = {}
     for case in cases(name, texts):
-        assert texts.tokenizer.decode(case.ids[case.targets]).replace(" ", "") == case.answer.replace(", ", "")
+        assert texts.tokenizer.decode(case.ids[case.targets]) == case.answer
         assert case.targets[-1] == len(case.ids) - 1
         question = texts.tokenizer.decode(case.ids[case.targets[0] - 8 :])
         questions.setdefault((case.window, case.depth), set()).add(question)
-    assert len(questions) == 3 * (5 if name in BY_DEPTH else 1)
+    assert len(questions) == 3 * 5
     assert all(len(found) == 1 for found in questions.values())
     assert len(set.union(*questions.values())) == len(questions)
 
 
-@pytest.mark.parametrize(("name", "mark"), [("passkey", "The pass key is {}."), ("niah", "is {}."), ("vt", "VAR {} =")])
-def test_the_fact_stands_at_its_depth(name: str, mark: str, texts: Texts) -> None:
+@of_each
+def test_the_fact_stands_at_its_depth(name: str, texts: Texts) -> None:
     for case in cases(name, texts):
         tokens = [texts.tokenizer.decode([token]) for token in case.ids]
-        text, fact = "".join(tokens), mark.format(case.answer.split(", ")[0])
+        text, fact = "".join(tokens), f" is {case.answer}."
         assert text.count(fact) == 1, fact
         place = int(np.searchsorted(np.cumsum([len(token) for token in tokens]), text.index(fact))) / len(tokens)
         # tasks, questions and the other facts take a share of a short sequence
         assert place == pytest.approx(case.depth, abs=0.04 + 110 / len(tokens))
-
-
-def test_the_pair_stands_at_its_depth_and_pairs_fill_the_object(texts: Texts) -> None:
-    for case in cases("kv", texts):
-        text = texts.tokenizer.decode(case.ids)
-        lines = [line for line in text.splitlines() if line.endswith(",") and line.startswith('"') and ": " in line]
-        (place,) = [index for index, line in enumerate(lines) if line.endswith(f": {case.answer},")]
-        assert place == round((case.depth or 0.0) * (len(lines) - 1))
-        assert len({line.split(":")[0] for line in lines}) == len(lines) == len({line.split()[-1] for line in lines})
-        assert sum(len(texts.tokenizer.encode(f"\n{line}")) for line in lines) > case.column - 80
 
 
 @of_each
@@ -98,28 +77,12 @@ def test_a_reader_of_the_whole_text_is_always_right(name: str, texts: Texts) -> 
     assert {answered(case, reader) for case in cases(name, texts)} == {1.0}
 
 
-@pytest.mark.parametrize("name", BY_DEPTH)
+@of_each
 def test_a_reader_of_the_last_tokens_fails_at_far_depths_only(name: str, texts: Texts) -> None:
     near = Reader(texts.tokenizer, ANSWERS[name], window=800)
     for case in cases(name, texts, Asked((777, 1500), 512, windows=3, depths=3)):
         if case.column < 800 or case.depth in (0.0, 1.0):
             assert (answered(case, near) == 1.0) == (case.column < 800 or case.depth == 1.0)
-
-
-def test_common_words_are_ten_times_as_frequent_in_long_lists(texts: Texts) -> None:
-    for case in cases("cwe", texts, Asked((400, 4000), 512, windows=2)):
-        words, answer = listed(case, texts), case.answer.split(", ")
-        (common,) = {words.count(word) for word in answer}
-        others = max(words.count(word) for word in set(words[20:]) - {*answer})
-        assert common >= 3 * others
-        assert case.column == 400 or (common == 30 and others <= 8)
-
-
-def test_frequent_words_follow_zipfs_law(texts: Texts) -> None:
-    (case,) = cases("fwe", texts, Asked((3000,), 512, windows=1))
-    words = listed(case, texts)
-    counts = [words.count(word) / len(words) for word in case.answer.split(", ")]
-    assert counts == pytest.approx([0.608, 0.152, 0.0675], abs=0.01)
 
 
 @of_each
@@ -133,18 +96,15 @@ def test_the_seed_decides_everything(name: str, texts: Texts) -> None:
 
 
 @of_each
-def test_what_is_generated_counts_by_the_answers_in_it(name: str, texts: Texts) -> None:
+def test_what_is_generated_counts_by_the_answer_in_it(name: str, texts: Texts) -> None:
     forward, case = (
         cases(name, texts, Asked((500,), 512, windows=1, depths=1, generate=generate))[0] for generate in (False, True)
     )
     assert case.generate > len(case.targets)
-    one, *others = case.answer.split(", ")
-    share = 1 / (1 + len(others))
     for said, value in (
         (f" it is {case.answer}.", 1.0),
-        (f" {one}", share),
-        (f" {one}7", 0),
-        (f"x{one}, {one}", share),
+        (f" {case.answer}7", 0),
+        (f"x{case.answer}, {case.answer}", 1),
     ):
         assert right(REGISTRY[name].observe_text(case, said)) == value
     assert np.array_equal(forward.ids, case.ids)
@@ -176,9 +136,8 @@ def test_a_length_that_is_too_short_for_the_question_is_a_sentence(name: str, te
         cases(name, texts, Asked((45,), 512))
 
 
-@pytest.mark.parametrize("name", ["niah", "kv", "cwe", "fwe"])
-def test_a_text_with_few_words_is_a_sentence(name: str) -> None:
+def test_a_text_with_few_words_is_a_sentence() -> None:
     tokenizer = WordTokenizer()
     poor = Texts((Document("poor.txt", np.array(tokenizer.encode("one two one two " * 400), np.int32)),), tokenizer)
     with pytest.raises(BadSource, match=r"2 different words from poor\.txt on"):
-        cases(name, poor, Asked((500,), 512))
+        cases("niah", poor, Asked((500,), 512))
